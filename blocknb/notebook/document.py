@@ -109,7 +109,6 @@ def _stage(stage: Stage, trace: Trace, text: str | None, ops: int, delta: int, f
     return {
         "name": stage.name,
         "title": stage.title,
-        "doc": stage.doc,
         "optional": stage.optional,
         "skipped": stage.skipped,
         "changed": first or stage.changed,

@@ -90,5 +90,5 @@ def test_only_stores_to_memory_of_no_argument_are_checked_lane_by_lane(name, act
     """For those alone the ends of a row do not tell whether a read-only array lies between them."""
     arguments = Memory().arguments("x", 0, SIZE, action)
     func = parse(WAYS[name].source, {n: argument(WAYS[name], n, v) for n, v in arguments.items()}, {})
-    text = cpu.generate(passes.run(func, CPU, passes.OPTIONAL)[0], CPU).text
+    text = cpu.generate(passes.run(func, CPU, passes.optional())[0], CPU).text
     assert ("@llvm.cttz" in text) is by_lane

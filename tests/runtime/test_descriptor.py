@@ -117,7 +117,10 @@ def test_none_stands_for_no_descriptor() -> None:
 def test_a_type_text_stands_for_a_descriptor() -> None:
     trace = double.trace("tensordesc<fp16[64,64]>:16", "tensordesc<fp16[64, 64]>:16", target="sm_90a")
     notes = [note.text for stage in trace.stages if stage.name == "coalesce" for note in stage.notes]
-    assert [note.split(" a thread")[0] for note in notes] == ["load: 8 x fp16 (16 bytes)", "store: 8 x fp16 (16 bytes)"]
+    assert [note.split(" per thread")[0] for note in notes] == [
+        "load: 8 x fp16 (16 bytes)",
+        "store: 8 x fp16 (16 bytes)",
+    ]
     assert double.compile("tensordesc<fp32[4,8],nan>", "tensordesc<fp32[4,8]>", target="cpu").parameters
 
 

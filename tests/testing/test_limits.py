@@ -15,7 +15,7 @@ import pytest
 import blocknb.language as tl
 from blocknb import testing
 from blocknb.errors import LaunchError, Unsupported
-from blocknb.runtime import driver, machine
+from blocknb.runtime import cuda, machine
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, capability: int, processors: int) -> None:
@@ -24,7 +24,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, capability: int, processors: int) -> No
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "current_gpu", lambda: 0)
     monkeypatch.setattr(machine, "properties", lambda device=None: properties)
-    monkeypatch.setattr(driver, "target", lambda device: SimpleNamespace(capability=capability))
+    monkeypatch.setattr(cuda, "target", lambda device: SimpleNamespace(capability=capability))
 
 
 # name, capability, multiprocessors, clock in kHz, TFLOP/s of fp16 by tensor cores and of fp32 without, as the data sheets have them

@@ -26,7 +26,6 @@ export interface Note {
 export interface Stage {
   name: string;
   title: string;
-  doc: string;
   optional: boolean;
   skipped: boolean;
   changed: boolean;
