@@ -18,8 +18,8 @@ from blocknb import forks
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
 #: What the first card needs.
 _MODULES = (
-    "blocknb.codegen.cpu",
-    "blocknb.codegen.gpu",
+    "blocknb.codegen.cpu.module",
+    "blocknb.codegen.gpu.generator",
     "blocknb.codegen.loader",
     "blocknb.compat.rewrite",
     "blocknb.notebook.compared",

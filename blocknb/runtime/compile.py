@@ -215,7 +215,8 @@ _PIECES = (
     "blocknb.runtime.job",
     "blocknb.analysis.affine",
     "blocknb.layouts.convert",
-    "blocknb.codegen.gpu",
+    "blocknb.codegen.gpu.shared_memory",
+    "blocknb.codegen.gpu.generator",
     "blocknb.passes.tile.layout_assignment",
 )
 

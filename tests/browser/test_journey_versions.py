@@ -57,8 +57,8 @@ def test_4_two_versions_are_picked_and_compared(history):
 
 
 def test_3_any_pass_of_any_version_against_any_other(history, softmax):
-    pick(history, 1, 2, "IR after assign")
-    labels = ["version 1, IR after assign", "version 2, IR after assign"]
+    pick(history, 1, 2, "IR after layout_assignment")
+    labels = ["version 1, IR after layout_assignment", "version 2, IR after layout_assignment"]
     eventually(lambda: history.panel(".bnb-sides span").texts, lambda found: found == labels)
     eventually(lambda: sides(history), lambda found: "-inf" in found[1] and "-inf" not in found[0])
     number = softmax.notebook.add("%blockdiff softmax@1:parse softmax@3:coalesce")
