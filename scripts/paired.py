@@ -6,6 +6,8 @@ HEAD's (above 1: HEAD is faster). Where code and scratch buffers lie stays the s
 measure `--rounds` rounds each. A row shows the median of the processes' medians and the 95 % interval of the median of all rounds. The
 interval comes from order statistics (binomial with p = 1/2), so it assumes nothing about the noise. On a busy machine, run it with
 real-time priority (`chrt -f 10`). The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
+
+`--compile` times the compilation of the kernels instead, for the CPU and a GPU.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ PACKAGES = (
     "profile.suite",
     "runtime",
 )
+VIEW = "sm_90a"  # the GPU for which `--compile` compiles
 
 
 class Checkout:
@@ -91,6 +94,27 @@ class Checkout:
             session = getattr(measure, "MeasuringSession", None) or measure.Session  # as older checkouts name it
             return measure.Bench(session(device, peers=()), benchmark, benchmark.cases(device)[index])
 
+    def compilations(self, bench: Any) -> dict[str, Callable[[], Any]]:
+        """By kernel and target: calls that compile anew what the case launches, with no cache, for the CPU and for `VIEW`."""
+        with self.active():
+            compiler = importlib.import_module("blocknb.runtime.compile")
+            parse = importlib.import_module("blocknb.target").Target.parse
+            asked: dict[str, Any] = {}
+            original = compiler.compile
+
+            def recorded(source: Any, kinds: Any, options: Any, target: Any) -> Any:
+                for name in ("cpu", VIEW):
+                    asked.setdefault(f"{source.name} {name}", (source, kinds, options, parse(name)))
+                return original(source, kinds, options, target)
+
+            compiler.compile = recorded
+            try:
+                bench.candidate("blocknb", None).call()
+            finally:
+                compiler.compile = original
+            job = compiler.load().Job
+        return {name: lambda request=request: job(compiler.Request(*request)).run() for name, request in asked.items()}
+
     def call(self, bench: Any) -> Callable[[], Any]:
         """The case's call, compiled and warm."""
         with self.active():
@@ -106,7 +130,9 @@ def once(options: argparse.Namespace) -> dict[str, list[float]]:
     base, head = Checkout(options.base), Checkout(options.head)
     sides = [base, head]
     with head.active():
-        clock = importlib.import_module("blocknb.profile.timing").clock_of(options.device == "gpu")
+        clock = importlib.import_module("blocknb.profile.timing").clock_of(
+            options.device == "gpu", cold=not options.compile
+        )
     known, found = set(base.cases(options.benchmarks, options.device)), {}
     for case in head.cases(options.benchmarks, options.device)[:: options.every]:
         if case not in known:
@@ -114,16 +140,32 @@ def once(options: argparse.Namespace) -> dict[str, list[float]]:
         benches = {side: side.bench(*case[:2], options.device) for side in sides}
         for name in ("inputs", "outputs", "arrays"):
             setattr(benches[head], name, getattr(benches[base], name))
-        calls = {side: side.call(benches[side]) for side in sides}
-        ratios = []
-        for _ in range(options.rounds):
-            times = {}
-            for side in random.sample(sides, 2):
-                with side.active():
-                    times[side] = clock(calls[side])
-            ratios.append(times[base] / times[head])
-        found[case[2]] = ratios
+        if options.compile:
+            made = {side: side.compilations(benches[side]) for side in sides}
+            calls = {
+                f"{case[0]}: {name}": {side: made[side][name] for side in sides}
+                for name in made[head]
+                if name in made[base]
+            }
+        else:
+            calls = {case[2]: {side: side.call(benches[side]) for side in sides}}
+        for name, by_side in calls.items():
+            found.setdefault(name, []).extend(turns(by_side, clock, options.rounds))
     return found
+
+
+def turns(
+    calls: dict[Checkout, Callable[[], Any]], clock: Callable[[Callable[[], Any]], float], rounds: int
+) -> list[float]:
+    """The first checkout's time over the second's, round by round."""
+    (base, head), ratios = calls, []
+    for _ in range(rounds):
+        times = {}
+        for side in random.sample([base, head], 2):
+            with side.active():
+                times[side] = clock(calls[side])
+        ratios.append(times[base] / times[head])
+    return ratios
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -163,6 +205,7 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
     parser.add_argument("--every", type=int, default=1, help="only every so many cases")
+    parser.add_argument("--compile", action="store_true", help="time compilations, with no cache, in place of launches")
     parser.add_argument("--once", action="store_true", help="measure in this process and print all ratios as JSON")
     options = parser.parse_args()
     if options.once:
