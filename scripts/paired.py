@@ -138,8 +138,10 @@ def once(options: argparse.Namespace) -> dict[str, list[float]]:
         if case not in known:
             continue
         benches = {side: side.bench(*case[:2], options.device) for side in sides}
-        for name in ("inputs", "outputs", "arrays"):
-            setattr(benches[head], name, getattr(benches[base], name))
+        for kind in ("inputs", "outputs"):  # of one meaning in one order, though a name may have changed
+            theirs, ours = getattr(benches[base], kind), getattr(benches[head], kind)
+            setattr(benches[head], kind, dict(zip(ours, theirs.values(), strict=True)))
+        benches[head].arrays = benches[head].inputs | benches[head].outputs
         if options.compile:
             made = {side: side.compilations(benches[side]) for side in sides}
             calls = {
