@@ -17,9 +17,7 @@ import blocknb.language as bl
 from blocknb.kernels.heads import HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
-LEAST = bl.constexpr(
-    -3.4028234663852886e38
-)  # lowest finite fp32: avoids the difference of two infinities where all keys are masked
+LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32: avoids inf - inf where all keys are masked
 #: Heads whose blocks of a causal mask take turns in the grid. The last programs to start are then short and leave few multiprocessors
 #: idle.
 MOST_INTERLEAVED_HEADS = 4

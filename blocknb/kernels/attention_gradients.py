@@ -246,9 +246,7 @@ def attention_backward(
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value
-    numbers = empty(
-        q, ((count + BLOCK.value) * 2,), "float32"
-    )  # the kernel reads the last block whole and ignores the rest
+    numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # kernels read the whole last block
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
     lines, sums_at = blocks * BLOCK.value * found.block, None
     if sums is not None and (found.block, causal) in BOXES:

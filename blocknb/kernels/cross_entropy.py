@@ -73,9 +73,7 @@ def long_cross_entropy_kernel(
     logit = bl.load(x + begin + wanted, mask=counted, other=0.0).to(bl.float32)
     line, wide = x + first, (last - first).to(bl.int32)
     at = bl.arange(0, LINES)[:, None] * WIDTH + bl.arange(0, WIDTH)[None, :]
-    largest = bl.full(
-        (LINES,), LEAST, bl.float32
-    )  # finite: avoids the difference of two infinities where all elements are masked
+    largest = bl.full((LINES,), LEAST, bl.float32)  # finite: avoids inf - inf where all elements are masked
     total = bl.zeros((LINES,), bl.float32)
     for done in range(0, wide, LINES * WIDTH):
         logits = bl.load(line + done + at, mask=done + at < wide, other=-float("inf")).to(bl.float32)

@@ -164,7 +164,7 @@ def _check_list(name: str, arrays: Sequence[Any]) -> None:
 
 
 def _problems(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> list[MatmulProblem]:
-    """The products of two lists of matrices. Raises ValueError for lists that do not fit each other, and for matrices that are too large."""
+    """The products of two lists of matrices. Raises ValueError for lists that do not match, and for matrices that are too large."""
     if not len(a) == len(b) == len(out):
         raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
     problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]

@@ -48,7 +48,7 @@ class TileCandidate(NamedTuple):
     num_warps: int
     num_stages: int
     share: float
-    beside: int
+    overhead: int
 
 
 #: Candidates from Hopper (wgmma) on, and older ones, whose accumulators leave registers for the operands of mma.sync.
@@ -107,7 +107,7 @@ def _timed(
     if splittable and 2 * tiles <= device.processors:
         splits = max(1, min(device.processors // tiles, k // LEAST_SPLIT, 8))
     waves = math.ceil(tiles * splits / device.processors)
-    time = waves * one.m * one.n * (k / splits + one.beside) / one.share
+    time = waves * one.m * one.n * (k / splits + one.overhead) / one.share
     if splits > 1:  # a second launch reads the partial results
         time += (2 * m * n * (splits + 1) / device.processors + LAUNCH) * MOVED
     stages = max(2, min(one.num_stages, device.shared // ((one.m + one.n) * inner * itemsize)))

@@ -26,7 +26,10 @@ def split_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     SUM: bl.constexpr, PRECISION: bl.constexpr, FAR: bl.constexpr,
 ):  # fmt: skip
-    """Computes parts[split] = a[:, K of the split] @ b[K of the split]. `length` is a multiple of BLOCK_K; rows of parts are whole tiles."""
+    """Computes parts[split] = a[:, K of the split] @ b[K of the split]; `length` is a multiple of BLOCK_K.
+
+    Rows of parts are whole tiles.
+    """
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     rows, columns = tile_m * BLOCK_M + bl.arange(0, BLOCK_M), tile_n * BLOCK_N + bl.arange(0, BLOCK_N)
     inner, first = bl.arange(0, BLOCK_K), bl.program_id(1) * length
