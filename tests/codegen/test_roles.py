@@ -1,4 +1,4 @@
-"""Kernels whose warps have roles, as code: their results by the tests' own reading of the instructions, and what ptxas makes of them."""
+"""GPU code of warp-specialized kernels: the results in the `simt` simulator, and assembly by ptxas."""
 
 from __future__ import annotations
 

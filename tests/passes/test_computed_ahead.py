@@ -1,5 +1,4 @@
-"""Operands that are computed from what was copied, an iteration ahead: while which product, from which slot, and where that is left
-alone."""
+"""Operand prefetch for computed operands: during which product they are computed, from which stage, and when not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The pass `thread_local_reduction`: which sums of a loop wait until it is over, that no exchange is left in the loop, and that all of it
-is still right."""
+"""Thread-local reduction: which sums leave the loop, that the loop has no exchange left, and that results are right."""
 
 from __future__ import annotations
 

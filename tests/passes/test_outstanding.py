@@ -1,4 +1,4 @@
-"""Several products of a trip under way at a time: which begin first, where each is waited for, and that all of it is still right."""
+"""Asynchronous MMA: the order of several products in flight, where each is awaited, and right results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operand A that wgmma takes from registers because it lies along M: who reads it, when, and that what keeps it there is needed."""
+"""Operand prefetch for an operand A that wgmma reads from registers because it is contiguous along M, and its synchronization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""unroll: which loops become straight code, which in part, and what the others are told."""
+"""The pass `unroll`: which loops are unrolled, which only in part, and the notes for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When wgmma is chosen, what the notes say where it is not, and what the passes behind make of its operands."""
+"""wgmma selection: when wgmma is chosen, the notes otherwise, and what later passes do with the operands."""
 
 from __future__ import annotations
 
