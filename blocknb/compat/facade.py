@@ -83,7 +83,7 @@ class Facade(types.ModuleType):
 
 
 def find(place: str) -> Any:
-    """The object at "module:attribute", or the module for "module:"."""
+    """The object for "module:attribute", or the module for "module:"."""
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found

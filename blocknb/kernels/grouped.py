@@ -171,7 +171,7 @@ def _problems(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> list[Ma
     for name, arrays in (("a", a), ("b", b), ("out", [p.out for p in problems])):
         _check_list(name, arrays)
     if any(p.far for p in problems if not p.empty):
-        raise ValueError("a matrix has more than 2^31 elements; multiply it by itself, with matmul")
+        raise ValueError("a matrix has more than 2^31 elements; multiply it alone, with matmul")
     return problems
 
 
