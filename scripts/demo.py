@@ -1,8 +1,8 @@
-"""`make demo`: runs every notebook from top to bottom on this machine's device and prints what they report.
+"""`make demo`: runs every notebook from top to bottom on this machine's device and prints the results that they report.
 
-A notebook reports through `blocknb.notebook.results.report`; its records are read from the executed file, so what the table
-says is what a reader of that file sees. The executed notebooks and their HTML lie in build/demo. The exit status is 1 when a
-notebook raised, reported a failure, or reported nothing.
+A notebook reports through `blocknb.notebook.results.report`. The records are read from the executed file, so the table agrees with what a
+reader of that file sees. The executed notebooks and their HTML are written to build/demo. The exit status is 1 if a notebook raised an
+error, reported a failure, or reported nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CELL_SECONDS = 300  # longest time one cell may take
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a result, or what became of the notebook when it gave none."""
+    """One line of the table: a result, or the state of a notebook that reported none."""
 
     notebook: str
     what: str
@@ -33,7 +33,7 @@ class Row:
 
 
 def run(path: Path) -> list[Row]:
-    """Executes one notebook and writes it and its HTML to OUT. Its rows come from what it reported before it ended."""
+    """Executes one notebook and writes it and its HTML to OUT. Its rows are its reports up to the end or the first error."""
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -42,7 +42,7 @@ def run(path: Path) -> list[Row]:
     notebook = nbformat.read(path, as_version=4)
     trouble = ""
     try:
-        with tempfile.TemporaryDirectory() as sockets:  # the kernel is reached through files, not through ports
+        with tempfile.TemporaryDirectory() as sockets:  # the kernel uses Unix sockets instead of ports
             options = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
             place = {"metadata": {"path": path.parent}}
             NotebookClient(
@@ -66,7 +66,7 @@ def run(path: Path) -> list[Row]:
     return rows
 
 
-# nbconvert's page without what it loads from elsewhere: it reads the same offline, and tells nobody that it was opened.
+# nbconvert's page without its external resources: it reads the same offline, and opening it sends no request.
 OFFLINE = """{% extends 'lab/index.html.j2' %}
 {% block html_head_js %}{% endblock %}
 {% block html_head_js_mathjax %}{% endblock %}

@@ -1,10 +1,10 @@
-"""Writes the documents that the page's tests read: labextension/tests/fixtures/*.json, made by real cells.
+"""Writes the documents that the tests of the lab extension read: labextension/tests/fixtures/*.json, made by real cells.
 
     python scripts/fixtures.py [FOLDER]
 
-A test of the notebook side runs this and compares the shape of what it writes with that of the files, so that they cannot grow stale.
-The documents are whole whatever the machine is busy with: no page is there to which a part could be sent later, and this process has
-no other kernels, so no history but its own.
+A Python test runs this and compares the structure of its output with that of the files, so that they cannot become outdated. The
+documents are always complete: no page is present that could request parts later, and this process has no other kernels, so the history
+contains only its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ scale[lambda meta: (blocknb.cdiv(200, meta["BLOCK"]),)](x, out, 200, BLOCK=64);
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The documents by name, made now."""
+    """Makes the documents; returns them by name."""
     from IPython.core.interactiveshell import InteractiveShell
 
     from blocknb.notebook.register import register

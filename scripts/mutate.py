@@ -3,11 +3,11 @@
     python scripts/mutate.py MODULE.py TEST ... [--count 60] [--seed 0] [--jobs 1] [--timeout 300] [--equivalent FILE]
     python scripts/mutate.py MODULE.py --list
 
-Each mutant is the module with one small change: a comparison, an operator or a condition turned round or left out, a number one
-larger or smaller, a call dropped, or an LLVM word such as `smax` in a string replaced. The tests run against a copy of the tree, one
-copy for each of `--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. Survivors
-are printed with their lines. A survivor that computes the same as the original is *equivalent*; it stands, with its reason, in
-tests/mutation/equivalent.json, and is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
+Each mutant is the module with one small change. The change inverts or drops a comparison, an operator or a condition, changes a number by
+one, drops a call, or replaces an LLVM word such as `smax` in a string. The tests run against a copy of the tree, one copy for each of
+`--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. The script prints survivors with
+their lines. A survivor that computes the same as the original is *equivalent*; tests/mutation/equivalent.json lists it with the reason,
+and it is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tests" / "mutation" / "equivalent.json"
-WANTED = 0.9  # share of mutants that the tests have to kill
+WANTED = 0.9  # share of mutants that the tests must kill
 
 COMPARISONS: dict[type, type] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 COMPARISONS |= {ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
@@ -49,7 +49,7 @@ WORDS |= {"0": "1", "1": "2", "true": "false", "false": "true", "lt": "le", "le"
 
 
 class Mutant(NamedTuple):
-    """One change: `apply` makes it in the tree and returns what takes it back."""
+    """One change: `apply` makes it in the tree and returns a function that undoes it."""
 
     line: int
     what: str
@@ -66,7 +66,7 @@ def replacing(node: Any, field: str, value: Any) -> Callable[[], Callable[[], No
 
 
 def exchanging(items: list, at: int, *values: Any) -> Callable[[], Callable[[], None]]:
-    """In place of one item of a list, these."""
+    """Replaces one item of a list by the values."""
 
     def apply() -> Callable[[], None]:
         before = list(items)
@@ -91,7 +91,7 @@ def mutants(tree: ast.Module) -> Iterator[Mutant]:
 
 
 def numbered(found: Iterator[Mutant]) -> list[Mutant]:
-    """The mutants in the order of their lines, those that read alike told apart by a number."""
+    """The mutants in line order; equal descriptions get a number."""
     seen: Counter[tuple[int, str]] = Counter()
     named = []
     for mutant in found:
@@ -116,7 +116,7 @@ def _of_expression(node: Any) -> Iterator[Mutant]:
             for at in range(len(values)):
                 kept = [v for i, v in enumerate(values) if i != at]
                 yield Mutant(line, f"drop condition {at + 1}", replacing(node, "values", kept))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):  # twice, since the tree holds no parents
+        case ast.UnaryOp(op=ast.Not(), operand=operand):  # twice, because the tree has no parent links
             yield Mutant(line, "drop not", replacing(node, "operand", ast.UnaryOp(ast.Not(), operand)))
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             yield Mutant(test.lineno, "negate the condition", replacing(node, "test", ast.UnaryOp(ast.Not(), test)))
@@ -136,7 +136,7 @@ def _of_expression(node: Any) -> Iterator[Mutant]:
 
 
 def _code(node: Any) -> Iterator[Any]:
-    """The nodes that run."""
+    """The nodes that are executed."""
     yield node
     for name, field in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
@@ -153,7 +153,7 @@ def _code(node: Any) -> Iterator[Any]:
             yield from _code(child)
 
 
-#: What a copy of the tree does without: history, environments, caches and build outputs.
+#: What a copy of the tree omits: history, environments, caches and build outputs.
 LEFT_OUT = (
     ".git",
     ".venv",
@@ -224,7 +224,7 @@ def run(module: Path, tests: list[str], chosen: list[Mutant], tree: ast.Module, 
         begin = time.monotonic()
         if not all(pool.map(lambda _: passes(ast.unparse(tree), timeout), range(jobs))):
             raise SystemExit(f"the tests fail without any mutant:\n{trees.get().output[-3000:]}")
-        limit = min(timeout, 30 + 4 * (time.monotonic() - begin))  # of as many runs at a time as there will be
+        limit = min(timeout, 30 + 4 * (time.monotonic() - begin))  # as many runs go on at a time later
         survivors = 0
         for at, (mutant, survived) in enumerate(
             zip(chosen, pool.map(lambda t: passes(t, limit), texts), strict=True), 1

@@ -1,4 +1,4 @@
-"""What breaks a rule of `test_architecture` today. The lists may only shrink, and go when they are empty."""
+"""The current violations of the rules in `test_architecture`. The lists may only shrink; an empty list is deleted."""
 
 from __future__ import annotations
 

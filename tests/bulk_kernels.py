@@ -1,7 +1,7 @@
-"""Products of matrices whose warps have roles, written by hand at the memory level, as the passes make them from loops.
+"""Warp-specialized matrix products, written by hand at the memory level, as the passes make them from loops.
 
-Tiles of 64 x 64 x 64; a team of four warps that multiplies, one more warp that copies. They are what a pass is given that comes behind
-such a choice (`written`), and what the last pass leaves (`finished`).
+Tiles are 64 x 64 x 64; four consumer warps multiply, and one producer warp copies. `written` is the input of the passes after warp
+specialization, and `finished` the output of the last pass.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from blocknb.trace import Notes
 
 HOPPER = Target.parse("sm_90a")
 TILE = 64  # along each of the three axes
-BYTES = 2 * TILE * TILE  # of a slot
+BYTES = 2 * TILE * TILE  # bytes of a stage
 
 
 @dataclass(frozen=True)
 class Product:
-    """Which of the kernels: `order` says of A and of B whether rows (n) or columns (t) are contiguous, `tma_store` whether the copy engine
-    stores the result, `late` whether a product runs on into the next trip."""
+    """One variant of the kernel.
+
+    `order` tells for A and B whether rows (n) or columns (t) are contiguous; `tma_store` whether TMA stores the result; `late` whether a
+    product stays in flight during the next iteration.
+    """
 
     order: str = "nn"
     persistent: bool = False
@@ -46,7 +49,7 @@ class Product:
 
     @property
     def text(self) -> str:
-        """The IR before buffers have places, without the barriers of the team."""
+        """The IR before shared-memory allocation, without the barriers of the consumer warps."""
         a, b = (way == "t" for way in self.order)  # an operand is transposed: A along M, B along K
         layouts = {
             "#acc": accumulator(),
@@ -88,7 +91,7 @@ class Product:
         return [*lines, f"%last = const {self.slots - 1} : i32", "barrier"]
 
     def around(self, body: list[str], role: str) -> list[str]:
-        """A role's part for one tile of the result, or for all that a CTA computes."""
+        """The code of a role for one tile of the result, or for all tiles of a CTA."""
         parity = {"team": "%zero", "producer": "%one"}[role]
         names = {name: f"%{name}_{role}" for name in ("slot", "phase", "slots", "phases", "tile")}
         slot, phase, slots, phases, tile = names.values()
@@ -116,7 +119,7 @@ class Product:
         return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "team" else [])
 
     def team(self) -> list[str]:
-        """What the team does for one tile."""
+        """The code of the consumer warps for one tile."""
         late = f", in_flight={int(self.late)}" if self.late else ""
         total = "total" if self.late else "product"
         dot = f'%sum = dot %sa, %sb, %acc {{instr="wgmma.m64n64k16", warps=(4, 1), registers=False{late}}}'
@@ -129,7 +132,7 @@ class Product:
             "%sb = slot %rb, %at",
             dot,
         ]
-        if self.late:  # what the product before this one has read is free
+        if self.late:  # frees the stage that the previous product has read
             lines += ["%second = cmp gt %step, %zero", "arrive %empty, %before, %second"]
         else:
             lines += ["arrive %empty, %at"]
@@ -146,7 +149,7 @@ class Product:
         return lines + ([BULK_STORE] if self.bulk else [STORE])
 
     def producer(self) -> list[str]:
-        """What the producer does for one tile."""
+        """The code of the producer warp for one tile."""
         a = ("%row_producer, %depth", "%depth, %row_producer")[self.order[0] == "t"]
         b = ("%depth, %column_producer", "%column_producer, %depth")[self.order[1] == "t"]
         axes_a, axes_b = (("(0, 1)", "(1, 0)")[way == "t"] for way in self.order)
@@ -166,13 +169,13 @@ class Product:
         ]
 
     def written(self) -> Func:
-        """The function before `shared_memory_allocation`; valid."""
+        """The function before `shared_memory_allocation`; the verifier accepts it."""
         func = parse_func(self.text)
         verify(func)
         return func
 
     def finished(self) -> Func:
-        """The function behind all passes; valid."""
+        """The function after all passes; the verifier accepts it."""
         func = barriers(
             shared_memory_allocation(self.written(), HOPPER, Notes("shared_memory_allocation")),
             HOPPER,
@@ -182,7 +185,7 @@ class Product:
         return func
 
     def arguments(self, m: int, n: int, k: int, seed: int = 0) -> list:
-        """Arguments for a product of these extents; C is poison, and all strides are multiples of 16 bytes."""
+        """Arguments for a product of these extents; C is poisoned, and all strides are multiples of 16 bytes."""
         rng = np.random.default_rng(seed)
         arrays = []
         for way, shape in zip((*self.order, "n"), ((m, k), (k, n), (m, n)), strict=True):
@@ -252,7 +255,7 @@ store_bulk %mc, %rc, %row_team, %column_team {axes=(0, 1)}
 
 
 def advance(slot: str, phase: str) -> str:
-    """The next slot, and the phase that it is in."""
+    """Advances to the next stage and its phase."""
     return f"""
     %{slot}_over = cmp ge %{slot}, %last
     %{slot}_up = add %{slot}, %one
@@ -267,7 +270,7 @@ def accumulator() -> Layout:
     return wgmma.result_layout((TILE, TILE), wgmma.columns(row, TILE), (1, 1))
 
 
-#: What the tests of the interpreter and of the code are run with.
+#: The variants that the tests of the interpreter and of the code run.
 PRODUCTS = (
     Product(),
     Product(late=False, slots=2),

@@ -1,4 +1,4 @@
-"""Kernels that cast in every way, the numbers at which casts go wrong, and what must come out: in exact Python integers."""
+"""Kernels with every kind of cast, critical inputs, and expected results in exact Python integers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What every test can use: golden files, and the marks that say where and when a test runs.
+"""Fixtures and marks for all tests: golden files, and when and where a test runs.
 
-`golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it instead: reviewing a change of a
-pass is reading the diff of its golden files. `@pytest.mark.full` tests run with `--full` only; `@pytest.mark.gpu` tests, and all
-in tests/gpu, are skipped where CuPy sees no GPU.
+`golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it. So the diff of the golden files shows the
+effect of a change of a pass. `@pytest.mark.full` tests run with `--full` only. `@pytest.mark.gpu` tests, and all in tests/gpu, are
+skipped if CuPy finds no GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Functions of numbers to fifty digits, as references: no float's own rounding is left in them.
+"""Reference functions with fifty digits, free of float rounding.
 
-Each takes a float and gives a Decimal, by a series that converges everywhere or by Stirling's, whose rest is below its first
-omitted term. `extended` makes of one a function of arrays.
+Each takes a float and returns a Decimal, by a series that converges everywhere or by Stirling's series, whose error is below its first
+omitted term. `extended` makes a function of arrays from one of them.
 """
 
 from __future__ import annotations

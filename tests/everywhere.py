@@ -1,6 +1,6 @@
-"""One kernel in every way that there is to run it: compiled for CPUs, interpreted in IR, as Python, and as the code for a GPU.
+"""Runs one kernel in every way: compiled for CPUs, interpreted as IR, as Python, and as simulated GPU code.
 
-Results are compared bit for bit, NaNs as NaNs, with arrays that the test computed itself.
+Results are compared bit for bit, with equal NaNs, with arrays that the test computes itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Help for tests of the front end: kernels without a runtime, parsed for types given as text, and run by the interpreter."""
+"""Helpers for tests of the front end: parse kernels without a runtime for types given as text, and interpret the IR."""
 
 from __future__ import annotations
 

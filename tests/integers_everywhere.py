@@ -1,4 +1,4 @@
-"""Kernels that divide by zero, shift by more than there is and convert between the ends of number formats; and what must come out."""
+"""Kernels that divide by zero, shift by too many bits and convert extreme numbers, with the expected results."""
 
 from __future__ import annotations
 

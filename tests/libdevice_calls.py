@@ -1,4 +1,4 @@
-"""Help for tests of libdevice: calls of one function on arrays, numbers of every magnitude, and exact references."""
+"""Helpers for tests of libdevice: calls of one function on arrays, numbers of every magnitude, and exact references."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kernels whose programs synchronise by atomics: locks, tickets, message passing, last-program reductions.
+"""Kernels whose programs synchronize by atomics: locks, tickets, message passing, last-program reductions.
 
 Each is a litmus test: its result is wrong as soon as one update is lost or one read is stale. State carries over from launch to launch
-(`epoch` counts them), so thousands of launches need no reset and one look at the end.
+(`epoch` counts them), so thousands of launches need no reset and a single check at the end.
 """
 
 from __future__ import annotations

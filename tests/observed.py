@@ -1,4 +1,4 @@
-"""What a notebook would have seen of a launch."""
+"""The record that a notebook would make of a launch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Help for tests of what a kernel means: one launch, computed by the interpreter and as code for the CPU, which must agree.
+"""Helpers for tests of semantics: one launch, computed by the interpreter and by CPU code, which must agree.
 
-Kernels say the types they expect themselves, with `tl.static_assert(x.dtype == tl.int32)`; the tests compare the numbers.
+Kernels check the expected types themselves, with `tl.static_assert(x.dtype == tl.int32)`; the tests compare the numbers.
 """
 
 from __future__ import annotations

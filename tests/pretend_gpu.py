@@ -1,8 +1,8 @@
-"""GPUs that are not there: a driver that writes down what it is asked to launch, and arrays on addresses that nobody reads.
+"""Simulated GPUs: a driver that records launches, and arrays at addresses that are never read.
 
-Kernels are really compiled. A launch is checked as the driver checks it (the current device is the function's, the thread has a
-context), takes its time, and is written down with its arguments as they lie in the slots when it ends. So is a tensor map (a TensorMap in
-the place of the driver's 128 bytes).
+Kernels are really compiled. A launch is checked as the driver checks it (the current device is the function's, the thread has a context)
+and takes its time. Its end is recorded with the arguments as they are in memory then. So is a tensor map (a TensorMap in place of the
+driver's 128 bytes).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kernels that stray out of their arrays, and what checked mode has to make of each: the error, and the arrays afterwards.
+"""Kernels with out-of-bounds accesses, and the expected result of checked mode: the error, and the arrays afterwards.
 
-Every array is a view into a larger one, of which nothing outside the view may be touched or seen.
+Every array is a view into a larger one; a kernel must not read or write elements outside the view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Help for tests of the compiler: random arguments for a function, and agreement of the interpreter before and after a pass."""
+"""Helpers for tests of the compiler: random arguments for a function, and comparison of the interpreter before and after a pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make demo` shows what the notebooks report, and fails when one of them does."""
+"""`make demo` shows the results that the notebooks report, and fails if one of them fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`blocknb doctor` says what is there and how to get the rest, on any machine."""
+"""`blocknb doctor` lists the installed parts and how to get the others, on any machine."""
 
 from __future__ import annotations
 

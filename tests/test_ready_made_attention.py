@@ -1,4 +1,4 @@
-"""Attention and its gradients, as wrappers give them, against float64: ragged sizes, heads that share keys, masks, what is not finite."""
+"""The attention wrappers and their gradients against float64: partial tiles, grouped heads, masks, non-finite values."""
 
 from __future__ import annotations
 

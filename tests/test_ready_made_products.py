@@ -1,4 +1,4 @@
-"""The wrappers of matrix products against float64: every way, dtype, order and size, what follows, and what they refuse."""
+"""The wrappers of matrix products against float64: every strategy, dtype, order and size, epilogues, and rejected arguments."""
 
 from __future__ import annotations
 

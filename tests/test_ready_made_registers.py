@@ -1,4 +1,4 @@
-"""What the wrappers of the ready-made kernels choose for a GPU fits its registers: assembled for it, nothing is spilled."""
+"""The default tiles of the ready-made kernels fit a GPU's registers: the assembled code spills nothing."""
 
 from __future__ import annotations
 

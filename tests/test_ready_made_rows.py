@@ -1,4 +1,4 @@
-"""The ready-made kernels over rows, and those that compute little, against float64: ragged, tiny, long, strided, not finite."""
+"""The ready-made row and elementwise kernels against float64: partial tiles, tiny, long, strided, non-finite."""
 
 from __future__ import annotations
 

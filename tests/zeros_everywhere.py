@@ -1,4 +1,4 @@
-"""Kernels in which NaNs and the sign of a zero show (maximum, minimum, clamp, and reductions by them), and what must come out."""
+"""Kernels that show NaNs and the sign of a zero (maximum, minimum, clamp, and their reductions), with expected results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`import triton` means blocknb: in `%%blockkernel` cells, in files loaded with `load`, and after `install()` in the whole process.
+"""Runs Triton source with blocknb: in `%%blockkernel` cells, in files that `load` runs, and after `install()` in the whole process.
 
-The modules of Triton exist here as facades (see `names`), under `blocknb.compat.triton...`; source that imports Triton is changed to
-import those (see `rewrite`), so that a Triton which is really installed stays what it is for everybody else.
+The modules of Triton exist here as facades (see `names`), under `blocknb.compat.triton...`. Source that imports Triton is rewritten to
+import the facades (see `rewrite`), so that an installed Triton stays available to all other code.
 """
 
 from blocknb.compat.facade import build

@@ -1,7 +1,7 @@
-"""Descriptors as they were made before `TensorDescriptor`: of an address, sizes and the bytes of an element.
+"""Tensor descriptors of Triton before `TensorDescriptor`: an address, sizes and the bytes per element.
 
-`triton.tools.experimental_descriptor` knew no dtypes, which the kernel gave with each access (`tl._experimental_descriptor_load`). So the
-array is taken for one of unsigned integers of that size, and the front end reads it as what the kernel says.
+The descriptors of `triton.tools.experimental_descriptor` have no dtype; the kernel gives it with each access
+(`tl._experimental_descriptor_load`). So the array counts as one of unsigned integers of that size, and the front end reinterprets it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _UNSIGNED = {1: t.uint8, 2: t.uint16, 4: t.uint32, 8: t.uint64}
 
 @dataclass(frozen=True)
 class Address:
-    """An array of which nothing but the address and the size of an element is known."""
+    """An array of which only the address and the size of an element are known."""
 
     address: int
     dtype: t.DType
 
     def data_ptr(self) -> int:
+        """The address, as torch tensors return it."""
         return self.address
 
 

@@ -1,7 +1,7 @@
-"""Builds the facades: modules that have Triton's names and find what they stand for when it is first asked for.
+"""Builds the facades: modules with Triton's names, whose attributes are imported from blocknb on first access.
 
-A facade's own name begins with `blocknb.compat.`, by which it is found in `sys.modules` as any module of ours, and by which the front
-end knows that what is in it belongs to the compiler and never changes.
+A facade's own name begins with `blocknb.compat.`. Under this name it is in `sys.modules`, and by this name the front end knows that its
+contents belong to the compiler and never change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PREFIX = "blocknb.compat."
 
 
 class NotInBlocknb(KernelError, NotImplementedError):
-    """A name of Triton that blocknb does not have was used."""
+    """The program used a name of Triton that blocknb does not have."""
 
 
 class NoAttribute(NotInBlocknb, AttributeError):
-    """An attribute of such a name was asked for: to those who look for a name in all modules, as pickle does, it is not there."""
+    """The program read an attribute of a missing name. It is an AttributeError, so that searches of all modules (pickle) go on."""
 
 
 class Missing:
@@ -39,7 +39,7 @@ class Missing:
         raise error(f"blocknb does not have {self._name}", hint=self._hint)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python asks of any object: has it __wrapped__, __file__...?
+        if name.startswith("__"):  # Python itself looks these up on any object: __wrapped__, __file__...
             raise AttributeError(name)
         self._refuse(error=NoAttribute)
 
@@ -49,7 +49,7 @@ class Missing:
 
 
 class Facade(types.ModuleType):
-    """One of Triton's modules, `theirs` being its name there."""
+    """One of Triton's modules; `theirs` is its name in Triton."""
 
     def __init__(self, theirs: str):
         super().__init__(PREFIX + theirs, f"{theirs}, as blocknb has it.")
@@ -83,14 +83,14 @@ class Facade(types.ModuleType):
 
 
 def find(place: str) -> Any:
-    """The object at "module:attribute", or the module for "module:"."""
+    """The object for "module:attribute", or the module for "module:"."""
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
 
 
 def build() -> Facade:
-    """Makes every facade, known to the import system under `blocknb.compat.`; returns the one of `triton`."""
+    """Makes all facades and registers them in `sys.modules` under `blocknb.compat.`; returns the one of `triton`."""
     for theirs in (*NAMES, *sorted(MISSING_MODULES)):
         sys.modules.setdefault(PREFIX + theirs, Facade(theirs))
     return sys.modules[PREFIX + "triton"]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The parts of Triton's host side that have no other home in blocknb: the driver's questions, `compile`, and small decorators."""
+"""The remaining parts of Triton's host API: the driver, `compile`, and small decorators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ class Utils:
 
     @staticmethod
     def get_device_properties(device: int | None = None) -> dict[str, int]:
-        """multiprocessor_count, max_num_regs, max_shared_mem, warpSize... of a GPU; without one nominal figures for the CPU."""
+        """multiprocessor_count, max_num_regs, max_shared_mem, warpSize... of a GPU; nominal figures for the CPU without one."""
         return machine.properties(device)
 
 
 class Driver:
-    """`triton.runtime.driver.active`: what wrappers ask about the machine. Without a GPU the answers are those of the CPU."""
+    """`triton.runtime.driver.active`: the properties of the machine that wrappers read. Without a GPU they are those of the CPU."""
 
     utils = Utils()
 
     @staticmethod
     def is_active() -> bool:
-        """Whether kernels run through it: always."""
+        """Whether kernels run through this driver, which is always the case."""
         return True
 
     def get_current_target(self) -> GPUTarget:
+        """The target that kernels are compiled for."""
         return machine.current_target()
 
     def get_current_device(self) -> int:
@@ -40,6 +41,7 @@ class Driver:
         return machine.current_gpu() or 0
 
     def set_current_device(self, device: int) -> None:
+        """Makes a GPU current."""
         if machine.has_gpu():
             import cupy
 
@@ -58,6 +60,7 @@ class Driver:
         return divmod(machine.current_target().arch, 10)
 
     def get_active_torch_device(self) -> Any:
+        """The torch device that kernels run on."""
         import torch
 
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -69,6 +72,7 @@ class Driver:
         return torch.cuda if torch.cuda.is_available() else torch.cpu
 
     def get_benchmarker(self) -> Callable[..., Any]:
+        """The function that measures a call, as Triton's autotuner uses it."""
         from blocknb.testing import do_bench
 
         return do_bench
@@ -80,6 +84,7 @@ class Driver:
         return torch.empty(64 << 20, dtype=torch.int32, device=self.get_active_torch_device())
 
     def clear_cache(self, cache: Any) -> None:
+        """Overwrites the buffer of `get_empty_cache_for_benchmark`, which evicts everything else from the L2 cache."""
         cache.zero_()
 
 
@@ -89,6 +94,7 @@ class DriverConfig:
     active = default = Driver()
 
     def set_active(self, driver: Any) -> None:
+        """Accepts only the one driver."""
         raise LaunchError(
             "blocknb has one driver for CPU and GPU",
             hint="the arrays of a launch decide where it runs; drop set_active",
@@ -102,26 +108,26 @@ driver = DriverConfig()
 
 
 class Backend(NamedTuple):
-    """An entry of `triton.backends.backends`. `compiler` is None: what is compiled for, the Target says."""
+    """An entry of `triton.backends.backends`. `compiler` is None, since the target alone decides how blocknb compiles."""
 
     compiler: Any
     driver: type[Driver]
 
 
-#: Ours alone, by its own name: who generates code for Triton's `nvidia` or `cpu` finds that they are not there.
+#: The only backend, under its own name: code that looks for Triton's `nvidia` or `cpu` backend does not find it.
 backends = {"blocknb": Backend(None, Driver)}
 
 
 def triton_key() -> str:
-    """What tells compilers apart: a text that changes with every edit and version of this one."""
+    """A key of this version of the compiler, which changes with every edit of its source."""
     return cache.key("triton_key", *cache.environment_parts())
 
 
 class ASTSource:
-    """What `compile` takes: a kernel, the types of its run-time arguments ("*fp32", "i32", tuples of such) and its constants, by name or
-    position.
+    """The input of `compile`: a kernel, the types of its run-time arguments ("*fp32", "i32", tuples of such) and its constants.
 
-    `attrs` is {(position,): [["tt.divisibility", 16]]}, for arguments that are multiples of 16.
+    Types and constants are given by name or position. `attrs` is {(position,): [["tt.divisibility", 16]]} for arguments that are
+    multiples of 16.
     """
 
     def __init__(
@@ -150,7 +156,7 @@ class ASTSource:
 
 
 def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None) -> Compiled:
-    """Compiles a kernel without launching it, by default for the machine that kernels run on."""
+    """Compiles a kernel without launching it, by default for the target that kernels run on."""
     if not isinstance(src, ASTSource):
         raise LaunchError(
             f"compile takes an ASTSource, not a {type(src).__name__}", hint="ASTSource(kernel, signature, constexprs)"
@@ -162,18 +168,18 @@ def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[st
 
 
 class InterpretedFunction:
-    """What a kernel is in Triton's interpreter; libraries ask of which kind a kernel is, and here it is a JITFunction in any case."""
+    """The class of kernels in Triton's interpreter. Libraries test for it; here a kernel is a JITFunction in any case."""
 
 
 def constexpr_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a plain function as one that kernels call on constants; here every plain function may be called so."""
+    """Marks a plain function that kernels call with constants. It changes nothing, since kernels can call any plain function so."""
     return function
 
 
 def must_use_result(function: Any, *_: Any) -> Any:
-    """Changes nothing: results that nobody uses are allowed."""
+    """Returns its argument unchanged, since unused results are allowed."""
     return function if callable(function) else (lambda decorated: decorated)
 
 
 def set_allocator(allocator: Callable[[int, int, int | None], Any]) -> None:
-    """Accepted and not called: tensor descriptors need no memory of the caller's here."""
+    """Accepts an allocator and never calls it, since tensor descriptors need no scratch memory here."""

@@ -1,5 +1,8 @@
-"""`triton.knobs`: Triton's switches, as far as they have a state here. Libraries look whether somebody hooks launches or interprets
-kernels; they read that nobody does. Those of the autotuner work: they stand in the environment, as Triton's do."""
+"""`triton.knobs`: Triton's switches, as far as they exist here.
+
+Libraries test whether a hook for launches or the interpreter is set, and read that none is. The switches of the autotuner work; as in
+Triton, environment variables hold their values.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from blocknb.compat.facade import NoAttribute, NotInBlocknb
 
 
 class KnobGroup:
-    """A group of switches that stand as they do: reading gives the state, and setting another raises NotInBlocknb."""
+    """A group of switches with fixed values: reading returns the value, and setting another value raises NotInBlocknb."""
 
     def __init__(self, name: str, hint: str, **state: Any):
         vars(self).update(state, _name=name, _hint=hint)
@@ -44,12 +47,13 @@ compilation = KnobGroup(
 
 
 class Autotuning:
-    """`cache` keeps choices on disk, `print` prints what was tried. Both read False where nobody has set them, and tuners then decide."""
+    """`cache` keeps tuning results on disk, and `print` prints the trials. Both read False if they are not set; then each tuner decides."""
 
     __slots__ = ()
 
     @property
     def cache(self) -> bool:
+        """Whether tuning results are kept on disk."""
         return _on("TRITON_CACHE_AUTOTUNING")
 
     @cache.setter
@@ -58,6 +62,7 @@ class Autotuning:
 
     @property
     def print(self) -> bool:
+        """Whether tuning prints its trials."""
         return _on("TRITON_PRINT_AUTOTUNING")
 
     @print.setter

@@ -1,4 +1,4 @@
-"""Files and processes in which Triton means blocknb: `load` for one file, `install` for all that is imported from now on."""
+"""Makes files and processes use blocknb as Triton: `load` for one file, `install` for all later imports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from blocknb.compat.rewrite import MODULES, rewrite
 
 
 def load(path: str | os.PathLike[str]) -> types.ModuleType:
-    """Runs a Python file written for Triton and returns it as a module; its imports of Triton mean blocknb.
+    """Runs a Python file written for Triton and returns it as a module; its imports of Triton import blocknb.
 
-    The module is not entered in sys.modules. What the file imports from other files is imported as it stands there.
+    The module is not entered in sys.modules. Its imports of other files are not rewritten.
     """
     file = os.path.abspath(os.fspath(path))
     with open(file, "rb") as source:
@@ -29,10 +29,10 @@ def load(path: str | os.PathLike[str]) -> types.ModuleType:
 
 
 def install() -> None:
-    """Makes `import triton` mean blocknb in this process. Raises ImportError where Triton itself has been imported already.
+    """Makes `import triton` import blocknb in this process. Raises ImportError if Triton itself has been imported already.
 
-    torch.compile is told that there is no Triton for it: the code that it generates for GPUs calls Triton's internals. It goes on to
-    work on the CPU, and kernels of blocknb in torch programs as everywhere.
+    torch.compile gets the information that Triton is not available, since the GPU code that it generates calls Triton's internals.
+    torch.compile still works on the CPU, and torch programs can launch blocknb kernels as usual.
     """
     present = sys.modules.get("triton")
     if present is not None and not isinstance(present, Facade):
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes back `install`; modules that have imported blocknb as triton keep it."""
+    """Undoes `install`; modules that have imported blocknb as triton keep it."""
     for name, module in _modules().items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
@@ -51,13 +51,15 @@ def uninstall() -> None:
 
 
 _FOR_TORCH = "TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"
-_before: list[str | None] = []  # what the environment said before install
+_before: list[str | None] = []  # the environment variable before install
 
 
 def _tell_torch(answer: str | None) -> None:
-    """Answers torch's question whether to look for devices that Triton compiles for; with None as it was answered before `install`.
-    torch reads the environment when it is loaded, and what it found once it keeps."""
-    if (answer is None) == (not _before):  # nothing to take back, or said already
+    """Sets whether torch looks for devices that Triton compiles for; None restores the setting before `install`.
+
+    torch reads the environment variable when it is imported, and keeps the value.
+    """
+    if (answer is None) == (not _before):  # nothing to restore, or set already
         return
     if answer is None:
         answer = _before.pop()
@@ -76,7 +78,7 @@ def _tell_torch(answer: str | None) -> None:
 
 
 def _modules() -> dict[str, types.ModuleType]:
-    """Every module of Triton's that there is here, by its name there."""
+    """All modules of Triton that exist here, by their names in Triton."""
     found: dict[str, types.ModuleType] = {
         name.removeprefix(PREFIX): module
         for name, module in list(sys.modules.items())

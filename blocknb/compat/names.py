@@ -1,7 +1,7 @@
-"""Triton's host side, as a table: every module with its names, and where each of them is at home in blocknb.
+"""A table of Triton's host API: every module with its names, and where blocknb implements each of them.
 
-A name not in the table but in `MISSING` exists in Triton and not here: it can be imported, and says at its first use what to write
-instead. Names in neither are an ImportError or AttributeError, as in any module.
+A name in `MISSING` exists in Triton and not here: it can be imported, and its first use raises an error that names the alternative. Any
+other name raises ImportError or AttributeError, as in any module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DRIVER = {"driver": "blocknb.compat.host:driver"}
 _KEY = {"triton_key": "blocknb.compat.host:triton_key"}
 _CONSTEXPR = {"constexpr_function": "blocknb.compat.host:constexpr_function"}
 
-#: Module -> name -> "module:attribute" (":" alone at the end: the module itself).
+#: Maps module to name to "module:attribute" ("module:" is the module itself).
 NAMES: dict[str, dict[str, str]] = {
     "triton": {
         **_JIT,
@@ -89,7 +89,7 @@ NAMES: dict[str, dict[str, str]] = {
 _ONE_PROCESS = "compiled kernels are kept by blocknb's own cache; BLOCKNB_CACHE_DIR says where"
 _ANY_TARGET = "kernel.compile(*args, target='sm_90a') compiles for any target"
 _TRACE = "kernel.trace(*args) shows every stage of a compilation"
-#: What Triton has and blocknb has not, names and whole modules -> what to use.
+#: Names and modules of Triton that blocknb does not have, with the alternative.
 MISSING: dict[str, str] = {
     "triton.aggregate": "pass the fields as a tuple",
     "triton.knobs": "options are given at the launch (num_warps=8), or on the decorator",

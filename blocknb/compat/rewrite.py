@@ -1,15 +1,15 @@
-"""Changes the import statements of a source so that Triton's modules mean ours; everything else stays, lines and columns too.
+"""Rewrites the imports of Triton in a syntax tree to imports of blocknb; lines, columns and everything else stay.
 
-`import triton.language as tl` becomes `import blocknb.language as tl`, wherever it stands: also in functions that are called much
-later, in `try`, in classes. The names bound are those of the original statement. The one case that needs thought is
-`import triton.testing`, which binds `triton`: it becomes two imports, of which the second binds the name.
+`import triton.language as tl` becomes `import blocknb.language as tl` wherever it stands: also in functions, `try` statements and
+classes. The statement binds the same names as before. One case needs two statements: `import triton.testing` binds `triton`, so it
+becomes two imports, the second of which binds that name.
 """
 
 from __future__ import annotations
 
 import ast
 
-#: Triton's module -> ours, the longer names first; whatever lies below goes along. What is not a real module here is a facade.
+#: Maps Triton's modules, with their submodules, to ours, longer names first. Those that are not real modules here are facades.
 MODULES = {
     "triton.language": "blocknb.language",
     "triton.testing": "blocknb.testing",
@@ -18,7 +18,7 @@ MODULES = {
 
 
 def translate(name: str) -> str | None:
-    """Our module for one of Triton's; None for anybody else's."""
+    """Our module for one of Triton's; None for other modules."""
     for theirs, ours in MODULES.items():
         if name == theirs or name.startswith(theirs + "."):
             return ours + name.removeprefix(theirs)
@@ -26,7 +26,7 @@ def translate(name: str) -> str | None:
 
 
 def rewrite(tree: ast.Module) -> ast.Module:
-    """The tree with its imports of Triton changed, in place."""
+    """Rewrites the tree's imports of Triton in place."""
     return _Imports().visit(tree)
 
 

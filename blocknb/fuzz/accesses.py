@@ -1,4 +1,4 @@
-"""Random loads and stores: indices that stay inside of their arrays, masks, and outputs that no two lanes share."""
+"""Generates random loads and stores: in-bounds indices, masks, and outputs in which no two lanes store to the same element."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _expand(node: SyntaxNode, axis: int, shape: Shape | None) -> SyntaxNode:
 
 
 def linear_program(g: State) -> SyntaxNode:
-    """The number of the program, 0 for the first."""
+    """The linear number of the program, which starts at 0."""
     total: SyntaxNode = SyntaxNode("pid", Type("i32"), attrs={"axis": 0})
     if g.chance(0.1):
         total = cast(total, "i64")
@@ -54,10 +54,10 @@ def linear_program(g: State) -> SyntaxNode:
 
 
 def permuted(g: State, shape: Shape) -> SyntaxNode:
-    """Each place of a tile once, in some order, as int32."""
+    """A random permutation of the indices of a tile, as int32."""
     i, size = iota(g, shape), math.prod(shape)
     kind = g.weighted({"plain": 5, "reversed": 1, "xor": 1, "odd": 1}) if size > 1 else "plain"
-    if kind == "reversed" and g.chance(0.3):  # a stride of -1 that is known at run time only
+    if kind == "reversed" and g.chance(0.3):  # a stride of -1 that is known only at run time
         return binary("+", binary("*", i, g.scalar("i32", [-1] * g.launches, "t")), literal(size - 1))
     if kind == "reversed":
         return binary("-", literal(size - 1), i)
@@ -73,7 +73,7 @@ def permuted(g: State, shape: Shape) -> SyntaxNode:
 
 
 def inside(g: State, shape: Shape, limit: int) -> SyntaxNode:
-    """Any index of a shape from 0 to below a limit, int32 or int64."""
+    """A tile of indices of a shape, in [0, limit), int32 or int64."""
     size = math.prod(shape)
     options = {"modulo": 1.0, "clamped": 0.7, "data": 1.0, "same": 0.3}
     if size <= limit:
@@ -106,7 +106,7 @@ def inside(g: State, shape: Shape, limit: int) -> SyntaxNode:
 
 
 def input_array(g: State, dtype: str, least: int) -> t.Array:
-    """An array to load from, with `least` elements or more: one that exists, or a new one."""
+    """An array to load from, with at least `least` elements: an existing one or a new one."""
     old = [a for a in g.arguments if isinstance(a, t.Array) and a.dtype == dtype and not a.written and a.size >= least]
     if old and g.chance(0.7):
         return g.pick(old)
@@ -115,7 +115,7 @@ def input_array(g: State, dtype: str, least: int) -> t.Array:
 
 
 def masks(g: State, shape: Shape) -> SyntaxNode | None:
-    """A mask of a shape that smaller ones broadcast to, or None."""
+    """A mask that broadcasts to a shape, or None."""
     g.budget -= 3
     kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "prefix": 1.5, "range": 0.5, "scalar": 0.4})
     if kind == "none":
@@ -123,10 +123,10 @@ def masks(g: State, shape: Shape) -> SyntaxNode | None:
     if kind == "iota" and shape:
         return compare("<", iota(g, shape), literal(g.r.randrange(math.prod(shape) + 1)))
     size = math.prod(shape)
-    if kind == "prefix" and shape:  # up to or from a number that may lie outside
+    if kind == "prefix" and shape:  # up to or from a bound that may lie outside
         end = g.scalar("i32", [g.r.randrange(-5, size + 6) for _ in range(g.launches)], "t")
         return compare(g.pick(("<", "<", "<=", ">", ">=")), iota(g, shape), end)
-    if kind == "range" and shape:  # the test of a range by one comparison without sign
+    if kind == "range" and shape:  # tests a range by one unsigned comparison
         start = (
             literal(g.r.randrange(size)) if g.chance(0.6) else g.scalar("i32", [g.pick((2, 7, -9))] * g.launches, "t")
         )
@@ -137,7 +137,7 @@ def masks(g: State, shape: Shape) -> SyntaxNode | None:
 
 
 def other_value(g: State, dtype: str, shape: Shape, mask: SyntaxNode | None) -> list[SyntaxNode]:
-    """What a masked load gives elsewhere: nothing, a number, or a tile."""
+    """The `other` argument of a masked load: nothing, a number, or a tile."""
     if mask is None or g.chance(0.45):
         return []
     if dtype == "i1":
@@ -154,7 +154,7 @@ def other_value(g: State, dtype: str, shape: Shape, mask: SyntaxNode | None) -> 
 
 @production("load")
 def load(g: State, dtype: str, shape: Shape) -> SyntaxNode:
-    """A load of a tile from anywhere in an input."""
+    """A load of a tile from random places of an input."""
     g.loads -= 1
     if found := structured_load(g, dtype, shape):
         return found
@@ -163,13 +163,13 @@ def load(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     array = input_array(g, dtype, g.pick((size, size * g.programs)))
     index = inside(g, shape, array.size)
     base = pointer(array)
-    if g.chance(0.15) and not dtypes.is_unsigned(
-        index.type.dtype
-    ):  # a negative step back from a pointer that moved ahead
+    if g.chance(0.15) and not dtypes.is_unsigned(index.type.dtype):  # steps back from a pointer that moved forward
         shift = g.r.randrange(1, 9)
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
-    if mask is not None and mask.type.shape == shape and g.chance(0.15):  # addresses far outside, where the mask is off
+    if (
+        mask is not None and mask.type.shape == shape and g.chance(0.15)
+    ):  # out-of-bounds addresses where the mask is off
         mask = g.let(mask)
         far = number(
             g.pick((1 << 30, -(1 << 30))), index.type.dtype if index.type.dtype in ("i32", "i64") else "i64", shape
@@ -180,7 +180,7 @@ def load(g: State, dtype: str, shape: Shape) -> SyntaxNode:
 
 
 def hints(g: State) -> dict[str, Any]:
-    """Keywords of a load that do not change what it gives."""
+    """Keyword arguments of a load that do not change its result."""
     options = (
         {"cache_modifier": ".ca"},
         {"cache_modifier": ".cg"},
@@ -200,7 +200,7 @@ def structured_shape(g: State) -> Shape:
 
 
 def position(g: State, axes: list[GridAxis], stride: int) -> tuple[SyntaxNode, SyntaxNode | None]:
-    """The index of a tile along all axes, and the mask of what is inside."""
+    """The index of a tile along all axes, and the mask of in-bounds elements."""
     shape = structured_shape(g)
     tiles = [a for a in g.axes if not a.row]
     total, mask = None, None
@@ -235,7 +235,7 @@ def _wide(a: SyntaxNode, b: SyntaxNode) -> Shape:
 
 
 def extent(axes: list[GridAxis], stride: int) -> int:
-    """How many elements an array has that axes walk, rows `stride` apart."""
+    """The number of elements of an array with these axes, whose rows are `stride` apart."""
     if len(axes) == 1:
         return axes[0].extent
     return (axes[0].extent - 1) * stride + axes[1].extent
@@ -259,7 +259,7 @@ def structured_load(g: State, dtype: str, shape: Shape) -> SyntaxNode | None:
 
 
 def store(g: State, value: SyntaxNode) -> None:
-    """Stores a value where no other lane or program stores."""
+    """Stores a value to elements that no other lane or program stores to."""
     shape = value.type.shape
     dtype = value.type.dtype if g.chance(0.6) else g.dtype()
     if dtype == "i1" and g.chance(0.5):
@@ -287,7 +287,7 @@ def store(g: State, value: SyntaxNode) -> None:
 
 
 def shapes(g: State) -> list[tuple[int, ...]]:
-    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
+    """Useful shapes for values: those of the axes and of names in scope, and a few others."""
     own = accesses.structured_shape(g)
     seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
     others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]

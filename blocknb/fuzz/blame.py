@@ -1,7 +1,7 @@
-"""Names the stage of the compiler that a wrong result comes from.
+"""Names the stage of the compiler that introduced a wrong result.
 
-The Trace holds the IR behind every pass, and the interpreter runs the IR of any level: the first stage whose result differs from the
-evaluator's went wrong, or the code generator where none does. Leaving out optional passes, one at a time, says which of them matter.
+The Trace holds the IR after every pass, and the interpreter runs IR of any level. The first stage whose result differs from the
+evaluator's is wrong; if there is none, the code generator is. Skipping optional passes one at a time shows which of them matter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from blocknb.fuzz.execute import FuzzCase, Outcome
 
 @dataclass(frozen=True)
 class Blame:
-    """`stage`: the first whose IR gives a wrong result, "codegen" where all are right, "front end" for what the parser made. `cured_by`:
-    optional passes without which the kernel is right."""
+    """The wrong `stage`, and the optional passes without which the kernel is right (`cured_by`).
+
+    `stage` is the first one whose IR gives a wrong result, "codegen" if all are right, and "front end" for the parser's IR.
+    """
 
     stage: str
     cured_by: tuple[str, ...] = ()
@@ -29,6 +31,7 @@ class Blame:
 
 
 def blame(kernel: t.KernelTree, outcome: Outcome, device: str = "cpu") -> Blame:
+    """Finds the wrong stage for a kernel with a failed outcome."""
     if outcome.kind == "refused":
         return Blame(f"refused by {outcome.detail.split(':')[0]}", tuple(_cured(kernel, device)))
     try:

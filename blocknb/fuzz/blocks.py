@@ -1,4 +1,4 @@
-"""What ops on whole tiles mean to the evaluator: shapes, reductions, scans, sorting, products, with the bounds of reordered sums."""
+"""The evaluator's ops on whole tiles: shapes, reductions, scans, sorting and products, with error bounds for reordered sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES: dict[str, Callable[[Val, dict[str, Any]], Val]] = {
 }
 
 
-#: By sign and whether floats are compared: NaN loses against numbers.
+#: By sign and whether the elements are floats: the padding that loses every comparison; numbers win against NaN.
 EXTREMES: dict[tuple[int, bool], Any] = {
     (1, True): np.fmax,
     (-1, True): np.fmin,
@@ -34,7 +34,7 @@ def broadcast(v: Val, shape: tuple[int, ...]) -> Val:
 
 
 def stacked(a: Val, b: Val, stack: Callable[[Sequence[np.ndarray]], np.ndarray]) -> Val:
-    """Two tiles put together by a function of a pair of arrays."""
+    """Combines two tiles by a function of a pair of arrays."""
     err = None if a.err is None and b.err is None else stack([np.asarray(a.bound), np.asarray(b.bound)])
     return val(a.dtype, stack([a.data, b.data]), err)
 
@@ -53,7 +53,7 @@ def grain(x: np.ndarray) -> np.ndarray:
 
 
 def fits(dtype: str, size: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Whether sums of multiples of 2^least that come to `size` at most are exact in any order."""
+    """Whether sums of multiples of 2^least with magnitudes up to `size` are exact in any order."""
     digits = dtypes.FORMAT[dtype][0] + 1
     return (size == 0) | (size <= np.ldexp(1.0, np.clip(digits + least, -1000, 1000)))
 
@@ -81,7 +81,7 @@ def total(v: Val, axis: int, keep: bool, running: bool = False, reverse: bool = 
     spread = np.where(exact, 0.0, count * size * 2.0 ** -dtypes.FORMAT[v.dtype][0] + ulp(v.dtype, near))
     spread = np.where(np.isfinite(near) | np.isnan(along(np.add, x)), np.nan_to_num(spread, posinf=np.inf), 0.0)
     spread = np.where(np.isfinite(size) & (size > dtypes.FORMAT[v.dtype][2] / 2), np.inf, spread)
-    spread = np.where(~np.isfinite(size), 0.0, spread)  # infinities and NaNs have the last word in any order
+    spread = np.where(~np.isfinite(size), 0.0, spread)  # infinities and NaNs dominate in any order
     if v.err is not None or v.slack is not None:
         spread = spread + along(np.add, v.loose)
     return finish_total(v.dtype, found, spread)
@@ -117,7 +117,7 @@ def running_product(v: Val, axis: int, reverse: bool) -> Val:
 
 
 def extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
-    """max (sign 1) or min (-1): NaN loses against numbers."""
+    """max (sign 1) or min (-1); numbers win against NaN."""
     found = EXTREMES[sign, is_float(v.dtype)].reduce(v.data, axis=axis, keepdims=keep)
     if v.err is None:
         return val(v.dtype, found)
@@ -126,7 +126,7 @@ def extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
 
 
 def where_extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
-    """argmax or argmin, int32: the lowest index of equal ones; NaN loses, and of a row of NaNs nothing is promised."""
+    """argmax or argmin, int32: the lowest index of equal elements; numbers win against NaN. A row of NaNs has any result."""
     best = EXTREMES[sign, is_float(v.dtype)].reduce(v.data, axis=axis, keepdims=True)
     found = np.argmax(v.data == best, axis=axis, keepdims=keep)
     rows = np.isnan(best) if is_float(v.dtype) else np.zeros(best.shape, bool)
@@ -156,7 +156,7 @@ def histogram(v: Val, bins: int) -> Val:
 
 
 def tf32(x: np.ndarray) -> np.ndarray:
-    """Numbers of fp32 with 10 bits of fraction."""
+    """fp32 numbers rounded to the 10 fraction bits of TF32."""
     exponent = np.frexp(x)[1] - 11
     return np.ldexp(np.rint(np.ldexp(x, -exponent)), exponent)
 

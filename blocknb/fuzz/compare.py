@@ -1,4 +1,4 @@
-"""Judges what a launch left in memory against the evaluator's memory."""
+"""Compares the memory that a launch produced with the evaluator's memory."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ class WrongResult:
 
 
 def expected(kernel: t.KernelTree, memory: FuzzMemory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What every array must hold, with bounds, by name."""
+    """The expected contents of every array, with error bounds, by name."""
     owners = [a.name for a in kernel.arrays if not a.base]
     return {name: (b.data, b.err) for name, b in zip(owners, memory.buffers, strict=True)}
 
 
 def differences(kernel: t.KernelTree, memory: FuzzMemory, got: Mapping[str, np.ndarray]) -> list[WrongResult]:
+    """The arrays whose elements differ from the expected ones."""
     found = []
     kinds = {a.name: a.dtype for a in kernel.arrays}
     for name, (want, err) in expected(kernel, memory).items():
@@ -50,7 +51,7 @@ def differences(kernel: t.KernelTree, memory: FuzzMemory, got: Mapping[str, np.n
 
 
 def differing(dtype: str, got: np.ndarray, want: np.ndarray, err: np.ndarray) -> np.ndarray:
-    """Where numbers are further from the expected ones than their bounds; NaN equals NaN, zeros are equal."""
+    """Where numbers differ from the expected ones by more than their bounds; NaN equals NaN, and zeros are equal."""
     held = got.astype(dtypes.held(dtype))
     if not dtypes.is_float(dtype):
         return (held != want) & (err == 0)

@@ -1,4 +1,4 @@
-"""The arrays of a kernel's launch: inputs by seed, poison in outputs, guards on both sides."""
+"""The arrays of a kernel's launch: inputs by seed, poisoned outputs, and guard zones on both sides."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from blocknb.fuzz import dtypes
 from blocknb.fuzz import tree as t
 
-GUARD = 64  # elements before and behind each array
+GUARD = 64  # elements before and after each array
 ALIGN = 64  # bytes
 
 
 def inputs(kernel: t.KernelTree, launch: int) -> dict[str, np.ndarray]:
-    """The initial values of every array that views no other, by name."""
+    """The initial values of every array that is not a view of another one, by name."""
     found = {}
     for number, array in enumerate(kernel.arrays):
         if not array.base:
@@ -32,8 +32,11 @@ def facts(dtype: str) -> tuple[np.dtype, bool, tuple[int, int]]:
 
 
 def drawn(dtype, n, fill, rng):  # type: ignore[no-untyped-def]
-    """Random values: "small" are numbers whose sums are exact, "wide" use the whole range of integers and many digits, "special" have
-    infinities, NaNs and extremes, "poison" is any number. Reproducers hold the text of this function."""
+    """Random values of one kind.
+
+    "small" numbers have exact sums. "wide" uses the whole range of integers and many digits. "special" contains infinities, NaNs and
+    extremes. "poison" is arbitrary. Reproducers contain the source of this function.
+    """
     kind, floats, (low, high) = facts(dtype)
     if dtype == "i1":
         return rng.integers(0, 2, n).astype(bool)
@@ -54,7 +57,7 @@ def drawn(dtype, n, fill, rng):  # type: ignore[no-untyped-def]
 
 
 class Guarded:
-    """An array between two guards of one pattern, at `offset` elements from an aligned address; the owner of its memory."""
+    """An array between two guard zones with one pattern, at `offset` elements from an aligned address; it owns its memory."""
 
     def __init__(self, values: np.ndarray, offset: int):
         size, n = values.dtype.itemsize, values.size
@@ -67,5 +70,5 @@ class Guarded:
         self.array[:] = values
 
     def broken(self) -> bool:
-        """Whether a guard has changed."""
+        """Whether a guard zone has changed."""
         return bool((self.raw[: self.start] != 0xA5).any() or (self.raw[self.stop :] != 0xA5).any())

@@ -1,4 +1,4 @@
-"""The dtypes of the language as the evaluator knows them: names, promotion of operands, and rounding to each float format."""
+"""The evaluator's dtypes: names, promotion of operands, and rounding to each float format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 FLOATS = ("f16", "bf16", "f32", "f64")
 FLOAT8 = ("e4nv", "e5")
 DTYPES = ("i1", *INTEGERS, *FLOATS, *FLOAT8)
-#: How a kernel writes each dtype.
+#: The spelling of each dtype in a kernel.
 SPELLED = {
     "i1": "tl.int1",
     **{f"i{n}": f"tl.int{n}" for n in (8, 16, 32, 64)},
@@ -24,7 +24,7 @@ SPELLED = {
     "e4nv": "tl.float8e4nv",
     "e5": "tl.float8e5",
 }
-#: Bits of the fraction, the smallest exponent of a normal number, the largest finite number.
+#: The fraction bits, the smallest exponent of a normal number, and the largest finite number.
 FORMAT = {
     "f64": (52, -1022, float(np.finfo(np.float64).max)),
     "f32": (23, -126, float(np.finfo(np.float32).max)),
@@ -54,7 +54,7 @@ def limits(dtype: str) -> tuple[int, int]:
 
 
 def promote(a: str, b: str, divides: bool = False) -> str:
-    """What two operands are computed in: Triton's rules. `divides`: for / and %, which 16-bit floats do in fp32."""
+    """The dtype in which two operands are computed, by Triton's rules. `divides` is for / and %, which compute 16-bit floats in fp32."""
     if is_float(a) or is_float(b):
         floats = [d for d in (a, b) if is_float(d)]
         if "f64" in floats:
@@ -85,20 +85,19 @@ def storage(dtype: str) -> np.dtype:
 
 
 def held(dtype: str) -> np.dtype:
-    """The NumPy dtype that the evaluator computes with: floats are held in fp64, whatever they are rounded to."""
+    """The NumPy dtype that the evaluator computes with; it holds floats in fp64, whatever their rounding."""
     return np.dtype(np.float64) if is_float(dtype) else storage(dtype)
 
 
 def ulp(dtype: str, x: np.ndarray) -> np.ndarray:
-    """The distance of neighbouring floats of a dtype around x, in fp64."""
+    """The distance between neighbouring floats of a dtype at x, in fp64."""
     fraction, least, _ = FORMAT[dtype]
     exponent = np.frexp(np.where(np.isfinite(x), x, 1.0))[1] - 1
     return np.ldexp(1.0, np.maximum(np.where(x == 0, least, exponent), least) - fraction)
 
 
 def rounded(dtype: str, x: Any) -> np.ndarray:
-    """Numbers (fp64 or long double) rounded once to a dtype, ties to even, held in fp64. What is beyond the largest fp8 number becomes
-    that number."""
+    """Numbers (fp64 or long double) rounded once to a dtype, ties to even, held in fp64; overflow saturates to the largest fp8 number."""
     x = np.asarray(x)
     if dtype == "f64":
         return x.astype(np.float64)

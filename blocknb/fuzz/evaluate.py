@@ -1,8 +1,8 @@
-"""What a kernel must leave in memory: runs its tree program by program with NumPy, in the order of the grid.
+"""Computes the memory that a kernel must produce: runs its tree program by program with NumPy, in the order of the grid.
 
-The meanings are those of docs/language.md and of Triton, written anew: operands are promoted, integers wrap, run-time division
-truncates, casts from float to integer saturate, a masked load without `other` gives zero. `evaluate` returns memory with a bound for
-every element (see `numbers`).
+The semantics are those of docs/language.md and of Triton, implemented independently: operands are promoted, integers wrap, run-time
+division truncates, casts from float to integer saturate, and a masked load without `other` gives zero. `evaluate` returns memory with an
+error bound for every element (see `numbers`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from blocknb.fuzz import tree as t
 from blocknb.fuzz.memory import FuzzMemory
 from blocknb.fuzz.numbers import Ambiguous, Val, cast, val
 
-LIMIT = 40_000  # expressions that a launch may evaluate
+LIMIT = 40_000  # evaluated expressions per launch
 
 
 class _Returned(Exception):
-    """The program, or a helper, has ended early, with the values that it returns."""
+    """Ends the program or a helper early, with the values that it returns."""
 
     def __init__(self, values: tuple[Any, ...] = ()):
         super().__init__()
@@ -43,7 +43,7 @@ class BlockPointerValue:
     block: tuple[int, ...]
 
     def access(self, offsets: tuple[int, ...], checked: tuple[int, ...]) -> tuple[Val, Val | None]:
-        """The addresses of the block, and the mask of what lies inside along the axes that are checked."""
+        """The addresses of the block, and the mask of the in-bounds elements along the checked axes."""
         address, mask = np.full(self.block, self.base, np.int64), np.ones(self.block, bool)
         for axis, (n, stride, offset, count) in enumerate(
             zip(self.shape, self.strides, offsets, self.block, strict=True)
@@ -56,7 +56,7 @@ class BlockPointerValue:
 
 
 def evaluate(kernel: t.KernelTree, arrays: Mapping[str, np.ndarray], launch: int) -> FuzzMemory:
-    """Memory after a launch. `arrays` holds the inputs by argument name, of those that view no other."""
+    """The memory after a launch. `arrays` holds the inputs by argument name, except those that are views of another one."""
     memory, values = FuzzMemory(), {}
     for argument in kernel.arguments:
         if isinstance(argument, t.Array) and not argument.base:
@@ -78,7 +78,7 @@ def evaluate(kernel: t.KernelTree, arrays: Mapping[str, np.ndarray], launch: int
 
 
 class EvaluatedProgram:
-    """One program: the names it has assigned, and memory."""
+    """The state of one program: the names that it has assigned, and memory."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class EvaluatedProgram:
             self.env[s.result] = old
 
     def scalar(self, node: t.SyntaxNode) -> Any:
-        """A number that decides what happens next. Raises Ambiguous where it is not certain."""
+        """A scalar that controls execution. Raises Ambiguous if rounding could change it."""
         value = self.eval(node)
         return value.exact().item() if isinstance(value, Val) else value
 
@@ -155,7 +155,7 @@ class EvaluatedProgram:
         return OPS[node.op](self, node)
 
     def call(self, helper: t.Helper, args: list[Val]) -> Any:
-        """A helper's results: one Val, or a tuple."""
+        """The results of a helper: one Val, or a tuple."""
         inner = EvaluatedProgram(self.memory, self.arguments, self.helpers, self.pid, self.grid, self.budget)
         given = (
             [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]]
@@ -173,7 +173,7 @@ class EvaluatedProgram:
 
 
 def _operands(p: EvaluatedProgram, n: t.SyntaxNode) -> list[Val]:
-    """The operands of an elementwise op in the dtype that it computes in, broadcast."""
+    """The operands of an elementwise op, promoted and broadcast."""
     values = [
         val(n.attrs["ct"], a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), n.attrs["ct"]) for a in n.args
     ]
@@ -259,7 +259,7 @@ def _scan(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
 
 
 def _combine(p: EvaluatedProgram, n: t.SyntaxNode, running: bool) -> Any:
-    """reduce and associative_scan with a helper, from the first element (of a reversed scan, the last) on."""
+    """reduce and associative_scan with a helper, from the first element on (from the last one for a reverse scan)."""
     values, at = [p.eval(a) for a in n.args], n.attrs
     helper, axis = p.helpers[at["helper"]], at["axis"]
     order = list(range(values[0].shape[axis]))

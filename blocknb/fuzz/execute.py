@@ -1,7 +1,7 @@
-"""Runs kernels of the generator in this process, on the CPU or a GPU, and judges what they leave in memory.
+"""Runs generated kernels in this process, on the CPU or a GPU, and judges the memory that they produce.
 
-`load` makes functions of sources that exist only in `linecache`, as a notebook's cells do. `FuzzCase` is one kernel with what it must give;
-its launches are compiled ahead by several threads, since most of the time is LLVM's, in another process.
+`load` makes functions of sources that exist only in `linecache`, as a notebook's cells do. `FuzzCase` is one kernel with its expected
+results. Several threads compile its launches in advance, since LLVM takes most of the time, in another process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a kernel. `kind`: right; wrong (elements differ), outside (a guard has changed), refused (an error for a valid
-    kernel), crashed, hung; ambiguous (the evaluator makes no
-    promise); or invalid (the generator's own mistake: an access outside of an array). `launch` is the first that failed."""
+    """The result of running a kernel.
+
+    `kind` is right, wrong (elements differ), outside (a guard zone changed), refused (an error for a valid kernel), crashed, hung,
+    ambiguous (the evaluator cannot predict the result), or invalid (the generator made an out-of-bounds access). `launch` is the first
+    that failed.
+    """
 
     kind: str
     detail: str = ""
@@ -43,12 +46,12 @@ class Outcome:
 
     @property
     def key(self) -> str:
-        """What a smaller kernel must have in common with this one to show the same defect."""
+        """A key that a reduced kernel must share with this one to show the same defect."""
         return f"refused {self.detail.split(':')[0]}" if self.kind == "refused" else self.kind
 
 
 def load(text: str) -> dict[str, Any]:
-    """The names that a module's text defines; errors and `inspect` find its lines."""
+    """The names that a module's text defines; tracebacks and `inspect` find its lines."""
     name = f"<fuzz {next(_numbers)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     scope: dict[str, Any] = {"__name__": "fuzz"}
@@ -56,13 +59,12 @@ def load(text: str) -> dict[str, Any]:
     return scope
 
 
-LARGE = 512  # bytes of an array whose results go past the cache, where kernels are tested
-LINES = 150  # of LLVM text in a part
+LARGE = 512  # bytes of an array that gets non-temporal stores in tests
+LINES = 150  # lines of LLVM text per outlined function
 
 
 def stress() -> None:
-    """From now on small arrays and short kernels are treated as only large and long ones are: what stores results past the cache and
-    what cuts kernels in parts is tested, too."""
+    """Lowers the thresholds for non-temporal stores and outlining, so that small arrays and short kernels test them, too."""
     from blocknb.codegen.cpu import nontemporal_stores, outlining
 
     nontemporal_stores.LARGE, outlining.LINES = LARGE, LINES
@@ -70,8 +72,10 @@ def stress() -> None:
 
 @contextlib.contextmanager
 def poisoned_scratch() -> Iterator[None]:
-    """Inside, the scratch of CPU kernels holds the same garbage at each launch, so that code which reads what it has not written is
-    wrong, and is wrong every time."""
+    """Inside, the scratch memory of CPU kernels holds the same garbage at each launch.
+
+    So code that reads uninitialized scratch memory gives wrong results, in every run.
+    """
     from blocknb.runtime import host
 
     kind: Any = type(host._memory)
@@ -91,7 +95,7 @@ def poisoned_scratch() -> Iterator[None]:
 
 @dataclass
 class FuzzLaunch:
-    """One launch of a case: what memory must hold, the arrays, and the call's arguments by name."""
+    """One launch of a case: the expected memory, the arrays, and the call's arguments by name."""
 
     number: int
     memory: FuzzMemory
@@ -101,14 +105,17 @@ class FuzzLaunch:
 
 
 class FuzzCase:
-    """A kernel, ready to be launched on a device: "cpu", "cuda", or a GPU's architecture ("sm_90a"), for which it is compiled and its
-    last IR interpreted. Raises Ambiguous where the evaluator cannot tell."""
+    """A kernel prepared for launches on "cpu" or "cuda", or for a GPU architecture such as "sm_90a".
+
+    For an architecture, the kernel is compiled and its last IR is interpreted. Raises Ambiguous if the evaluator cannot predict the
+    result.
+    """
 
     def __init__(self, kernel: t.KernelTree, device: str = "cpu", without: Sequence[str] = ()):
         self.kernel, self.device, self.without = kernel, device, tuple(without)
         self.launches = [self._launch(number) for number in range(kernel.launches)]
         self.function: Any = None
-        self.compiled: list[Any] = []  # of an architecture, by launch
+        self.compiled: list[Any] = []  # for an architecture, by launch
 
     def _launch(self, number: int) -> FuzzLaunch:
         kernel = self.kernel
@@ -149,7 +156,7 @@ class FuzzCase:
         return {**self.kernel.options, **({"without": self.without} if self.without else {})}
 
     def compile(self) -> None:
-        """Compiles for every launch, and launches nothing."""
+        """Compiles for every launch without launching anything."""
         if self.device not in ("cpu", "cuda"):
             options = self.options()
             self.compiled = [self.function.compile(**x.arguments, target=self.device, **options) for x in self.launches]
@@ -158,7 +165,7 @@ class FuzzCase:
             self.function.warmup(**launch.arguments, grid=self.kernel.grid, **self.options())
 
     def run(self) -> Outcome:
-        """Launches, and compares."""
+        """Launches the kernel and compares the results."""
         for launch in self.launches:
             try:
                 self._start(launch)
@@ -183,7 +190,7 @@ class FuzzCase:
 
 
 def interpret(kernel: t.KernelTree, launch: FuzzLaunch, func: Any, finished: bool) -> None:
-    """Runs IR of any level on the arrays of a launch; what is not `finished` may lack its barriers. Raises what the interpreter raises."""
+    """Interprets IR of any level on the arrays of a launch. IR that is not `finished` may lack barriers. Raises its errors."""
     from blocknb.ir import interp
 
     arrays = {name: guarded.array for name, guarded in launch.arrays.items()}
@@ -197,14 +204,14 @@ def interpret(kernel: t.KernelTree, launch: FuzzLaunch, func: Any, finished: boo
 
 
 def attempt(kernel: t.KernelTree, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:
-    """What becomes of one kernel."""
+    """The outcome of one kernel."""
     return next(iter(attempts([kernel], device, 1, without)))
 
 
 def attempts(
     kernels: Sequence[t.KernelTree], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()
 ) -> Iterable[Outcome]:
-    """What becomes of kernels, in order, which share a module and are compiled by several threads."""
+    """The outcomes of kernels that share a module, in order; several threads compile them."""
     names = load(source.module(list(kernels), device))
 
     def prepare(kernel: t.KernelTree) -> FuzzCase | Outcome:

@@ -1,4 +1,7 @@
-"""Random expressions of a given dtype and shape, elementwise. Other modules register more productions: ops on whole tiles, loads, calls."""
+"""Generates random elementwise expressions of a given dtype and shape.
+
+Other modules register further productions: ops on whole tiles, loads and calls.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from blocknb.fuzz.state import State
 from blocknb.fuzz.tree import SyntaxNode, Type, literal, number
 
 Shape = tuple[int, ...]
-#: How often each op is drawn.
+#: Weights of the ops.
 EITHER = {"+": 4, "-": 3, "weak": 3, "minmax": 2, "where": 3, "cast": 3, "ternary": 0.5, "call": 0.6}
 FLOAT_OPS = EITHER | {
     "*": 4,
@@ -36,13 +39,13 @@ INTEGER_OPS = EITHER | {
     "condition": 1.5,
     "bitcast": 0.4,
 }
-#: What expressions are made of that other modules define, by name: ops on whole tiles, loads, calls of helpers.
+#: Productions that other modules define, by name: ops on whole tiles, loads, calls of helpers.
 PRODUCTIONS: dict[str, Callable[..., Any]] = {}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def production(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function that makes a part of random expressions. `generate` imports the modules that define them."""
+    """Registers a function that generates parts of expressions. `generate` imports the modules that define such functions."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         PRODUCTIONS[name] = function
@@ -69,12 +72,12 @@ def expression(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def maybe_named(g: State, node: SyntaxNode) -> SyntaxNode:
-    """The expression itself, or now and then a name that it is bound to."""
+    """The expression itself, or sometimes a name that is bound to it."""
     return g.let(node) if g.chance(0.15) else node
 
 
 def _name_leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode | None:
-    """Now and then a name in scope of this shape, converted where its dtype is another."""
+    """Sometimes a name in scope of this shape, converted if its dtype differs."""
     names = g.names_of(shape)
     same = [n for n in names if n.type.dtype == dtype]
     if same and g.chance(0.75):
@@ -146,7 +149,7 @@ def scalar_leaf(g: State) -> SyntaxNode:
 
 
 def typed_argument(node: SyntaxNode) -> SyntaxNode:
-    """A compile-time argument as a run-time scalar of its dtype, which an expression may use like any other."""
+    """A constexpr argument converted to a run-time scalar of its dtype."""
     return SyntaxNode("splat", node.type, (node,)) if node.attrs["constexpr"] else node
 
 
@@ -160,7 +163,7 @@ def constant(g: State, dtype: str) -> Any:
 
 
 def weak(g: State, dtype: str) -> SyntaxNode:
-    """A Python number that leaves the dtype of the other operand as it is."""
+    """A Python number that does not change the dtype of the other operand."""
     if is_float(dtype):
         return literal(g.pick((0.5, 2.0, -1.5, 1.0, 3, 2, -1, 0.25)))
     return literal(g.pick((1, 2, 3, 5, 7, 100) if dtypes.is_unsigned(dtype) else (1, 2, 3, -1, -3, 5, 100)))
@@ -171,7 +174,7 @@ def cast(node: SyntaxNode, dtype: str) -> SyntaxNode:
 
 
 def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
-    """A cast even where the dtype is the same: some ops compute 16-bit floats in fp32, narrow integers in 32 bits, and leave them so."""
+    """A cast even to the same dtype, since some ops leave 16-bit floats in fp32 and narrow integers in 32 bits."""
     return (
         SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
         if bits(dtype) < 32 or node.type.dtype != dtype
@@ -180,7 +183,7 @@ def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
 
 
 def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
-    """Another dtype, by a cast, a comparison or now and then the same bits."""
+    """Converts to another dtype by a cast, a comparison or sometimes a bitcast."""
     have = node.type.dtype
     if have == dtype:
         return node
@@ -223,7 +226,7 @@ def _common(*nodes: SyntaxNode) -> Shape:
 
 
 def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
-    """`a sym b` with promotion; a literal takes the other's dtype (a float next to an integer makes it fp32)."""
+    """`a sym b` with promotion; a literal takes the other operand's dtype (a float literal and an integer give fp32)."""
     divides = sym in ("/", "%")
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
     ct = promote(kinds[0], kinds[-1], divides)
@@ -239,7 +242,7 @@ def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
 
 
 def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    """An operand of this shape, or one that broadcasts to it: a scalar, an axis of size one, a literal's place is the caller's."""
+    """An operand that broadcasts to this shape: one of the shape, a scalar, or one with an axis of size one."""
     if shape and g.chance(0.15):
         return expression(g, dtype, (), depth - 1)
     if len(shape) > 1 and g.chance(0.2):
@@ -249,7 +252,7 @@ def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[SyntaxNode, SyntaxNode]:
-    """Two operands of one promoted dtype that is `dtype` or narrower: the first has the shape."""
+    """Two operands whose promoted dtype is `dtype` or narrower; the first one has the shape."""
     first = dtype
     if g.chance(0.25):
         narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype, divides) == dtype]
@@ -404,7 +407,7 @@ def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
-    """A tile (or scalar) of conditions."""
+    """A boolean tile or scalar."""
     kind = g.weighted({"compare": 6, "and": 1.5, "or": 1, "xor": 0.3, "not": 1, "name": 1.5})
     names = g.names_of(shape, "i1")
     if kind == "name" and names:

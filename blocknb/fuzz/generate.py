@@ -1,4 +1,4 @@
-"""Makes kernel number `index` of a seed: the same one each time, whatever came before it."""
+"""Generates kernel number `index` of a seed: always the same one, independent of earlier calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def generate(seed: int, index: int) -> t.KernelTree:
 
 
 def frame(g: State, large: bool = False) -> None:
-    """The grid and the axes that tiles lie along: positions and masks of ragged ends."""
+    """The grid, and the axes of tiles: positions and masks of partial tiles."""
     kind = g.weighted({"one": 4, "rows": 3, "two": 2, "none": 1})
     if large:
         kind = g.pick(("one", "rows"))
@@ -78,7 +78,7 @@ def _axis(g: State, number: int, block: int, count: int) -> None:
 
 
 def like(g: State, most: int) -> int:
-    """A size that a kernel is not compiled anew for: a multiple of 16 as `most` is, or not."""
+    """A size up to `most` in the same specialization: a multiple of 16 if `most` is one."""
     for _ in range(20):
         size = g.r.randrange(1, most + 1)
         if size != 1 and (size % 16 == 0) == (most % 16 == 0):
@@ -87,7 +87,7 @@ def like(g: State, most: int) -> int:
 
 
 def values(g: State, count: int) -> None:
-    """Names with random expressions."""
+    """Binds random expressions to names."""
     for _ in range(count):
         g.budget = g.r.randrange(2, 11)
         dtype = g.dtype((*INTEGERS, *FLOATS))
@@ -96,7 +96,7 @@ def values(g: State, count: int) -> None:
 
 
 def outputs(g: State) -> list[SyntaxNode]:
-    """The values to store: the newest, and some others."""
+    """The values to store: the newest one, and some others."""
     names = [t.var(name, type) for name, type in g.visible() if not type.pointer and name not in g.fixed]
     last, rest = names[-1:], names[:-1]
     return last + g.r.sample(rest, min(len(rest), g.pick((0, 1, 1, 2))))

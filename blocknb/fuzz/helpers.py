@@ -1,4 +1,4 @@
-"""Kernel functions that a kernel calls: random ones, and those that combine in reductions and scans."""
+"""Generates kernel functions that a kernel calls: random ones, and combine functions for reductions and scans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pick(sym: str, dtype: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
 
 
 def combiner(g: State, dtype: str, commutes: bool) -> t.Helper:
-    """A helper that combines two elements of an integer dtype; `commutes` leaves out those that need an order."""
+    """A helper that combines two elements of an integer dtype; `commutes` excludes non-commutative ones."""
     kinds = ["+", "*", "^", "&", "|", "maximum", "minimum", "branch"] + ([] if commutes else ["second"])
     kind = g.pick(kinds)
     a, b = var("a", Type(dtype)), var("b", Type(dtype))
@@ -46,7 +46,7 @@ def combiner(g: State, dtype: str, commutes: bool) -> t.Helper:
 
 
 def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
-    """A helper that combines two pairs: the larger with its index, two reductions at once, or (of scans) affine maps."""
+    """A helper that combines two pairs: argmax, two reductions at once, or (for scans) the composition of affine maps."""
     a, i, b, j = (var(n, Type(d)) for n, d in (("a", dtype), ("i", other), ("b", dtype), ("j", other)))
     kind = g.pick(("index", "both") if commutes or dtype != other else ("index", "both", "affine"))
     if kind == "affine":

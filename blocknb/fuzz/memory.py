@@ -1,4 +1,4 @@
-"""The evaluator's memory: flat arrays with bounds, and addresses that are integers, an array's number in their upper bits."""
+"""The evaluator's memory: flat arrays with bounds, and integer addresses with an array's number in the upper bits."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ import numpy as np
 from blocknb.fuzz import dtypes
 from blocknb.fuzz.numbers import Ambiguous, Val, cast, val
 
-SHIFT = 40  # elements of an array, and offsets around it
+SHIFT = 40  # bits of the offset in an address, which may lie outside of the array
 
 
 class OutOfRange(Exception):
-    """The generator made an access outside of an array: its own mistake."""
+    """The generator made an out-of-bounds access, which is an error of the generator."""
 
 
 @dataclass
 class FuzzBuffer:
+    """One array with its error bounds."""
+
     dtype: str
     data: np.ndarray
     err: np.ndarray
 
 
 class FuzzMemory:
-    """Arrays by number, from 1 on."""
+    """Arrays by number, counted from 1."""
 
     def __init__(self) -> None:
         self.buffers: list[FuzzBuffer] = []
 
     def add(self, dtype: str, data: np.ndarray) -> int:
-        """Puts a copy of an array into memory and returns the address of its first element."""
+        """Copies an array into memory and returns the address of its first element."""
         self.buffers.append(FuzzBuffer(dtype, data.astype(dtypes.held(dtype)), np.zeros(data.size)))
         return len(self.buffers) << SHIFT
 
     def _places(self, address: np.ndarray, on: np.ndarray, maybe: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Array numbers and element offsets of the lanes that are on; lanes off are at 0 of the first array."""
+        """The array numbers and element offsets of active lanes; inactive lanes get offset 0 of the first array."""
         number = (address + (1 << SHIFT - 1)) >> SHIFT
         offset = address - (number << SHIFT)
         sizes = np.array([0, *(b.data.size for b in self.buffers)])
@@ -57,7 +59,7 @@ class FuzzMemory:
         return np.broadcast_to(mask.data, shape) & ~unsure, unsure
 
     def load(self, dtype: str, pointer: Val, mask: Val | None, other: Val | None) -> Val:
-        """Elements where the mask is on; `other` or zero elsewhere."""
+        """The elements where the mask is on, and `other` or zero elsewhere."""
         address = pointer.exact()
         on, maybe = self._lanes(address.shape, mask)
         number, offset = self._places(address, on, maybe)
@@ -85,7 +87,7 @@ class FuzzMemory:
             buffer.err[offset[maybe & (number == n)]] = np.inf
 
     def update(self, op: str, dtype: str, pointer: Val, value: Val, mask: Val | None, compare: Val | None) -> Val:
-        """An atomic, lane after lane; returns the old values."""
+        """Performs an atomic lane by lane; returns the old values."""
         address = pointer.exact()
         on, maybe = self._lanes(address.shape, mask)
         number, offset = self._places(address, on, maybe)
@@ -122,4 +124,4 @@ def _updated(op: str, old: Any, new: Any) -> Any:
             return old | new
         case "xor":
             return old ^ new
-    return new  # xchg, and cas where it compares equal
+    return new  # xchg, and cas if the comparison succeeds

@@ -1,9 +1,9 @@
-"""Tiles with error bounds: what the evaluator computes with.
+"""Tiles with error bounds (a running error analysis), which the evaluator computes with.
 
-A Val holds the expected numbers and, for each, how far a correct compiler may be off: 0 where the meaning is exact (integers,
-moves, one IEEE operation on exact operands), a bound where several roundings are allowed, infinity where nothing is promised (a
-comparison of two numbers that are closer than their bounds). `slack` is what the rounding of a product adds when a compiler contracts
-it with a following sum into one fma; it counts in sums only.
+A Val holds the expected numbers and an error bound for each. The bound is 0 where the result is exact (integers, moves, one IEEE
+operation on exact operands), positive where several roundings are allowed, and infinite where the result is undefined (a comparison of
+two numbers that are closer than their bounds). `slack` is the extra rounding of a product that a compiler contracts with a sum into one
+fma; only sums use it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from blocknb.fuzz.dtypes import is_float, rounded, ulp
 
 
 class Ambiguous(Exception):
-    """The kernel's control flow or addresses depend on a number that rounding may change; it says nothing about a compiler."""
+    """The kernel's control flow or addresses depend on a number that rounding may change, so a difference proves no defect."""
 
 
 @dataclass(frozen=True, eq=False)
 class Val:
-    """Numbers of one dtype; `err` and `slack` None stand for zeros."""
+    """Numbers of one dtype; None for `err` and `slack` means zeros."""
 
     dtype: str
     data: np.ndarray
@@ -36,7 +36,7 @@ class Val:
         return self.data.shape
 
     def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> Val:
-        """The same elements in other places."""
+        """The same elements rearranged."""
         err = None if self.err is None else move(self.err)
         return Val(self.dtype, move(self.data), err, None if self.slack is None else move(self.slack))
 
@@ -46,18 +46,18 @@ class Val:
 
     @property
     def loose(self) -> np.ndarray:
-        """The bound in a sum."""
+        """The error bound for an operand of a sum."""
         return self.bound if self.slack is None else self.bound + self.slack
 
     def exact(self) -> np.ndarray:
-        """The numbers, where anything else would change what the kernel does. Raises Ambiguous."""
+        """The numbers, where an error would change control flow or addresses. Raises Ambiguous if they are not exact."""
         if self.err is not None and self.err.any():
             raise Ambiguous
         return self.data
 
 
 def val(dtype: str, data: Any, err: Any = None, slack: Any = None) -> Val:
-    """A Val with bounds tidied: none where all are zero."""
+    """A Val whose bounds are None if all are zero."""
     data = np.asarray(data, dtypes.held(dtype))
     if err is not None:
         err = np.broadcast_to(np.where(np.isnan(err), np.inf, err), data.shape)
@@ -69,7 +69,7 @@ def val(dtype: str, data: Any, err: Any = None, slack: Any = None) -> Val:
 
 
 def tainted(*parts: Val) -> np.ndarray | None:
-    """Infinity where an operand is not exact: the bound of what depends on all bits."""
+    """Infinite bounds where an operand is not exact, for a result that depends on all bits."""
     if all(p.err is None for p in parts):
         return None
     return np.where(
@@ -78,7 +78,7 @@ def tainted(*parts: Val) -> np.ndarray | None:
 
 
 def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.ndarray | None = None) -> Val:
-    """A float result, rounded, whose operands were uncertain by `spread` altogether."""
+    """A rounded float result; `spread` is the total uncertainty of its operands."""
     near = rounded(dtype, value)
     if spread is None or not np.any(spread):
         return val(dtype, near, None, slack)
@@ -90,7 +90,7 @@ def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.n
 
 
 def cast(v: Val, dtype: str) -> Val:
-    """Another dtype: integers wrap, floats round to nearest even, float to integer truncates, saturates, and takes NaN to 0."""
+    """Converts the dtype: integers wrap, floats round to nearest even; float to integer truncates, saturates, and maps NaN to 0."""
     if v.dtype == dtype:
         return v
     if not is_float(v.dtype):
@@ -130,9 +130,7 @@ def bitcast(v: Val, dtype: str) -> Val:
     data = raw.view(dtypes.storage(dtype)).reshape(v.shape)
     if not is_float(v.dtype):
         return val(dtype, data.astype(dtypes.held(dtype)), tainted(v))
-    unsure = (
-        np.isnan(v.data) | (v.data == 0) | (v.bound > 0)
-    )  # the sign of a zero and the bits of a NaN are not promised
+    unsure = np.isnan(v.data) | (v.data == 0) | (v.bound > 0)  # the sign of a zero and the bits of a NaN are undefined
     return val(dtype, data.astype(dtypes.held(dtype)), np.where(unsure, np.inf, 0.0))
 
 
@@ -199,7 +197,7 @@ def _integers(sym: str, dtype: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _condition(sym: str, a: Val, b: Val) -> Val:
-    """And, or of conditions: known where one side decides alone."""
+    """The and, or of conditions; one side can decide alone."""
     found = a.data & b.data if sym == "&" else a.data | b.data
     if a.err is None and b.err is None:
         return val("i1", found)
@@ -238,12 +236,12 @@ def select(c: Val, a: Val, b: Val) -> Val:
 
 
 def maximum(a: Val, b: Val) -> Val:
-    """The larger of two; a NaN loses against a number."""
+    """The larger of two numbers; a number wins against NaN."""
     return _extreme(np.fmax if is_float(a.dtype) else np.maximum, a, b)
 
 
 def minimum(a: Val, b: Val) -> Val:
-    """The smaller of two; a NaN loses against a number."""
+    """The smaller of two numbers; a number wins against NaN."""
     return _extreme(np.fmin if is_float(a.dtype) else np.minimum, a, b)
 
 
@@ -281,7 +279,7 @@ def fma(a: Val, b: Val, c: Val) -> Val:
 
 
 def rounded_up(a: Val, b: Val) -> Val:
-    """cdiv of positive integers."""
+    """cdiv of positive integers, the quotient rounded up."""
     return val(a.dtype, -(-a.data.astype(np.int64) // b.data.astype(np.int64)), tainted(a, b))
 
 
@@ -301,7 +299,7 @@ def philox(seed: Val, offset: Val) -> Val:
 
 
 def upper_half(a: Val, b: Val) -> Val:
-    """The upper half of the product of two integers, taken as unsigned."""
+    """The upper half of the unsigned product of two integers."""
     width = dtypes.bits(a.dtype)
     mask = (1 << width) - 1
     x, y = (np.asarray(v.data, object) & mask for v in (a, b))
@@ -316,8 +314,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-#: The fuzzer defines the functions anew and does not read the op table, so that it finds errors of the table.
-#: name: the function in fp64, and how many units in the last place and absolute units of 2^-fraction it may be off.
+#: The fuzzer defines the functions anew and does not read the op table, so that it finds errors of the table. Maps a name to the function
+#: in fp64, and to the allowed error in ulps and in absolute units of 2^-fraction.
 FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {
     "exp": (np.exp, 8, 0),
     "exp2": (np.exp2, 8, 0),
@@ -335,7 +333,7 @@ FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = 
 
 
 def function(name: str, v: Val) -> Val:
-    """A mathematical function of numbers that the generator keeps where it is tame."""
+    """A mathematical function of arguments that the generator keeps in a moderate range."""
     if name in ("floor", "ceil"):
         whole: Callable[..., np.ndarray] = np.floor if name == "floor" else np.ceil
         found = whole(v.data)

@@ -1,4 +1,4 @@
-"""Random pieces of kernels as people write them: block pointers, descriptors, products in a loop, aliases, atomics, chosen pointers."""
+"""Generates typical pieces of kernels: block pointers, descriptors, products in a loop, aliases, atomics, selected pointers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _scalar(value: int) -> SyntaxNode:
 
 
 def _sizes(g: State, values: list[int]) -> list[SyntaxNode]:
-    """Numbers as arguments, or as they are."""
+    """Sizes as arguments or as literals."""
     return [g.scalar("i32", [v] * g.launches, "t") if v != 1 and g.chance(0.4) else _scalar(v) for v in values]
 
 
@@ -30,7 +30,7 @@ def _tile(shape: Shape, dtype: str) -> SyntaxNode:
 
 
 def block_pointer(g: State) -> None:
-    """Blocks of an array by a block pointer that moves along its last axis; perhaps stored by another one."""
+    """Loads blocks of an array by a block pointer that moves along its last axis; sometimes another block pointer stores them."""
     block, dtype, iterations = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
     rank, count = len(block), g.programs
     shape = [
@@ -72,7 +72,7 @@ def block_pointer(g: State) -> None:
 
 
 def _store_block(g: State, value: SyntaxNode, block: Shape) -> None:
-    """Stores a block where no other program does, clipped at the end of the array."""
+    """Stores a block to elements that no other program stores to, clipped at the end of the array."""
     rank, count = len(block), g.programs
     dtype = g.dtype()
     shape = [block[0] * count - g.r.randrange(0, block[0]), *(n - g.r.randrange(0, n) for n in block[1:])]
@@ -85,7 +85,7 @@ def _store_block(g: State, value: SyntaxNode, block: Shape) -> None:
 
 
 def descriptor(g: State) -> None:
-    """Blocks of an array by tensor descriptors."""
+    """Loads and stores blocks of an array through tensor descriptors."""
     block: Shape = g.pick(((16, 16), (8, 32), (32, 32), (16, 64)))
     dtype = g.pick(("f32", "f16", "bf16", "i32", "i8", "u8", "i16"))
     if block[1] * dtypes.bits(dtype) < 128:
@@ -123,7 +123,7 @@ def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape
 
 
 def product(g: State) -> None:
-    """A matrix product in a loop over K, with ragged ends, and something behind it."""
+    """A matrix product in a loop over K with partial tiles, and an epilogue."""
     m, n, k = g.pick((16, 32, 64)), g.pick((16, 32, 64)), g.pick((16, 32, 64))
     kind = g.weighted({"f16": 4, "bf16": 2, "f32": 2, "i8": 1.5, "e4nv": 0.5})
     if kind in ("i8", "e4nv"):
@@ -149,7 +149,7 @@ def product(g: State) -> None:
         within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
         zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
         x = SyntaxNode("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
-        if transposed:  # B lies along K
+        if transposed:  # B is contiguous along K
             right = binary("+", binary("*", _column(j), literal(most)), _row(at))
             within = _both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
         y = SyntaxNode(
@@ -192,7 +192,7 @@ def _both(a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
 
 
 def aliased(g: State) -> None:
-    """Two arguments that view overlapping parts of one array: loads of one see stores to the other."""
+    """Two arguments that view overlapping parts of one array, so that loads of one see stores to the other."""
     n, dtype = g.pick((16, 32, 64, 128)), g.dtype()
     shift = g.pick((0, 1, 3, 8, n // 2))
     room = n + shift
@@ -210,7 +210,7 @@ def aliased(g: State) -> None:
 
 
 def own_atomic(g: State) -> None:
-    """An atomic on elements that no other lane touches, so that what it returns is known."""
+    """An atomic on elements that no other lane accesses, so that its result is determined."""
     shape = g.pick(((), (16,), (64,), (8, 8)))
     op = g.pick(("add", "max", "min", "xchg", "cas", "and", "or", "xor"))
     dtype = g.pick(("i32", "u32", "i64", "u64", *(("f32", "f64") if op in ("add", "xchg") else ())))
@@ -229,7 +229,7 @@ def own_atomic(g: State) -> None:
 
 
 def chosen_pointer(g: State) -> None:
-    """Loads through a pointer that comes from one of two arrays, by a scalar or lane by lane."""
+    """Loads through a pointer selected from two arrays, by a scalar or lane by lane."""
     shape, dtype = g.pick(((16,), (64,), (16, 16))), g.dtype()
     size = math.prod(shape) + 8
     first, second = g.array(dtype, size), g.array(dtype, size)
@@ -252,7 +252,7 @@ def chosen_pointer(g: State) -> None:
 
 
 def optional(g: State) -> None:
-    """An argument that may be None, and a flag known while compiling."""
+    """An argument that may be None, and a constexpr flag."""
     shape = g.pick(((16,), (64,), (128,)))
     dtype = g.dtype()
     value = g.let(expression(g, dtype, shape, 1), "acc")
@@ -272,7 +272,7 @@ def optional(g: State) -> None:
 
 
 def helper_calls(g: State) -> None:
-    """A helper with several results, a default or an early return."""
+    """Calls a helper with several results, a default or an early return."""
     shape = g.pick(((), (16,), (64,)))
     helpers.several(g, g.dtype(), g.dtype(), shape)
 
@@ -290,14 +290,14 @@ def high_half(g: State) -> None:
 
 
 def random_bits(g: State) -> None:
-    """Philox, whose bits are known."""
+    """Random numbers of Philox, whose bits are specified."""
     shape = g.pick(((16,), (64,), (8, 16)))
     seed = g.scalar("i32", [g.r.randrange(2, 10**6) for _ in range(g.launches)], "t")
     g.let(SyntaxNode("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
 
 
 def quotient(g: State) -> None:
-    """cdiv of an argument and a constant, and a loop over that many."""
+    """A cdiv of an argument and a constant, and a loop with that many iterations."""
     size = g.scalar("i32", [g.r.randrange(0, 100) for _ in range(g.launches)], "n")
     g.let(SyntaxNode("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
 
@@ -310,7 +310,7 @@ def largest(g: State) -> None:
 
 
 def promised(g: State) -> None:
-    """A load whose index the kernel promises things about, all of them true."""
+    """A load whose index has true hints (multiple_of, max_contiguous...)."""
     dtype, size, factor = g.dtype(), g.pick((16, 64, 128)), g.pick((4, 8, 16))
     array = accesses.input_array(g, dtype, size * factor * 2)
     start = g.scalar("i32", [factor * g.r.randrange(0, size) for _ in range(g.launches)], "t")
@@ -324,7 +324,7 @@ def promised(g: State) -> None:
     g.let(SyntaxNode("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
 
 
-#: How often each is drawn, next to the regions of `regions`.
+#: Weights of the patterns, relative to the regions of `regions`.
 REGIONS: dict[Callable[[State], None], float] = {
     block_pointer: 0.8,
     descriptor: 0.5,

@@ -1,4 +1,4 @@
-"""Random statements that hold others or touch memory: loops, branches, updates in place, atomics, early returns."""
+"""Generates compound statements and memory accesses: loops, branches, in-place updates, atomics, early returns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plain(g: State) -> None:
 
 
 def update(g: State, names: list[SyntaxNode], depth: int = 2) -> None:
-    """Assigns a name anew, of the type it has."""
+    """Assigns a name again, with the same type."""
     target = g.pick(names)
     type = target.type
     if g.chance(0.7):
@@ -55,7 +55,7 @@ def update(g: State, names: list[SyntaxNode], depth: int = 2) -> None:
 
 
 def carried(g: State) -> list[SyntaxNode]:
-    """Names that a loop or branch may assign: one or two new ones, of which one may be a scalar."""
+    """One or two new names that a loop or branch may assign; one may be a scalar."""
     found = []
     for _ in range(g.r.randrange(1, 3)):
         dtype, shape = g.dtype(), _shape(g)
@@ -67,7 +67,7 @@ def carried(g: State) -> list[SyntaxNode]:
 
 
 def bounds(g: State) -> tuple[SyntaxNode, SyntaxNode, SyntaxNode, int]:
-    """Low, high, step of a loop, and the most iterations it takes."""
+    """The lower bound, upper bound and step of a loop, and its largest number of iterations."""
     iterations = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
     kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
     if kind == "constant":
@@ -99,7 +99,7 @@ def number_literal(value: int) -> SyntaxNode:
 
 
 def loop(g: State, nested: bool = False) -> None:
-    """A loop over a few numbers that carries one or two names."""
+    """A loop with few iterations that carries one or two names."""
     names = carried(g)
     low, high, step, iterations = bounds(g)
     constant = low.op == high.op == step.op == "literal"
@@ -131,7 +131,7 @@ def loop(g: State, nested: bool = False) -> None:
 
 
 def _moving_pointer(g: State, iterations: int) -> tuple[SyntaxNode, t.Array, int]:
-    """A pointer that a loop carries along an array, a tile per iteration."""
+    """A pointer that a loop carries along an array, one tile per iteration."""
     size = g.pick((16, 32, 64))
     array = accesses.input_array(g, g.dtype(), size * max(iterations, 1))
     place = accesses.iota(g, (size,)) if g.chance(0.5) else literal(0)
@@ -151,7 +151,7 @@ def inner_branch(g: State, names: list[SyntaxNode]) -> None:
 
 
 def branch(g: State) -> None:
-    """An if on a run-time scalar that assigns names, and perhaps stores."""
+    """An if on a run-time scalar that assigns names and sometimes stores."""
     names = carried(g)
     inner_branch(g, names)
     if g.chance(0.3):
@@ -173,7 +173,7 @@ def while_loop(g: State) -> None:
 
 
 def chunks(g: State) -> None:
-    """A loop over a row in tiles: sums and extremes of what is inside, or stores of each tile."""
+    """A loop over a row in tiles: sums and extremes of the in-bounds elements, or a store of each tile."""
     block = g.pick((16, 32, 64, 128))
     most = g.r.randrange(1, 4 * block)
     sizes = [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)]
@@ -204,7 +204,7 @@ def chunks(g: State) -> None:
 
 
 def in_place(g: State) -> None:
-    """Loads a tile, computes, and stores it where it came from."""
+    """Loads a tile, computes, and stores the result to the same place."""
     shape = _shape(g) or (64,)
     dtype, size = g.dtype(), math.prod(shape)
     array = g.array(dtype, size * g.programs, "small", True, "u")
@@ -218,7 +218,7 @@ def in_place(g: State) -> None:
 
 
 def stored_and_loaded(g: State) -> None:
-    """Stores a tile, waits, and loads it in another order."""
+    """Stores a tile, waits at a barrier, and loads it in another order."""
     shape = _shape(g) or (64,)
     dtype, size = g.dtype(), math.prod(shape)
     array = g.array(dtype, size * g.programs, "poison", True, "u")
@@ -238,7 +238,7 @@ def stored_and_loaded(g: State) -> None:
 
 
 def atomic(g: State) -> None:
-    """An atomic of integers that commutes, so that the order of programs does not matter."""
+    """A commutative integer atomic, so that the order of programs does not matter."""
     shape = _shape(g)
     dtype, op = g.pick(("i32", "i32", "i64", "u32")), g.pick(("add", "add", "max", "min", "and", "or", "xor"))
     array = g.array(dtype, g.pick((1, 8, 64)), "small", True, "a")

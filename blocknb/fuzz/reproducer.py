@@ -1,4 +1,7 @@
-"""Writes a finding as a script of one file: the kernel, its inputs by seed, and what it must give. It exits 1 while the defect stands."""
+"""Writes a finding as a self-contained script: the kernel, its inputs by seed, and the expected results.
+
+The script exits with status 1 as long as the defect exists.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,7 @@ def _listed(rows: list[Any]) -> str:
 
 
 def _dtypes(names: set[str]) -> str:
-    """dtype: its NumPy dtype, whether it is a float, and the limits of an integer."""
+    """A table from dtype to its NumPy dtype, whether it is a float, and the limits of an integer."""
     spelled = {
         "bf16": "ml_dtypes.bfloat16",
         "e4nv": "ml_dtypes.float8_e4m3fn",
@@ -205,5 +208,5 @@ def _dtypes(names: set[str]) -> str:
 
 
 def _fill() -> str:
-    """The function that draws inputs, as `data` has it, with the facts of dtypes from a table."""
+    """The source of the function in `data` that draws inputs; a table replaces the facts about dtypes."""
     return inspect.getsource(data.drawn).replace("def drawn(", "def fill(").replace("facts(dtype)", "DTYPES[dtype]")

@@ -1,7 +1,7 @@
-"""`blocknb fuzz`: runs random kernels for a while, and for each that fails says which stage of the compiler went wrong.
+"""`blocknb fuzz`: runs random kernels, and names the stage of the compiler that introduced each failure.
 
-Kernels run in worker processes, many to a module. What fails is made small, blamed on a stage, and written as a script that exits 1
-while the defect stands.
+Worker processes run the kernels, many per module. A failing kernel is reduced, attributed to a stage, and written as a script that exits
+with status 1 as long as the defect exists.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from blocknb.fuzz.generate import generate
 from blocknb.fuzz.shrink import pruned, shrink
 from blocknb.fuzz.worker import PATIENCE, Died, Setup, Worker
 
-BATCH, GPU_BATCH = 16, 64  # kernels of one module
+BATCH, GPU_BATCH = 16, 64  # kernels per module
 KINDS = ("wrong", "outside", "refused", "crashed", "hung")
 
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """What to run: kernels `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes. Findings
-    are written to the folder `out`; at most `minimise` of them are made small, in `patience` seconds each."""
+    """What to run: kernels `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes.
+
+    Findings are written to the folder `out`. At most `minimise` of them are reduced, for up to `patience` seconds each.
+    """
 
     seed: int
     setup: Setup = field(default_factory=Setup)
@@ -44,7 +46,7 @@ class FuzzOptions:
 
 @dataclass
 class Findings:
-    """Outcomes by kernel number, and what was made of those that failed: (kernel number, small kernel, outcome, blame, file)."""
+    """Outcomes by kernel number, and the reduced failures: (kernel number, small kernel, outcome, blame, file)."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     seconds: float = 0.0
@@ -63,7 +65,7 @@ class Findings:
 
 
 def collect(options: FuzzOptions) -> Findings:
-    """Runs the kernels, and makes nothing of what fails."""
+    """Runs the kernels without reducing failures."""
     found, begin = Findings(), time.monotonic()
     workers = [Worker(options.setup) for _ in range(options.jobs)]
     waiting: dict[Worker, list[int]] = {}
@@ -96,7 +98,7 @@ def collect(options: FuzzOptions) -> Findings:
 
 
 def _take(waiting: dict[Worker, list[int]], found: Findings) -> None:
-    """Answers of workers that have some; a kernel whose worker died or is silent is a finding, and the rest of its batch goes on."""
+    """Collects available answers of workers. A kernel whose worker died or hung is a finding, and the rest of its batch continues."""
     ready = wait([worker.connection for worker in waiting], 1.0)
     for worker in [w for w in waiting if w.connection in ready or w.silent > PATIENCE]:
         numbers = waiting[worker]
@@ -113,7 +115,7 @@ def _take(waiting: dict[Worker, list[int]], found: Findings) -> None:
 
 
 def reduce(options: FuzzOptions, found: Findings, number: int, worker: Worker) -> None:
-    """Makes the kernel of a finding small, blames a stage, and writes a reproducer."""
+    """Reduces the kernel of a finding, blames a stage, and writes a reproducer."""
     kernel, outcome = generate(options.seed, number), found.outcomes[number]
 
     def outcome_of(kernel: t.KernelTree) -> Outcome:
@@ -142,7 +144,7 @@ def reduce(options: FuzzOptions, found: Findings, number: int, worker: Worker) -
 
 
 def run(options: FuzzOptions) -> int:
-    """The command: 0 if every kernel was right."""
+    """Runs the command; returns 0 if every kernel was right."""
     print(
         f"seed {options.seed}, {options.setup.device} {options.setup.features or 'native'}, {options.jobs} processes",
         flush=True,

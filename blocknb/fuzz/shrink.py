@@ -1,4 +1,7 @@
-"""Makes a failing kernel small: leaves out statements, branches, operands, arguments, launches and programs while it still fails."""
+"""Reduces a failing kernel (delta debugging: Zeller, Hildebrandt 2002).
+
+It removes statements, branches, operands, arguments, launches and programs while the kernel still fails.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from blocknb.fuzz.tree import SyntaxNode, Type
 
 
 def mapped(node: SyntaxNode, change: Callable[[SyntaxNode], SyntaxNode | None]) -> SyntaxNode:
-    """A node with parts exchanged: `change` gives what stands for a node, or None."""
+    """A node with parts replaced; `change` returns the replacement of a node, or None."""
     if (found := change(node)) is not None:
         return found
     args = tuple(mapped(arg, change) for arg in node.args)
@@ -29,6 +32,7 @@ def _inline(name: str, value: SyntaxNode) -> Callable[[SyntaxNode], SyntaxNode |
 
 
 def mapped_body(body: tuple[Any, ...], change: Callable[[SyntaxNode], SyntaxNode | None]) -> tuple[Any, ...]:
+    """The statements of a body with parts of their expressions replaced."""
     return tuple(_mapped_statement(s, change) for s in body)
 
 
@@ -47,13 +51,14 @@ def _mapped_statement(s: Any, change: Callable[[SyntaxNode], SyntaxNode | None])
 
 
 def all_nodes(body: tuple[Any, ...]) -> Iterator[SyntaxNode]:
+    """All expressions of a body."""
     for statement in t.statements(body):
         for node in t.nodes(statement):
             yield from node.walk()
 
 
 def pruned(kernel: t.KernelTree) -> t.KernelTree:
-    """Without helpers and arguments that nothing uses."""
+    """The kernel without unused helpers and arguments."""
     bodies = [kernel.body]
     wanted: set[str] = set()
     while True:
@@ -92,7 +97,7 @@ def _defined(body: tuple[Any, ...], known: set[str]) -> bool:
 
 
 def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The body without some statements, in larger pieces first, or with a branch or loop replaced by its body."""
+    """The body without some statements, larger pieces first, or with a branch or loop replaced by its body."""
     n = len(body)
     width = n
     while width:
@@ -121,7 +126,7 @@ def _past_a_cast(node: SyntaxNode) -> Iterator[SyntaxNode]:
 
 
 def _simpler(node: SyntaxNode) -> Iterator[SyntaxNode]:
-    """What may stand for a node: an operand of its type, or a constant."""
+    """Replacements of a node: an operand of its type, or a constant."""
     if isinstance(node.type, tuple) or node.op in ("literal", "full", "var", "arg"):
         if node.op == "full" and node.attrs["value"] not in (0, 1):
             yield replace(node, attrs={"value": 1.0 if is_float(node.type.dtype) else 1})
@@ -151,7 +156,7 @@ def _with_one_launch(kernel: t.KernelTree, launch: int) -> t.KernelTree:
 
 
 def candidates(kernel: t.KernelTree, launch: int) -> Iterator[t.KernelTree]:
-    """Smaller kernels, the boldest first."""
+    """Smaller kernels, the largest reductions first."""
     if kernel.launches > 1:
         yield _with_one_launch(kernel, launch)
     for body in _bodies_without(kernel.body):
@@ -164,7 +169,7 @@ def candidates(kernel: t.KernelTree, launch: int) -> Iterator[t.KernelTree]:
     places = {
         id(n) for s in t.statements(kernel.body) if isinstance(s, t.StoreStatement | t.Atomic) for n in s.pointer.walk()
     }
-    nodes = [n for n in nodes if id(n) not in places]  # two lanes must not come to store to one element
+    nodes = [n for n in nodes if id(n) not in places]  # two lanes must not store to the same element
     for node in sorted(nodes, key=lambda n: -sum(1 for _ in n.walk())):
         for simple in _simpler(node):
             yield replace(kernel, body=mapped_body(kernel.body, _exchange(node, simple)))
@@ -176,7 +181,7 @@ def candidates(kernel: t.KernelTree, launch: int) -> Iterator[t.KernelTree]:
 
 
 def _single_use(kernel: t.KernelTree) -> dict[str, SyntaxNode]:
-    """Names that are assigned and read once, with their values."""
+    """The names that are assigned once and read once, with their values."""
     reads: dict[str, int] = {}
     for n in all_nodes(kernel.body):
         if n.op == "var":
@@ -222,8 +227,10 @@ def shrink(
     seconds: float = 60.0,
     keep_barriers: bool = False,
 ) -> t.KernelTree:
-    """The smallest kernel found in that time for which `fails` still holds. `keep_barriers`: as many as before, without which lanes of a
-    GPU would race."""
+    """The smallest kernel found in the given time for which `fails` still holds.
+
+    `keep_barriers` keeps the number of barriers, without which lanes of a GPU would race.
+    """
     end = time.monotonic() + seconds
     improved = True
     while improved and time.monotonic() < end:

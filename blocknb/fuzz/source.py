@@ -1,4 +1,4 @@
-"""A kernel's tree as Python source."""
+"""Prints a kernel's tree as Python source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = "import blocknb\nimport blocknb.language as tl\n"
 
 
 def spelled(value: Any) -> str:
-    """A Python number as a kernel writes it."""
+    """A Python number as source text."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
@@ -92,12 +92,12 @@ def _store(s: t.StoreStatement) -> str:
 
 
 def text(n: t.SyntaxNode) -> str:
-    """An expression, in brackets where it needs some."""
+    """The source of an expression, in parentheses if it needs them."""
     return TEXTS[n.op](n, [text(a) for a in n.args])
 
 
 def _call(name: str, *keys: str) -> Callable[[t.SyntaxNode, list[str]], str]:
-    """A function of the language: the operands, then attributes by position."""
+    """The printer of a function of the language: first the operands, then attributes by position."""
     return lambda n, a: f"tl.{name}({', '.join([*a, *(spelled(n.attrs[k]) for k in keys)])})"
 
 

@@ -1,4 +1,4 @@
-"""What the generator keeps while it writes a kernel: random numbers, names in scope, arguments, and the body under construction."""
+"""The generator's state while it builds a kernel: random numbers, names in scope, arguments, and the current body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.tree import SyntaxNode, Type
 
-#: How often each dtype is drawn.
+#: Weights of the dtypes.
 WEIGHTS = {
     "f32": 8,
     "i32": 6,
@@ -33,8 +33,10 @@ MAX_ELEMENTS = 1024
 
 @dataclass
 class GridAxis:
-    """An axis of the problem: `index` and `mask` are the names of its tile of positions and of what is inside (of a row, a scalar and
-    nothing), `block` its size, `extent` the largest size that it has in a launch, `count` the programs along it."""
+    """An axis of the problem, tiled by `block`; `extent` is its largest size in a launch, `count` the number of programs along it.
+
+    `index` and `mask` name the tile of positions and the mask of in-bounds positions (for rows, a scalar and None).
+    """
 
     index: str
     mask: str
@@ -60,12 +62,12 @@ class State:
     axes: list[GridAxis] = field(default_factory=list)
     grid: tuple[int, ...] = (1,)
     launches: int = 2
-    fixed: set[str] = field(default_factory=set)  # names that nothing may assign again
+    fixed: set[str] = field(default_factory=set)  # names that no later statement may assign
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    tag: str = ""  # in the names of helpers, which are a module's
-    budget: int = 60  # expressions that may still be made
-    loads: int = 5  # that may still be made
-    closed: bool = False  # no arguments and no memory: the body of a helper
+    tag: str = ""  # part of the names of helpers, which share a module
+    budget: int = 60  # number of expressions that may still be generated
+    loads: int = 5  # number of loads that may still be generated
+    closed: bool = False  # no arguments and no memory accesses: the body of a helper
 
     # ---- random choices ----
 
@@ -99,7 +101,7 @@ class State:
         return t.var(name, value.type)
 
     def lets(self, value: SyntaxNode, prefix: str = "v") -> list[SyntaxNode]:
-        """Binds the results of an op that has several."""
+        """Binds the results of an op with several results."""
         names = tuple(self.name(prefix) for _ in value.type)
         self.emit(t.Let(names, value))
         self.scope[-1].extend(zip(names, value.type, strict=True))
@@ -107,7 +109,7 @@ class State:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[list[Any]]:
-        """A body whose names end with it; yields its statements."""
+        """Opens a body with a scope of its own; yields its statements."""
         self.bodies.append([])
         self.scope.append([])
         try:
@@ -120,7 +122,7 @@ class State:
         return [entry for frame in self.scope for entry in frame]
 
     def names_of(self, shape: tuple[int, ...], dtype: str | None = None) -> list[SyntaxNode]:
-        """Names in scope of a shape, no pointers."""
+        """The names in scope of a shape, except pointers."""
         return [
             t.var(name, type)
             for name, type in self.visible()

@@ -1,4 +1,4 @@
-"""Random ops on whole tiles: shapes, reductions, scans, sorting, gathers, products, which give a tile of a wanted shape."""
+"""Generates random ops on whole tiles with a given result shape: shape ops, reductions, scans, sorting, gathers, products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.fuzz.expressions import Shape, binary, cast, expression, production
 from blocknb.fuzz.state import MAX_ELEMENTS, State
 from blocknb.fuzz.tree import SyntaxNode, Type, literal
 
-#: op: how often, and whether a shape can be its result.
+#: Maps an op to its weight, and to a test whether a shape can be its result.
 OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
     "reshape": (1.0, lambda s: math.prod(s) > 1),
     "trans": (1.0, lambda s: len(s) > 1),
@@ -41,7 +41,7 @@ OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
 
 @production("tile op")
 def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
-    """An op on whole tiles that gives `shape`, of `dtype` or another dtype; None where nothing fits."""
+    """An op on whole tiles with the result `shape`, of `dtype` or another dtype; None if no op fits."""
     able = {name: weight for name, (weight, fits) in OPS.items() if fits(shape)}
     if dtype in dtypes.FLOAT8:
         return None
@@ -57,7 +57,7 @@ def _inner(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def factored(g: State, size: int) -> Shape:
-    """Sizes of a tile of `size` elements, powers of two."""
+    """Sizes, powers of two, of a tile with `size` elements."""
     power, rank = size.bit_length() - 1, g.r.randrange(1, 4)
     cuts = sorted(g.r.randrange(power + 1) for _ in range(rank - 1))
     edges = [0, *cuts, power]
@@ -138,7 +138,7 @@ def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode |
 
 
 def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
-    """An axis to reduce, and the shape with it."""
+    """An axis to reduce, and the shape including it."""
     axis = g.r.randrange(len(shape) + 1)
     room = min(most, MAX_ELEMENTS // math.prod(shape))
     size = 1 << g.r.randrange(room.bit_length())
@@ -146,7 +146,7 @@ def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
 
 
 def reduced_shape(source: Shape, axis: int | None, keep: bool) -> Shape:
-    """The shape of a reduction along an axis, or along all."""
+    """The shape of a reduction along an axis, or along all axes."""
     if axis is None:
         return tuple(1 for _ in source) if keep else ()
     if keep:
@@ -189,11 +189,11 @@ def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    """A scalar that was reduced from a tile, on each element of another."""
+    """Reduces a tile to a scalar, and broadcasts it to another tile."""
     source = shape if math.prod(shape) > 1 else (64,)
     axis = 0 if len(source) == 1 and g.chance(0.5) else None
     found = reduction(g, dtype, source, axis, False, depth)
-    if found.type.shape:  # argmax of more than one axis leaves some
+    if found.type.shape:  # argmax of several axes leaves some of them
         found = SyntaxNode(
             "cast",
             Type(dtype, ()),
@@ -311,7 +311,7 @@ def _dot(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def product(g: State, shape: Shape, depth: int, acc: SyntaxNode | None = None) -> SyntaxNode:
-    """A matrix product of this shape, of small numbers."""
+    """A matrix product of this shape, with small numbers."""
     kind = g.weighted({"f16": 3, "bf16": 2, "f32": 3, "i8": 1.5, "e4nv": 0.5, "f64": 0.3 if acc is None else 0})
     if acc is not None and acc.type.dtype != ("i32" if kind == "i8" else "f32"):
         kind = "i8" if acc.type.dtype == "i32" else "f16"

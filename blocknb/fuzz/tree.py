@@ -1,4 +1,4 @@
-"""A kernel as data: typed expressions, statements, arguments, helpers. The generator makes it; the printer and the evaluator read it."""
+"""A kernel as data: typed expressions, statements, arguments and helpers, which the printer and the evaluator read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Type:
-    """A tile of `dtype` (a name of `dtypes.DTYPES`) and `shape`, () for a scalar; `pointer`: a tile of addresses of such elements."""
+    """A tile of `dtype` (a name of `dtypes.DTYPES`) and `shape`, () for a scalar; with `pointer`, a tile of addresses of such elements."""
 
     dtype: str
     shape: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class SyntaxNode:
-    """An expression. `op` is a key of the printer's and the evaluator's tables, `attrs` what is known while compiling."""
+    """An expression. `op` is a key of the printer's and the evaluator's tables; `attrs` holds compile-time values."""
 
     op: str
     type: Any  # a Type, or a tuple of Types for ops with several results
@@ -68,7 +68,7 @@ class StoreStatement:
 
 @dataclass(frozen=True, eq=False)
 class Atomic:
-    """`op` is add, max, min, and, or, xor, xchg or cas; `result` the name of the old value, or "" when it is unused."""
+    """`op` is add, max, min, and, or, xor, xchg or cas; `result` is the name of the old value, "" if unused."""
 
     op: str
     pointer: SyntaxNode
@@ -106,7 +106,7 @@ class While:
 
 @dataclass(frozen=True)
 class Barrier:
-    """A debug_barrier: where lanes of a GPU would race. `always` False leaves it out on the CPU, whose order is the program's."""
+    """A debug_barrier, which prevents a race of GPU lanes. `always` False omits it on the CPU, which runs in program order."""
 
     always: bool = True
 
@@ -120,8 +120,10 @@ class Return:
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument: `size` elements, `fill` how the inputs are drawn, `offset` elements from an aligned address; `base` names
-    another array of the same dtype whose memory this one views from element `offset` on."""
+    """An array argument with `size` elements, at `offset` elements from an aligned address; `fill` is the kind of its inputs.
+
+    `base` names another array of the same dtype, of which this one is a view from element `offset` on.
+    """
 
     name: str
     dtype: str
@@ -134,7 +136,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A run-time scalar argument with the values of each launch; `constexpr` makes it a compile-time one, `none` a None pointer."""
+    """A run-time scalar argument with its value in each launch; `constexpr` makes it a constexpr, `none` a None pointer."""
 
     name: str
     dtype: str
@@ -144,7 +146,7 @@ class Scalar:
 
 @dataclass(frozen=True, eq=False)
 class Helper:
-    """A kernel function that others call: parameters, statements, and what it returns; `defaults` of its last parameters."""
+    """A kernel function that other functions call: parameters, statements, results, and `defaults` of its last parameters."""
 
     name: str
     params: tuple[tuple[str, Type], ...]
@@ -155,7 +157,7 @@ class Helper:
 
 @dataclass(frozen=True, eq=False)
 class KernelTree:
-    """One kernel and its launches: each takes the values of that number of the scalars."""
+    """One kernel and its launches; launch i takes value i of each scalar."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -176,7 +178,7 @@ class KernelTree:
 
 
 def nodes(statement: Any) -> list[SyntaxNode]:
-    """The expressions of one statement, without those of statements in its body."""
+    """The expressions of one statement, except those in its body."""
     match statement:
         case Let():
             return [statement.value]

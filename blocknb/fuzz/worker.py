@@ -1,4 +1,7 @@
-"""A process that runs kernels, so that one which crashes or hangs is a finding and not the end: `Worker` here, `serve` there."""
+"""Runs kernels in a child process, so that a crash or a hang is a finding and does not end the run.
+
+`Worker` is the parent's end, `serve` the child's.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ PATIENCE = 120.0  # seconds for one kernel
 
 @dataclass(frozen=True)
 class Setup:
-    """How a worker runs kernels: on "cpu" or "cuda", for which CPU features ("" for this machine's), with how many compiling threads.
-    `prepare` is a module that it imports first, which a test uses to break the compiler."""
+    """How a worker runs kernels: on "cpu" or "cuda", with which CPU features ("": this machine's) and how many compiler threads.
+
+    The worker first imports the module `prepare`, with which a test breaks the compiler.
+    """
 
     device: str = "cpu"
     features: str = ""
@@ -32,13 +37,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Fault:
-    """The last words of a worker: an exception that no kernel may cause, or a GPU whose context is lost."""
+    """A fatal error of a worker: an exception that no kernel may cause, or a lost GPU context."""
 
     text: str
 
 
 class Died(Exception):
-    """The worker crashed or hung; `outcome` says which."""
+    """The worker crashed or hung; `outcome` tells which."""
 
     def __init__(self, outcome: Outcome):
         super().__init__(outcome.detail)
@@ -88,7 +93,7 @@ class Worker:
 
     @property
     def silent(self) -> float:
-        """Seconds since the newest request or answer."""
+        """The seconds since the newest request or answer."""
         return time.monotonic() - self.heard
 
     def ask(self, name: str, *args: Any, seconds: float = PATIENCE) -> Any:
@@ -107,7 +112,7 @@ def serve(connection: Any, setup: Setup, path: list[str]) -> None:
     """The child's end: answers requests until the connection closes."""
     sys.path[:] = path
     with tempfile.TemporaryDirectory(prefix="blocknb-fuzz-") as folder:
-        os.environ["BLOCKNB_CACHE_DIR"] = folder  # thousands of kernels that run once
+        os.environ["BLOCKNB_CACHE_DIR"] = folder  # keeps thousands of kernels that run once out of the user's cache
         _prepare(setup)
         while True:
             try:
@@ -138,7 +143,7 @@ def _prepare(setup: Setup) -> None:
 
 
 def _run(setup: Setup, seed: int, start: int, count: int) -> Any:
-    """Kernels by number: (number, outcome, seconds) for each, in order."""
+    """Runs kernels by number; returns (number, outcome, seconds) for each, in order."""
     from blocknb.fuzz.execute import attempts
     from blocknb.fuzz.generate import generate
 

@@ -1,6 +1,6 @@
-"""Ready-made kernels with plain wrappers, for NumPy, CuPy and torch arrays: what the notebooks teach, benchmarks measure.
+"""Ready-made kernels with plain wrappers for NumPy, CuPy and torch arrays. The notebooks teach them, and the benchmarks measure them.
 
-A wrapper writes into arrays that it is given, and returns the first of them.
+A wrapper writes into the arrays that the caller passes, and returns the first of them.
 """
 
 from blocknb.kernels.add import add, add_kernel

@@ -1,10 +1,10 @@
-"""Attention without the matrix of scores in memory: softmax(scale q k^T) v, block after block of the keys (Dao et al. 2022).
+"""Attention without the matrix of scores in memory: softmax(scale q k^T) v, one block of keys at a time (FlashAttention, Dao et al. 2022).
 
-A program has a block of queries and walks over the keys that they see. Of each row it keeps the largest score so far and the sum of
-powers of two beside it (Milakov, Gimelshein 2018); where a larger score appears, what has been summed is scaled down. Scores are in
-units of log2, the scale folded in, so that a power is one multiply-add and one instruction. Blocks that all queries of the program see
-need no mask; which ones do is one comparison a block. The arrays are read and written through tensor descriptors, whose edges are
-those of one head: what lies behind the last query, key or column is zero.
+A program has a block of queries and loops over the keys that they see. It keeps the largest score so far and the sum of powers of two for
+each row, and rescales both sums when a larger score appears (online softmax: Milakov, Gimelshein 2018). Scores are in units of log2 with
+the scale folded in, so that a power costs one multiply-add and one instruction. Blocks that all queries of the program see need no mask,
+which takes one comparison per block. Tensor descriptors read and write the arrays with the bounds of one head. So elements beyond the
+last query, key or column read as zero.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import blocknb.language as bl
 from blocknb.kernels.heads import HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
-LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
-#: Heads whose blocks of a causal mask are taken in turn: what is begun last, with nothing behind it to fill the gaps, is short then.
+LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32: avoids inf - inf where all keys are masked
+#: Heads whose blocks of a causal mask take turns in the grid. The last programs to start are then short and leave few multiprocessors
+#: idle.
 MOST_INTERLEAVED_HEADS = 4
 LN2 = bl.constexpr(0.6931471805599453)
 
 
 @blocknb.kernel
 def head_of(array, batch, head, at, rows, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
-    """One head of an array, a matrix of `rows` rows of `width` numbers, in blocks of ROWS; `at`: strides of batches, heads and rows."""
+    """Describes one head of an array as a matrix of `rows` by `width`, in blocks of ROWS; `at` holds the strides of batches, heads and
+    rows."""
     begin = batch.to(bl.int64) * at[0] + head.to(bl.int64) * at[1]
     return bl.make_tensor_descriptor(array + begin, [rows, width], [at[2], 1], [ROWS, WIDTH])
 
@@ -35,18 +37,21 @@ def attention_kernel(
     q, k, v, out, logsumexp, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, INTERLEAVED_HEADS: bl.constexpr = 1,
 ):  # fmt: skip
-    """The ids of a program are its block of queries (the blocks of INTERLEAVED_HEADS heads take turns), those heads, and its batch.
-    With CAUSAL, query i sees keys up to i + shift."""
+    """Computes one block of queries of one head.
+
+    The program ids are the block of queries (the blocks of INTERLEAVED_HEADS heads take turns), the group of heads, and the batch. With
+    CAUSAL, query i sees keys up to i + shift.
+    """
     block, batch = bl.program_id(0) // INTERLEAVED_HEADS, bl.program_id(2)
     head = bl.program_id(1) * INTERLEAVED_HEADS + bl.program_id(0) % INTERLEAVED_HEADS
     if CAUSAL:
-        block = bl.num_programs(0) // INTERLEAVED_HEADS - 1 - block  # those with most to do begin first
+        block = bl.num_programs(0) // INTERLEAVED_HEADS - 1 - block  # the longest loops start first
     first = block * ROWS
     rows = first + bl.arange(0, ROWS)
     query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
     keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
     values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
-    seen, whole = keys, keys // COLUMNS * COLUMNS  # by any of the queries, and in blocks without a mask
+    seen, whole = keys, keys // COLUMNS * COLUMNS  # keys that any query sees, and those in blocks without a mask
     if CAUSAL:
         seen = min(keys, max(first + ROWS + shift, 0))
         whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
@@ -78,7 +83,7 @@ def attention_kernel(
 TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 32, 8, 2)},
-    {64: (256, 64, 16, 4)},  # four warpgroups hide each other's waits: 5 to 7 % on an H200
+    {64: (256, 64, 16, 4)},  # four warpgroups hide each other's latency: 5 to 7 % on an H200
 )
 
 
@@ -86,16 +91,16 @@ def attention(
     q: Any, k: Any, v: Any, out: Any = None, *, causal: bool = False, scale: float | None = None, shift: int = 0,
     logsumexp: Any = None, tile: Tile | None = None,
 ) -> Any:  # fmt: skip
-    """softmax(scale q k^T) v for each batch and head; returns `out`, which is made where it is None.
+    """Computes softmax(scale q k^T) v for each batch and head; returns `out`, a new array for None.
 
-    q and out have the shape (batch, heads, queries, head), k and v (batch, kv heads, keys, head): heads of q share those of k and v in
-    groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has 8 to 256 numbers. `scale` is
-    1 / sqrt(head) unless given, and positive. If `causal`, query i sees keys 0 to i + shift: 0 is torch's mask, keys - queries that of a
-    cache whose last keys are those of the queries. A query that sees no key has zeros. `logsumexp`, fp32 (batch, heads, queries), are
-    written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen. `tile` says ROWS, COLUMNS,
-    num_warps and num_stages of a program.
+    q and out have the shape (batch, heads, queries, head), k and v (batch, kv heads, keys, head). Consecutive heads of q share one head
+    of k and v. All are fp16, bf16 or fp32, with any strides and 1 along the last axis; a head has 8 to 256 elements. `scale` is positive,
+    1 / sqrt(head) by default. With `causal`, query i sees keys 0 to i + shift. A shift of 0 is torch's mask; keys - queries is the mask
+    of a KV cache whose last keys belong to the queries. A query that sees no key gets zeros. `logsumexp`, fp32 (batch, heads, queries),
+    receives log(sum(exp(scores))) for the backward pass, minus infinity where no key is seen. `tile` is (ROWS, COLUMNS, num_warps,
+    num_stages).
 
-    Raises ValueError for arrays that do not fit.
+    Raises ValueError for arrays whose shapes, dtypes or strides do not fit.
     """
     found = heads_of(q, k, v)
     out = empty(q, tuple(q.shape), found.dtype) if out is None else out

@@ -1,19 +1,19 @@
-"""The gradients of attention, from the sums of powers that the forward pass kept: dq, dk and dv from dout.
+"""The gradients of attention: dq, dk and dv from dout, with the row sums that the forward pass stored.
 
-With P = exp(scale q k^T - logsum), dP = dout v^T and dS = P (dP - delta), delta a row's sum of out * dout: dv = P^T dout,
-dk = scale dS^T q and dq = scale dS k. Programs that have a block of keys walk over the queries which see it. They compute all
-transposed, k q^T and v dout^T: then P^T and dS^T are left operands of products as they come out of others, and stay in registers.
-A head of k and v has the sums of all heads of q that share it. Then there are two ways to dq:
+Let P = exp(scale q k^T - logsumexp), dP = dout v^T and dS = P (dP - delta), where delta is a row's sum of out * dout. Then dv = P^T dout,
+dk = scale dS^T q and dq = scale dS k. A program has a block of keys and loops over the queries that see it. It computes the transposed
+products k q^T and v dout^T. So P^T and dS^T stay in registers as the left operands of the next products. A head of k and v sums over all
+heads of q that share it. There are two ways to compute dq:
 
-- The same programs multiply dS by their keys, and add what comes out to fp32 sums of dq in memory, whose order is that in which threads
-  have it; one more pass makes dq of them. Five products, but fp32 sums whose order nobody knows: the last bits of dq differ from run to
-  run (so they do in cuDNN and in FlashAttention, which go this way).
-- Scores are computed once more by programs that have a block of queries, as the forward pass does. Seven products, and nobody adds to
-  what others add to.
+- The same programs multiply dS by their keys and add the products to fp32 sums of dq in memory. One more kernel converts the sums to dq.
+  This takes five products. The order of the additions varies, so the last bits of dq differ from run to run, as with cuDNN and
+  FlashAttention.
+- A second kernel computes the scores again, in programs that have a block of queries, as the forward pass does. This takes seven
+  products, and the result is the same in every run.
 
-Products that need nothing of each other stand together, so that one may run while the other's result is worked on; where there are
-registers for it, scores are computed a trip ahead (AHEAD). What each query has of its own, the logarithm of its sum and its delta, is
-loaded a trip ahead, side by side.
+Independent products stand next to each other, so that one runs while the result of the other is processed. If there are enough registers,
+an iteration computes the scores of the next one (AHEAD). The two numbers per query, logsumexp and delta, lie next to each other in memory
+and are loaded one iteration early. Source: Dao, FlashAttention-2 (2023).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from blocknb.kernels.heads import Heads, HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
-BLOCK = bl.constexpr(128)  # queries: scratch memory has whole blocks of them
+BLOCK = bl.constexpr(128)  # queries; scratch memory holds whole blocks of them
 
 
 @blocknb.kernel
 def numbers_of(numbers, batch, heads, head, queries, start, ROWS: bl.constexpr):
-    """Of a block of queries two numbers each, the logarithm of its sum and its delta: where they are."""
+    """Pointers to two numbers per query of a block: the logarithm of its sum and its delta."""
     line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
     return numbers + (line + start) * 2 + (2 * bl.arange(0, ROWS)[:, None] + bl.arange(0, 2)[None, :])
 
 
 @blocknb.kernel
 def place_of(sums, batch, heads, head, queries, start, ROWS: bl.constexpr, WIDTH: bl.constexpr):
-    """Where the parts of dq for a block of queries are summed: what a thread has of a product lies side by side."""
+    """Pointers to the sums of dq for a block of queries. The elements of a product that a thread holds are contiguous there."""
     line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
     return sums + (line + start) * WIDTH + bl.arange(0, ROWS * WIDTH)
 
@@ -50,7 +50,10 @@ def place_of(sums, batch, heads, head, queries, start, ROWS: bl.constexpr, WIDTH
 def numbers_kernel(
     out, dout, logsumexp, numbers, sums, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
 ):  # fmt: skip
-    """What `gradients_kernel` begins with: two numbers of each query, those behind the last one such that they give nothing, and zeros."""
+    """Writes the two numbers per query that `gradients_kernel` reads, and zeros the sums.
+
+    Queries beyond the last one get numbers that make their contribution zero.
+    """
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     rows = block * ROWS + bl.arange(0, ROWS)
     result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
@@ -69,7 +72,7 @@ def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
-    """A block of COLUMNS keys a program, of a head of k and v; adds to `sums`, where there are any, what its keys give dq."""
+    """Computes dk and dv for COLUMNS keys of one head of k and v; adds the contribution of these keys to `sums` if there are any."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     first = block * COLUMNS
     columns = first + bl.arange(0, COLUMNS)
@@ -133,7 +136,7 @@ def query_gradients_kernel(
     q, k, v, dout, dq, numbers, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
-    """A block of ROWS queries a program, as in the forward pass."""
+    """Computes dq for a block of ROWS queries; the loop is that of the forward pass."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     if CAUSAL:
         block = bl.num_programs(0) - 1 - block
@@ -169,7 +172,7 @@ def query_gradients_kernel(
 
 @blocknb.kernel
 def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
-    """dq from the sums of its parts."""
+    """Converts the fp32 sums to dq."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     if sums_at is not None:
         found = head_of(sums, batch, head, sums_at, queries, WIDTH, ROWS, WIDTH).load([block * ROWS, 0])
@@ -183,7 +186,7 @@ def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.cons
     )
 
 
-#: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
+#: Tiles of the programs that have COLUMNS keys and loop over ROWS queries per step, and of the programs that have queries.
 KEY_TILES = HeadTiles(
     {64: (64, 128, 8, 4), 128: (64, 128, 8, 3), 256: (64, 64, 8, 1)},
     {64: (32, 128, 8, 2), 128: (32, 64, 8, 2), 256: (16, 16, 8, 2)},
@@ -193,15 +196,15 @@ QUERY_TILES = HeadTiles(
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 SOME_ROWS = 64
-AHEAD = {64}  # heads of which a trip computes scores for the next, where programs add to dq
-#: Of programs that have keys and add to dq; and heads, and whether causal, for which that has been measured to be faster.
+AHEAD = {64}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
+#: Tiles of programs that have keys and add to dq; and the (width, causal) pairs for which this was measured to be faster.
 ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {(64, False), (64, True), (128, True)}
-BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
+BOXES = {(128, True)}  # (width, causal) pairs whose sums are rows of numbers, to which TMA adds
 
 
 def _check_rows(tile: Tile | None) -> None:
-    """Raises ValueError for a tile of programs that add to dq whose queries do not divide a block."""
+    """Raises ValueError unless the number of queries of a tile that adds to dq divides a block."""
     if tile is not None and (tile["ROWS"] < 8 or BLOCK.value % tile["ROWS"]):
         raise ValueError(
             f"{tile['ROWS']} queries a step: where programs add to dq these must be a divisor of {BLOCK.value}, from 8 on"
@@ -213,15 +216,16 @@ def attention_backward(
     causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
     query_tile: Tile | None = None, tile: Tile | None = None, deterministic: bool = False,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """dq, dk and dv from dout, and from out and logsumexp as `attention` wrote them with the same options; made where they are None.
+    """Computes dq, dk and dv from dout, and from out and logsumexp as `attention` wrote them with the same options.
 
-    Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
-    gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query, and of as many as dq has
-    where programs add to it: that is what happens where it is known to be faster (FASTER), and the last bits of dq then differ from
-    run to run, as they do with torch's cuDNN and flash attention. `deterministic`: not here.
+    Each gradient has the shape and dtype of its array, and any strides with 1 along the last axis; a new array is made for None. A query
+    that sees no key contributes nothing, and the gradient of a key that no query sees is zero. Scratch memory holds two fp32 numbers per
+    query. Where adding to dq in memory is faster (FASTER), scratch memory also holds dq in fp32, and the last bits of dq differ from run
+    to run. `deterministic` turns this off.
 
-    Tiles are such as `attention` takes: `tile` of programs that add to dq (on any device), whose ROWS must divide 128; else `key_tile` and
-    `query_tile` of programs that have keys, and of those that have queries. Raises ValueError as `attention` does.
+    Tiles have the form that `attention` takes. `tile` is that of programs that add to dq (on any device); its ROWS must divide 128.
+    Without it, `key_tile` and `query_tile` are those of programs that have keys and of programs that have queries. Raises ValueError as
+    `attention` does.
     """
     found = heads_of(q, k, v)
     _check_rows(tile)
@@ -242,7 +246,7 @@ def attention_backward(
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value
-    numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # the last block is read and not used
+    numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # kernels read the whole last block
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
     lines, sums_at = blocks * BLOCK.value * found.block, None
     if sums is not None and (found.block, causal) in BOXES:
@@ -267,10 +271,10 @@ def attention_backward(
 
 
 def ahead(found: Heads, q: Any) -> bool:
-    """Whether a trip computes scores for the next one: where there are registers for them."""
+    """Whether an iteration computes the scores of the next one, which needs enough registers."""
     return heads.capability(q) == 90 and found.block in AHEAD and found.dtype != "float32"
 
 
 def adds(found: Heads, q: Any, causal: bool) -> bool:
-    """Whether adding to dq is faster."""
+    """Whether adding to dq in memory is faster than a second kernel."""
     return heads.capability(q) == 90 and (found.block, causal) in FASTER and found.dtype != "float32"

@@ -1,11 +1,11 @@
-"""The cross entropy of logits and classes, row by row, and its gradient: losses[i] = log(sum_j exp(x[i, j])) - x[i, class_i].
+"""The cross entropy of logits and classes per row, and its gradient: losses[i] = log(sum_j exp(x[i, j])) - x[i, class_i].
 
-The gradient is dlosses[i] (softmax(x[i]) - one at class_i), from the logarithm of the sum that the forward pass kept.
+The gradient is dlosses[i] (softmax(x[i]) - onehot(class_i)), computed from the logsumexp that the forward pass stored.
 
-Short rows are kept in registers, several a program. Long ones, those of a vocabulary, are read once, block after block: each thread
-keeps the largest number it has met and the sum of powers beside it (Milakov, Gimelshein 2018), and the threads of a program meet after
-the last block only. The gradient needs nothing of its row but the sum, so there each block is a program. Where rows begin anywhere,
-as those of 50257 logits do, blocks begin at the row's first address that is a multiple of 16 bytes, and its two ends are read apart.
+A program keeps several short rows in registers. It reads a long row, such as one over a vocabulary, once and block by block. Each thread
+keeps its largest element and its sum of powers (online softmax: Milakov, Gimelshein 2018), and the threads combine after the last block.
+The gradient needs only the stored sum, so each block is a program of its own. Rows of, say, 50257 logits do not begin at multiples of 16
+bytes. There, blocks begin at the first aligned address, and separate loads read the two ends of the row.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from blocknb.kernels.rows import matrix, tile, vector
 from blocknb.kernels.strides import on_host, strides
 
 IGNORED = -100
-LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32
+LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32
 KEPT = 4096
-LONG = 2048  # of a long row that a program takes at once
+LONG = 2048  # elements of a long row that a program processes per iteration
 
 
 @blocknb.kernel
@@ -73,7 +73,7 @@ def long_cross_entropy_kernel(
     logit = bl.load(x + begin + wanted, mask=counted, other=0.0).to(bl.float32)
     line, wide = x + first, (last - first).to(bl.int32)
     at = bl.arange(0, LINES)[:, None] * WIDTH + bl.arange(0, WIDTH)[None, :]
-    largest = bl.full((LINES,), LEAST, bl.float32)  # finite: no difference of infinities where all is masked
+    largest = bl.full((LINES,), LEAST, bl.float32)  # finite: avoids inf - inf where all elements are masked
     total = bl.zeros((LINES,), bl.float32)
     for done in range(0, wide, LINES * WIDTH):
         logits = bl.load(line + done + at, mask=done + at < wide, other=-float("inf")).to(bl.float32)
@@ -96,7 +96,8 @@ def long_cross_entropy_backward_kernel(
     x, classes, dlosses, logsumexp, dx, x_row, dx_row, n, blocks, ignored,
     BLOCK: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr, ALIKE: bl.constexpr,
 ):  # fmt: skip
-    """A block of a row a program, `blocks` a row, whose first one has its ends too; ALIKE: dx has the strides of x."""
+    """Computes one block of a row per program, `blocks` per row; the first program of a row also does its ends. ALIKE: dx has the strides
+    of x."""
     row, block = (bl.program_id(0) // blocks).to(bl.int64), bl.program_id(0) % blocks
     wanted = bl.load(classes + row)
     given = bl.load(dlosses + row).to(bl.float32)
@@ -125,7 +126,7 @@ def long_cross_entropy_backward_kernel(
 
 @blocknb.kernel
 def ends(first, last, WIDTH: bl.constexpr):
-    """WIDTH places before `first` and WIDTH from `last` on; from `first` on where there is nothing between the two."""
+    """WIDTH indices before `first` and WIDTH from `last` on; those from `first` on if the aligned part is empty."""
     edge = bl.arange(0, 2 * WIDTH)
     return bl.where(edge < WIDTH, first, bl.maximum(first, last)) - WIDTH + edge
 
@@ -133,10 +134,10 @@ def ends(first, last, WIDTH: bl.constexpr):
 def cross_entropy(
     x: Any, classes: Any, losses: Any, logsumexp: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
-    """The losses of logits x (M, N) for integer classes (M); returns `losses`, fp32 (M).
+    """Computes the losses of logits x (M, N) for integer classes (M); returns `losses`, fp32 (M).
 
-    `logsumexp`, fp32 (M), are written for the backward pass; a row whose class is `ignored` has no loss. Classes must be below N: they
-    are not looked at here. Raises ValueError for other shapes, rows that are not contiguous or longer than 65536.
+    `logsumexp`, fp32 (M), is written for the backward pass. A row whose class is `ignored` has no loss. Classes must be below N; this is
+    not checked. Raises ValueError for other shapes, and for rows that are not contiguous or longer than 65536.
     """
     m, n = matrix(x, "x")
     for array, name in ((classes, "classes"), (losses, "losses"), (logsumexp, "logsumexp")):
@@ -158,7 +159,7 @@ def cross_entropy(
 def cross_entropy_backward(
     x: Any, classes: Any, dlosses: Any, logsumexp: Any, dx: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
-    """dx (M, N), which may be `x` itself, from the losses' gradient dlosses (M); returns `dx`. Raises as `cross_entropy` does."""
+    """Writes dx (M, N), which may be `x` itself, from the gradient dlosses (M); returns `dx`. Raises ValueError as `cross_entropy` does."""
     m, n = matrix(x, "x")
     matrix(dx, "dx", like=x)
     for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsumexp, "logsumexp")):
@@ -180,9 +181,11 @@ def cross_entropy_backward(
 
 
 def _vectors(x: Any) -> tuple[int, bool]:
-    """Elements that a thread has side by side, the most it may move at once, and whether rows have ends apart from them: they have
-    unless stride and length are multiples of 16, which is what a compiled kernel knows of numbers. On a CPU, whose vectors begin
-    anywhere, a thread has the whole block."""
+    """The number of contiguous elements per thread, which is the widest vector, and whether rows have unaligned ends.
+
+    Rows have no such ends if stride and length are multiples of 16, because the compiler specializes on that. On a CPU, vectors need no
+    alignment, and a thread has the whole block.
+    """
     if on_host(x):
         return LONG, False
     return max(1, 16 // x.dtype.itemsize), bool(strides(x)[0] % 16 or x.shape[1] % 16)

@@ -1,9 +1,9 @@
-"""Matrix multiplication in blocks that tensor descriptors describe: what a GPU with a tensor memory accelerator copies by itself.
+"""Matrix multiplication in blocks that tensor descriptors describe, which a GPU with a tensor memory accelerator (TMA) copies by itself.
 
-Three ways to say the same: descriptors made in the kernel of plain arrays (`matmul_descriptor_kernel`: as short as it gets, and fast:
-one program a tile, the compiler makes it run on and specialises its warps), descriptors that the host passes, and the latter in a
-kernel that deals the tiles out to as many programs as there are multiprocessors itself, as kernels for Triton do. Batches have an
-axis more. Operands may be stored along either axis: the transposed array is described, and its blocks are transposed.
+There are three strategies. `matmul_descriptor_kernel` makes descriptors of plain arrays in the kernel: one program per tile, and the
+compiler makes the grid persistent and specializes the warps. The host can also pass the descriptors. A third kernel takes those, runs as
+many programs as there are multiprocessors, and loops over the tiles itself, as kernels for Triton do. Batches add an axis. A transposed
+operand is described as it is stored, and the kernel transposes its blocks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def matmul_descriptor_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False,
 ):  # fmt: skip
-    """SWAPPED adds up the transposed result, b.T @ a.T: Hopper's instruction takes the first operand from registers, and so one of 32 bits
-    from memory that is stored along either axis."""
+    """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T.
+
+    Hopper's wgmma takes the first operand from registers. So SWAPPED lets a 32-bit operand b be stored along either axis.
+    """
     if TRANS_A:
         a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
     else:
@@ -62,7 +64,7 @@ def matmul_batch_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
-    """As many products as there are programs along the second axis of the grid."""
+    """Computes a batch: the second axis of the grid counts the products."""
     if TRANS_A:
         a_blocks = bl.make_tensor_descriptor(a, [batch, k, m], [a_batch, a_step, 1], [1, BLOCK_K, BLOCK_M])
     else:
@@ -88,7 +90,7 @@ def matmul_batch_kernel(
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     c_tile = c + z.to(bl.int64) * c_batch + rows[:, None].to(bl.int64) * c_step + columns[None, :]
-    bl.store(c_tile, total.to(c.dtype.element_ty), mask=inside)  # of two axes, it can be stored part by part
+    bl.store(c_tile, total.to(c.dtype.element_ty), mask=inside)  # a two-dimensional store can be split into subtiles
 
 
 @blocknb.kernel
@@ -99,7 +101,7 @@ def matmul_host_descriptor_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
-    """a, b and c are descriptors with blocks of these sizes (of the stored array, where it is transposed)."""
+    """Computes one tile per program. a, b and c are descriptors with blocks of these sizes (of the stored array if it is transposed)."""
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
@@ -121,7 +123,7 @@ def matmul_persistent_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
-    """Descriptors again; PROGRAMS programs share the tiles. EPILOGUE_SUBTILES stores a tile in two, which takes less shared memory."""
+    """Loops over tiles: PROGRAMS programs share them. EPILOGUE_SUBTILES stores a tile in two parts, which takes less shared memory."""
     steps, stored = bl.cdiv(k, BLOCK_K), bl.program_id(0) - PROGRAMS
     tiles = bl.cdiv(m, BLOCK_M) * bl.cdiv(n, BLOCK_N)
     for tile in bl.range(bl.program_id(0), tiles, PROGRAMS, flatten=True):
@@ -133,9 +135,7 @@ def matmul_persistent_kernel(
             x = a.load([inner, row]).T if TRANS_A else a.load([row, inner])
             y = b.load([column, inner]).T if TRANS_B else b.load([inner, column])
             total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
-        stored += (
-            PROGRAMS  # the same tile; counted apart, so that the loads of the next need not wait for this one's stores
-        )
+        stored += PROGRAMS  # the index of the stores has its own variable, so that the next loads need not wait for these stores
         tile_m, tile_n = place(stored, m, n, BLOCK_M, BLOCK_N, GROUP)
         row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
@@ -149,13 +149,15 @@ def matmul_persistent_kernel(
             c.store([row, column], total.to(c.dtype))
 
 
-#: Who makes the descriptors: the kernel, the host, or the host for a kernel that walks over the tiles.
+#: Where the descriptors are made: in the kernel, on the host, or on the host for a persistent kernel.
 STRATEGIES = ("kernel", "host", "persistent")
 
 
 def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What `matmul_descriptor_kernel` is launched with, or `matmul_batch_kernel`: positional and by name, without tiles and options. All
-    that is named holds for the other kernels, too."""
+    """The positional and named arguments of `matmul_descriptor_kernel` or `matmul_batch_kernel`, without tile and options.
+
+    The named arguments are also those of the other kernels.
+    """
     assert not isinstance(p.blocks, str)
     left, right, to = p.blocks
     named = {
@@ -174,9 +176,10 @@ def matmul_descriptors(
     a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, strategy: str = "kernel", epilogue_subtiles: bool = False, **rest: Any,
 ) -> Any:  # fmt: skip
-    """out = a @ b through tensor descriptors; arguments as those of `matmul`. `strategy` is one of STRATEGIES. Returns `out`.
+    """Computes out = a @ b through tensor descriptors; arguments as for `matmul`. `strategy` is one of STRATEGIES. Returns `out`.
 
-    Raises ValueError for arrays that cannot be described (see `operands.described`), and for batches unless the kernel describes them.
+    Raises ValueError for arrays that cannot be described (see `operands.described`), and for batches unless the kernel makes the
+    descriptors.
     """
     p = MatmulProblem.of(a, b, out, **rest)
     if p.empty:
@@ -197,8 +200,7 @@ def by_descriptors(
     epilogue_subtiles: bool = False,
     swapped: bool = False,
 ) -> Any:
-    """Computes a product of described arrays that is not empty in these tiles; returns its result. `swapped`: its kernel adds up the
-    transposed result."""
+    """Computes a non-empty product of described arrays with these tiles; returns its result. `swapped` computes the transposed result."""
     assert not isinstance(p.blocks, str)
     tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
     given, named = arguments(p)
@@ -225,6 +227,6 @@ def by_descriptors(
 
 
 def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Blocks) -> Any:
-    """The host's descriptor of a matrix, of its transposed one where that is what lies there."""
+    """Makes the host's descriptor of a matrix, or of the transposed matrix if that is what is stored."""
     order = -1 if how.transposed else 1
     return TensorDescriptor(array, list(shape[::order]), [how.step, 1], list(block[::order]))

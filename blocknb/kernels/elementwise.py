@@ -1,4 +1,4 @@
-"""SwiGLU, rotary embeddings, dropout: what reads its input once and computes little."""
+"""SwiGLU, rotary embeddings and dropout: kernels that read their input once and are bound by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import blocknb.language as bl
 from blocknb.kernels.rows import matrix
 from blocknb.kernels.strides import strides
 
-MOST = 1 << 30  # elements of a row, whose places are counted in 32 bits
+MOST = 1 << 30  # elements per row, so that 32-bit indices suffice
 
 
 @blocknb.kernel
 def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, BLOCK: bl.constexpr):
-    """A block of a row a program, `blocks` a row: neighbouring programs have neighbouring addresses."""
+    """Computes one block of a row per program, `blocks` per row; neighbouring programs access neighbouring addresses."""
     row = (bl.program_id(0) // blocks).to(bl.int64)
     columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
@@ -44,7 +44,7 @@ def rope_kernel(
     x, cosines, sines, out, x_row, x_head, out_row, out_head, heads, half,
     BACKWARD: bl.constexpr, HEADS: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
-    """One position a program: pairs (i, i + half) of every head turn by the same angles."""
+    """Rotates the pairs (i, i + half) of all heads at one position by the same angles."""
     row = bl.program_id(0).to(bl.int64)
     head = bl.program_id(1) * HEADS + bl.arange(0, HEADS)
     columns = bl.arange(0, BLOCK)
@@ -63,7 +63,7 @@ def rope_kernel(
 
 @blocknb.kernel
 def dropout_kernel(x, out, n, p, seed, BLOCK: bl.constexpr):
-    """Nothing is kept for the backward pass, which draws the same numbers from the same seed: four for each run of Philox."""
+    """Drops elements at random. The backward pass draws the same numbers from the same seed; a run of Philox gives four."""
     first, second, third, fourth = bl.rand4x(
         seed, bl.program_id(0).to(bl.int64) * (BLOCK // 4) + bl.arange(0, BLOCK // 4)
     )
@@ -102,10 +102,10 @@ def swiglu_backward(
 
 
 def rope(x: Any, cosines: Any, sines: Any, out: Any, *, backward: bool = False, num_warps: int = 4) -> Any:
-    """Rotary position embedding (Su et al. 2021): in each head the pairs (i, i + D/2) turn by the angles of their position.
+    """Rotary position embedding (Su et al. 2021): rotates the pairs (i, i + D/2) of each head by the angles of their position.
 
-    x and out: (positions, heads, D) with contiguous last axes, D even; out may be x. cosines and sines: contiguous
-    (positions, D/2). `backward` turns the other way, which is the gradient. Returns `out`; raises ValueError for other shapes.
+    x and out are (positions, heads, D) with contiguous last axes and even D; out may be x. cosines and sines are contiguous (positions,
+    D/2). `backward` rotates the other way, which gives the gradient. Returns `out`. Raises ValueError for other shapes.
     """
     if len(x.shape) != 3 or tuple(out.shape) != tuple(x.shape) or x.shape[2] % 2:
         raise ValueError(f"x and out must be (positions, heads, even), not {tuple(x.shape)} and {tuple(out.shape)}")
@@ -131,10 +131,10 @@ def rope(x: Any, cosines: Any, sines: Any, out: Any, *, backward: bool = False, 
 
 
 def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_warps: int = 4) -> Any:
-    """out = x / (1 - p) where a random number of the seed (Philox, four from each run) is at least p, else 0; returns `out`.
+    """out = x / (1 - p) where a random number of the seed (Philox, four per run) is at least p, else 0; returns `out`.
 
-    For contiguous arrays of one shape. Given the gradient for x, it gives the gradient of x. Raises ValueError unless
-    0 <= p < 1 and the shapes agree.
+    The arrays are contiguous and of one shape. Given the gradient for out, the same call gives the gradient for x. Raises ValueError
+    unless 0 <= p < 1 and the shapes agree.
     """
     if not 0 <= p < 1:
         raise ValueError(f"p must be at least 0 and below 1, not {p}")
@@ -146,7 +146,7 @@ def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_war
 
 
 def _alike(**arrays: Any) -> tuple[int, int]:
-    """The shape that the matrices have; one row of everything where no row lies apart from the next."""
+    """The common shape of the matrices; a single row if all are contiguous."""
     (first, like), *others = arrays.items()
     m, n = matrix(like, first)
     for name, array in others:

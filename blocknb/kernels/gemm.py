@@ -1,8 +1,9 @@
-"""`matmul`: a product of any matrices by the kernel, tile, warps and stages that suit them, so that nothing need be searched.
+"""`matmul`: a product of any matrices, with the kernel, tile, warps and stages chosen by shape, dtype and device.
 
-From Hopper on arrays that tensor descriptors describe go that way, others by pointers, as everything does elsewhere; results too small
-for all multiprocessors are split along K. Hopper's instruction takes operands that are not of 16 bits along K only, one of 32 bits aside:
-large ones that are stored the other way are transposed first, which takes less time than the product would lose.
+From Hopper on, arrays that tensor descriptors can describe use the descriptor kernels. Other arrays and other devices use pointers. A
+result too small for all multiprocessors is split along K. Hopper's wgmma reads 8-bit and 32-bit operands from shared memory only if K is
+contiguous. The first 32-bit operand is an exception, since it can come from registers. So large operands that are stored the other way
+are transposed first, which costs less than the product would lose.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
 
-DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
+DESCRIPTORS_FROM = 90  # the compute capability from which descriptors pay
 
-LEAST_TRANSPOSED = 1024  # of sizes: where turning an operand pays
+LEAST_TRANSPOSED = 1024  # size from which transposing an operand pays
 ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
 
 
 def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bool]:
-    """The same product of described arrays as Hopper's instruction takes operands, the tile, and whether its kernel is to add up the
-    transposed result.
+    """Rewrites a product of described arrays for wgmma: the product, the tile, and whether the kernel computes the transposed result.
 
-    What is not of 16 bits it reads from shared memory along K only. The first operand, if it has 32 bits, may lie along either axis, since
-    it may come from registers; the second one is the first of the transposed product. The other is transposed, and so are large operands
-    of 8 bits.
+    wgmma reads operands that are not 16 bits wide from shared memory along K only. A first operand of 32 bits may be stored along either
+    axis, since it can come from registers; the second operand becomes the first one of the transposed product. Any other operand of 32
+    bits and large operands of 8 bits are transposed in memory.
     """
     a_turned, b_turned = p.a_strides[2] != 1, p.b_strides[1] != 1
     if p.itemsize != 4 or p.precision != "tf32" or p.batched or not (a_turned or b_turned):
@@ -50,8 +50,7 @@ def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bo
 
 
 def along_k(p: MatmulProblem, a: bool = True, b: bool = True) -> MatmulProblem:
-    """The same product of described arrays, large operands of 8 and 32 bits (`a`, `b`: which) copied so that elements along K lie side by
-    side."""
+    """The same product with large 8-bit and 32-bit operands (`a`, `b`: which of them) copied so that K is contiguous."""
     size, large = p.itemsize, min(p.m, p.n, p.k) >= LEAST_TRANSPOSED and len(p.out.shape) == 2
     if size not in (1, 4) or not large or p.precision != "tf32" or p.k * size % ALIGNMENT:
         return p
@@ -67,14 +66,15 @@ def matmul(
     out_dtype: str = "", precision: str = "tf32", tile: tuple[int, int, int] | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None,
 ) -> Any:  # fmt: skip
-    """out = activation(a @ b * a_scale * b_scale + bias) for (M, K) by (K, N), or batches of them; returns `out`, a new array if None.
+    """Computes out = activation(a @ b * a_scale * b_scale + bias) for (M, K) by (K, N), or batches of them; returns `out`, a new array for
+    None.
 
-    Operands are float16, bfloat16, float32, float64, int8 or 8-bit floats with any strides, added up in fp32, int32 or float64; `out`
-    is of any dtype, by default (`out_dtype`) that of the operands, int32 of int8 and bfloat16 of 8-bit floats. `bias` is a vector of
-    N elements; `a_scale` and `b_scale` are fp32, of one element each or of the M rows of a and the N columns of b; `activation` is
-    "relu", "leaky_relu", "silu", "gelu" or "". fp32 is multiplied as `precision` says: "tf32", "tf32x3" or "ieee" (by a CPU always as
-    the last). `tile` (M, N, K of a program), `num_warps` and `num_stages` are chosen by shape, dtype and device unless given. Raises
-    ValueError where arrays do not fit each other.
+    Operands are float16, bfloat16, float32, float64, int8 or 8-bit floats with any strides; sums are fp32, int32 or float64. `out` has
+    any dtype. Its default (`out_dtype`) is that of the operands, int32 for int8, and bfloat16 for 8-bit floats. `bias` is a vector of N
+    elements. `a_scale` and `b_scale` are fp32, of one element each, or of the M rows of a and the N columns of b. `activation` is "relu",
+    "leaky_relu", "silu", "gelu" or "". `precision` applies to fp32: "tf32", "tf32x3" or "ieee" (a CPU always uses "ieee"). `tile` (M, N,
+    K of a program), `num_warps` and `num_stages` are chosen by shape, dtype and device by default. Raises ValueError for arrays that do
+    not fit each other.
     """
     p = MatmulProblem.of(
         a, b, out, bias=bias, activation=activation, a_scale=a_scale, b_scale=b_scale, out_dtype=out_dtype, precision=precision

@@ -1,7 +1,8 @@
-"""Many products in one launch: groups of rows, each by a matrix of its own (the experts of a mixture), and lists of problems of any sizes.
+"""Many products in one launch: grouped products, as in a mixture of experts, and lists of products of any sizes.
 
-`grouped_matmul` takes rows that lie one group behind the other, as torch's grouped products do: how many a group has, only the GPU need
-know. `matmul_many` takes lists of arrays, which its kernel finds through a table of addresses, as Triton's tutorial does.
+`grouped_matmul` takes consecutive groups of rows, each with a matrix of its own, as torch's grouped products do. The sizes of the groups
+can stay on the GPU. `matmul_many` takes lists of arrays; its kernel reads a table of addresses, as Triton's tutorial on grouped GEMM
+does.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from blocknb.kernels.shapes import TileShape, choose, without_turns
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
 
-#: Groups whose ends are looked at together.
-GROUPS_PER_STEP = bl.constexpr(2)  # more take more registers than a warp that only copies has
+#: Groups whose ends one iteration reads. More would take more registers than a producer warp has.
+GROUPS_PER_STEP = bl.constexpr(2)
 #: The language's names of dtypes, where they are not the arrays'.
 TYPES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 
 
 @blocknb.kernel
 def keep(c, total, row, column, m, n, c_row, c_column, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr):
-    """Stores a tile, of which the first m rows and n columns of c are wanted."""
+    """Stores a tile, masked to the first m rows and n columns of c."""
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     to = c + rows[:, None].to(bl.int64) * c_row + columns[None, :] * c_column
     bl.store(to, total, mask=(rows[:, None] >= 0) & (rows[:, None] < m) & (columns[None, :] < n))
@@ -36,13 +37,15 @@ def grouped_kernel(
     a, b, c, ends, groups, m, n, k, a_row, a_column, b_group, b_row, b_column, c_row, c_column,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr, SUM: bl.constexpr,
 ):  # fmt: skip
-    """Rows of c up to ends[g], from ends[g - 1] on, are those of a @ b[g]. Each group has tiles of its own; the grid is the most there
-    can be, and programs behind the last tile have nothing to do."""
+    """Computes the rows of c from ends[g - 1] up to ends[g] as a @ b[g].
+
+    Each group has tiles of its own. The grid is an upper bound on their number, and programs beyond the last tile return.
+    """
     program, across = bl.program_id(0), bl.cdiv(n, BLOCK_N)
     group, first, last, offset, begin, before = -1, 0, 0, 0, 0, 0
-    # scalars, not tiles: so that a warp that only copies can find its group, too
+    # scalars instead of tiles, so that a producer warp can find the group, too
     for some in range(0, groups, GROUPS_PER_STEP):
-        for i in bl.static_range(GROUPS_PER_STEP):  # whose ends are loaded together
+        for i in bl.static_range(GROUPS_PER_STEP):  # their ends are loaded together
             g = some + i
             end = bl.where(g < groups, bl.load(ends + g, mask=g < groups, other=0), begin)
             programs = bl.cdiv(end - begin, BLOCK_M) * across
@@ -67,7 +70,7 @@ def grouped_kernel(
             y_mask = (group >= 0) & (group < groups) & (at[:, None] < k) & (columns[None, :] < n)
             y = bl.load(matrix + at[:, None] * b_row + columns[None, :] * b_column, mask=y_mask, other=0.0)
             total = bl.dot(x, y, total, out_dtype=SUM)
-        if start + BLOCK_M <= last:  # all rows are the group's: a mask has to say no more than the array's bounds
+        if start + BLOCK_M <= last:  # all rows belong to the group, so the bounds of the array are mask enough
             keep(c, total, start, column, m, n, c_row, c_column, BLOCK_M, BLOCK_N)
         else:
             keep(c, total, start, column, last, n, c_row, c_column, BLOCK_M, BLOCK_N)
@@ -78,8 +81,10 @@ def problems_kernel(
     addresses, sizes, count, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, A: bl.constexpr, B: bl.constexpr,
     C: bl.constexpr, SUM: bl.constexpr, EVEN: bl.constexpr,
 ):  # fmt: skip
-    """Of problem p, `addresses` holds those of a, b and c, and `sizes` m, n, k and their rows' strides; the programs walk over the tiles of
-    all. A, B and C are element types. All strides, n and k are multiples of EVEN; where that is more than 1, addresses are multiples of 16.
+    """Computes a list of products; the programs share the tiles of all of them.
+
+    For problem p, `addresses` holds the addresses of a, b and c, and `sizes` holds m, n, k and the row strides. A, B and C are element
+    types. All strides, n and k are multiples of EVEN; if EVEN is more than 1, addresses are multiples of 16.
     """
     ALIGNED: bl.constexpr = 16 if EVEN > 1 else 1  # bytes
     programs, done = bl.num_programs(0), 0
@@ -95,7 +100,7 @@ def problems_kernel(
         c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
         across = bl.cdiv(n, BLOCK_N)
         tiles = bl.cdiv(m, BLOCK_M) * across
-        # the first of its tiles: they are dealt out in turn
+        # the first of its tiles; programs take tiles in turn
         mine = (bl.program_id(0) + programs - done % programs) % programs
         for tile in range(mine, tiles, programs):
             rows = tile // across * BLOCK_M + bl.arange(0, BLOCK_M)
@@ -116,10 +121,10 @@ def problems_kernel(
 def grouped_matmul(
     a: Any, b: Any, ends: Any, out: Any = None, *, tile: tuple[int, int, int] | None = None, **options: Any
 ) -> Any:
-    """out[r] = a[r] @ b[g] for the rows r of group g: those before ends[g], and not before ends[g - 1]. Returns `out`.
+    """Computes out[r] = a[r] @ b[g] for the rows r of group g, which are ends[g - 1] <= r < ends[g]. Returns `out`.
 
-    a is (M, K), b (G, K, N), ends G int32 that never fall, on the device of the others; out is (M, N), a new array if None. Rows behind the
-    last end stay as they are. `options` are num_warps and num_stages. Raises ValueError for other shapes and dtypes.
+    a is (M, K), b is (G, K, N), and ends holds G non-decreasing int32 on the device of the others. out is (M, N), a new array for None.
+    Rows from the last end on are not written. `options` are num_warps and num_stages. Raises ValueError for other shapes and dtypes.
     """
     if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
         raise ValueError(
@@ -132,12 +137,12 @@ def grouped_matmul(
         out = empty(a, (m, n), SUMS.get(dtype_name(a), ("", dtype_name(a)))[1])
     if groups == 0:
         return out
-    p = MatmulProblem.of(a, b[0], out)  # checks the rest
+    p = MatmulProblem.of(a, b[0], out)  # checks the other requirements
     if p.empty:
         return out
     if tile:
         t = p.tile(tile, **options)
-    else:  # stages that leave room for the copy engine's stores
+    else:  # the number of stages leaves room for the TMA stores
         t = choose(max(1, m // groups), n, k, p.itemsize, device(a), groups)
         t = without_turns(t, p.itemsize, device(a), most=3)
     grid = ((blocknb.cdiv(m, t.m) + groups) * blocknb.cdiv(n, t.n),)
@@ -159,28 +164,28 @@ def _check_list(name: str, arrays: Sequence[Any]) -> None:
 
 
 def _problems(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> list[MatmulProblem]:
-    """The products of lists of matrices. Raises ValueError for lists that do not fit each other, and for matrices that are too large."""
+    """The products of two lists of matrices. Raises ValueError for lists that do not match, and for matrices that are too large."""
     if not len(a) == len(b) == len(out):
         raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
     problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]
     for name, arrays in (("a", a), ("b", b), ("out", [p.out for p in problems])):
         _check_list(name, arrays)
     if any(p.far for p in problems if not p.empty):
-        raise ValueError("a matrix has more than 2^31 elements; multiply it by itself, with matmul")
+        raise ValueError("a matrix has more than 2^31 elements; multiply it alone, with matmul")
     return problems
 
 
 def _common_alignment(work: Sequence[MatmulProblem], places: Sequence[int], rows: Sequence[int]) -> int:
-    """What divides all sizes and strides, up to ALIGNMENT; 1 where an array does not begin at a multiple of it."""
+    """The common divisor of all sizes and strides, up to ALIGNMENT; 1 if an address is not a multiple of ALIGNMENT."""
     if any(place % ALIGNMENT for place in places):
         return 1
     return math.gcd(ALIGNMENT, *rows, *(size for p in work for size in (p.n, p.k)))
 
 
 def _tile_of(largest: MatmulProblem, count: int) -> TileShape:
-    """The tile for a list of problems, by the largest."""
+    """The tile for a list of problems, chosen for the largest one."""
     t = choose(largest.m, largest.n, largest.k, largest.itemsize, device(largest.a), count)
-    if t.m * t.n > 64 * 32 * t.num_warps:  # addresses known at run time only take registers, too
+    if t.m * t.n > 64 * 32 * t.num_warps:  # addresses that are known only at run time take registers, too
         t = t._replace(num_warps=2 * t.num_warps)
     return t
 
@@ -189,9 +194,9 @@ def matmul_many(
     a: Sequence[Any], b: Sequence[Any], out: Sequence[Any] | None = None, *, tile: tuple[int, int, int] | None = None,
     **options: Any,
 ) -> Sequence[Any]:  # fmt: skip
-    """out[i] = a[i] @ b[i] for lists of matrices of any sizes whose rows are contiguous, one dtype each list. Returns `out`.
+    """Computes out[i] = a[i] @ b[i] for lists of matrices of any sizes; each list has one dtype and contiguous rows. Returns `out`.
 
-    `out` is new arrays if None; `options` are num_warps and num_stages. Raises ValueError where arrays do not fit each other.
+    New arrays are made if `out` is None; `options` are num_warps and num_stages. Raises ValueError where arrays do not fit each other.
     """
     out = [None] * len(a) if out is None else out
     problems = _problems(a, b, out)

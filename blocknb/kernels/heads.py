@@ -1,4 +1,4 @@
-"""What attention's wrappers share: the shapes of queries, keys and values, checked; tiles by the size of a head."""
+"""What the attention wrappers share: checked shapes of queries, keys and values, and tiles by the width of a head."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from blocknb.runtime import machine
 
 Tile = dict[str, int]
 DTYPES = ("float16", "bfloat16", "float32")
-SHORTEST, LONGEST = 8, 256  # of a head: a vector of 16 bytes, and what registers hold
-LEAST = 16  # that a tensor core multiplies at once
-HOST = (64, 64, 4, 1)  # of a program on a CPU
-ENOUGH = 264  # programs: two for each multiprocessor of an H200
+SHORTEST, LONGEST = 8, 256  # elements per head: a vector of 16 bytes, and what registers hold
+LEAST = 16  # the smallest extent of an MMA
+HOST = (64, 64, 4, 1)  # tile of a program on a CPU
+ENOUGH = 264  # programs: two per multiprocessor of an H200
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The sizes of an attention: `group` heads of q share one of k and v; `block` is the power of two that holds a head's `width`."""
+    """The sizes of an attention. `group` heads of q share one head of k and v; `block` is the power of two that holds a head's `width`."""
 
     batch: int
     heads: int
@@ -33,11 +33,12 @@ class Heads:
 
     @property
     def block(self) -> int:
+        """The smallest supported power of two that holds a head's `width`."""
         return max(LEAST, blocknb.next_power_of_2(self.width))
 
     @property
     def empty(self) -> bool:
-        """Whether there is no head, no query or no key: nothing to launch for."""
+        """Whether there is no head, no query or no key, so that nothing is launched."""
         return not self.batch * self.heads * self.queries * self.keys
 
     def scale(self, given: float | None) -> float:
@@ -48,13 +49,13 @@ class Heads:
         return scale
 
     def steps(self, *arrays: Any) -> tuple[tuple[int, ...], ...]:
-        """The strides of batches, heads and rows of each array; that of a single row is any."""
+        """The strides of batches, heads and rows of each array; a single row may have any stride."""
         found = [(strides(array)[:3], array.shape[2]) for array in arrays]
         return tuple((*steps[:2], steps[2] if rows > 1 else self.block) for steps, rows in found)
 
 
 def heads_of(q: Any, k: Any, v: Any) -> Heads:
-    """The sizes of q (batch, heads, queries, head), k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit."""
+    """The sizes of q (batch, heads, queries, head), and k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit."""
     shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
     for name, shape in shapes.items():
         if len(shape) != 4:
@@ -78,12 +79,12 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
 
 
 def name_of(array: Any) -> str:
-    """float16, whatever library an array is of."""
+    """The name of an array's dtype, such as float16, whatever its library."""
     return str(array.dtype).removeprefix("torch.")
 
 
 def alike(found: Heads, **arrays: Any) -> None:
-    """Raises ValueError unless each array has the shape and dtype that its name says, and lies as kernels read it; None is left out."""
+    """Raises ValueError unless each array has the shape, dtype and strides that the kernels need for its name; None is skipped."""
     of_queries = (found.batch, found.heads, found.queries)
     of_keys = (found.batch, found.heads // found.group, found.keys)
     for name, array in arrays.items():
@@ -115,16 +116,20 @@ def contiguous(array: Any) -> bool:
 
 @dataclass(frozen=True)
 class HeadTiles:
-    """(ROWS, COLUMNS, num_warps, num_stages) by the size of a head: with wgmma, whose results take few registers beside the accumulators,
-    and with mma.sync, whose operands take registers, too. What each says spills nothing."""
+    """(ROWS, COLUMNS, num_warps, num_stages) by the width of a head, for wgmma and for mma.sync; no entry spills registers.
+
+    wgmma needs few registers apart from the accumulators; mma.sync keeps its operands in registers, too.
+    """
 
     hopper: Mapping[int, tuple[int, int, int, int]]
     others: Mapping[int, tuple[int, int, int, int]]
     many: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
 
     def choose(self, q: Any, block: int) -> Tile:
-        """The row for the least head that is not smaller than `block`; fp32 has half of everything. `many` has what Hopper takes instead
-        for 16 bits where that still makes programs enough."""
+        """The tile for the smallest width that is at least `block`; fp32 halves everything.
+
+        `many` holds the tiles that Hopper uses for 16 bits as long as there are enough programs.
+        """
         table = self.hopper if capability(q) == 90 else self.others
         rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
         if table is self.hopper and (more := self.many.get(block)) and name_of(q) != "float32":
@@ -137,5 +142,5 @@ class HeadTiles:
 
 
 def capability(array: Any) -> int:
-    """That of the GPU on which kernels on this array run: 90 is Hopper's; 0 for a CPU."""
+    """The compute capability of the GPU that kernels on this array use: 90 for Hopper, 0 for a CPU."""
     return 0 if on_host(array) else machine.current_target().arch

@@ -1,8 +1,7 @@
-"""Matrix multiplication in tiles of pointers: any strides, any shape. Programs are grouped so that those that run together share rows and
-columns in the L2 cache.
+"""Matrix multiplication in tiles of pointers, for any strides and shapes.
 
-Rows and columns beyond the result wrap around to its beginning (`% m`), where there is something to load, and are not stored; along K a
-mask says what is there.
+Programs that run together share rows and columns in the L2 cache (program swizzle). Rows and columns beyond the result wrap around to its
+beginning (`% m`), so loads need no mask there, and are not stored. A mask covers the end of K.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ def matmul_kernel(
 
 
 def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What `matmul_kernel` is launched with: positional and by name, without tiles and options."""
+    """The positional and named arguments of `matmul_kernel`, without tile and options."""
     strides = (*p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:])
     named = {"SUM": getattr(bl, p.sum), "PRECISION": p.precision, "FAR": p.far}
     return (p.a, p.b, p.out, p.m, p.n, p.k, *strides), {**p.batches, **p.epilogue, **named}
 
 
 def by_pointers(p: MatmulProblem, t: TileShape, group: int) -> Any:
-    """Computes a product that is not empty in these tiles; returns its result."""
+    """Computes a non-empty product with these tiles; returns its result."""
     given, named = arguments(p)
     grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
     matmul_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **t.options)
@@ -77,6 +76,6 @@ def matmul_pointers(
     a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, **rest: Any,
 ) -> Any:  # fmt: skip
-    """out = a @ b by the kernel of pointers, for arrays with any strides; arguments as those of `matmul`. Returns `out`."""
+    """Computes out = a @ b with the kernel of pointers, for arrays with any strides; arguments as for `matmul`. Returns `out`."""
     p = MatmulProblem.of(a, b, out, **rest)
     return p.out if p.empty else by_pointers(p, p.tile(tile, num_warps, num_stages), group)

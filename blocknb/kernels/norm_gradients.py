@@ -1,12 +1,12 @@
-"""The gradients of layer norm and RMS norm, in fp32 arithmetic, from the mean and rstd that the forward pass kept.
+"""The gradients of layer norm and RMS norm, in fp32 arithmetic, from the mean and rstd that the forward pass stored.
 
-With g = dy weight and z = (x - mean) rstd: dx = rstd (g - mean(g) - z mean(g z)), dweight = sum over rows of dy z, dbias = sum over
-rows of dy; RMS norm leaves mean(g) out.
+Let g = dy weight and z = (x - mean) rstd. Then dx = rstd (g - mean(g) - z mean(g z)), dweight is the sum of dy z over rows, and dbias is
+the sum of dy over rows; RMS norm leaves out mean(g).
 
-One kernel reads x and dy once: programs walk over the rows together, each keeps a row in registers and beside it what it has met of
-dweight and dbias, and one more kernel adds up what the programs have. A row that is too long for that is met twice: one kernel takes
-the two sums of each row, the next, whose programs have some columns of many rows, everything else. It begins with the rows that the
-first one ended with, which the L2 cache may still hold.
+One kernel reads x and dy once. Its programs share the rows. Each keeps a row in registers, together with its partial sums of dweight and
+dbias, and a second kernel adds the partial sums. A row that is too long for registers is read twice. One kernel computes the two means of
+each row. The next one, whose programs have some columns of many rows, computes everything else. It starts with the last rows of the first
+kernel, because the L2 cache may still hold them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector
 from blocknb.kernels.strides import empty, on_host, strides
 
-SMS = 132  # of the GPUs this was measured on: programs that walk over all rows are a multiple of it
-KEPT = 8192  # elements of a row of layer norm that one program keeps with its two sums, of RMS norm twice as many
-LONG = 1024  # columns of a longer row that a program has
-HOST_PROGRAMS = 264  # on a CPU
+SMS = 132  # of the GPUs this was measured on; the number of programs that share the rows is a multiple of it
+KEPT = 8192  # elements of a row of layer norm that a program keeps in registers with its two sums; RMS norm keeps twice as many
+LONG = 1024  # columns of a longer row per program
+HOST_PROGRAMS = 264  # number of programs on a CPU
 
 
 @blocknb.kernel
 def both(a, b, c, d):  # sums of pairs: two reductions that wait for the other warps once
+    """adds pairs, so that two reductions wait for the other warps only once"""
     return a + c, b + d
 
 
@@ -34,7 +35,7 @@ def norm_backward_kernel(
     x, weight, dy, mean, rstd, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
     CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
-    """Programs walk over the rows together; each leaves its part of dweight and dbias, (programs, N) in fp32."""
+    """Computes dx; programs share the rows, and each writes its partial sums of dweight and dbias, (programs, N) in fp32."""
     columns = bl.arange(0, BLOCK)
     dweight = bl.zeros((ROWS, BLOCK), bl.float32)
     dbias = bl.zeros((ROWS, BLOCK), bl.float32)
@@ -47,11 +48,11 @@ def norm_backward_kernel(
         scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
         if CENTRED:
             z -= bl.load(mean + rows, mask=rows < m, other=0.0)[:, None]
-        z *= scale[:, None]  # columns beyond the row hold anything; there g is 0
+        z *= scale[:, None]  # columns beyond the row hold arbitrary values, but g is 0 there
         dweight += given * z
         dbias += given
         g = given
-        if weight is not None:  # read again for each row: it is in the L1 cache, and registers are scarce
+        if weight is not None:  # loaded again for each row: the L1 cache holds it, and registers are scarce
             g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
         if CENTRED:
             product, total = bl.reduce((g * z, g), 1, both)
@@ -81,7 +82,7 @@ def norm_means_kernel(
     ROWS: bl.constexpr,
     BLOCK: bl.constexpr,
 ):
-    """means[0, i] = mean(g z) of row i, means[1, i] = mean(g)."""
+    """Computes means[0, i] = mean(g z) of row i and means[1, i] = mean(g)."""
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     at = rows[:, None].to(bl.int64)
     scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
@@ -109,7 +110,7 @@ def norm_columns_kernel(
     x, weight, dy, mean, rstd, means, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
     CENTRED: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
-    """Programs (i, j) have the columns of block i; those with one i walk over the rows together, from the last to the first."""
+    """Computes block i of the columns in programs (i, j); programs with the same i share the rows, from the last to the first."""
     columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
     factor = bl.full((BLOCK,), 1.0, bl.float32)
@@ -140,7 +141,7 @@ def norm_columns_kernel(
 
 @blocknb.kernel
 def sum_columns_kernel(parts, first, second, programs, n, ROWS: bl.constexpr, BLOCK: bl.constexpr):
-    """first = the sums over programs of parts[0] (programs, N), second of parts[1], where it is not None."""
+    """Computes first = the sum of parts[0] (programs, N) over programs, and second = that of parts[1] unless second is None."""
     columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     begin = bl.program_id(1).to(bl.int64) * programs * n
     total = bl.zeros((ROWS, BLOCK), bl.float32)
@@ -160,10 +161,10 @@ def layer_norm_backward(
     x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any = None, dbias: Any = None, *,
     programs: int | None = None, num_warps: int | None = None,
 ) -> Any:  # fmt: skip
-    """Writes dx (M, N), and dweight and dbias (N) where given, from dy (M, N) and what `layer_norm` kept; returns `dx`.
+    """Writes dx (M, N), and dweight and dbias (N) where given, from dy (M, N) and what `layer_norm` stored; returns `dx`.
 
-    `programs` share the rows, and each needs scratch memory of N fp32 numbers for each of the two sums; None lets the row's length
-    say how many. Raises ValueError as `layer_norm` does.
+    `programs` programs share the rows. Each needs scratch memory of N fp32 elements for each of the two sums. None derives the number
+    from the length of a row. Raises ValueError as `layer_norm` does.
     """
     _backward(x, weight, dy, mean, rstd, dx, dweight, dbias, programs, num_warps)
     return dx
@@ -173,13 +174,13 @@ def rms_norm_backward(
     x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, programs: int | None = None,
     num_warps: int | None = None,
 ) -> Any:  # fmt: skip
-    """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and what `rms_norm` kept; as `layer_norm_backward`."""
+    """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and what `rms_norm` stored; otherwise as `layer_norm_backward`."""
     _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps)
     return dx
 
 
 def _most_programs(kept: bool, rows: int, block: int, n: int) -> int:
-    """How many programs share the rows on a GPU: as many as run at once where a program keeps its rows in registers."""
+    """How many programs share the rows on a GPU: as many as run at once if a program keeps its rows in registers."""
     if kept:
         return min(1024, SMS * max(1, KEPT // (rows * block)))
     return blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block))
@@ -197,7 +198,7 @@ def _checked(x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweigh
 
 
 def _partial_sums(x: Any, dweight: Any, dbias: Any, programs: int, n: int) -> tuple[Any, tuple[Any, Any]]:
-    """Memory for the parts of dweight and dbias, as far as these are wanted: all, and those of each."""
+    """Scratch memory for the partial sums of dweight and dbias, as far as these are wanted: all of it, and the part of each."""
     count = (dweight is not None) + (dbias is not None)
     parts = empty(x, (count, programs, n), "float32") if count else None
     return parts, (parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None)
@@ -211,7 +212,7 @@ def _backward(
     centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
     rows, block = shape["ROWS"], shape["BLOCK"]
     steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
-    # As the compiler knows them; otherwise each element has a load of its own.
+    # The form that the compiler specializes on; otherwise each element has a load of its own.
     aligned = all(step % 16 == 0 for step in steps)
     kept = on_host(x) or block <= (2 * KEPT if aligned and not centred else KEPT)
     if not kept:
@@ -243,7 +244,7 @@ def _add_up(parts: Any, first: Any, second: Any, programs: int, n: int) -> None:
     """first = parts[0] and, unless it is None, second = parts[1], summed over the programs."""
     if on_host(parts):
         rows, block, num_warps = 32, 64, 4
-    else:  # few columns and many rows a program: what there is to wait for is the cache
+    else:  # few columns and many rows per program: the latency of the cache decides
         rows, block, num_warps = min(512, blocknb.next_power_of_2(programs)), 16, 8
     sum_columns_kernel[(blocknb.cdiv(n, block), 1 if second is None else 2)](
         parts, first, second, programs, n, ROWS=rows, BLOCK=block, num_warps=num_warps

@@ -1,6 +1,6 @@
-"""The operands of a matrix product, looked at once: sizes, strides, batches, what follows the product, and whether blocks describe them.
+"""The checked operands of a matrix product: sizes, strides, batches, the epilogue, and whether tensor descriptors can describe them.
 
-Wrappers of all kernels of products take the same arguments, those of `matmul`, and begin with `MatmulProblem.of`.
+The wrappers of all matrix products take the arguments of `matmul` and begin with `MatmulProblem.of`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from blocknb.kernels.shapes import TileShape, choose
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
-#: By dtype of the operands: what products are added up in, and the result's dtype unless somebody says otherwise.
+#: By dtype of the operands: the dtype of the sums, and the default dtype of the result.
 SUMS = {
     "float16": ("float32", "float16"),
     "bfloat16": ("float32", "bfloat16"),
@@ -25,13 +25,13 @@ SUMS = {
     "float8_e5m2": ("float32", "bfloat16"),
 }
 PRECISIONS = ("tf32", "tf32x3", "ieee")
-ALIGNMENT = 16  # bytes: of where a described array and its rows begin
+ALIGNMENT = 16  # bytes: of the address of a described array and of its rows
 NEAR = 1 << 31  # elements that 32-bit offsets reach
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How an array is described: along which of its last two axes it is contiguous, as the inner one, and how far apart the others are."""
+    """How an array is described: which of its last two axes is contiguous, as the inner one, and the strides of the others."""
 
     transposed: bool
     step: int
@@ -40,7 +40,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class MatmulProblem:
-    """out = a @ b: arrays, their sizes and strides (batch, row, column), and the arguments that say what follows."""
+    """out = a @ b: the arrays, their sizes and strides (batch, row, column), and the arguments of the epilogue."""
 
     a: Any
     b: Any
@@ -62,9 +62,9 @@ class MatmulProblem:
         a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
         out_dtype: str = "", precision: str = "tf32",
     ) -> MatmulProblem:  # fmt: skip
-        """Raises ValueError where arguments do not fit each other, with what to do instead.
+        """Checks the arguments of a product. Raises ValueError where they do not fit each other, with what to do instead.
 
-        What is found depends on how arrays lie and not on what they hold; it is kept for the next ones that lie alike.
+        The result depends on shapes, strides and dtypes, not on elements. It is cached for arrays with the same ones.
         """
         arrays = (a, b, out, bias, a_scale, b_scale)
         alike = (*map(_lying, arrays), activation, out_dtype, precision)
@@ -124,19 +124,19 @@ class MatmulProblem:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute; with K = 0 there is: zeros, and what follows."""
+        """Whether there is nothing to compute. With K = 0 there is: zeros, and the epilogue."""
         return 0 in (self.m, self.n, self.batch)
 
     @property
     def batches(self) -> dict[str, int]:
-        """The arguments that say where a batch's matrices lie; none for a single product."""
+        """The launch arguments for the strides of a batch; none for a single product."""
         if not self.batched:
             return {}
         return {"a_batch": self.a_strides[0], "b_batch": self.b_strides[0], "c_batch": self.out_strides[0]}
 
     @functools.cached_property
     def far(self) -> bool:
-        """Whether offsets in one of the matrices need 64 bits; tiles reach a little beyond them."""
+        """Whether offsets in one of the matrices need 64 bits; tiles reach a little beyond the matrices."""
         arrays = (
             (self.m, self.k, self.a_strides),
             (self.k, self.n, self.b_strides),
@@ -151,7 +151,7 @@ class MatmulProblem:
     def tile(
         self, given: Any = None, num_warps: int | None = None, num_stages: int | None = None, splittable: bool = False
     ) -> TileShape:
-        """What `choose` says, and in its place whatever is named: (M, N, K) of a tile, warps, stages."""
+        """The tile that `choose` selects, with the named values in its place: (M, N, K) of a tile, warps, stages."""
         if given is None:
             found = choose(self.m, self.n, self.k, self.itemsize, device(self.a), self.batch, splittable)
         else:
@@ -163,7 +163,7 @@ class MatmulProblem:
 
     @functools.cached_property
     def blocks(self) -> tuple[Blocks, Blocks, Blocks] | str:
-        """How a, b and out are described for block-wise access; where one cannot be, why."""
+        """How a, b and out are described for block-wise access, or the reason why one cannot be."""
         found = []
         for name, array, steps in (
             ("a", self.a, self.a_strides), ("b", self.b, self.b_strides), ("out", self.out, self.out_strides),
@@ -180,13 +180,13 @@ class MatmulProblem:
         return found[0], found[1], found[2]
 
 
-#: Facts of products by how their arrays lie; whether scales are of rows, and the shape and dtype of a result that is made.
+#: Checked products by the layout of their arrays: whether scales are per row, and the shape and dtype of a new result.
 _kept: dict[tuple[Any, ...], tuple[dict[str, Any], bool, tuple[int, ...], str]] = {}
 MOST_KEPT = 1024
 
 
 def _lying(array: Any) -> tuple[Any, ...] | None:
-    """All that a product asks of an array."""
+    """Everything about an array that `MatmulProblem` depends on, as a cache key."""
     if array is None:
         return None
     steps = array.stride() if callable(getattr(array, "stride", None)) else array.strides
@@ -194,7 +194,7 @@ def _lying(array: Any) -> tuple[Any, ...] | None:
 
 
 def described(array: Any, steps: tuple[int, ...], size: int, batched: bool) -> Blocks | str:
-    """How an array with these strides (batch, row, column) is described, or why it cannot be: rules of the hardware's tensor maps."""
+    """How an array with these strides (batch, row, column) is described, or why it cannot be: the rules of the hardware's tensor maps."""
     batch, row, column = steps
     if column == 1 and row * size % ALIGNMENT == 0 and row > 0:
         found = Blocks(False, row, batch)
@@ -210,7 +210,7 @@ def described(array: Any, steps: tuple[int, ...], size: int, batched: bool) -> B
 
 
 def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-    """batch, m, n, k; None where shapes do not fit."""
+    """(batch, m, n, k), or None for shapes that do not fit."""
     batches = {shape[0] for shape in (a, b) if len(shape) == 3} - {1}
     if a[-1] != b[-2] or len(batches) > 1:
         return None
@@ -218,7 +218,7 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, int, int] 
 
 
 def _strides(array: Any) -> tuple[int, ...]:
-    """Strides of batch, row and column; 0 between batches where there is one matrix for all."""
+    """The strides of batch, row and column; the first is 0 if all products share the matrix."""
     found = strides(array)
     if len(found) == 2:
         return 0, *found
@@ -226,7 +226,7 @@ def _strides(array: Any) -> tuple[int, ...]:
 
 
 def _scales(left: Any, right: Any, m: int, n: int, batch: int) -> bool:
-    """Whether scales are of rows and columns. Raises ValueError for scales that are neither that nor one of a matrix each."""
+    """Whether scales are per row and column. Raises ValueError unless they are, or are one scale per matrix."""
     if left is None and right is None:
         return False
     sizes = [None if scale is None else math.prod(scale.shape) for scale in (left, right)]

@@ -1,4 +1,4 @@
-"""What kernels over the rows of a matrix share: how many rows a program takes, and the checks of their wrappers."""
+"""What kernels over the rows of a matrix share: the number of rows per program, and the checks of their wrappers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import blocknb
 from blocknb.kernels.strides import on_host, strides
 
-LONGEST = 1 << 16  # of a row that one program keeps in registers
-HOST_TILE = 1 << 8  # elements of short rows that a program takes together on a CPU, where it is one thread
+LONGEST = 1 << 16  # elements of a row that one program keeps in registers
+HOST_TILE = 1 << 8  # elements of short rows that a program processes together on a CPU, where it is one thread
 MOST_WARPS = 16  # of a program: with more, an SM has room for too few programs
 
-#: How rows are dealt on a GPU: from BLOCK, the bytes of an element (2 to 4) and whether rows begin at multiples of 16 bytes to the rows a
-#: program takes and its warps. What each says was read off an H200's times over all ROWS and num_warps (`bench --search`), fp32 and fp16,
-#: rows of 256 to 32768: it is the fastest there, or within the noise of it.
+#: How a GPU deals out rows: from BLOCK, the element size (2 to 4 bytes) and whether rows are 16-byte aligned, to rows and warps per
+#: program. Each rule was fitted to times on an H200 over all ROWS and num_warps (`bench --search`), for fp32 and fp16 and rows of 256 to
+#: 32768. Its choice is the fastest there, or within the noise of it.
 Rule = Callable[[int, int, bool], tuple[int, int]]
 
 
@@ -38,7 +38,7 @@ def vector(array: Any, name: str, length: int) -> None:
 
 
 def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict[str, int]:
-    """ROWS, BLOCK and num_warps for the rows of a matrix: short ones share a program, as the kernel's rule says."""
+    """ROWS, BLOCK and num_warps for the rows of a matrix. Short rows share a program, as the kernel's rule says."""
     rows, columns = x.shape
     size = int(x.dtype.itemsize)
     block = blocknb.next_power_of_2(columns)
@@ -49,19 +49,23 @@ def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict
 
 
 def by_size(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """What was not searched: 1024 elements a program, 512 a warp."""
+    """The default rule, which was not searched: 1024 elements per program, 512 per warp."""
     return 1024 // block, max(block, 1024) // 512
 
 
 def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """Rows that share nothing but the program. A warp has whole rows, if they are short, and up to 2048 elements of long ones; rows that
-    are not aligned are loaded element by element, in which more threads help."""
+    """The rule for independent rows. A warp has several whole short rows, or up to 2048 elements of a long one.
+
+    Rows that are not aligned are loaded element by element, where more threads help.
+    """
     rows_per_program = max(1, (2048 if aligned else 1024) // block)
     return rows_per_program, max(4, rows_per_program, block // 2048)
 
 
 def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """Rows with weights: these are loaded once a program, so the warps deal out the columns, and more rows share them. A warp has a
-    kilobyte of a row."""
+    """The rule for rows with weights. A program loads the weights once, so its warps share the columns, and more rows share a program.
+
+    A warp has a kilobyte of a row.
+    """
     rows_per_program = 4096 // block if block <= 512 * size else 1
     return rows_per_program, max(min(max(block * size // 1024, 8 // size), 4 * size), block // 2048)

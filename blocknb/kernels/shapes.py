@@ -1,10 +1,9 @@
-"""How a matrix product is dealt out: which tile a program takes, its warps and stages, and whether it is split along K.
+"""Chooses how to tile a matrix product: the tile of a program, its warps and stages, and the number of splits along K.
 
-The rule was read off an H200: a large tile needs the fewest bytes for a product, and a small result needs small tiles, so that every
-multiprocessor has one. So the candidates are compared by the time of their waves, as many tiles at once as there are multiprocessors:
-each costs its area times K (and so much more of K for its beginning and end, as far as they are not hidden behind other tiles), divided
-by how well such a tile keeps the tensor cores busy. What is searched instead (`blocknb.tune.products`, `blocknb bench gemm --search`)
-starts from the same candidates.
+The rule was fitted to measurements on an H200. A large tile needs the fewest bytes per product, and a small result needs small tiles so
+that every multiprocessor has one. So the rule compares the candidates by the time of their waves of CTAs. A tile costs its area times K,
+plus a constant for the parts of its prologue and epilogue that other tiles do not hide, divided by its share of the tensor-core rate. The
+search (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the same candidates.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import NamedTuple
 
 from blocknb.kernels.strides import Device
 
-LINE = 128  # bytes of a row of an operand's tile: the widest swizzle of shared memory
-MOVED = 512  # multiplications in the time in which a multiprocessor moves an element
-LAUNCH = 16384  # elements that it moves in the time of another launch
-LEAST_SPLIT = 1024  # elements of K that a part of a split product has at least
+LINE = 128  # bytes per row of an operand's tile: the widest swizzle of shared memory
+MOVED = 512  # multiplications in the time in which a multiprocessor moves one element
+LAUNCH = 16384  # elements that a multiprocessor moves in the time of another launch
+LEAST_SPLIT = 1024  # the fewest elements of K per split
 
 
 class TileShape(NamedTuple):
-    """Extents of a program's tile, its warps and stages, and in how many parts K is split."""
+    """The extents of a program's tile, its warps and stages, and the number of splits along K."""
 
     m: int
     n: int
@@ -33,24 +32,26 @@ class TileShape(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        """Launch options; stages that nobody named are left to the compiler."""
+        """The launch options; the compiler chooses the number of stages if none is given."""
         named = {"num_warps": self.num_warps, "num_stages": self.num_stages}
         return {name: value for name, value in named.items() if value is not None}
 
 
 class TileCandidate(NamedTuple):
-    """A tile of the result, its warps and stages, the share of the tensor cores' rate that it reaches, and what it costs beside, in
-    elements of K: tiles that share a multiprocessor hide each other's beginnings and ends."""
+    """A tile of the result, its warps and stages, its share of the tensor-core rate, and its overhead in elements of K.
+
+    The overhead is small for tiles that share a multiprocessor, since they hide each other's prologues and epilogues.
+    """
 
     m: int
     n: int
     num_warps: int
     num_stages: int
     share: float
-    beside: int
+    overhead: int
 
 
-#: From wgmma on; below, tiles whose accumulators leave registers for mma.sync's operands.
+#: Candidates from Hopper (wgmma) on, and older ones, whose accumulators leave registers for the operands of mma.sync.
 HOPPER = (
     TileCandidate(128, 256, 8, 4, 1.00, 100),
     TileCandidate(128, 128, 4, 3, 0.965, 20),
@@ -65,7 +66,7 @@ AMPERE = (
     TileCandidate(32, 32, 2, 4, 0.25, 50),
 )
 ON_HOST = {True: (256, 128, 128), False: (128, 128, 64)}  # whether the matrices are large
-LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
+LARGE = 512  # size from which a matrix has enough CPU-sized tiles for several threads
 
 
 @functools.lru_cache(4096)
@@ -81,8 +82,10 @@ def choose(
 
 
 def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:
-    """The tile where no two teams of a warpgroup can take turns, as programs do that look for their work, or read an operand into
-    registers: that of one warpgroup is good because of them only. `most` stages."""
+    """Replaces a tile whose speed needs two consumer warpgroups that take turns (ping-pong).
+
+    Kernels that find their work at run time, or that read an operand from registers, cannot take turns. At most `most` stages.
+    """
     small, large = (next(one for one in HOPPER if (one.m, one.n) == size) for size in ((128, 128), (128, 256)))
     if device.capability < 90 or (found.m, found.n, found.num_warps) != (small.m, small.n, small.num_warps):
         return found
@@ -91,6 +94,7 @@ def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4
 
 
 def candidates(device: Device) -> tuple[TileCandidate, ...]:
+    """The candidate tiles for a device."""
     return HOPPER if device.capability >= 90 else AMPERE
 
 
@@ -103,8 +107,8 @@ def _timed(
     if splittable and 2 * tiles <= device.processors:
         splits = max(1, min(device.processors // tiles, k // LEAST_SPLIT, 8))
     waves = math.ceil(tiles * splits / device.processors)
-    time = waves * one.m * one.n * (k / splits + one.beside) / one.share
-    if splits > 1:  # partial results are written and read once more, in a second launch
+    time = waves * one.m * one.n * (k / splits + one.overhead) / one.share
+    if splits > 1:  # a second launch reads the partial results
         time += (2 * m * n * (splits + 1) / device.processors + LAUNCH) * MOVED
     stages = max(2, min(one.num_stages, device.shared // ((one.m + one.n) * inner * itemsize)))
     return time, TileShape(one.m, one.n, inner, one.num_warps, stages, splits)

@@ -32,7 +32,7 @@ def softmax_rows_kernel(x, y, x_stride, y_stride, m, n, ROWS: bl.constexpr, BLOC
 
 
 def softmax(x: Any, out: Any, *, num_warps: int | None = None) -> Any:
-    """Softmax along the last axis of a matrix of shape (M, N), in fp32 arithmetic; rows may have any stride, columns none.
+    """Softmax along the last axis of a matrix (M, N), in fp32 arithmetic; rows may have any stride, and columns must be contiguous.
 
     Returns `out`, of the same shape. Raises ValueError for other shapes, and for rows that are not contiguous or longer than 65536.
     """

@@ -1,8 +1,8 @@
-"""A product whose result is too small for all multiprocessors, split along K: each program adds up a part, a second launch the parts.
+"""Split-K: a product whose result has too few tiles for all multiprocessors is split along K, and a second launch adds the parts.
 
-Partial sums go to a workspace, tile by tile, and are added in the order of K, so results do not depend on who comes first: atomic
-additions to the result would save the second launch, but they give other roundings in each run, want a result of fp32 that is
-cleared before, and leave no place for what follows the sum (activation, conversion), which stands here in the second kernel.
+A workspace holds the partial sums tile by tile. The second kernel adds them in the order of K, so that every run gives the same result.
+Atomic additions to the result would save the second launch. But they round differently in each run, need a zeroed fp32 result, and leave
+no place for the epilogue (activation, conversion), which the second kernel computes here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import contiguous, dtype_name, empty
 from blocknb.kernels.tiling import finish, place
 
-ROWS, COLUMNS = 16, 128  # of the result, that a program of the second launch adds up
+ROWS, COLUMNS = 16, 128  # of the result, per program of the second launch
 
 
 @blocknb.kernel
@@ -26,7 +26,10 @@ def split_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     SUM: bl.constexpr, PRECISION: bl.constexpr, FAR: bl.constexpr,
 ):  # fmt: skip
-    """parts[split] = a[:, K of the split] @ b[K of the split]; `length` is a multiple of BLOCK_K, rows of parts are whole tiles."""
+    """Computes parts[split] = a[:, K of the split] @ b[K of the split]; `length` is a multiple of BLOCK_K.
+
+    Rows of parts are whole tiles.
+    """
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     rows, columns = tile_m * BLOCK_M + bl.arange(0, BLOCK_M), tile_n * BLOCK_N + bl.arange(0, BLOCK_N)
     inner, first = bl.arange(0, BLOCK_K), bl.program_id(1) * length
@@ -49,7 +52,7 @@ def sum_kernel(
     parts, c, m, n, splits, parts_apart, parts_row, c_row, c_column, bias, a_scale, b_scale, BY_ROW: bl.constexpr,
     ACTIVATION: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, SUM: bl.constexpr,
 ):  # fmt: skip
-    """c = what follows the sum of the parts, which lie `parts_apart` elements apart."""
+    """Computes c = epilogue(sum of the parts), which lie `parts_apart` elements apart."""
     rows, columns = bl.program_id(0) * ROWS + bl.arange(0, ROWS), bl.program_id(1) * COLUMNS + bl.arange(0, COLUMNS)
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     tile = parts + rows[:, None].to(bl.int64) * parts_row + columns[None, :]
@@ -65,10 +68,11 @@ def matmul_split(
     a: Any, b: Any, out: Any = None, *, splits: int, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, workspace: Any = None, **rest: Any,
 ) -> Any:  # fmt: skip
-    """out = a @ b in at most `splits` parts along K, equal in every run; other arguments as those of `matmul`. Returns `out`.
+    """Computes out = a @ b in at most `splits` parts along K, with the same result in every run; other arguments as for `matmul`. Returns
+    `out`.
 
-    `workspace` is an array of the sums' dtype with `splits` times the elements of the result in whole tiles, made anew unless given.
-    Raises ValueError for batches, which are not split.
+    `workspace` has the dtype of the sums and `splits` times the elements of the result in whole tiles; it is allocated for None. Raises
+    ValueError for batches, which are not split.
     """
     p = MatmulProblem.of(a, b, out, **rest)
     if p.batched or splits < 1:
@@ -79,7 +83,7 @@ def matmul_split(
 
 
 def by_parts(p: MatmulProblem, t: TileShape, group: int, workspace: Any = None) -> Any:
-    """Computes a product that is neither empty nor a batch in these tiles and parts; returns its result."""
+    """Computes a single non-empty product with these tiles and parts; returns its result."""
     steps = max(1, blocknb.cdiv(p.k, t.k))
     length = blocknb.cdiv(steps, t.splits) * t.k
     splits = max(1, blocknb.cdiv(p.k, length))

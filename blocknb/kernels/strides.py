@@ -1,4 +1,4 @@
-"""What differs between libraries' arrays: strides in elements, as kernels want them, new arrays beside an array, and where it is."""
+"""Hides what differs between array libraries: strides in elements, new arrays like a given one, and the device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from blocknb.runtime import machine
 
 
 def strides(array: Any) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis; NumPy and CuPy count bytes, torch elements."""
+    """The elements from one index to the next along each axis. NumPy and CuPy count bytes, torch counts elements."""
     if callable(getattr(array, "stride", None)):
         return tuple(array.stride())
     return tuple(step // array.dtype.itemsize for step in array.strides)
 
 
 def contiguous(array: Any) -> bool:
-    """Whether the elements follow each other, the last axis the fastest."""
+    """Whether the array is contiguous in row-major order."""
     step = 1
     for size, found in zip(reversed(array.shape), reversed(strides(array)), strict=True):
         if size > 1 and found != step:
@@ -29,12 +29,12 @@ def contiguous(array: Any) -> bool:
 
 
 def dtype_name(array: Any) -> str:
-    """The dtype as all libraries call it: float16, bfloat16, float8_e4m3fn..."""
+    """The dtype's common name: float16, bfloat16, float8_e4m3fn..."""
     return str(array.dtype).removeprefix("torch.")
 
 
 def address(array: Any) -> int:
-    """Where the first element lies."""
+    """The address of the first element."""
     if hasattr(array, "data_ptr"):
         return int(array.data_ptr())
     if isinstance(array, np.ndarray):
@@ -45,7 +45,7 @@ def address(array: Any) -> int:
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of `like`'s library, on its device, whose elements are not set."""
+    """An uninitialized array of `like`'s library, on its device."""
     if hasattr(like, "new_empty"):
         return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
     if hasattr(like, "device") and hasattr(like.device, "id"):
@@ -77,7 +77,7 @@ def on_host(array: Any) -> bool:
 
 
 class Device(NamedTuple):
-    """Where kernels run: multiprocessors, the compute capability (90 is Hopper's, 0 a CPU's), bytes of shared memory a program may have."""
+    """Where kernels run: multiprocessors, compute capability (90 is Hopper, 0 a CPU), and bytes of shared memory per CTA."""
 
     processors: int
     capability: int

@@ -1,6 +1,6 @@
-"""The sum of all elements: programs walk over the blocks together and leave one part each, which one more program adds up.
+"""The sum of all elements: programs share the blocks and write one partial sum each, and one more program adds these.
 
-Parts are kept in fp32 and added in a fixed order, so that the same array always gives the same sum.
+Partial sums are fp32 and are added in a fixed order, so that the same array always gives the same sum.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def sum_kernel(x, out, n, BLOCK: bl.constexpr):
 
 
 def sum(x: Any, out: Any, *, block: int = 4096, programs: int = 1056, num_warps: int = 8) -> Any:
-    """out[0] = the sum of all elements of the contiguous array x, in fp32 arithmetic; returns `out`, of one element.
+    """out[0] = the sum of all elements of the contiguous array x, in fp32 arithmetic; returns `out`, which has one element.
 
-    At most `programs` programs share the array, and their parts need as many fp32 numbers. Raises ValueError for another `out`.
+    At most `programs` programs share the array; scratch memory holds one fp32 number per program. Raises ValueError for another `out`.
     """
     n = math.prod(x.shape)
     if math.prod(out.shape) != 1:

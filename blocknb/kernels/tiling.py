@@ -1,18 +1,20 @@
-"""What kernels of matrix products share: the order in which programs cross the result, and what is done to a tile before it is stored."""
+"""What matrix-product kernels share: the program swizzle, and the epilogue that a tile goes through before it is stored."""
 
 from __future__ import annotations
 
 import blocknb
 import blocknb.language as bl
 
-#: Activations by name; gelu is that by tanh (Hendrycks, Gimpel 2016), leaky_relu's slope is 0.01.
+#: Activations by name; gelu is the approximation by tanh (Hendrycks, Gimpel 2016), leaky_relu has the slope 0.01.
 ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
 
 
 @blocknb.kernel
 def place(program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl.constexpr):
-    """Row and column of a program's tile, counted in tiles: GROUP rows of tiles are crossed column by column, so that programs that run
-    together share rows and columns in the L2 cache."""
+    """The row and column of a program's tile, counted in tiles.
+
+    The programs of GROUP rows of tiles go column by column, so that programs that run together share rows and columns in the L2 cache.
+    """
     width = GROUP * bl.cdiv(n, BLOCK_N)
     first = program // width * GROUP
     rows = min(bl.cdiv(m, BLOCK_M) - first, GROUP)
@@ -24,8 +26,10 @@ def finish(
     total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr,
     TRANSPOSED: bl.constexpr = False,
 ):  # fmt: skip
-    """activation(total * a_scale * b_scale + bias): scales belong to whole matrices, with BY_ROW to rows of a and columns of b.
-    TRANSPOSED: total is the transposed tile."""
+    """activation(total * a_scale * b_scale + bias). A scale is per matrix, or with BY_ROW per row of a and column of b.
+
+    TRANSPOSED: total is the transposed tile.
+    """
     if a_scale is not None:
         if BY_ROW:
             left = bl.load(a_scale + rows, mask=rows < m, other=0.0)

@@ -1,1 +1,1 @@
-"""The notebook side: the cell magic, the card that a Trace becomes, what a notebook reports, what the page has loaded."""
+"""The notebook side of blocknb: the cell magic, the card of a compilation, reports of notebooks, and the state of the lab extension."""

@@ -1,7 +1,7 @@
-"""The figures of the view Tiles in Python: what each access of a kernel asks of a GPU's memory, and the bytes of the whole launch.
+"""The memory accesses of a kernel on a GPU as a table in Python: the figures of the card's view Tiles.
 
-`accesses(kernel)` is a table that shows itself and can be calculated with. Nothing is measured: sectors follow from layouts, numbers
-and the grid, so a machine without a GPU says the same as one with it.
+`accesses(kernel)` returns a table that displays itself and that code can calculate with. Nothing is measured: the sectors follow from
+layouts, scalar arguments and the grid, so a machine without a GPU gives the same numbers as one with it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from blocknb.trace import Trace
 
 @dataclass(frozen=True)
 class TileAccess:
-    """A load, store, atomic or box of one program, in one trip of its loops: at `line`, of the array `array`. `bytes` that a lane moves
-    with one instruction, of the copy engine its one thread; `requests` of all warps, `sectors` of 32 bytes that they touch, and the
-    fewest that hold the same elements, `ideal`. None where loaded data decide."""
+    """A load, store, atomic or TMA box of one program, in one iteration of its loops, at source `line`, of the array `array`.
+
+    `bytes` is what a lane moves with one instruction (for TMA, what its one thread requests). `requests` counts the requests of all
+    warps, and `sectors` the 32-byte sectors that they touch. `ideal` is the fewest sectors that hold the same elements. Figures that
+    depend on loaded data are None.
+    """
 
     line: int
     name: str
@@ -46,7 +49,7 @@ class TileAccess:
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """The accesses of one program of a launch in program order, the GPU's `trace` they are of, and the `work` of all programs."""
+    """The accesses of one program of a launch in program order, the `trace` of the GPU code, and the `work` of all programs."""
 
     rows: tuple[TileAccess, ...]
     trace: Trace
@@ -54,12 +57,12 @@ class Accesses:
 
     @property
     def barriers(self) -> int:
-        """Places in the code where the warps of a program wait for each other."""
+        """The number of barriers at which the warps of a CTA wait for each other."""
         return sum(op.name == "barrier" for op in self.trace.stages[-1].after.ops())
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that a program takes."""
+        """The bytes of shared memory per CTA."""
         return int(self.trace.stages[-1].after.attrs.get("shared_bytes", 0))
 
     def __repr__(self) -> str:
@@ -78,10 +81,10 @@ class Accesses:
 
 
 def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, program: int = 0) -> Accesses:
-    """What a launch asks of a GPU's memory: of a kernel, as the last `%%blockkernel` cell launched it, or of the last kernel that a
-    function without arguments launches. The rows are of the program of that number.
+    """The memory accesses of a launch on a GPU, for the program with the number `program`.
 
-    Raises LaunchError without a launch, KeyError for a program that the grid does not have.
+    The launch is the last one of `subject`: of a kernel, as the last `%%blockkernel` cell launched it, or of the last kernel that a
+    function without arguments launches. Raises LaunchError without a launch, and KeyError for a program that the grid does not have.
     """
     made = _launched(subject)
     gpu = made.compiled.trace if str(made.compiled.target) == target else made.compiled.retarget(target).trace
@@ -105,7 +108,7 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
 
 
 def _bulk(op: Op, moved: addresses.TracedAccess, line: int) -> TileAccess:
-    """A box of the copy engine: one thread's request, in whole rows, and as many sectors as hold them."""
+    """A TMA box: the request of one thread for whole rows, and the sectors that hold them."""
     parts = bulk_parts(op)
     buffer, box = parts.buffer.type, parts.map.type.box
     size, requests = buffer.dtype.bytes, math.prod(buffer.shape) // math.prod(box)

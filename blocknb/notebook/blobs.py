@@ -1,10 +1,10 @@
-"""Texts as a document stores them: each once, under the hash of its content, gzipped and in base64.
+"""Stores the texts of a document: each once, under the hash of its content, compressed by gzip and encoded in base64.
 
-A listing's content is `{"text": ..., "lines": [...], "ops": [...]}`: `lines` gives the source line of each line of text, `ops` of IR the
-id of its op (0 and -1: none). A pass changes few lines, so IR is stored as the difference to that of another stage, its base, where
-that is shorter: then a space and the base's hash stand behind what is packed, a list of parts, each of them either `[first, end]`,
-these lines of the base, or lines as content. A base is stored before whatever needs it.
-`labextension/src/core/schema.ts` reads the same.
+A listing's content is `{"text": ..., "lines": [...], "ops": [...]}`. `lines` gives the source line of each line of text (0: none), and
+`ops` the op id of each line of IR (-1: none). A pass changes few lines. So IR is stored as the difference to the IR of another stage, its
+base, where that is shorter. The packed text is then followed by a space and the hash of the base. Its content is a list of parts:
+`[first, end]` for lines of the base, or lines as content. A base is stored before the texts that need it.
+`labextension/src/core/schema.ts` reads the same format.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-NAMED = 40  # characters that a text's name adds to a document: before it, and where it is referred to
+NAMED = 40  # characters that a text's hash adds to a document: where it is stored, and where it is referred to
 
 Row = tuple[str, int, int]  # a line, its source line and its op
 
 
 class Blobs:
-    """Texts by hash, as long as the budget (characters of base64) lasts; what `stored` has already costs nothing."""
+    """Texts by hash, within a budget (characters of base64); texts that are in `stored` cost nothing."""
 
     def __init__(self, budget: int, stored: Mapping[str, str] | None = None):
         self.left, self.stored, self.added = budget, dict(stored or {}), dict[str, str]()
         self.left_out: list[dict[str, Any]] = []
-        self._listings: dict[str, list[Row]] = {}  # of IR, those that were added
+        self._listings: dict[str, list[Row]] = {}  # the listings of IR that were added
 
     def add(self, content: Mapping[str, Any], what: str, call: str, base: str | None = None) -> str | None:
-        """The content's hash, or None if it does not fit any more; then `left_out` says how to get it. `base`: the hash of IR that
-        was added before and has most of its lines."""
+        """Stores a content and returns its hash, or None if it does not fit; then `left_out` gets the call that returns it.
+
+        `base` is the hash of IR that was added before and shares most of its lines.
+        """
         raw = _json(content)
         name = hashlib.sha256(raw).hexdigest()[:16]
         if "ops" in content:
@@ -48,7 +50,7 @@ class Blobs:
         return None
 
     def add_packed(self, name: str, packed: str) -> bool:
-        """Stores what another document packed; whether it fits, and its base, if it has one, is there."""
+        """Stores a text that another document packed; returns whether it fits and its base, if it has one, is stored."""
         if name not in self.stored:
             base = packed.partition(" ")[2]
             if len(packed) + NAMED > self.left or (base and base not in self.stored):
@@ -76,7 +78,7 @@ def pack(content: Any) -> str:
 
 
 def unpack(packed: str) -> Any:
-    """What `pack` was given."""
+    """Inverts `pack`."""
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
@@ -94,7 +96,7 @@ def _content(rows: list[Row]) -> dict[str, Any]:
 
 
 def _difference(old: list[Row], new: list[Row]) -> list[list[int] | dict[str, Any]]:
-    """The parts that `new` is made of: runs of lines of `old`, and lines of its own."""
+    """The parts that make up `new`: runs of lines of `old`, and new lines."""
     places = {row: place for place, row in reversed([*enumerate(old)])}
     parts: list[list[int] | dict[str, Any]] = []
     own: list[Row] = []

@@ -1,8 +1,8 @@
-"""The card of a kernel: what was launched, how fast, every stage of its compilation, in one output of a cell.
+"""The card of a kernel: its launches, its speed and every stage of its compilation, as the output of a cell.
 
-`card_of(record, target)` gathers the facts and compiles what the cell did not (on a machine without a GPU, the code for one);
-`Card.bundle()` renders them as HTML, text and a document, together at most 150 kB, of which the HTML has 30. A card shows the
-specialisation that was launched last in full, and the others as rows. Nothing is launched for its sake.
+`card_of(record, target)` gathers the facts and compiles what the cell did not compile, such as GPU code on a machine without a GPU.
+`Card.bundle()` renders them as HTML, text and a document of at most 150 kB together; the HTML has 30 of them. A card shows the
+specialization of the newest launch in full, and the others as rows. Making a card launches nothing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
 LIMIT = 150_000  # bytes of a card's whole output
-HTML_LIMIT = 29_500  # bytes of the static page; the document gets what is left
-SPARE = 6_000  # for the document's facts, source and launches
-HISTORY = 10_000  # at least, for the versions of the kernel
+HTML_LIMIT = 29_500  # bytes of the static page; the document gets the rest
+SPARE = 6_000  # characters for the document's facts, source and launches
+HISTORY = 10_000  # the fewest characters for the versions of the kernel
 SHOWN_ROWS = 12
 SHOWN_NOTES = 12
 
 
 @dataclass(frozen=True)
 class View:
-    """One target that the card looks at. `role` is "ran" for what was launched, "compiled" for what only was compiled, "view" for
-    code that the card made to be read, which may have failed: then there is no trace but an error. `label` is short ("CPU"), `place`
-    long; `expression` is what gives the trace in the notebook."""
+    """One target of the card.
+
+    `role` is "ran" for the code that was launched, "compiled" for code that was only compiled, and "view" for code that the card compiled
+    for display. A view whose compilation failed has an `error` and no trace. `label` is short ("CPU"), `place` long. `expression` returns
+    the trace in the notebook.
+    """
 
     role: str
     label: str
@@ -46,15 +49,19 @@ class View:
 
     @property
     def heading(self) -> str:
+        """The label and the role of the target as a heading."""
         device = "CPU" if self.place.startswith("cpu") else "GPU"
         return {"ran": "ran on ", "compiled": "compiled for ", "view": f"{device} view: "}[self.role] + self.place
 
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that a card shows; `views` begin with what ran, `opened` are the keys of unfolded sections. What options of the cell
-    found out stands in `more_facts` (label and text) and in `parts`, which go into the document. A card that is not `whole` leaves for
-    later what takes long to make, and its page asks for it when it is painted."""
+    """Everything that a card shows.
+
+    The `views` begin with the code that ran; `opened` holds the keys of unfolded sections. The results of cell options are in
+    `more_facts` (label and text) and in `parts`, which go into the document. A card that is not `whole` postpones the slow parts, and its
+    page requests them when it is painted.
+    """
 
     record: KernelRecord
     views: tuple[View, ...]
@@ -65,10 +72,12 @@ class Card:
 
     @property
     def name(self) -> str:
+        """The kernel's name."""
         return self.record.kernel.__name__
 
     @property
     def main(self) -> Specialisation:
+        """The specialization of the newest launch."""
         assert self.record.latest is not None
         return self.record.latest
 
@@ -79,12 +88,12 @@ class Card:
 
     @property
     def source(self) -> str:
-        """The kernel's text."""
+        """The kernel's source text."""
         return self.main.compiled.source.text
 
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
-        """What stands on top: label and text."""
+        """The facts at the top of the card, as labels and texts."""
         made, found = self.main, []
         if made.launches:
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
@@ -111,7 +120,7 @@ class Card:
         return found + [("warning", warning) for warning in dict.fromkeys(warnings)]
 
     def _resource_facts(self) -> Iterator[tuple[str, str]]:
-        """What the code for each target takes of the machine, or why there is none."""
+        """The resources that each target's code takes, or the reason why there is no code."""
         for view in self.views:
             if view.trace is None:
                 yield view.label, view.error
@@ -136,7 +145,7 @@ class Card:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """The folds, in order: the source, then what is read on the way down to the machine."""
+        """The folds in order: the source, then each stage down to machine code."""
         traced = [(view, view.trace) for view in self.views if view.trace is not None]
         stages, trace = next(((v, t) for v, t in traced if t.target.is_gpu), traced[0])
         found = [sections.source_section([t for _, t in traced], stages.expression, "")]
@@ -152,19 +161,19 @@ class Card:
 
     @cached_property
     def tiles(self) -> tuple[dict[str, Any], tiles.TileView | None]:
-        """What the document says of accesses, and what answers when a page asks for more."""
+        """The document's part on memory accesses, and the object that serves further programs to the page."""
         return tiles.offered(self.main, [view.trace for view in self.views])
 
     @cached_property
     def timeline(self) -> tuple[dict[str, Any], Timeline | None]:
-        """What the document says of what is under way when, and the same for a picture."""
+        """The document's timeline part, and the Timeline for the static picture."""
         return timelines.offered(self.main, [view.trace for view in self.views])
 
     # ---- renderings ----
 
     @property
     def kept_sections(self) -> list[Section]:
-        """What stands on a page without script: the source with its notes, the final IR, and what was asked for."""
+        """The sections of a page without scripts: the source with its notes, the final IR, and the requested sections."""
         final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
         wanted = {"source", "timeline", *self.opened}
         return [s for s in self.sections if "all" in wanted or s.key in wanted or s is final]
@@ -175,7 +184,7 @@ class Card:
         return html.render((self.name, self.where), self.facts, self.rows, self.kept_sections, opened, limit, footer)
 
     def text(self) -> str:
-        """The card where there is no HTML: the facts, the notes by line, and where to read on."""
+        """The card as plain text: the facts, the notes by line, and the expressions that give more."""
         width = max(len(label) for label, _ in self.facts)
         lines = [f"{self.name}: {self.where}", *(f"  {label.ljust(width)}  {text}" for label, text in self.facts)]
         for row in self.rows:
@@ -193,7 +202,7 @@ class Card:
         found, number = [], 0
         for line in self.sections[0].lines:
             number = line.line or number
-            if line.note and not line.text.endswith(COUNTED):  # the facts have that number
+            if line.note and not line.text.endswith(COUNTED):  # the facts contain that number
                 found.append(f"    {f'line {number}' if number else 'kernel'}: {line.text.strip()}")
         return found
 
@@ -233,7 +242,7 @@ def _bytes(value: Any) -> int:
 
 
 def _holds(made: Specialisation, constants: Mapping[str, Any]) -> bool:
-    """Whether a launch had these constants, as far as they are the kernel's."""
+    """Whether a launch had these constants, as far as the kernel has parameters of these names."""
     had = made.compiled.trace.constants
     return all(had[name] == value for name, value in constants.items() if name in had)
 
@@ -254,7 +263,8 @@ def _launched(made: Specialisation) -> dict[str, Any]:
 
 
 def card_of(record: KernelRecord, target: str | None = None, opened: Collection[str] = ()) -> Card:
-    """The card of a KernelRecord. Code for `target` is shown beside what ran; after a run on the CPU that is sm_90a by default."""
+    """The card of a KernelRecord, with the code for `target` next to the code that ran. After a run on the CPU, `target` is sm_90a by
+    default."""
     assert record.latest is not None
     made, name = record.latest.compiled, record.kernel.__name__
     role = "ran" if record.latest.launches else "compiled"
@@ -274,12 +284,12 @@ def card_of(record: KernelRecord, target: str | None = None, opened: Collection[
 
 
 def newest(record: KernelRecord) -> Card:
-    """The card of a KernelRecord as its cell showed it, with what the cell's options found out; else a card made now."""
+    """The card of a KernelRecord as its cell showed it, with the results of the cell's options; otherwise a new card."""
     shown = (version.card for version in history.versions(record.kernel))
     return next((card for card in shown if card.record is record), None) or card_of(record)
 
 
 def example(kernel: Kernel) -> str:
-    """How a kernel is launched: "add[grid](x, y, out, n, BLOCK=...)"."""
+    """An example launch: "add[grid](x, y, out, n, BLOCK=...)"."""
     given = [f"{p.name}=..." if p.constexpr or p.keyword_only else p.name for p in kernel.source.parameters]
     return f"{kernel.__name__}[grid]({', '.join(given)})"

@@ -1,7 +1,7 @@
-"""What a pass did to each op: made, moved, retyped, removed; and what became of what.
+"""What a pass did to each op: created, moved, retyped or removed it, and which new op replaces which old one.
 
-Ops keep their ids through a rebuild and name in `was` what they replace, so nothing here compares texts. An op has moved when it
-stands in another block, or when its place among the ops that both sides have is not in the longest run that kept its order.
+Ops keep their ids through a rebuild and name in `was` the op that they replace, so nothing here compares texts. An op has moved if it is
+in another block, or if it is not in the longest common run of ops that kept their order.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from blocknb.ir.core import Block, Func, Op
 
 @dataclass(frozen=True)
 class Changes:
-    """One pass. All numbers are op ids; `deleted` are those that are gone, `origin` gives for each op that was made what it replaces
-    or copies (ids before the pass)."""
+    """The changes of one pass, as op ids. `deleted` holds removed ops; `origin` maps created ops to those that they replace or copy."""
 
     made: tuple[int, ...] = ()
     moved: tuple[int, ...] = ()
@@ -44,7 +43,7 @@ def changes(before: Func, after: Func) -> Changes:
 
 
 def _placed(block: Block, parent: int, index: int) -> Iterator[tuple[int, tuple[Op, tuple[int, int]]]]:
-    """Each op's id with the op and the block it stands in (the id of the op around it, and which of its blocks)."""
+    """Each op's id with the op and its position: the id of the enclosing op, and the index of the block."""
     for op in block.ops:
         yield op.id, (op, (parent, index))
         for i, inner in enumerate(op.blocks):

@@ -1,6 +1,6 @@
-"""Measuring things against each other: a kernel, its variants and baselines, in one interleaved run on copies of their arrays.
+"""Measures a kernel, its variants and baselines in one interleaved run, on copies of their arrays.
 
-`rows` times calls and gives what the page and the text table show; `of_record` makes the calls for a kernel that a cell launched.
+`rows` times calls and returns what the page and the text table show; `of_record` makes the calls for a kernel that a cell launched.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from blocknb.notebook.observe import KernelRecord, apart
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.launch_context import unobserved
 
-SECONDS = 1.0  # that a measurement may take, about
+SECONDS = 1.0  # approximate duration of a measurement
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 50
 
 Call = Callable[[], Any]
 
 
 def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any]:
-    """Times labelled calls, each with its kind ("kernel", "without" or "baseline"), in turns: the part "bench" of a document. A call
-    that raises a KernelError (a variant that the target has no room for) is a row with its `error`."""
+    """Times labelled calls in turns; returns the part "bench" of a document. A call has a kind: "kernel", "without" or "baseline".
+
+    A call that raises a KernelError (such as a variant with too much shared memory) becomes a row with its `error`.
+    """
     from blocknb.profile import timing
 
     failed: dict[str, str] = {}
@@ -31,7 +33,7 @@ def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any
     with unobserved():
         for label, (kind, call) in candidates.items():
             try:
-                call()  # compiles, and what stands here in the first call only
+                call()  # compiles, and runs what only the first call runs
                 begin = time.perf_counter()
                 call()
                 took += time.perf_counter() - begin
@@ -56,7 +58,7 @@ def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any
 def of_record(
     record: KernelRecord, variants: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Call]
 ) -> dict[str, Any]:
-    """The kernel of a record as it was last launched, with other options (`variants`), and against baselines."""
+    """Measures the kernel of a record as it was last launched, with other options (`variants`), and against baselines."""
     made, kernel = record.latest, record.kernel
     assert made is not None
     given = made.snapshot.arguments(made.compiled.stored) if made.snapshot and made.snapshot.grid else None
@@ -84,7 +86,7 @@ def of_record(
 
 
 def facts(bench: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """One line a row but the first: "12.3 µs, 1.4 times the kernel's 8.8 µs"."""
+    """One line per row except the first: "12.3 µs, 1.4 times the kernel's 8.8 µs"."""
     first, *others = bench["rows"]
     found = []
     for row in others:
@@ -99,7 +101,7 @@ def facts(bench: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def table(bench: Mapping[str, Any]) -> str:
-    """The rows as plain text: median, the middle half of the times, and the ratio to the fastest."""
+    """The rows as plain text: median, interquartile range, and the ratio to the fastest."""
     timed = [row for row in bench["rows"] if "median" in row]
     fastest, width = min(row["median"] for row in timed), max(len(row["label"]) for row in bench["rows"])
     lines = [f"{'':{width}}  {'median':>10}  {'interquartile range':>21}  {'ratio':>6}"]

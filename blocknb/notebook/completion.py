@@ -1,7 +1,7 @@
-"""Tab completion on the `%%blockkernel` line (its options, and their values where these are names) and on those of the line magics.
+"""Tab completion of the options of `%%blockkernel` and of the line magics, and of option values that are names.
 
-IPython completes a magic's name and, with Jedi, the body, but not a magic's options; a context matcher of its own does that. The
-completer splits words at dashes and dots, so the fragment to replace is worked out here and given back with the answer.
+IPython completes the names of magics and, with Jedi, the body, but not the options, so this module adds a context matcher. IPython's
+completer splits words at dashes and dots. So the matcher finds the fragment to replace and returns it with the candidates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHER = re.compile(r"%(?P<name>\w+)\s(?:.*\s)?(?P<word>\S*)$")
 
 
 def candidates(text: str, shell: Any = None) -> tuple[str, list[str]]:
-    """(the word at the end of a magic line up to the cursor, what it may become); ("", []) on any other line."""
+    """(the word before the cursor on a magic line, its completions); ("", []) on any other line."""
     found = _LINE.match(text.lstrip())
     if found is None:
         return _of_line_magic(text.lstrip(), shell)
@@ -35,7 +35,7 @@ def candidates(text: str, shell: Any = None) -> tuple[str, list[str]]:
 
 
 def _values(word: str, earlier: list[str], last: str, more: dict[str, Any]) -> tuple[str, list[str]] | None:
-    """What a word may become behind the `last` option, as `candidates` gives it; None where the option takes no value."""
+    """The completions of a word after the `last` option, as `candidates` returns them; None if the option takes no value."""
     if last == "--target" and earlier[-1] == last:
         from blocknb.target import known
 
@@ -45,7 +45,7 @@ def _values(word: str, earlier: list[str], last: str, more: dict[str, Any]) -> t
     if last in more and (complete := more[last].complete):
         return word, list(complete(word))
     if last == "--launch" or last in more:
-        return "", []  # a Python expression: the other matchers know more
+        return "", []  # a Python expression, which the other matchers complete
     return None
 
 
@@ -57,7 +57,7 @@ def _of_line_magic(text: str, shell: Any) -> tuple[str, list[str]]:
 
 
 def section_names() -> list[str]:
-    """What `--show` takes."""
+    """The values of `--show`."""
     from blocknb.notebook.sections import KEYS
     from blocknb.passes import pipeline
     from blocknb.target import Target
@@ -67,6 +67,7 @@ def section_names() -> list[str]:
 
 @context_matcher(identifier="blocknb.options")
 def options_matcher(context: CompletionContext) -> SimpleMatcherResult:
+    """The context matcher that IPython's completer calls."""
     line = context.text_until_cursor
     if context.cursor_line != 0 and "blockkernel" in line:
         return SimpleMatcherResult(completions=[])

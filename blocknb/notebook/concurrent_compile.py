@@ -1,8 +1,8 @@
-"""What is done at the same time as something else, so that a card is there sooner.
+"""Compiles in the background, so that a card appears sooner.
 
-A card shows code for two targets, and a machine has two processors: while the code that is to run is compiled, another thread compiles
-the kernel for the GPU that is only looked at (`Views`), and the card then finds it done. The launch waits for both, so that no compiler
-disturbs its time. And while a user still writes the first kernel, `prepare` loads what its card will need.
+A card shows code for two targets. While one thread compiles the code that runs, another compiles the kernel for the GPU whose code is
+only displayed (`Views`), and the card finds that code in the cache. The launch waits for both, so that no compiler disturbs its time.
+While the user writes the first kernel, `prepare` loads the modules that its card needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from blocknb import forks
 
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
-#: What the first card needs.
+#: The modules that the first card needs.
 _MODULES = (
     "blocknb.codegen.cpu.module",
     "blocknb.codegen.gpu.generator",
@@ -34,8 +34,10 @@ _MODULES = (
 
 
 def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], target: str) -> Callable[[], None]:
-    """Begins to compile a kernel in another thread; the function that is returned waits until that is done. What goes wrong is not
-    said here: whoever asks for the code has it compiled again, and gets the error."""
+    """Starts to compile a kernel in another thread; returns a function that waits until it is done.
+
+    Errors are dropped here: the card compiles the kernel again, and gets the error.
+    """
     from blocknb.errors import KernelError
     from blocknb.runtime import compile as compiler
     from blocknb.target import Target
@@ -50,8 +52,10 @@ def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], 
 
 
 class Views:
-    """The companion of a cell (`runtime.launch_context.companions`): compiles each kernel for the target that its card looks at, the first
-    time that it is compiled. A card shows one specialisation, and of a cell with many this one may be the wrong one."""
+    """The companion of a cell (`runtime.launch_context.companions`): compiles each kernel once for the displayed target.
+
+    It starts with the first compilation of a kernel. If a cell compiles several specializations, the card may need another one.
+    """
 
     def __init__(self, target: str | None):
         self.target, self.begun = target, set[str]()

@@ -1,7 +1,7 @@
-"""`%blockdiff A B`: two kernels, two versions of one, or two passes, side by side on a card and as a unified diff in text.
+"""`%blockdiff A B`: two kernels, two versions of one kernel, or two passes, next to each other on a card and as a unified diff in text.
 
-A side is written `softmax` (the newest version of a kernel), `softmax@2` (a version by its number), and `:coalesce` behind either (the
-IR after that pass; without it, the source).
+A side is `softmax` (the newest version of a kernel) or `softmax@2` (a version by number). A suffix such as `:coalesce` selects the IR
+after that pass; without it, the side is the source.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _SIDE = re.compile(r"(?P<name>[\w.]+)(@(?P<number>\d+))?(:(?P<stage>\w+))?$")
 
 @dataclass(frozen=True)
 class Side:
-    """One side: the card it belongs to, its label, the version it is of, and its text as a blob's content. `stage` is "" for the
-    source."""
+    """One side: its card, its label, its version, and its text as a blob's content. `stage` is "" for the source."""
 
     card: Card
     label: str
@@ -34,7 +33,7 @@ class Side:
 
 
 def side(text: str, shell: Any) -> Side:
-    """What a side's text names. Raises UsageError saying what there is."""
+    """Parses the text of a side. Raises UsageError with the possible names."""
     found = _SIDE.match(text)
     if found is None:
         raise UsageError(f"{text!r} is not a kernel, kernel@version or kernel:pass")
@@ -60,7 +59,7 @@ def side(text: str, shell: Any) -> Side:
 
 
 def kernel_of(name: str, shell: Any) -> Any:
-    """The kernel that a name means in the notebook, also inside an autotuner. Raises UsageError."""
+    """The kernel that a name in the notebook refers to, also inside an autotuner. Raises UsageError."""
     from blocknb.runtime.interface import KernelInterface
     from blocknb.runtime.kernel import Kernel
 
@@ -104,7 +103,7 @@ def part(a: Side, b: Side, blobs: Blobs) -> dict[str, Any]:
 
 
 def unified(a: Side, b: Side) -> str:
-    """The difference as plain text; a word when there is none."""
+    """The unified diff as plain text, or a message if the texts are equal."""
     one, two = (s.content["text"].splitlines() for s in (a, b))
     lines = list(difflib.unified_diff(one, two, a.label, b.label, lineterm=""))
     return "\n".join(lines) if lines else f"{a.label} and {b.label} are identical"

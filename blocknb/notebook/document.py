@@ -1,9 +1,9 @@
-"""The card as data: one JSON document under one MIME type, which a page can show with no kernel behind it.
+"""The card as data: one JSON document under one MIME type, which a page can show without a running kernel.
 
 `application/vnd.blocknb.v1+json` has a `kind` (here "compile") and a `schema` number. Stages and code refer to their listings, the blobs,
-by the hash of their content (`notebook.blobs`). Each stage says what it did to every op, by id. What does not fit into the budget is
-listed in `left_out`, with its call; a kernel that is there gives it to the page. `labextension/src/core/schema.ts` is the reader's
-view of the same.
+by the hash of their content (`notebook.blobs`). Each stage lists what it did to every op, by id. Texts beyond the budget are listed in
+`left_out` with the call that returns them, and the page can request them from a running kernel. `labextension/src/core/schema.ts`
+declares the same format for the reader.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ SCHEMA = 3
 
 
 def hash_of(text: str) -> str:
-    """The hash that names a source text, and so a version of a kernel."""
+    """The hash of a source text, which identifies a version of a kernel."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class DocumentTarget:
-    """One target as the document shows it. `role` is "ran", "compiled" or "view"; a target that could not be compiled for has an
-    `error` and no trace."""
+    """One target of the document. `role` is "ran", "compiled" or "view"; if compilation failed, there is an `error` and no trace."""
 
     role: str
     label: str
@@ -49,7 +48,7 @@ def build(
     targets: Sequence[DocumentTarget],
     budget: int = 50_000,
 ) -> dict[str, Any]:
-    """The document. `budget` bounds views and blobs, in characters; the rest is small."""
+    """Builds the document. `budget` bounds views and blobs, in characters; the rest is small."""
     skeleton = [_view(target, Blobs(0)) for target in targets]
     blobs = Blobs(budget - len(json.dumps(skeleton, ensure_ascii=False)))
     made = [_view(target, blobs) for target in targets]
@@ -132,8 +131,10 @@ def _note(note: Any, trace: Trace) -> dict[str, Any]:
 
 
 def _texts(listed: Sequence[Section], blobs: Blobs) -> dict[str, str | None]:
-    """The hashes of texts by their keys. While there is room they are stored in this order: the last stage, what the machine runs, the
-    stages before it, backwards, each by its difference to the one after it, and LLVM."""
+    """The hashes of texts by key. Texts are stored in order of importance until the budget is used up.
+
+    The order is the last stage, machine code, the earlier stages backwards (each as its difference to the next one), and LLVM.
+    """
     stages = [section for section in reversed(listed) if section.language == "ir"]
     code = sorted(
         (section for section in listed if section.language != "ir"), key=lambda section: section.key == "llvm"
@@ -149,7 +150,7 @@ def _texts(listed: Sequence[Section], blobs: Blobs) -> dict[str, str | None]:
 
 
 def content_of(section: Section) -> dict[str, Any]:
-    """A listing as a blob holds it: its text without notes, and the line and op of each line."""
+    """A listing as a blob stores it: its text without notes, and the line and op of each line."""
     code = [line for line in section.lines if not line.note]
     content: dict[str, Any] = {"text": "\n".join(line.text for line in code)}
     content["lines"] = [line.line or 0 for line in code]

@@ -1,8 +1,8 @@
-"""How a KernelError looks in a notebook: message, cell and line, carets, hint, and no frames of IPython or blocknb.
+"""Formats a KernelError for a notebook: message, cell and line, carets and hint, without frames of IPython or blocknb.
 
-IPython lets an exception render itself (`_render_traceback_`), so the errors stay ordinary exceptions: they stop Run All, `except`
-catches them and `%tb` shows them. What the plain text cannot know is added here: the cell's number, and the lines of the
-user's own code that led to the launch, taken from the traceback.
+IPython lets an exception render itself (`_render_traceback_`), so these stay ordinary exceptions: they stop Run All, `except` catches
+them, and `%tb` shows them. This module adds what the plain text lacks: the cell's number, and the lines of the user's own code that led
+to the launch, taken from the traceback.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ RED, BOLD, BLUE, DIM, END = "\x1b[1;31m", "\x1b[1m", "\x1b[34m", "\x1b[2m", "\x1
 
 
 def install(shell: Any) -> None:
-    """Gives every KernelError its look in this shell."""
+    """Makes this shell format every KernelError as described above."""
 
     def render(error: KernelError) -> list[str]:
         return traceback_lines(error, shell)
 
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
-    if not shell.custom_exceptions:  # a handler of the user's own stays
+    if not shell.custom_exceptions:  # keeps the user's own handler
         shell.set_custom_exc((KeyboardInterrupt,), _interrupted)
 
 
 def adopt_cuda(shell: Any) -> None:
-    """Gives CuPy's errors, once CuPy is there, the look of ours where they say that a kernel has broken the context."""
+    """Formats CuPy's errors like ours if they report that a kernel has broken the CUDA context; does nothing without CuPy."""
     for module, name in (("runtime", "CUDARuntimeError"), ("driver", "CUDADriverError")):
         found = getattr(sys.modules.get(f"cupy_backends.cuda.api.{module}"), name, None)
         if found is not None and not hasattr(found, "_render_traceback_"):
@@ -52,7 +52,7 @@ def adopt_cuda(shell: Any) -> None:
 
 
 def _interrupted(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:
-    """Shows an interrupt where the user's code was, and not where blocknb waited for the kernel."""
+    """Shows an interrupt at the user's code instead of the place where blocknb waited for the kernel."""
     parts = []
     while tb is not None:
         parts.append(tb)
@@ -74,7 +74,7 @@ def _is_users(file: str) -> bool:
 
 def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:
     """The report, one string a line, with terminal colours."""
-    # An error of a class that only one room knows shows as the public class that it is.
+    # Shows an error of an internal class as its public base class.
     name = next(c.__name__ for c in type(error).__mro__ if c.__module__ == KernelError.__module__)
     lines = [f"{RED}{name}{END}: {BOLD}{error.message}{END}"]
     loc, word = error.loc, "at"
@@ -99,7 +99,7 @@ def _place(loc: Loc, word: str, shell: Any) -> list[str]:
     found = [f"  {DIM}{word}{END} {file_name(loc.file, shell)}, line {loc.line}{inside}"]
     if excerpt := loc.excerpt():
         source, carets = excerpt.split("\n")
-        # A launch's whole line needs no carets: they would underline all of it.
+        # An error on the whole line of a launch needs no carets, which would underline all of it.
         found += [source] if not loc.end_column else [source, f"{RED}{carets}{END}"]
     return found
 

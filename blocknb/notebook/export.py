@@ -1,8 +1,7 @@
-"""A card as one file that works offline: `kernel.export_html(path)`.
+"""Exports a card as one file that works offline: `kernel.export_html(path)`.
 
-The file holds the whole document (nothing is left out), the viewer that the lab extension was built with, and for readers without
-scripts the static page. It opens no connection. The texts in it are a user's own and may hold anything, so each is written in the
-form that its place in the page cannot be broken out of.
+The file holds the whole document (nothing is left out), the viewer of the lab extension, and the static page for readers without scripts.
+It opens no connection. The user's texts may contain anything, so each one is escaped for its place in the page.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
     from blocknb.notebook.card import example, newest
     from blocknb.notebook.observe import record_of
 
-    kernel = getattr(kernel, "kernel", kernel)  # what an autotuner stands around
+    kernel = getattr(kernel, "kernel", kernel)  # unwraps an autotuner
     record = record_of(kernel)
     if record is None:
         raise LaunchError(f"{kernel.__name__} has not been launched, so it has no card to export", hint=example(kernel))
@@ -67,14 +66,14 @@ def page(card: Card) -> str:
         style=style,
         static=card.html(EVERYTHING, _FOOTER),
         mime=document.MIME,
-        # In JSON `<` stands in strings only, and there the escape means the same: no tag can begin or end.
+        # In JSON, `<` occurs only in strings, where the escape has the same meaning, so no tag can begin or end.
         document=json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"),
         viewer=viewer,
     )
 
 
 def _viewer() -> tuple[str, str]:
-    """The style sheet and the script of the viewer, in a form that may stand inside a page."""
+    """The style sheet and the script of the viewer, escaped for embedding in a page."""
     found = extension.installed()
     folder = found[1] / "viewer" if found else None
     if folder is None or not (folder / "viewer.js").is_file():
@@ -87,5 +86,5 @@ def _viewer() -> tuple[str, str]:
 
 
 def _in_script(script: str) -> str:
-    """A program in which no text ends its element: `</script` and `<!--` occur in its strings and patterns only."""
+    """Escapes a program so that no text ends its element; `</script` and `<!--` occur only in its strings and patterns."""
     return re.sub(r"<(?=/script|script|!--)", r"\\x3c", script, flags=re.I)

@@ -1,7 +1,7 @@
-"""Expressions that magics evaluate in the user's namespace: as they stand, or on copies of the arrays that they name.
+"""Expressions that magics evaluate in the user's namespace, either directly or on copies of the arrays that they name.
 
-An expression is compiled when the magic line is read, so that a mistake in it stops the cell at once; its text is known to the shell,
-so that an error shows the line.
+An expression is compiled when the magic line is parsed, so that a syntax error stops the cell at once. Its text is registered with the
+shell, so that a traceback shows the line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 
 
 class Expression:
-    """A Python expression of a magic line. Raises UsageError when it is none."""
+    """A Python expression on a magic line. Raises UsageError for a syntax error."""
 
     def __init__(self, text: str, shell: Any):
         self.text, self.shell = text, shell
@@ -36,8 +36,7 @@ class Expression:
         return {n: space[n] for n in sorted(self.names) if n in space and place_of(space[n]) is not None}
 
     def on_copies(self) -> Any:
-        """A function of nothing that evaluates the expression on copies of the arrays it names: whatever it writes to these, the
-        user's own arrays stay as they are."""
+        """A function without arguments that evaluates the expression on copies of its arrays, so that the user's arrays do not change."""
         from blocknb.runtime.launch_snapshot import scratch
 
         space = {**self.shell.user_ns, **scratch(self.arrays())}

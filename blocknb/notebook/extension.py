@@ -1,8 +1,8 @@
-"""The JupyterLab side of blocknb, seen from Python: what is installed, and what the page has really loaded.
+"""The JupyterLab extension as Python sees it: which version is installed, and which version the page has loaded.
 
-The two differ when the server runs in another environment than the kernel. `installed()` looks for the files in this
-environment. `ask()` asks the page that shows the notebook: it opens a comm, and an extension that is loaded answers with its
-version (labextension/src/core/hello.ts). The answer comes when the running cell has ended, so it serves the next card.
+The two differ if the server runs in another environment than the kernel. `installed()` looks for the files in this environment. `ask()`
+opens a comm to the page that shows the notebook, and a loaded extension answers with its version (labextension/src/core/hello.ts). The
+answer arrives after the running cell has ended, so only the next card can use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELLO_TARGET = "blocknb.hello"
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a page says of itself: the extension's version, and the newest document schema it can show."""
+    """What a page announces: the extension's version, and the newest document schema that it can show."""
 
     version: str
     schema: int
@@ -45,12 +45,12 @@ def installed() -> tuple[str, Path] | None:
     return None
 
 
-#: What pages have answered so far, the newest last.
+#: The answers of pages so far, the newest last.
 answers: list[Announcement] = []
 
 
 def page() -> str | None:
-    """What the newest page to answer has loaded, in words; None when none has answered (yet)."""
+    """A description of what the newest page has loaded; None if no page has answered yet."""
     if not answers:
         return None
     loaded, here = answers[-1].version, installed()

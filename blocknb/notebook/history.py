@@ -1,8 +1,8 @@
-"""The history of each kernel: its versions in this session, with their numbers and whether their results were right.
+"""The history of each kernel: its versions in this session, with their times and whether their results were right.
 
-A version is a changed source text; running the same text again adds a measurement to its version. Kernels are told apart by their
-qualified names, so that defining a kernel anew in a cell goes on with its history. A version keeps the card it was last shown as
-(numbers, compiled code, never an array) and the texts that its document stored; at most 20 versions of a kernel are kept.
+A version is a changed source text; running the same text again adds a measurement to its version. Kernels are identified by qualified
+name, so a kernel that is defined again in a cell continues its history. A version keeps its last card (numbers and compiled code, never
+an array) and the texts of its document. At most 20 versions of a kernel are kept.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ KEPT_VERSIONS, KEPT_KERNELS, KEPT_TIMES = 20, 200, 50
 
 
 class Viewed(Protocol):
-    """One target of a card, as the history sees it."""
+    """One target of a card, as the history needs it."""
 
     @property
     def trace(self) -> Trace | None: ...
 
 
 class VersionCard(Protocol):
-    """A card, as the history sees it."""
+    """A card, as the history needs it."""
 
     @property
     def record(self) -> KernelRecord: ...
@@ -50,8 +50,11 @@ class VersionCard(Protocol):
 
 @dataclass(eq=False)
 class Version:
-    """One source text of a kernel. `number` counts from 1; `ok` is what the last `--check` said, None without one; `note` says what
-    changed against the version before; `views` and `blobs` are those of its last document."""
+    """One source text of a kernel.
+
+    `number` counts from 1; `ok` is the result of the last `--check`, None without one; `note` describes the change from the version
+    before; `views` and `blobs` are those of its last document.
+    """
 
     key: str
     number: int
@@ -113,7 +116,7 @@ def versions(kernel: Kernel) -> list[Version]:
 
 
 def record(card: VersionCard, ok: bool | None = None) -> Version:
-    """Adds what a cell measured to the kernel's history: a new version, or a measurement of one that there is."""
+    """Adds a cell's measurement to the kernel's history: as a new version, or as a measurement of an existing one."""
     kernel = card.record.kernel
     known = _histories.setdefault(name_of(kernel), {})
     _histories.move_to_end(name_of(kernel))
@@ -139,7 +142,7 @@ def record(card: VersionCard, ok: bool | None = None) -> Version:
 
 
 def replace_card(old: VersionCard, new: VersionCard) -> None:
-    """Says that a card stands for another of the same measurement."""
+    """Replaces the card of a version by another card of the same measurement."""
     for version in versions(old.record.kernel):
         if version.card is old:
             version.card = new
@@ -153,9 +156,11 @@ def keep_texts(card: VersionCard, made: Mapping[str, Any]) -> None:
 
 
 def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -> dict[str, Any] | None:
-    """The history as the document has it, under "history", with the "blobs" it adds: the sources of all versions, and the stages of
-    the newest other ones, as long as the budget (characters) lasts; then not even the stages' names. None for a kernel without
-    history."""
+    """The parts "history" and "blobs" of a document; None for a kernel without history.
+
+    The blobs hold the sources of all versions, and the stages of the newest other versions while the budget (characters) lasts. If not
+    even the names of the stages fit, these are left out.
+    """
     found = versions(kernel)
     if not found:
         return None
@@ -175,7 +180,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
 
 
 def least(kernel: Kernel) -> int:
-    """The characters of a history without texts."""
+    """The size of a history without texts, in characters."""
     entries = [{**version.entry(), "source": version.key} for version in versions(kernel)]
     return _size({"history": {"versions": entries}, "blobs": {}})
 
@@ -185,8 +190,10 @@ def _size(value: Any) -> int:
 
 
 def _stages(view: Mapping[str, Any], version: Version, blobs: Blobs) -> dict[str, Any]:
-    """The stages of one target of a version, each with its text's hash; those without room have null. The last is stored first, since
-    the others are stored as differences."""
+    """The stages of one target of a version, each with its text's hash, or null if the text does not fit.
+
+    The last stage is stored first, since the others are stored as differences.
+    """
     stages: list[dict[str, Any]] = []
     for stage in reversed(view["stages"]):
         packed = version.blobs.get(stage["text"] or "")
@@ -196,7 +203,7 @@ def _stages(view: Mapping[str, Any], version: Version, blobs: Blobs) -> dict[str
 
 
 def texts(version: Version) -> list[dict[str, Any]]:
-    """All stages of a version with their listings: what a page with a live kernel asks for."""
+    """All stages of a version with their listings, for a page with a running kernel."""
     made = version.card.document(1 << 40)
     found = []
     for view in made["views"]:

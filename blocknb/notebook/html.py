@@ -1,9 +1,9 @@
-"""The card as HTML without JavaScript: facts on top, a few sections folded, readable even where styles are stripped.
+"""The card as HTML without JavaScript: facts at the top, a few folded sections, readable even if styles are stripped.
 
-This is what a page shows that does not know the document: nbconvert, a code host, JupyterLab without the extension. All text is
-escaped. Colours are the notebook's own (`--jp-*`), with fallbacks that read on light and dark grounds, and kinds of notes differ by
-sign as well as by colour. The page must stay small, so the sections share a budget: each gets as much as it needs up to a level
-that is the same for all (`fair_share`), and a section that is cut says which expression gives the rest.
+Pages that cannot show the document use it: nbconvert, code hosts, JupyterLab without the extension. All text is escaped. Colours are the
+notebook's own (`--jp-*`), with fallbacks that are readable on light and dark backgrounds. Kinds of notes differ by sign as well as by
+colour. The page must stay small, so the sections share a budget: each gets what it needs up to a common level (`fair_share`). A truncated
+section names the expression that returns the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INSTALL = (
     "`pip install blocknb`, then reload the page."
 )
 
-# `&` is the card. Its class counts twice, so that these rules win against the notebook's own for tables.
+# `&` is the card. Its class appears twice, so that these rules override the notebook's own rules for tables.
 STYLE = """
 &{max-height:34em;overflow:auto;resize:vertical;padding:.5em .8em;border:1px solid
 var(--jp-border-color2,rgba(128,128,128,.4));border-radius:4px;color:var(--jp-content-font-color1,inherit);
@@ -60,8 +60,11 @@ def render(
     budget: int,
     footer: str = INSTALL,
 ) -> str:
-    """The whole card. `headline` is the kernel's name and where it ran; `rows` a table with its head, empty for none; `opened` the
-    keys of the sections that are unfolded. The result has at most about `budget` bytes."""
+    """Renders the whole card in at most about `budget` bytes.
+
+    `headline` is the kernel's name and where it ran; `rows` is a table with its head, or empty; `opened` holds the keys of unfolded
+    sections.
+    """
     name, where = headline
     title = f"<div class=bn-head><b>{escape(_clipped(name))}</b> &nbsp;{escape(_clipped(where))}</div>"
     head = [title, _table(facts, "bn-facts")]
@@ -88,7 +91,8 @@ def render(
 
 
 def figures(headline: tuple[str, str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of numbers in the look of a card, whose last column is words; `rows` begin with the head, and the first one stands out."""
+    """A table of numbers in the style of a card; the last column holds text, the head is the first of `rows`, and the first row is
+    emphasized."""
     name, about = headline
     title = f"<div class=bn-head><b>{escape(_clipped(name))}</b> &nbsp;{escape(_clipped(about))}</div>"
     table = _table(rows, '"bn-rows bn-figures"', head=True).replace("<tr><td", "<tr class=bn-first><td", 1)
@@ -104,7 +108,7 @@ def _clipped(text: str) -> str:
 
 
 def fair_share(sizes: Sequence[int], budget: int) -> int:
-    """The level at which the sum of all sizes, each cut to it, fits into the budget: what is small stays whole."""
+    """The largest level for which the sum of all sizes, each cut to the level, fits into the budget (max-min fairness)."""
     left, waiting = budget, sorted(sizes)
     while waiting:
         share = left // len(waiting)
@@ -115,7 +119,7 @@ def fair_share(sizes: Sequence[int], budget: int) -> int:
 
 
 def message(text: str) -> str:
-    """One line that is not a card."""
+    """A line of text that is not part of a card."""
     return f'<div class="blocknb-line">{marked(text)}</div>'
 
 
@@ -145,7 +149,7 @@ def _summary(section: Section) -> str:
 
 
 def _lines(section: Section, wanted: bool) -> Sequence[ListingLine]:
-    """What is listed: of a stage that has changed nothing its notes only, unless its text is `wanted`."""
+    """The lines to list. A stage that changed nothing lists only its notes, unless its text is `wanted`."""
     if wanted or not section.same:
         return section.lines
     return [*(line for line in section.lines if line.note), ListingLine("unchanged from the previous stage", None)]
@@ -163,7 +167,7 @@ def _line(line: ListingLine, section: Section) -> str:
 
 
 def _body(section: Section, lines: list[str], level: int) -> str:
-    """The listing, cut at a line to `level` bytes."""
+    """The listing, truncated at a line end to `level` bytes."""
     kept, spent = 0, 0
     while kept < len(lines) and spent + _size(lines[kept]) + 1 <= level:
         spent += _size(lines[kept]) + 1

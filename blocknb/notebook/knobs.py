@@ -1,8 +1,8 @@
-"""What of a kernel can be turned from its card: integer constants, warps, stages, optional passes; and what comes out.
+"""The knobs of a card: integer constants, warps, stages and optional passes that the user can change, and the result of a change.
 
-Turning compiles the kernel anew from the same kinds of arguments with other constants and options, for what runs and for the GPU that
-is looked at at the same time. It launches only on scratch copies of what the kernel writes, made from the arrays of the last launch
-if these still live, and keeps no array afterwards. The kernel's own last launch stays what it was.
+A change compiles the kernel again for the same kinds of arguments with other constants and options, for the target that runs and for the
+displayed GPU at the same time. It launches only on scratch copies of the arrays that the kernel writes, made from the arrays of the last
+launch if these still exist, and keeps no array afterwards. The kernel's own last launch does not change.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from blocknb.trace import Trace
 
 WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4, 5, 6)
-MOST_LAUNCHES, MOST_SECONDS = 20, 0.1  # of the new measurement
+MOST_LAUNCHES, MOST_SECONDS = 20, 0.1  # limits of the new measurement
 
 
 def offered(card: Card) -> dict[str, Any]:
-    """The knobs of a card's kernel: for each its value and the values to choose from. Where nobody names a number of warps or stages,
-    the compiler's stands as value, and "named" is false: such a knob follows the others as long as nobody moves it."""
+    """The knobs of a card's kernel: the value of each, and the values to choose from.
+
+    A number of warps or stages that the compiler chose is a value with "named" false. It follows the other knobs until the user changes
+    it.
+    """
     made, gpu = card.main, next((v.trace for v in card.views if v.trace is not None and v.trace.target.is_gpu), None)
     trace, options = made.compiled.trace, made.compiled.options
-    warps = (gpu or trace).options["num_warps"]  # of a GPU that is only looked at, too: a CPU has none
+    warps = (gpu or trace).options["num_warps"]  # a CPU has no warps, so those of the displayed GPU count
     constants = [
         {"name": name, "value": value, "choices": choices(value)}
         for name, value in trace.constants.items()
@@ -58,14 +61,14 @@ def offered(card: Card) -> dict[str, Any]:
 
 
 def _stages(options: Mapping[str, Any], trace: Trace) -> int:
-    """The number of stages asked for, or what loops have where nobody asks."""
+    """The requested number of stages, or the number that the compiler chose for the loops."""
     if (asked := options["num_stages"]) is not None:
         return int(asked)
     return stages.DOT_STAGES if any(stage.name == "software_pipelining" for stage in trace.stages) else stages.STAGES
 
 
 def choices(value: int) -> list[Any]:
-    """Values around one: both truths of a bool, powers of two around a power of two, whole numbers around another."""
+    """Values around the current one: both values of a bool, powers of two around a power of two, and nearby integers otherwise."""
     if isinstance(value, bool):
         return [False, True]
     if value > 1 and value & (value - 1) == 0:
@@ -74,7 +77,7 @@ def choices(value: int) -> list[Any]:
 
 
 def why_not(made: Specialisation) -> str:
-    """Why turning a knob compiles and does not run; "" when it runs."""
+    """Why a change compiles the kernel but does not run it; "" if it runs."""
     if not made.launches:
         return "the kernel was compiled but not launched"
     if made.snapshot is None or made.snapshot.grid is None:
@@ -89,7 +92,7 @@ def why_not(made: Specialisation) -> str:
 
 
 def _fixed_grid(made: Specialisation) -> str:
-    """What to know where the number of programs does not follow the constants."""
+    """A warning for a grid that does not depend on the constants."""
     assert made.snapshot is not None
     assert made.snapshot.grid is not None
     if made.snapshot.grid.computed:
@@ -98,8 +101,10 @@ def _fixed_grid(made: Specialisation) -> str:
 
 
 def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
-    """The card after a turn; None as a number of warps or stages leaves it to the compiler, whatever was asked for before. Raises
-    KernelError as a launch would; the old card is as it was."""
+    """The card after a change. None for warps or stages lets the compiler choose, whatever the launch requested.
+
+    Raises KernelError as a launch does; the old card does not change.
+    """
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
     options = dict(made.compiled.options)
@@ -123,9 +128,9 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
 
 
 def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str, Any], view: str | None) -> Compiled:
-    """The kernel for the target that runs; meanwhile another thread has the code for the view made, which the card then finds.
+    """Compiles the kernel for the target that runs, while another thread compiles it for the displayed target.
 
-    Both are done before anything is measured, which a compiler on the same processors would disturb.
+    Both finish before the measurement, which a compiler on the same processors would disturb.
     """
     kinds = {**made.compiled.kinds, **{n: constant_kind(v) for n, v in constants.items()}}
 
@@ -140,7 +145,7 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
 def _measured(
     kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
 ) -> KernelRecord:
-    """A few launches on scratch copies, as the record of a cell that had made them."""
+    """Makes a few launches on scratch copies; returns the record that a cell with these launches would have."""
     assert made.snapshot is not None
     assert made.snapshot.grid is not None
     given.update(constants)
@@ -172,7 +177,7 @@ def _measured(
 def _derived(
     kernel: Kernel, made: Specialisation, chosen: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The constants that heuristics compute, from the other values as they are after the turn."""
+    """The constants that heuristics compute from the values after the change."""
     computed = [values for values in vars(kernel).get("heuristics", ()) if set(values) - set(chosen)]
     if not computed or not chosen:
         return {}
@@ -190,8 +195,10 @@ def _derived(
 
 
 def _declared(kernel: Any, name: str) -> bool:
-    """Whether a constant is one of the kernel's own parameters for constants, not a run-time argument that happens to be 1, nor one
-    that heuristics compute."""
+    """Whether a constant is one of the kernel's own constexpr parameters.
+
+    A run-time argument that is specialized on the value 1 and a constant that heuristics compute are not.
+    """
     computed = {n for values in vars(kernel).get("heuristics", ()) for n in values}
     return name not in computed and any(p.name == name and p.constexpr for p in kernel.source.parameters)
 

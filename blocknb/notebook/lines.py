@@ -1,7 +1,7 @@
 """The line magics: `%blockview KERNEL`, `%blockbench EXPR...`, `%blockdiff A B`, `%roofline KERNEL...`.
 
-Each shows one output and returns nothing. `LINES` names each with its function and with what completes its words; a module with line
-magics of its own adds to it.
+Each shows one output and returns nothing. `LINES` maps each name to its function and its completion; other modules with line magics add
+to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blocknb.notebook.options import unquoted
 
 @dataclass(frozen=True)
 class LineMagic:
-    """`run(line, shell)` with its help as docstring; `complete(word, shell)` lists what a word may become."""
+    """`run(line, shell)` executes the magic, and its docstring is the help; `complete(word, shell)` lists completions of a word."""
 
     run: Callable[[str, Any], None]
     complete: Callable[[str, Any], Sequence[str]]
@@ -89,7 +89,7 @@ def blockdiff(line: str, shell: Any) -> None:
 
 
 def _kernels(word: str, shell: Any) -> list[str]:
-    """Names of kernels, behind `@` their versions, behind `:` their passes."""
+    """The completions of a word: names of kernels, versions after `@`, passes after `:`."""
     from blocknb.notebook import diffs, history
 
     head, colon, _ = word.partition(":")
@@ -133,7 +133,7 @@ LINES: dict[str, LineMagic] = {
 
 
 def register(shell: Any) -> None:
-    """Gives a shell the line magics."""
+    """Registers the line magics with a shell."""
     for name, magic in LINES.items():
         shell.register_magic_function(_bound(magic, shell), "line", name)
 

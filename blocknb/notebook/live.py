@@ -1,9 +1,9 @@
-"""The kernel's end of a live card: one comm a card, opened by the page that shows it (labextension/src/lab/live.ts).
+"""The kernel's end of a live card: one comm per card, opened by the page that shows it (labextension/src/lab/live.ts).
 
-The page opens the comm under the id that the document carries. A kernel that still knows the card greets; any other closes the
-comm, which tells the page that the card is disconnected. Each request has a number, a name and content; its answer carries the
-number and the result, or an `error` in words. Requests are answered one after another, in the thread that runs cells, so that
-nothing is compiled or launched beside a running cell; a KeyboardInterrupt ends the request it hits, not the kernel.
+The page opens the comm with the id in the document. A kernel that still has the card greets the page; any other kernel closes the comm,
+so that the page shows the card as disconnected. A request has a number, a name and content. Its answer carries the number and the result,
+or an `error` message. The thread that runs cells answers requests in order, so that nothing is compiled or launched while a cell runs. A
+KeyboardInterrupt ends the current request, not the kernel.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KEPT = 100  # cards; the oldest become disconnected
 
 
 class LiveCard:
-    """A card that a page may ask about. `card` is what it shows now; it changes when a knob is turned."""
+    """A card that a page may query. `card` is what the page shows now; changing a knob replaces it."""
 
     def __init__(self, card: Card):
         self.card, self.id = card, uuid.uuid4().hex
         self._texts: dict[str, str] = {}
 
     def listing(self, name: str) -> Any:
-        """Any listing of the card by its hash, also one that the document had no room for. Raises KeyError."""
+        """Any listing of the card by its hash, including those that did not fit into the document. Raises KeyError."""
         if name not in self._texts:
             self._texts = replace(self.card, whole=True).document(1 << 40)["blobs"]
         for texts in (self._texts, *(version.blobs for version in history.versions(self.card.record.kernel))):
@@ -50,7 +50,7 @@ forks.renewed(sys.modules[__name__], _lock=threading.RLock)
 
 
 def enrol(card: Card) -> LiveCard:
-    """Makes a card one that pages may ask about, as long as it is among the newest."""
+    """Registers a card for queries from pages, as long as it is among the newest KEPT."""
     live = LiveCard(card)
     with _lock:
         _cards[live.id] = live
@@ -60,7 +60,7 @@ def enrol(card: Card) -> LiveCard:
 
 
 def bundle(card: Card) -> dict[str, Any]:
-    """The output of a card that stays live. Where a page is there to ask for the rest, what takes long comes later."""
+    """The output of a live card. If a page can request the rest, slow parts are postponed."""
     if extension.answers and card.whole:
         later = replace(card, whole=False)
         history.replace_card(card, later)
@@ -70,7 +70,7 @@ def bundle(card: Card) -> dict[str, Any]:
 
 
 def opened(comm: Any, message: dict[str, Any]) -> None:
-    """A page asks for a card, on a comm with the target "blocknb.card"."""
+    """Handles a comm with the target "blocknb.card", which a page opens for its card."""
     live = _cards.get(message["content"]["data"].get("card"))
     if live is None:
         comm.close()
@@ -88,7 +88,9 @@ def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
         answer = {"error": numbers.complaint(error)}
     except KeyboardInterrupt:
         answer = {"error": "interrupted"}
-    except Exception as error:  # a grid function of the user's, or a mistake of ours: the page must not wait for ever
+    except (
+        Exception
+    ) as error:  # an error in the user's grid function or in blocknb: the page needs an answer in any case
         answer = {"error": f"{type(error).__name__}: {error}"}
     comm.send({"id": number, **answer})
 
@@ -98,13 +100,13 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turn(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """Knobs were turned: the document of what came out."""
+    """Applies changed knobs; returns the document of the result."""
     live.card = replace(knobs.with_knobs(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
     return _shown(live)
 
 
 def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """The document with what was left for later."""
+    """The document including the postponed parts."""
     later, live.card = live.card, replace(live.card, whole=True)
     history.replace_card(later, live.card)
     return _shown(live)
@@ -125,7 +127,7 @@ def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """The accesses of one program, of one op if it is named, in one trip of the loops."""
+    """The accesses of one program (of one op if it is named) in one iteration of the loops."""
     part, found = live.card.tiles
     if found is None:
         return {"error": part["why"]}
@@ -133,7 +135,7 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"accesses": {op: a for op, a in accesses.items() if data.get("op") in (None, int(op))}}
 
 
-#: What a page may ask, by name; each takes the card and the request's content and gives the answer's.
+#: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
     "turn": _turn,

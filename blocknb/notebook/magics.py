@@ -1,12 +1,11 @@
-"""`%%blockkernel`: a cell whose launches are observed, and shown as one card a kernel below its own output.
+"""`%%blockkernel`: a cell whose launches are observed, and shown as one card per kernel below the cell's own output.
 
-The body must behave like any cell: last expression, `%` and `!` lines, top-level await, `_`, line numbers. So it *is* one. The one
-trick: an input transformer turns the first line into a plain statement, which starts an Observation, and leaves every other
-line where it is; an AST transformer makes imports of Triton mean blocknb; the shell runs the result as it runs any cell, and the
-shell's own event at the end of the cell stops the Observation and shows the cards, also after an error. `import blocknb` inside
-IPython comes here, so the compiler and the card are loaded when the first cell needs them. Only where `%%blockkernel` is called
-from code (`run_cell_magic`, exported scripts) does the magic run the body itself. Options that measure or check have modules of
-their own (see `options`), and so have the line magics (`lines`); `register` brings all of it into a shell.
+The body must behave like any cell: last expression, `%` and `!` lines, top-level await, `_`, line numbers. So the shell runs it as an
+ordinary cell. An input transformer replaces the first line by a statement that starts an Observation, and leaves every other line in
+place. An AST transformer makes imports of Triton import blocknb. The shell's event at the end of the cell stops the Observation and shows
+the cards, even after an error. `import blocknb` in IPython runs this module, so it loads the compiler and the card only when the first
+cell needs them. The magic runs the body itself only if code calls `%%blockkernel` (`run_cell_magic`, exported scripts). Options that
+measure or check have modules of their own (see `options`), and so have the line magics (`lines`); `register` installs everything.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class CellSession:
-    """One running `%%blockkernel` cell: its options (`more` are those with a module of their own, by key), what it launched, and the
-    kernels that were there before it. `interpreted` counts launches that were interpreted, by kernel; closing `interpreting`
-    ends that."""
+    """A running `%%blockkernel` cell: its options, its launches, and the kernels that existed before it.
+
+    `more` holds the values of options that have a module, by key. `interpreted` counts interpreted launches by kernel; closing
+    `interpreting` ends interpretation.
+    """
 
     target: str | None
     launch: str
@@ -65,7 +66,7 @@ def start_line(lines: list[str]) -> list[str]:
 
 
 class TritonImports(ast.NodeTransformer):
-    """The AST transformer: in a `%%blockkernel` cell, which its first statement tells, imports of Triton mean blocknb."""
+    """The AST transformer: makes imports of Triton import blocknb in a `%%blockkernel` cell, which it recognizes by the first statement."""
 
     def visit(self, tree: ast.AST) -> ast.AST:
         match tree:
@@ -84,10 +85,12 @@ def _without_triton(tree: Any) -> Any:
 
 @magics_class
 class BlockMagics(Magics):
-    """The magic and the events it lives on. `cells` are the cells now running and `sessions` their observations, the innermost
-    last: a cell may run another (`%run -i`, `%%capture`)."""
+    """The magic and its shell events. `cells` are the running cells and `sessions` their observations, the innermost last.
 
-    shell: Any  # IPython allows for none; here there always is one
+    A cell can run another one (`%run -i`, `%%capture`).
+    """
+
+    shell: Any  # IPython allows None; here there is always a shell
 
     def __init__(self, shell: Any):
         super().__init__(shell)
@@ -210,7 +213,7 @@ class BlockMagics(Magics):
         self._enforce()
 
     def _enforce(self) -> None:
-        """Launches are checked while a cell that asks for it is among those that run."""
+        """Turns on checked launches while a running cell requests them."""
         from blocknb.runtime.launch_context import enforced
 
         enforced.clear()
@@ -222,7 +225,7 @@ class BlockMagics(Magics):
         errors.adopt_cuda(self.shell)
 
     def post_run_cell(self, result: Any) -> None:
-        # A cell that was cancelled has no result; it was the innermost.
+        # A cancelled cell has no result; it was the innermost one.
         info = getattr(result, "info", None) or (self.cells[-1] if self.cells else None)
         while self.cells and self.cells.pop() is not info:
             pass
@@ -235,14 +238,14 @@ class BlockMagics(Magics):
             self._stop(session)
             try:
                 self._show(session, failed=not succeeded)
-            except BaseException as error:  # of an option: the cell's own error, so that Run All stops
+            except BaseException as error:  # of an option: it becomes the cell's own error, so that Run All stops
                 if result is None:
                     raise
                 result.error_in_exec = result.error_in_exec or error
                 self.shell.showtraceback()
 
     def _launch(self, expression: str, result: Any) -> bool:
-        """Evaluates `--launch`; what goes wrong is the cell's own error, so that Run All stops."""
+        """Evaluates `--launch`; an exception becomes the cell's own error, so that Run All stops."""
         name = self.shell.compile.cache(expression, self.shell.execution_count, raw_code=expression)
         try:
             value = eval(compile(expression, name, "eval"), self.shell.user_global_ns, self.shell.user_ns)
@@ -264,7 +267,7 @@ class BlockMagics(Magics):
                 try:
                     found = finish(session.more, record, self.shell, session.launch)
                 except BaseException as raised:
-                    error = raised  # after the cards, which show what there is
+                    error = raised  # after the cards, which show the completed launches
             made = card.card_of(record, session.target, session.show)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
             history.record(made, found.ok)
@@ -297,7 +300,9 @@ class BlockMagics(Magics):
 
         found = {}
         for value in list(self.shell.user_ns.values()):
-            while isinstance(value, KernelInterface) and not isinstance(value, Kernel):  # an autotuner, heuristics
+            while isinstance(value, KernelInterface) and not isinstance(
+                value, Kernel
+            ):  # unwraps autotuners and heuristics
                 value = vars(value).get("fn")
             if isinstance(value, Kernel):
                 found[id(value)] = value
@@ -317,7 +322,7 @@ class BlockMagics(Magics):
             self._show(session, failed)
 
     def _execute(self, cell: str) -> None:
-        """The body as a cell's body, in the user's namespace; its lines are numbered from the magic's own line."""
+        """Runs the body as a cell in the user's namespace; line numbers count from the magic's own line."""
         shell, source = self.shell, "\n" + self.shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=source)
         body = _without_triton(shell.transform_ast(shell.compile.ast_parse(source, name))).body

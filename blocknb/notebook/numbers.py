@@ -1,7 +1,7 @@
-"""Numbers as a person reads them: three significant digits, a unit that fits, words for how often and where.
+"""Formats numbers for people: three significant digits, a suitable unit, and words for counts and devices.
 
-Everything that states a figure of a launch or a compilation (the HTML card, its text form, later the plots) takes its wording
-from here, so that one launch is never described in two ways.
+Every figure of a launch or a compilation (the HTML card, its text form, the plots) gets its wording from here, so that all of them
+describe a launch in the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def time(milliseconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes, in the binary units that memories are sold by."""
+    """A number of bytes, in binary units."""
     amount, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":
@@ -51,7 +51,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def place(target: Target, device: int = -1) -> str:
-    """Where something ran: "CPU", "NVIDIA H200 (sm_90a)"; just the target when `device` says that it ran nowhere."""
+    """The device that ran the code: "CPU", "NVIDIA H200 (sm_90a)"; only the target if `device` is negative."""
     if not target.is_gpu:
         return "CPU"
     if device < 0:
@@ -62,7 +62,7 @@ def place(target: Target, device: int = -1) -> str:
 
 
 def width(compiled: Compiled) -> str:
-    """How many share the work: "4 warps per CTA", on the CPU "2 threads (znver4)"."""
+    """The parallel width: "4 warps per CTA", on the CPU "2 threads (znver4)"."""
     if compiled.target.is_gpu:
         return f"{plural(int(compiled.trace.options['num_warps']), 'warp')} per CTA"
     return f"{plural(thread_count(), 'thread')} ({compiled.target.arch})"
@@ -78,7 +78,7 @@ def grid(sizes: tuple[int, int, int]) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a launch was: `short` for people, with `about` behind it for what was counted; `value` in `unit` for programs."""
+    """The speed of a launch: `short` for people, `about` for what was counted; `value` in `unit` for programs."""
 
     value: float
     unit: str
@@ -91,9 +91,9 @@ class Rate:
 
 
 def scalars(made: Specialisation) -> dict[str, Any]:
-    """The run-time numbers of the newest launch by the names that the IR's parameters have."""
+    """The run-time scalars of the newest launch, by the names of the IR's parameters."""
     found = {name: s["value"] for name, s in made.arguments.items() if s["kind"] == "scalar"}
-    for name, s in made.arguments.items():  # a tensor descriptor is sizes and strides as well
+    for name, s in made.arguments.items():  # a tensor descriptor has sizes and strides, too
         if "parts" in s:
             found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
     return found
@@ -123,7 +123,7 @@ def rate(made: Specialisation) -> Rate | None:
 
 
 def launches(made: Specialisation) -> str:
-    """ "1.23 ms", or with several launches their median and the first, which pays for cold caches."""
+    """The time of the launches: "1.23 ms", or for several launches their median and the first, which includes cold caches."""
     times = made.milliseconds
     if not times:
         return "not launched"
@@ -133,7 +133,7 @@ def launches(made: Specialisation) -> str:
 
 
 def resources(found: Resources) -> str:
-    """ "32 registers per thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
+    """ "32 registers per thread, 512 B shared memory, no spills": the figures that the assembler reported."""
     parts = []
     if found.registers is not None:
         parts.append(f"{plural(found.registers, 'register')} per thread")
@@ -189,7 +189,7 @@ def compile_time(trace: Trace) -> str:
 
 
 def checked(trace: Trace, arguments: Mapping[str, Mapping[str, Any]]) -> str:
-    """ "12 of 12 accesses checked", and the arguments of which no bounds are known; "" where no access is checked."""
+    """ "12 of 12 accesses checked", and the arguments whose bounds are unknown; "" if no access is checked."""
     counts = [note.text for note in trace.notes if note.op < 0 and note.text.endswith(COUNTED)]
     if not counts:
         return ""
@@ -199,7 +199,7 @@ def checked(trace: Trace, arguments: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def differing(rows: list[Specialisation]) -> list[str]:
-    """What tells the specialisations of a kernel apart, one text a row: the types and constants that are not all the same."""
+    """What distinguishes the specializations of a kernel, as one text per row: the types and constants that differ."""
     described = [_described(row) for row in rows]
     names = list(dict.fromkeys(name for row in described for name in row))
     shown = [name for name in names if len({row.get(name) for row in described}) > 1]
@@ -213,5 +213,5 @@ def _described(row: Specialisation) -> dict[str, str]:
 
 
 def complaint(error: KernelError) -> str:
-    """A KernelError in one line, for a card that goes on without what failed."""
+    """A KernelError in one line, for a card that continues without the failed part."""
     return f"{error.title}: {error.message}" + (f" ({error.hint})" if error.hint else "")

@@ -1,7 +1,7 @@
-"""What a cell launched: one KernelRecord a kernel, one Specialisation for each way that kernel was compiled.
+"""Records what a cell launches: one KernelRecord per kernel, and one Specialisation for each compiled form of it.
 
-An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
-an array. The newest Record of each kernel stays reachable here, so that naming the kernel in a later cell shows its card again.
+An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs. It keeps numbers and compiled code, never
+an array. The newest KernelRecord of each kernel stays reachable, so that naming the kernel in a later cell shows its card again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blocknb.runtime.kernel import Grid, Kernel, Launch
 from blocknb.runtime.launch_snapshot import LaunchSnapshot
 from blocknb.runtime.reports import muted
 
-KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and their times dropped
+KEPT_TIMES = 10_000  # per specialization; later launches are counted, but their times are dropped
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Specialisation:
 
 @dataclass(eq=False)
 class KernelRecord:
-    """One kernel as a cell saw it. `specialisations` are in the order of their first launch, `latest` is the last launched."""
+    """One kernel as a cell used it. `specialisations` are in the order of their first launch; `latest` was launched last."""
 
     kernel: Kernel
     specialisations: dict[int, Specialisation] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class KernelRecord:
         return sum(s.launches for s in self.specialisations.values())
 
     def add(self, launch: Launch) -> None:
-        key = id(launch.compiled)  # a Compiled lives as long as its Specialisation does, which holds it
+        key = id(launch.compiled)  # a Compiled lives as long as its Specialisation, which holds it
         found = self.specialisations.get(key)
         if found is None:
             found = self.specialisations[key] = Specialisation(launch.compiled, launch.device)
@@ -68,12 +68,12 @@ class KernelRecord:
         self.latest = found
 
 
-# The newest Record lives in its kernel's own dictionary: a table here would keep every kernel ever redefined alive.
+# The newest record is in its kernel's own dictionary; a global table would keep every redefined kernel alive.
 _NEWEST = "_notebook_record"
 
 
 def record_of(kernel: Kernel) -> KernelRecord | None:
-    """The newest there is to say of a kernel: what the last observed cell launched, or what was compiled since."""
+    """The newest record of a kernel: of the last observed cell that launched it, or of a later compilation."""
     found, compiled = vars(kernel).get(_NEWEST), kernel.latest
     if compiled is None:
         return None
@@ -86,8 +86,7 @@ def record_of(kernel: Kernel) -> KernelRecord | None:
 
 @contextlib.contextmanager
 def apart(kernel: Kernel) -> Iterator[None]:
-    """What is launched or compiled of a kernel inside leaves its newest record, `latest` and `last_launch` as they were, and prints
-    nothing."""
+    """Inside, launches and compilations leave the kernel's newest record, `latest` and `last_launch` unchanged, and print nothing."""
     before = kernel.latest, kernel.last_launch, vars(kernel).get(_NEWEST)
     muted_before, muted.on = muted.on, True
     try:
@@ -98,7 +97,7 @@ def apart(kernel: Kernel) -> Iterator[None]:
 
 
 class Observation:
-    """Between `start` and `stop` every launch goes into `records`, by kernel in the order of first launches."""
+    """Collects launches between `start` and `stop` in `records`, by kernel in the order of first launches."""
 
     def __init__(self) -> None:
         self.records: dict[Kernel, KernelRecord] = {}

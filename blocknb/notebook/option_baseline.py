@@ -1,4 +1,4 @@
-"""`--baseline EXPR`: what the kernel is measured against, in the same run and in turns with it."""
+"""`--baseline EXPR`: an expression that is measured in turns with the kernel, in the same run."""
 
 from __future__ import annotations
 

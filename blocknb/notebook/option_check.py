@@ -1,4 +1,4 @@
-"""`--check EXPR`: whether the result of the cell was right, which its card and the kernel's history say from then on."""
+"""`--check EXPR`: whether the result of the cell was right, which its card and the kernel's history then show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def prepare(words: Any, shell: Any) -> Expression | None:
 
 
 def after(expression: Expression | None, record: Any, shell: Any, found: Found) -> None:
-    """An array or a tensor is right when all its elements are true, anything else when it is true itself."""
+    """Checks the result: an array or a tensor is right if all its elements are true, any other value if it is true itself."""
     if expression is None:
         return
     value = expression()

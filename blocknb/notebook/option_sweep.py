@@ -1,9 +1,9 @@
-"""`--sweep NAME=VALUES`: the kernel measured over a tile size, or the launch over a problem size.
+"""`--sweep NAME=VALUES`: measures the kernel over a tile size, or the launch over a problem size.
 
-NAME is a constant of the kernel or an option (num_warps): then the cell's last launch is repeated with other values. Or it is a variable of
-the `--launch` expression: then that is evaluated anew for each value, with the variable set to it. Nothing of the user's changes:
-launches go to copies of what they write, and the variable is put back. VALUES are `64,128,256`, `2**10..2**24` (each twice the
-one before), `0..100..10` (with a step), or an expression that gives them.
+If NAME is a constant of the kernel or an option (num_warps), the cell's last launch is repeated with other values. If it is a variable of
+the `--launch` expression, that expression is evaluated for each value of the variable. The user's data does not change: launches write to
+copies, and the variable gets its old value back. VALUES are `64,128,256`, `2**10..2**24` (powers of two), `0..100..10` (with a step), or
+an expression that returns them.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def _fact(made: Any) -> str:
 
 
 def over_launch(record: Any, launch: Expression) -> Callable[[Any], list[Any]]:
-    """The launches of the record's kernel that an expression makes; the variable is set already."""
+    """The kernel's launches that an expression makes; the variable has its value already."""
     from blocknb.profile.replay import captured_by
 
     return lambda value: [replay for replay in captured_by(launch) if replay.kernel is record.kernel]
 
 
 def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
-    """The last launch of a record with another constant or option. Raises UsageError where that is impossible."""
+    """The last launch of a record with another constant or option. Raises UsageError if that is impossible."""
     from blocknb.notebook.knobs import why_not
     from blocknb.profile.replay import captured_by
 
@@ -157,8 +157,8 @@ def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
 
 
 def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progress) -> None:
-    """Compiles the last launch of a record with each value of a constant or option, at the same time. What goes wrong is said when the
-    value's turn has come."""
+    """Compiles the last launch of a record with all values of a constant or option in parallel. Errors are reported when a value is
+    measured."""
     from blocknb.runtime import parallel_compile
 
     made, kernel = record.latest, record.kernel

@@ -1,4 +1,4 @@
-"""`--without PASS`: what a pass buys: the kernel compiled without it, measured in turns with the kernel as it is."""
+"""`--without PASS`: measures the kernel compiled without a pass, in turns with the kernel as it is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an option of `%%blockkernel` is, and which there are beside the magic's own: each has a module that ends with an `OPTION`.
+"""Defines options of `%%blockkernel` and lists those with a module of their own; such a module ends with an `OPTION`.
 
-An option is asked twice. Before the cell runs, `prepare` turns its text into a value, and a wrong one is a UsageError that stops the
-cell. After the cell, `after` sees every kernel that was launched, and what it finds out goes onto that kernel's card: facts, parts of
-the document, and a verdict for the history. Modules of options load nothing heavy before they are used.
+An option has two steps. Before the cell runs, `prepare` parses its text; a wrong text raises UsageError, which stops the cell. After the
+cell, `after` gets every launched kernel and adds its findings to that kernel's card: facts, parts of the document, and a verdict for the
+history. Modules of options import nothing heavy until they are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import argument
 if TYPE_CHECKING:
     from blocknb.notebook.observe import KernelRecord
 
-#: The modules of options, in the order of the help.
+#: The modules of options, in the order of the help text.
 MODULES = (
     "blocknb.notebook.option_check",
     "blocknb.notebook.option_baseline",
@@ -29,9 +29,12 @@ MODULES = (
 
 @dataclass
 class Found:
-    """What options found out about one kernel. `facts` are lines for the card's head, `parts` go into its document, `ok` says whether
-    the result was right. `baselines` and `variants` are measured together with the kernel, by label. `launch` is the cell's launch
-    expression and `expressions` are its baselines, for options that evaluate them anew."""
+    """The findings of options about one kernel.
+
+    `facts` are lines for the card's head, `parts` go into its document, and `ok` is whether the result was right. `baselines` and
+    `variants` are measured together with the kernel, by label. `launch` is the cell's launch expression, and `expressions` are its
+    baselines.
+    """
 
     launch: str = ""
     expressions: Sequence[Any] = ()
@@ -49,8 +52,11 @@ def _as_given(value: Any, shell: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """`settings` are argparse's. `complete(word)` lists what the option's value may become; None: an expression, which the shell's
-    own completion knows. `after(value, record, shell, found)` adds to `found`; what it raises is the cell's error."""
+    """One option. `settings` are arguments for argparse; `complete(word)` lists completions of the value.
+
+    `complete` is None for an expression, which the shell completes itself. `after(value, record, shell, found)` adds to `found`; an
+    exception becomes the cell's error.
+    """
 
     name: str
     settings: Mapping[str, Any]
@@ -65,7 +71,7 @@ class Option:
 
 @cache
 def options() -> tuple[Option, ...]:
-    """Every option that has a module."""
+    """All options that have a module."""
     return tuple(importlib.import_module(name).OPTION for name in MODULES)
 
 
@@ -77,7 +83,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def finish(values: Mapping[str, Any], record: KernelRecord, shell: Any, launch: str = "") -> Found:
-    """What the options of a cell find out about one of its kernels; `values` are those of `prepare`, by key."""
+    """Runs the options of a cell for one of its kernels; `values` are the results of `prepare`, by key."""
     from blocknb.notebook import compared
 
     found = Found(launch, values.get("baseline") or ())
@@ -92,6 +98,6 @@ def finish(values: Mapping[str, Any], record: KernelRecord, shell: Any, launch: 
 
 
 def unquoted(words: str | Sequence[str]) -> str:
-    """An expression as it was meant: its words with blanks between them, without quotes around the whole."""
+    """An expression as the user wrote it: the words joined by blanks, without quotes around the whole."""
     text = words if isinstance(words, str) else " ".join(words)
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

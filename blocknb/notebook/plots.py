@@ -1,7 +1,7 @@
-"""Pictures of sweeps and rooflines, drawn by matplotlib from the same parts of a document that the page draws.
+"""Plots of sweeps and rooflines with matplotlib, from the same parts of a document that the page draws.
 
-Each function takes a part and returns a Figure of its own, never one of pyplot's: nothing is shown twice, and a callback may draw.
-Series differ by marker and dash as well as by colour.
+Each function takes a part and returns a Figure that pyplot does not know, so nothing is shown twice and a callback may draw. Series
+differ by marker and dash as well as by colour.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from blocknb.profile.timeline_spans import Timeline
 
-# Of slots of a ring, of what is no copy and no product, and of waits: as labextension/src/core/views/timeline.ts paints them.
+# Colours of stages of a circular buffer, of other work, and of waits, as in labextension/src/core/views/timeline.ts.
 SLOTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D6C81A", "#8A6BBF", "#A6761D")
 WORK, WAIT = {"arithmetic": "#8A8A8A", "store": "#D55E00"}, "#BBBBBB"
 SIZE, DPI = (6.4, 3.8), 80
 MARKERS, DASHES = "os^DvPX*", ("-", "--", "-.", ":")
-# Okabe and Ito's palette, which people who confuse colours tell apart.
+# The palette of Okabe and Ito, which colour-blind people can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 KINDS = {"kernel": "o", "version": "^", "baseline": "s"}
 
 
 def images(parts: Mapping[str, Any]) -> dict[str, str]:
-    """The picture for an output that has such a part, as a MIME bundle; empty without one, and where matplotlib is not there."""
+    """The picture of an output with such a part, as a MIME bundle; empty without such a part or without matplotlib."""
     for name, draw in (("sweep", sweep), ("roofline", roofline)):
         part = parts.get(name)
         if part and (part.get("values") or part.get("points")):
@@ -52,7 +52,7 @@ def _figure() -> tuple[Figure, Any]:
 
 
 def sweep(part: Mapping[str, Any]) -> Figure:
-    """Lines over the axis, with bands from the lower to the upper quarter."""
+    """A line plot over the axis, with bands from the lower to the upper quartile."""
     figure, axes = _figure()
     values = part["values"]
     plain = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
@@ -76,7 +76,7 @@ def sweep(part: Mapping[str, Any]) -> Figure:
 
 
 def roofline(part: Mapping[str, Any]) -> Figure:
-    """Roofs and points, both axes logarithmic: flops for each byte against TFLOP/s."""
+    """Roofs and points with logarithmic axes: flops per byte against TFLOP/s."""
     figure, axes = _figure()
     points = [p for p in part["points"] if p.get("flops") and p.get("bytes")]
     intensities = [p["flops"] / p["bytes"] for p in points]
@@ -115,16 +115,20 @@ def roofline(part: Mapping[str, Any]) -> Figure:
 
 
 def roofs(part: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The slanted roofs (GB/s) and the flat ones (TFLOP/s). Shared memory, of whose traffic nothing is known, is none, and memory
-    is drawn once, for a copy."""
+    """The slanted roofs (GB/s) and the flat ones (TFLOP/s).
+
+    Shared memory is left out, because its traffic is unknown; memory is drawn once, for a copy.
+    """
     in_table = ("shared memory", "memory reads", "memory writes")
     slanted = [c for c in part["ceilings"] if c["unit"] == "GB/s" and c["name"] not in in_table]
     return slanted, [c for c in part["ceilings"] if c["unit"] == "TFLOP/s"]
 
 
 def timelines(drawn: Mapping[str, Timeline]) -> Figure:
-    """Timelines by title, above each other and to one scale. A copy is pale while it is under way, and paler while it waits in its slot;
-    a product has the colour of the slot that it reads."""
+    """Timelines by title, one below the other, on one scale.
+
+    A copy is pale while it is in flight, and paler while its stage waits to be read. A product has the colour of the stage that it reads.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 

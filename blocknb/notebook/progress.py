@@ -1,6 +1,6 @@
-"""Progress of long work: a bar in a notebook, one line of text elsewhere, drawn ten times a second at most.
+"""Shows the progress of long work: a bar in a notebook, one line of text elsewhere, updated at most ten times per second.
 
-`of_compiles` is what compiles of many configurations and autotuners show: a bar, in a notebook only, and only when it takes a while.
+`of_compiles` is the bar for compiling many configurations and for autotuning. It appears in notebooks only, and after a delay.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Progress:
 
             self.bar = ipywidgets.FloatProgress(min=0, max=max(1, self.total), description=self.label)
             self.bar.style.description_width = "initial"
-            self.bar.layout.width, self.bar.layout.max_width = "95%", "50em"  # else a long text leaves the bar no room
+            self.bar.layout.width, self.bar.layout.max_width = "95%", "50em"  # otherwise a long text leaves no room
             self.shown = display(self.bar, display_id=True)
         elif self.stream is None:
             self.stream = sys.stderr
 
     def step(self, what: str) -> None:
-        """The next step begins; the ones before are done."""
+        """Starts the next step; the ones before are done."""
         self.done += 1
         self.say(what)
 
     def say(self, what: str) -> None:
-        """Says what is done now, which is no step."""
+        """Shows a text without starting a step."""
         now = time.monotonic()
         if now - self.drawn < INTERVAL:
             return
@@ -64,7 +64,7 @@ class Progress:
 
     def __exit__(self, *error: Any) -> None:
         if self.bar is not None:
-            # A saved notebook would keep a bar that is no more, and a page without a kernel would miss its model.
+            # A saved notebook would keep a bar that no longer exists, and a page without a kernel would lack its model.
             self.shown.update({"text/plain": ""}, raw=True)
             self.bar.close()
         elif self.line is not None:
@@ -73,7 +73,7 @@ class Progress:
 
 @contextlib.contextmanager
 def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
-    """What `runtime.parallel_compile.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
+    """The notebook's implementation of `runtime.parallel_compile.shows`. A page accepts bars only from the thread that runs cells."""
     if threading.current_thread() is not threading.main_thread() or not _in_notebook():
         yield lambda what: None
         return
@@ -82,7 +82,7 @@ def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
 
 
 def _in_notebook() -> bool:
-    """Whether a page listens that can show widgets."""
+    """Whether the output goes to a page that can show widgets."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is None:

@@ -1,4 +1,4 @@
-"""Bringing blocknb into an IPython shell: its magics, their completion, cards for kernels, the look of errors, and the page."""
+"""Registers blocknb with an IPython shell: magics, completion, cards for kernels, the format of errors, and the page."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SHOWN_TRIALS = 100
 
 
 def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """What IPython shows for a kernel: its newest card, or how to launch it."""
+    """Renders a kernel for IPython: its newest card, or an example launch."""
     from blocknb.notebook.live import bundle_of
 
     return bundle_of(kernel)
 
 
 def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """The same for an autotuner or heuristics: the card of the kernel inside."""
+    """Renders an autotuner or heuristics for IPython: the card of the kernel inside."""
     return show_kernel(wrapper.kernel)
 
 
 def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """What an autotuner tried, as a table."""
+    """Renders the trials of an autotuner as a table."""
     rows = tuning.rows()
     if (more := len(rows) - 1 - SHOWN_TRIALS) > 0:
         rest = f"and {more} more; print(...) shows all"
@@ -36,7 +36,7 @@ def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[s
 
 
 def register(shell: Any) -> None:
-    """Gives a shell the magic, its completion, the look of errors, and cards for kernels; a second time changes nothing."""
+    """Registers magics, completion, error format and cards with a shell; a second call changes nothing."""
     if "blockkernel" in shell.magics_manager.magics["cell"]:
         return
     magics = BlockMagics(shell)

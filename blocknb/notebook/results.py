@@ -1,8 +1,8 @@
-"""What a notebook tells `make demo`: one line a result, seen by the reader and readable by a program.
+"""Reports from a notebook to `make demo`: one line per result, readable for people and for programs.
 
-A notebook that checks something calls `report("softmax against NumPy", ok=error < 1e-6, detail="largest error 3e-8")`. The
-reader sees a line of text; the same output carries the record under its own MIME type, where scripts/demo.py finds it in
-the executed file. Outside IPython the line is printed.
+A notebook that checks something calls `report("softmax against NumPy", ok=error < 1e-6, detail="largest error 3e-8")`. The reader sees a
+line of text. The same output carries the record under its own MIME type, where scripts/demo.py finds it in the executed file. Outside
+IPython the line is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RESULT_MIME = "application/vnd.blocknb.result+json"
 
 
 def report(what: str, ok: object, detail: str = "") -> None:
-    """Shows one result. `ok` is taken by its truth (a NumPy bool will do); `detail` holds the numbers, with their units."""
+    """Shows one result. `ok` is converted to bool (a NumPy bool is allowed); `detail` holds the numbers with their units."""
     passed = bool(ok)
     line = f"{'ok' if passed else 'FAILED'}: {what}" + (f" ({detail})" if detail else "")
     if "IPython" in sys.modules:

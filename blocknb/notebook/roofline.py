@@ -1,10 +1,10 @@
-"""The roofline: how far kernels are from what their device can do, with ceilings measured on it and work counted from the IR.
+"""The roofline model (Williams, Waterman, Patterson 2009): how close kernels come to the limits of their device.
 
-A point is a launch: its operations over its unique bytes (see `profile.work`) against its rate, timed with cold caches on copies of
-what it writes, in turns with the baselines and with the earlier versions of the kernel, which stand as a trajectory. The nearest roof
-of a point is the least of memory (at the point's mix of reads and writes) times intensity and the arithmetic that the kernel uses.
-Everything is labelled as what it is; hardware counters are shown only where a tool for them is found, and otherwise it is said that
-none was.
+Ceilings are measured on the device, and work is counted from the IR. A point is a launch: its operations per unique byte (see
+`profile.work`) and its rate. Launches are timed with cold caches on copies of what they write, in turns with the baselines and with
+earlier versions of the kernel, which form a trajectory. The roof of a point is the lower of two limits: memory bandwidth (for the point's
+mix of reads and writes) times intensity, and the arithmetic that the kernel uses. Hardware counters are shown only if a tool for them is
+found, and otherwise the card states that there is none.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 
 SECONDS, ROUNDS = 1.0, 30
-MOST_VERSIONS = 8  # beside a kernel
-ERROR = 1.05  # above its roof by less is error of measurement
+MOST_VERSIONS = 8  # earlier versions drawn with a kernel
+ERROR = 1.05  # a point above its roof by a smaller factor is within the error of measurement
 COUNTERS = "hardware counters: {}"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One launch. `flops`, `bytes` (unique) and `issued_bytes` are None where they cannot be counted; times in milliseconds;
-    `roof` names the nearest ceiling and `percent` says how near."""
+    """One launch. `flops`, `bytes` (unique) and `issued_bytes` are None if they cannot be counted; times are in milliseconds.
+
+    `roof` names the nearest ceiling, and `percent` is the share of it that the launch reaches.
+    """
 
     label: str
     kind: str
@@ -64,7 +66,7 @@ class Point:
 
 @dataclass
 class Roofline:
-    """Ceilings and points of one device. Shows itself; `part` is its form in a document, `plot()` a matplotlib Figure."""
+    """The ceilings and points of one device. It displays itself; `part` is its form in a document, `plot()` a matplotlib Figure."""
 
     limits: Ceilings
     points: list[Point] = field(default_factory=list)
@@ -119,7 +121,7 @@ def _row(point: Point) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One launch that is to become a point: how to repeat it, or its time in the cell where it cannot be repeated."""
+    """One launch that becomes a point: how to repeat it, or its time in the cell if it cannot be repeated."""
 
     label: str
     compiled: Compiled
@@ -132,7 +134,7 @@ class Subject:
 
 
 def _add_point(found: Roofline, one: Subject, time: Any) -> None:
-    """Adds a subject with its time, if there is one, and notes what is to be doubted of it."""
+    """Adds a subject if it has a time, and notes the doubts about it."""
     if one.replay is None:
         found.notes.append(f"{one.label} cannot be launched again; its time was measured in its cell, with warm caches")
     if time is not None:
@@ -148,12 +150,12 @@ def roofline(
     limits: Ceilings | None = None,
     clock: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Roofline:
-    """The roofline of launches, on the device of the first.
+    """The roofline of launches, on the device of the first one.
 
-    A subject is a kernel, as the last `%%blockkernel` cell launched it, or a function without arguments that launches kernels. They
-    are repeated on copies of what they write. `baselines` do the same work as the first subject and are called as they are;
-    `versions` are launches of earlier versions of it. `limits` are measured (or read from the cache) unless given.
-    Raises LaunchError for a kernel that no such cell launched.
+    A subject is a kernel, as the last `%%blockkernel` cell launched it, or a function without arguments that launches kernels. Launches
+    are repeated on copies of what they write. `baselines` do the same work as the first subject and are called directly; `versions` are
+    launches of its earlier versions. `limits` are measured or read from the cache by default. Raises LaunchError for a kernel that no
+    such cell launched.
     """
     all_found = [one for subject in subjects for one in _subjects(subject)]
     if not all_found:
@@ -195,7 +197,7 @@ def _subjects(subject: Any) -> list[Subject]:
 def point(
     label: str, kind: str, work: Work, time: Timing, compiled: Any, limits: Ceilings, version: str | None = None
 ) -> Point:
-    """A point with its nearest roof."""
+    """Makes a point with its nearest roof."""
     roof, percent = nearest(work, time.median, compiled, limits)
     about = "" if work.exact else f"extrapolated from {work.programs} programs"
     return Point(
@@ -228,7 +230,7 @@ def nearest(work: Work, milliseconds: float, compiled: Any, limits: Ceilings) ->
 
 
 def arithmetic(compiled: Any) -> str:
-    """The ceiling that the kernel's arithmetic belongs to: tensor cores where a pass chose them, by the type of the factors."""
+    """The arithmetic ceiling for a kernel: tensor cores if a pass selected them, by the type of the operands."""
     if compiled.target.is_gpu:
         for stage in reversed(compiled.trace.stages):
             for op in stage.after.ops():
@@ -240,7 +242,7 @@ def arithmetic(compiled: Any) -> str:
 
 
 def _record(kernel: Any) -> KernelRecord:
-    while not isinstance(kernel, Kernel):  # an autotuner, heuristics
+    while not isinstance(kernel, Kernel):  # unwraps autotuners and heuristics
         kernel = vars(kernel)["fn"]
     found = record_of(kernel)
     if found is None or found.latest is None or not found.latest.launches:
@@ -252,7 +254,7 @@ def _record(kernel: Any) -> KernelRecord:
 
 
 def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
-    """The last launch on copies; None where the arrays or the grid are gone."""
+    """The last launch on copies; None if the arrays or the grid no longer exist."""
     from blocknb.notebook.knobs import why_not
 
     if why_not(made) or made.snapshot is None or made.snapshot.grid is None:
@@ -277,7 +279,7 @@ def _doubts(label: str, work: Work) -> list[str]:
 
 
 def _above(points: Sequence[Point]) -> list[str]:
-    """What to know of points above their roof: no memory is that quick."""
+    """Notes on points above their roof, which memory cannot explain."""
     high = [p.label for p in points if p.percent is not None and p.percent > 100 * ERROR]
     if not high:
         return []
@@ -288,7 +290,7 @@ def _above(points: Sequence[Point]) -> list[str]:
 
 
 def counters(gpu: bool) -> str:
-    """What there is to say of hardware counters here."""
+    """The note on hardware counters on this machine."""
     if not gpu:
         return COUNTERS.format("not available on a CPU")
     return COUNTERS.format(

@@ -1,8 +1,8 @@
-"""A Trace taken apart into Sections: the source with its notes, each stage's IR, LLVM, PTX, machine code.
+"""Splits a Trace into Sections: the source with its notes, each stage's IR, LLVM, PTX and machine code.
 
-A Section is plain text with, for each line, the source line it came from; the HTML card, the text card and the document all
-render the same Sections. A stage's section marks with `+` the lines that the stage before did not have: names of values follow
-op ids, which survive a rebuild, so equal text means that nothing happened to the op.
+A Section is plain text with the source line of each of its lines. The HTML card, the text card and the document all render the same
+Sections. The section of a stage marks with `+` the lines that the stage before did not have. Names of values follow op ids, which survive
+a rebuild, so equal text means that the op did not change.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from blocknb.trace import Note, Stage, Trace
 
 @dataclass(frozen=True, slots=True)
 class ListingLine:
-    """One line of a listing. `line` is the source line it belongs to; `new` says that the stage before did not have it; `note`
-    is the kind of note ("info", "missed", "warning") that the line is, "" for code; `op` the op's id in an IR listing."""
+    """One line of a listing, with the source `line` that it belongs to; `new` means that the stage before did not have it.
+
+    `note` is the kind of a note ("info", "missed", "warning"), "" for code; `op` is the op's id in an IR listing.
+    """
 
     text: str
     line: int | None = None
@@ -32,9 +34,12 @@ class ListingLine:
 
 @dataclass(frozen=True)
 class Section:
-    """One fold of the card. `key` is what `--show` calls it, `call` the expression that gives all of it, `about` one sentence,
-    `detail` figures; `group` is the heading that it stands under, `language` what its text is written in; `same` says that
-    the text is that of the section before, `later` that it is not there yet, because making it takes long."""
+    """One fold of the card.
+
+    `key` is its name for `--show`, `call` the expression that returns all of it, `about` one sentence, and `detail` figures. `group` is
+    its heading, and `language` the language of its text. `same` means that the text equals that of the section before. `later` means that
+    the text is postponed, because making it is slow.
+    """
 
     key: str
     title: str
@@ -52,14 +57,14 @@ class Section:
         return "\n".join(line.text for line in self.lines)
 
 
-#: What `--show` takes beside the names of stages.
+#: The values of `--show` besides the names of stages.
 KEYS = ("source", "times", "timeline", "llvm", "ptx", "sass", "assembly")
 _SIGN = {"info": "•", "missed": "○", "warning": "▲"}
 _ID_COMMENT = re.compile(r"\s+// \d+( was [\d,]+)?( \(.*\))?$")
 
 
 def line_of(loc: Loc | None, file: str) -> int | None:
-    """The line of a place in the kernel's own file: for inlined code of another file, the line of its call."""
+    """The line of a location in the kernel's own file; for inlined code of another file, the line of its call."""
     while loc is not None and loc.file != file and loc.caller is not None:
         loc = loc.caller
     return loc.line if loc is not None and loc.file == file else None
@@ -69,7 +74,7 @@ def line_of(loc: Loc | None, file: str) -> int | None:
 
 
 def source_section(traces: Iterable[Trace], expression: str, group: str) -> Section:
-    """The kernel's text; under each line what the compiler decided there, for every target that the card looks at."""
+    """The kernel's text; below each line, the compiler's notes on it, for every target of the card."""
     traces = list(traces)
     first = traces[0]
     notes = _notes_by_line(traces)
@@ -88,7 +93,7 @@ def source_section(traces: Iterable[Trace], expression: str, group: str) -> Sect
 
 
 def _notes_by_line(traces: list[Trace]) -> dict[int | None, list[tuple[str, str]]]:
-    """Source line -> (text, kind) of its notes, in order; a note that several ops or targets share stands once."""
+    """Maps each source line to the (text, kind) of its notes, in order. A note that several ops or targets share appears once."""
     found: dict[int | None, dict[tuple[str, str], int]] = {}
     for trace in traces:
         seen: dict[tuple[int | None, tuple[str, str]], int] = {}
@@ -114,7 +119,7 @@ def _unplaced(notes: dict[int | None, list[tuple[str, str]]], first: int, last: 
 
 
 def stage_sections(trace: Trace, expression: str, group: str) -> list[Section]:
-    """One section a stage: the IR after it."""
+    """One section per stage: the IR after it."""
     found, before = [], None
     for stage in trace.stages:
         lines = print_lines(stage.after)
@@ -158,8 +163,10 @@ def _note_line(note: Note, trace: Trace) -> ListingLine:
 
 
 def code_sections(trace: Trace, expression: str, group: str, whole: bool = True) -> list[Section]:
-    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's. Unless `whole`, machine code that nobody has read yet comes
-    later: to disassemble takes longer than to compile, and for a listing LLVM runs once more."""
+    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's.
+
+    Unless `whole`, machine code that was not requested yet is postponed, since disassembly takes longer than compilation.
+    """
     found = []
     if trace.llvm:
         lines = tuple(ListingLine(text) for text in trace.llvm.rstrip("\n").split("\n"))
@@ -208,7 +215,7 @@ def _sass(trace: Trace, expression: str, group: str, later: bool) -> Section:
 
 
 def _listing(lines: Iterable, trace: Trace) -> tuple[ListingLine, ...]:
-    """Lines of machine code with the line of the kernel's own file: of the code, or of the call it was inlined at."""
+    """Lines of machine code with their lines in the kernel's own file; inlined code has the line of its call."""
     found = []
     for line in lines:
         places = [(line.file, line.line), *line.callers]
@@ -225,7 +232,7 @@ def _code(
 
 
 def times_section(traces: Iterable[tuple[str, Trace]], expression: str, group: str) -> Section:
-    """Every compile time in milliseconds, one column a target."""
+    """All compile times in milliseconds, one column per target."""
     traces = list(traces)
     names = list(dict.fromkeys(name for _, trace in traces for name in trace.milliseconds))
     width = max(map(len, ["stage", *names]))

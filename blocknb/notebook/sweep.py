@@ -1,8 +1,8 @@
 """A sweep: the time of a kernel over a tile size or a problem size, against baselines, with spread.
 
-Each value of the axis gives launches (`replays`), which are repeated on copies of what they write, in turns with the baselines, cold.
-The work counted from the IR turns times into TFLOP/s (kernels with dots) or GB/s; where it cannot be counted, times it is. An
-interrupt ends the sweep, and the values that were measured stay.
+Each value of the axis gives launches (`replays`), which are repeated on copies of what they write, in turns with the baselines and with
+cold caches. The work counted from the IR converts times to TFLOP/s (kernels with dots) or GB/s; without a count, the sweep shows times.
+An interrupt ends the sweep and keeps the values that were measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blocknb.profile.replay import Replay
 from blocknb.profile.timing import Timing, interleaved
 from blocknb.profile.work import Work
 
-SECONDS = 0.3  # for measuring one value, all candidates together
+SECONDS = 0.3  # to measure one value, all candidates together
 ROUNDS = 20
 
 Clock = Callable[[Callable[[], Any]], float]
@@ -30,7 +30,7 @@ Baselines = Callable[[Any], Mapping[str, Callable[[], Any]]]
 
 @dataclass
 class Series:
-    """One line of a sweep: a median, low and high for each value, None where there is none."""
+    """One line of a sweep: median, low and high for each value, None if there is none."""
 
     label: str
     kind: str
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass
 class Sweep:
-    """What was measured. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s or ms; `notes` say what was left out."""
+    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s or ms; `notes` name the values left out."""
 
     kernel: str
     axis: str
@@ -114,8 +114,10 @@ def run(
     setting: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ahead: Callable[[Sequence[Any], Progress], None] = lambda values, progress: None,
 ) -> Sweep:
-    """Measures each value, inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note. `ahead`
-    may compile for all values before the first one is measured."""
+    """Measures each value inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note.
+
+    `ahead` may compile for all values before the first measurement.
+    """
     values = list(values)
     found = Sweep(kernel, axis)
     rows: list[tuple[Any, dict[str, Timing], Work | None]] = []
@@ -138,13 +140,13 @@ def run(
 def _one(
     found: Sweep, kernel: str, value: Any, replays: Replays, baselines: Baselines, clock: Clock | None
 ) -> tuple[dict[str, Timing], Work | None] | None:
-    """The times of one value and the work of its launches; None when it was left out."""
+    """The times of one value and the work of its launches; None if the value was left out."""
     try:
         launches = list(replays(value))
         if not launches:
             raise LaunchError("the expression launched no kernel")
         candidates = {kernel: _all(launches), **baselines(value)}
-        launches[0]()  # compiles and loads; what the target has no room for shows here
+        launches[0]()  # compiles and loads, and fails here if the target lacks resources
     except KernelError as error:
         found.notes.append(f"{found.axis} = {value}: {numbers.complaint(error)}")
         return None
@@ -167,7 +169,7 @@ def _all(launches: Sequence[Replay]) -> Callable[[], None]:
 
 
 def total(works: Sequence[Work]) -> Work | None:
-    """The work of several launches together, bytes by launch."""
+    """The total work of several launches; bytes are added per launch."""
     if any(w.flops is None or w.unique_bytes is None for w in works):
         return None
     adding: Callable[[str], int] = lambda name: sum(getattr(w, name) or 0 for w in works)  # noqa: E731
@@ -186,7 +188,7 @@ def total(works: Sequence[Work]) -> Work | None:
 
 
 def _fill(found: Sweep, kernel: str, rows: list[tuple[Any, dict[str, Timing], Work | None]]) -> None:
-    """Turns times into series in the unit that all values have."""
+    """Converts times to series in a unit that all values support."""
     works = [work for _, _, work in rows]
     if works and all(w is not None and w.dot_flops for w in works):
         found.unit = "TFLOP/s"

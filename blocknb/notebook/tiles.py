@@ -1,9 +1,9 @@
 """The tiles part of the document: which program, warp and lane touches which element, for every access of the GPU's code.
 
-A layout is a handful of basis vectors, which the page evaluates; an address tile is a start and a step for each axis, or a table
-an axis, or a list; a mask is a box, or a table, or a list. So a program costs some hundred bytes, a few programs are saved, and a
-live kernel is asked for the others (`TileView.programs`). Everything follows from scalars, the grid, and the shapes and strides
-of the arrays; no array is looked at.
+A layout is a few basis vectors, which the page evaluates. The addresses of a tile are a start and a step per axis, or a table per axis,
+or a list; a mask is a box, a table or a list. So a program costs some hundred bytes. The document holds a few programs, and a page can
+request others from a running kernel (`TileView.programs`). Everything follows from scalars, the grid, and the shapes and strides of the
+arrays; no array is read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from blocknb.profile import tiles
 from blocknb.profile.addresses import Addresses, TracedAccess, bulk_parts, is_access, is_bulk, program_at
 from blocknb.trace import Trace
 
-SAVED = 3  # programs from the first on; the last one is saved as well
-LIST = 4096  # elements of a tile whose addresses follow no rule, to be saved
+SAVED = 3  # the first programs; the last one is saved as well
+LIST = 4096  # addresses of a saved tile without a regular pattern
 MAPPED = 1024  # programs on the map
 BUDGET = 16_000  # characters of the packed part
 
@@ -42,7 +42,7 @@ TOO_MANY = "The kernel has too many accesses for the Tiles view."
 
 
 class TileView:
-    """The accesses of one trace for the GPU, launched as `made` was."""
+    """The accesses of one GPU trace, launched as `made` was."""
 
     def __init__(self, trace: Trace, made: Specialisation):
         self.trace, self.made = trace, made
@@ -58,16 +58,16 @@ class TileView:
 
     @property
     def width(self) -> int | None:
-        """The width of groups of columns in which programs begin (see the pass of that name); None: in the order of the grid."""
+        """The group width of the program swizzle (see that pass); None if programs run in the order of the grid."""
         alone = not self.func.attrs.get("persistent")
         return None if alone and self.made.grid[0] > program_order.MOST_ALONG_X else self.func.attrs.get("order")
 
     def place(self, number: int) -> tuple[int, int, int]:
-        """The ids under which to ask for the program that is launched as that number. Persistent code finds the place for itself."""
+        """The program ids of the program that is launched with that number. Persistent code computes the swizzle itself."""
         return program_at(number, self.made.grid, None if self.func.attrs.get("persistent") else self.width)
 
     def part(self) -> dict[str, Any]:
-        """What is saved: ops, layouts, arrays, a few programs, the map of all."""
+        """The saved part: ops, layouts, arrays, a few programs, and the map of all programs."""
         last = self.programs_launched - 1
         saved = sorted({*range(min(SAVED, last + 1)), last})
         programs = {str(number): self.program(number, most=LIST) for number in saved}
@@ -84,21 +84,23 @@ class TileView:
 
     @cached_property
     def arrays(self) -> dict[str, dict[str, Any]]:
-        """Shape and strides in elements of what was passed, by parameter name."""
+        """The shape, and the strides in elements, of each array argument, by parameter name."""
         given = ((n, a) for n, a in self.made.arguments.items() if a["kind"] == "array")
         return {n: {"shape": list(a["shape"]), "strides": list(a.get("strides", ()))} for n, a in given}
 
     @cached_property
     def listed(self) -> list[Op]:
-        """Loads, stores, atomics, dots and what moves tiles through shared memory, in program order; but copies of the copy engine
-        first, which stand in the producer's part."""
+        """Loads, stores, atomics, dots and accesses to shared memory, in program order.
+
+        TMA copies come first, since they belong to the producer warp.
+        """
         moves = ("dot", "local_store", "local_load")
         found = [op for op in self.func.ops() if is_access(op) or is_bulk(op) or op.name in moves]
         return sorted(found, key=lambda op: op.name != "copy_bulk")
 
     @cached_property
     def buffers(self) -> dict[Value, str]:
-        """Names of buffers and their slots: their own, else that of the array that the copy engine fills them from."""
+        """Names of buffers and their stages: their own, otherwise that of the array that TMA copies into them."""
         slots = {op.result: op.args[0] for op in self.func.ops() if op.name == "slot"}
         found: dict[Value, str] = {}
         for op in self.func.ops():
@@ -111,7 +113,7 @@ class TileView:
     def title(self, value: Value) -> str:
         return _short(value) or self.buffers.get(value, "")
 
-    # -- one op, whichever program
+    # -- one op, independent of the program
 
     def op(self, op: Op) -> dict[str, Any]:
         head = {"op": op.id, "line": line_of(op.loc, self.trace.file) or 0, "name": op.name}
@@ -164,7 +166,7 @@ class TileView:
         }
 
     def _bulk(self, op: Op) -> dict[str, Any]:
-        """A box that the copy engine moves: `tile` is what one instruction does of the buffer's shape."""
+        """A box that TMA copies: `tile` is the part of the buffer's shape that one instruction copies."""
         parts = bulk_parts(op)
         buffer, kind = parts.buffer.type, parts.map.type
         root = self.facts.root(self.addresses.maps[parts.map].args[0])
@@ -183,7 +185,7 @@ class TileView:
         }
 
     def _tile(self, op: Op) -> tuple[tuple[int, ...], int]:
-        """The shape of what an op moves of an array, and the bytes of an element."""
+        """The shape of an op's tile of an array, and the bytes per element."""
         if is_bulk(op):
             buffer = bulk_parts(op).buffer.type
             return buffer.shape, buffer.dtype.bytes
@@ -214,8 +216,10 @@ class TileView:
     # -- one program
 
     def program(self, number: int, trip: int = 0, most: int | None = None) -> dict[str, Any]:
-        """The accesses of a program by op id; `most` elements of a tile are listed one by one. Raises KeyError for a program that the
-        grid does not have."""
+        """The accesses of a program by op id; up to `most` elements of a tile are listed one by one.
+
+        Raises KeyError for a program that the grid does not have.
+        """
         if not 0 <= number < self.programs_launched:
             raise KeyError(f"program {number} of {self.programs_launched}")
         found = self.addresses.of(self.place(number), max(0, trip))
@@ -240,7 +244,7 @@ class TileView:
     # -- all programs
 
     def map(self, first: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Where each program, in launch order, begins in the array that the kernel writes; None when no store's place is known."""
+        """The start of each program, in launch order, in the array that the kernel writes; None if no store's address is known."""
         wanted = [
             op
             for kind in (("store", "store_bulk"), ATOMICS, ("load", "copy_async", "copy_bulk"))
@@ -264,7 +268,7 @@ class TileView:
         return None
 
     def _reach(self, op: Op, first: Mapping[str, Any], strides: Sequence[int]) -> list[int]:
-        """How far along each axis of its array an op's tile reaches, with the other parts where a tile is moved in parts."""
+        """The extent of an op's tile along each axis of its array, including its other parts if the tile is moved in parts."""
         access = first[str(op.id)]
         extent = _extent(strides, access, self._tile(op)[0])
         for other in self.listed:
@@ -277,7 +281,7 @@ class TileView:
 
 
 def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], TileView | None]:
-    """The document's part for the first trace that is a GPU's, and what answers for more programs; else why there is none."""
+    """The document's part for the first GPU trace, and the TileView that serves more programs; otherwise the reason why there is none."""
     view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
     if trace is None or not len(trace.stages) or trace.stages[-1].after.level != "memory":
         return {"why": NO_GPU}, None
@@ -288,7 +292,7 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
     found = TileView(trace, made)
     part = found.part()
     text = pack(part)
-    for name in ("map", "programs"):  # what a live kernel can give again goes first
+    for name in ("map", "programs"):  # a running kernel can provide these again, so they go first
         if len(text) > BUDGET:
             part[name] = None if name == "map" else {"0": part["programs"]["0"]}
             text = pack(part)
@@ -298,7 +302,7 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
 
 
 def _short(value: Value) -> str:
-    """The name in the source that a value has; "" where it only has a number."""
+    """The source name of a value; "" if it has only a number."""
     name = value.name.split(".")[0]
     return "" if name.isdigit() else name
 
@@ -311,8 +315,8 @@ def _layout(layout: Layout) -> list[list[int]]:
 
 
 def _where(offsets: np.ndarray, size: int, most: int | None) -> dict[str, Any]:
-    """Element offsets of a tile: {"base", "steps"} when they are affine, {"base", "tables"} when they are a sum of one table an axis,
-    {"list"} else."""
+    """The element offsets of a tile: {"base", "steps"} if they are affine, {"base", "tables"} if they are a sum of one table per axis, else
+    {"list"}."""
     elements = offsets // size
     base = int(elements.reshape(-1)[0])
     tables = []
@@ -334,7 +338,7 @@ def _where(offsets: np.ndarray, size: int, most: int | None) -> dict[str, Any]:
 
 
 def _mask(on: np.ndarray) -> dict[str, Any]:
-    """Nothing when all is on, {"box": [[low, high], ...]} of the coordinates that are on, or {"bits": hexadecimal, low bit first}."""
+    """An empty mask if all elements are on, {"box": [[low, high], ...]} of coordinates, or {"bits": hexadecimal, low bit first}."""
     if on.all():
         return {}
     if not on.any():
@@ -356,7 +360,7 @@ def _steps(access: Mapping[str, Any], rank: int) -> list[int]:
 
 
 def _seen_as(array: Mapping[str, Any], access: Mapping[str, Any], shape: Sequence[int]) -> dict[str, list[int]]:
-    """The array as the map draws it: a flat one that the kernel walks in rows has rows."""
+    """The array as the map draws it: a flat array that the kernel accesses in rows is drawn with rows."""
     steps = _steps(access, len(shape))
     rows = max((abs(step) for step in steps), default=0)
     if len(array["shape"]) == 1 and len(shape) == 2 and min(map(abs, steps)) == 1 and 1 < rows < array["shape"][0]:
@@ -365,7 +369,7 @@ def _seen_as(array: Mapping[str, Any], access: Mapping[str, Any], shape: Sequenc
 
 
 def _extent(strides: Sequence[int], access: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
-    """How far a tile reaches along each axis of the array: that of the tile's axis with the same step."""
+    """The extent of a tile along each axis of the array, taken from the tile's axis with the same step."""
     steps = _steps(access, len(shape))
     return [
         next((n for n, step in zip(shape, steps, strict=True) if step == stride and n > 1), 1) for stride in strides
@@ -373,7 +377,7 @@ def _extent(strides: Sequence[int], access: Mapping[str, Any], shape: Sequence[i
 
 
 def _joined(strides: Sequence[int], extent: Sequence[int], ahead: int, reach: Sequence[int]) -> list[int]:
-    """How far a tile reaches with another part of it, which begins so many elements behind its first."""
+    """The extent of a tile joined with another part of it, which begins `ahead` elements after the first."""
     found, left = list(extent), ahead
     for axis in sorted(range(len(strides)), key=lambda axis: -strides[axis]):
         if strides[axis] > 0 and left >= 0:

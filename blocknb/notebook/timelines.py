@@ -1,7 +1,7 @@
-"""The timeline part of the document: what is under way when, for the first CTA of a launch on a GPU (`profile.timeline` tells how).
+"""The timeline part of the document: a schedule of copies, products and waits in the first CTA of a GPU launch (`profile.timeline`).
 
-Spans are rows of numbers, the names that they share stand beside them; the whole is packed as the tiles are. The same picture in
-characters stands on the page without script.
+Spans are rows of numbers that refer to a table of names; the whole is packed like the tiles. Pages without scripts show the same picture
+in characters.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from blocknb.profile.timeline import has_timeline, timeline
 from blocknb.profile.timeline_spans import Timeline
 from blocknb.trace import Trace
 
-MOST_STEPS = 6000  # ops, so that a card does not wait for its picture
+MOST_STEPS = 6000  # ops, so that a card does not wait for its timeline
 MOST_SPANS = 500
-MULTIPROCESSORS = 132  # of an H200, and where nobody knows better
+MULTIPROCESSORS = 132  # of an H200, the default
 KINDS = ("copy", "product", "arithmetic", "store", "wait")
 
 NO_GPU = "The Timeline view needs GPU code. Compile for a GPU, for example with %%blockkernel --target sm_90a."
@@ -35,7 +35,7 @@ ABOUT = (
 
 
 def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Timeline | None]:
-    """The document's part for the first trace that is a GPU's, and the Timeline; else why there is none."""
+    """The document's part for the first GPU trace, and the Timeline; otherwise the reason why there is none."""
     view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
     if trace is None or not len(trace.stages):
         return {"why": NO_GPU}, None
@@ -72,7 +72,7 @@ def _part(found: Timeline, trace: Trace) -> dict[str, Any]:
 
 
 def section(found: Timeline, expression: str, group: str) -> Section:
-    """The picture in characters, for pages without script."""
+    """The timeline in characters, for pages without scripts."""
     key = "░ copy in flight   - data held in a stage   █ MMA   ▒ arithmetic   s store   · wait"
     texts = [*found.text().split("\n"), "", key, f"{found.end:,.0f} cycles{' and more' if found.cut else ''}. {ABOUT}"]
     detail = f"MMA in flight {found.busy:.0%} of the time"

@@ -1,4 +1,4 @@
-"""Kernels whose accesses are boxes: descriptors, batches, persistent programs, attention."""
+"""Kernels whose accesses are TMA boxes: descriptors, batches, persistent programs, attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help for the tests of boxes: accesses written anew from what the analysis says of them, and a look at every access of a run."""
+"""Helpers for tests of TMA boxes: rewrite accesses from the result of the analysis, and record every access of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random integer kernels, and an evaluator that sees every value at the moment it is computed.
+"""Random integer kernels, and an evaluator that observes every value when it is computed.
 
-A program is a list of small tuples of numbers, so that hypothesis shrinks it well: each picks an op and its operands among the
-values there are. The evaluator runs the op table's NumPy meanings, tells of signed overflow and undefined divisions, and calls
+A program is a list of small tuples of numbers, so that hypothesis shrinks it well. Each tuple selects an op and its operands among the
+existing values. The evaluator runs the NumPy meanings of the op table, reports signed overflow and undefined divisions, and calls
 `look(value, environment, trips)` after each definition.
 """
 

@@ -1,4 +1,4 @@
-"""Affine facts of addresses and masks as kernels write them: the runs that decide how wide an access is."""
+"""Axis info of typical addresses and masks: the contiguous runs that determine the width of an access."""
 
 from __future__ import annotations
 

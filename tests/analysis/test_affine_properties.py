@@ -1,4 +1,4 @@
-"""Every affine fact against exhaustive evaluation of random kernels."""
+"""Axis info agrees with exhaustive evaluation of random kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boxes: which accesses are boxes of an array; each element is where the box has it, by running both; and why others are none."""
+"""TMA boxes: which accesses are boxes, that each element lies where the box puts it, and why other accesses are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops do to memory, themselves and through what is nested in them."""
+"""The memory effects of ops, including the effects of nested ops."""
 
 from __future__ import annotations
 

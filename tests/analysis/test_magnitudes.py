@@ -1,4 +1,4 @@
-"""How large floats are proved to be, and which of them nobody could see."""
+"""Float ranges: proved bounds of floats, and which of them no result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of an online softmax is proved to be at least one where it is, and nowhere else."""
+"""The analysis proves that the sum of an online softmax is at least one, for online softmaxes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passes that rest on affine facts, on random kernels: what is stored, and where, is the same before and after."""
+"""The passes that use axis info keep the stores of random kernels: the same values at the same addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boxes, at random: tiles whose start, base, strides and mask are put together by chance lie where the box has them, if they have one."""
+"""TMA boxes of random accesses: a tile with random start, base, strides and mask lies where its box puts it, if it has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`passes.support.carried_bounds` on short texts of IR: the owners that it adds, and what each access is compared with."""
+"""`passes.support.carried_bounds` on short IR texts: the owners that it adds, and the bounds that each access is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`analysis.provenance` on short texts of IR: where each pointer may come from, and where that may differ from lane to lane."""
+"""`analysis.provenance` on short IR texts: the arrays that a pointer may come from, and where these may differ between lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pointers that may come from several arrays: each access is held to the array that its pointer came from."""
+"""Pointers that may come from several arrays: each access is checked against the array that its pointer came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CPU says of pointers that may come from several arrays, the interpreter of the IR and the checked code of a GPU say, too."""
+"""CPU code, the interpreter and checked GPU code report the same about pointers that may come from several arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which conversions of 8-bit floats become the GPU's own instructions, two numbers at a time."""
+"""Which conversions of 8-bit floats use the GPU's packed conversion instructions."""
 
 from __future__ import annotations
 

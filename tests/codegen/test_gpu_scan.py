@@ -1,4 +1,4 @@
-"""Scans and flips within a warp, without a GPU: the straight-line LLVM text of one warp is run in NumPy, a lane an element."""
+"""Scans and flips within a warp, without a GPU: NumPy runs the straight-line LLVM text of one warp, one element per lane."""
 
 from __future__ import annotations
 

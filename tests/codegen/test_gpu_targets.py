@@ -1,6 +1,6 @@
-"""Every kernel of the tests becomes machine code for every GPU: PTX by LLVM, then one call of ptxas for all of a target.
+"""Every test kernel compiles to machine code for every GPU: LLVM makes PTX, and one call of ptxas per target assembles it.
 
-What LLVM is given is the same text for most targets; the quick run assembles each text once, for one of the targets it is for, in turn.
+LLVM gets the same text for most targets. The quick run assembles each text once, for one of its targets in turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a kernel says of its accesses reaches PTX: cache operators, eviction, volatility, and promises that make accesses wide."""
+"""Hints on accesses reach PTX: cache operators, eviction policies, volatility, and alignment promises that widen accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel may have any name that Python allows, whatever LLVM and PTX make of it."""
+"""A kernel may have any name that Python allows, including names that LLVM and PTX do not."""
 
 from __future__ import annotations
 

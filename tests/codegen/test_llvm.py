@@ -1,4 +1,4 @@
-"""LLVM in worker processes: what it makes, what it says when it fails, and that a failure costs one job only."""
+"""LLVM in worker processes: its output, its error messages, and that a failure affects one job only."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Integers of 8 and 16 bits become floats without the slow conversion, to the bit, as the code for GPUs says it."""
+"""GPU code converts 8-bit and 16-bit integers to floats without the slow instruction, with identical bits."""
 
 from __future__ import annotations
 

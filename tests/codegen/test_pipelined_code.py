@@ -1,5 +1,7 @@
-"""Machine code of pipelined products by mma.sync: copies past the registers, fragments read while the tensor cores work, nothing moved
-or spilled. Of those by wgmma: test_wgmma.py."""
+"""Machine code of software-pipelined products by mma.sync.
+
+Copies bypass registers, fragments are read while the tensor cores work, and nothing is moved or spilled. test_wgmma.py covers wgmma.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("tile", [(128, 128, 32), (128, 128, 64)])
-def test_a_trip_copies_ahead_and_multiplies_and_does_little_else(tile, warps, target):
+def test_an_iteration_contains_little_more_than_copies_and_products(tile, warps, target):
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0 and not [n for n in trace.notes if n.kind == "warning"]
     trip = next(codes for codes in loops(trace) if "HMMA" in codes)
@@ -41,11 +43,11 @@ def test_a_trip_copies_ahead_and_multiplies_and_does_little_else(tile, warps, ta
     assert count["LDGSTS"] == (m + n) * k * 2 // (16 * 32 * warps)
     assert count["HMMA"] == m * n * k // (16 * 8 * 16 * warps)
     assert count["LDG"] == count["STS"] == 0 and count["BAR"] == count["LDGDEPBAR"] == 1
-    # The accumulators stay where they are, and addresses of slots are part of the instructions.
+    # The accumulators stay in their registers, and stage addresses are immediate operands.
     assert count["MOV"] + count["CS2R"] <= 4
     others = sum(count.values()) - count["HMMA"] - count["LDSM"] - count["LDGSTS"]
     assert others <= 40 + 2 * count["LDGSTS"]
-    # Where there are more of them than registers, fragments are read while others are multiplied.
+    # If registers cannot hold all fragments, some are read while others are multiplied.
     half = [i for i, code in enumerate(trip) if code == "HMMA"][count["HMMA"] // 2]
     first = trip.index("HMMA")
     assert k < 64 or "LDSM" in trip[first:half]
@@ -56,7 +58,7 @@ def test_a_trip_copies_ahead_and_multiplies_and_does_little_else(tile, warps, ta
     ("tile", "warps"), [((128, 128, 32), 4), ((128, 128, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)]
 )
 def test_copies_are_begun_between_the_steps_of_a_product(tile, warps, target):
-    """Nothing is waited for between the barrier and the first fragments, and the last step is free for what comes next."""
+    """There is no wait between the barrier and the first fragments, and the last step leaves time for the next iteration."""
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0
     trip = next(codes for codes in loops(trace) if "HMMA" in codes)

@@ -1,4 +1,4 @@
-"""Machine code of loops that load ahead: the loads of the next trip are issued before this one computes, and nothing is spilled."""
+"""Machine code of loops with register prefetch: the next iteration's loads come before this one's computation, without spills."""
 
 from __future__ import annotations
 

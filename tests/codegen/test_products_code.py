@@ -1,5 +1,4 @@
-"""What `matmul` and its kin choose for a GPU, assembled for it: nothing is spilled, ptxas has nothing to say, and the products are made by
-the instructions that the target has for them."""
+"""GPU code of `matmul` and related functions: the expected instructions of each target, no spills, and no messages from ptxas."""
 
 from __future__ import annotations
 

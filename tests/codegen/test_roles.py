@@ -1,4 +1,4 @@
-"""Kernels whose warps have roles, as code: their results by the tests' own reading of the instructions, and what ptxas makes of them."""
+"""GPU code of warp-specialized kernels: the results in the `simt` simulator, and assembly by ptxas."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_noticed(mistake: str) -> None:
+def test_a_mistake_in_the_code_is_detected(mistake: str) -> None:
     number, change, message = MISTAKES[mistake]
     with pytest.raises((ValueError, AssertionError, Race), match=message):
         got, expected = ran(PRODUCTS[number], 100, 72, 264, change)
         np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
 
 
-def test_another_swizzle_than_the_descriptor_has_is_noticed() -> None:
+def test_a_swizzle_that_differs_from_the_descriptor_is_detected() -> None:
     with pytest.raises(AssertionError, match="longer than the swizzle"):
         ran(PRODUCTS[0], 64, 64, 64, swizzle=64)
     got, expected = ran(PRODUCTS[0], 64, 64, 64, swizzle=0)
@@ -84,7 +84,7 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
 #: tile, warps, slots, what is switched off; and of the machine code: products of a trip, CTAs of a multiprocessor, threads
 TILES = [
     ((128, 256, 64), 8, 4, "", 4, 1, 384),
-    ((128, 128, 64), 4, 4, "", 8, 1, 384),  # two teams in turns
+    ((128, 128, 64), 4, 4, "", 8, 1, 384),  # two alternating consumer groups
     ((64, 128, 64), 4, 4, "", 4, 1, 288),
     ((128, 128, 64), 4, 3, "persistent_grid", 8, 2, 160),
     ((64, 128, 64), 4, 4, "persistent_grid", 4, 2, 160),
@@ -111,14 +111,14 @@ def test_the_loop_of_a_product(
     assert len(loops) == 1
     assert len(re.findall(r"HGMMA\.", loops[0])) == count
     assert len(loops[0].splitlines()) < 60
-    assert not re.search(r"\bMOV R\d+, R\d+", loops[0])  # accumulators stay where they are
+    assert not re.search(r"\bMOV R\d+, R\d+", loops[0])  # accumulators stay in their registers
     assert listing.count("UTMALDG") == 2
     assert "UTMACCTL.PF" in listing
     assert "SYNCS.PHASECHK" in listing
     assert "R2UR" not in loops[0]  # addresses and descriptors are uniform
 
 
-def test_registers_are_shared_out() -> None:
+def test_registers_are_redistributed_between_roles() -> None:
     product = Product("nt", bulk=True, registers=(240, 24), producers=4)
     func = product.finished()
     module = gpu.generate(func, HOPPER)
@@ -131,7 +131,7 @@ def test_registers_are_shared_out() -> None:
     assert "USETMAXREG.TRY_ALLOC" in listing
     assert "USETMAXREG.DEALLOC" in listing
     assert "UTMASTG.2D" in listing
-    assert re.search(r"BAR\.SYNC\S* 0x1, 0x80", listing)  # the team's
+    assert re.search(r"BAR\.SYNC\S* 0x1, 0x80", listing)  # the barrier of the consumer warps
     arguments = product.arguments(64, 64, 128)
     simt.run(module, arguments, [1])
     a, b, c = (x.astype(np.float64) for x in arguments[:3])
@@ -159,8 +159,8 @@ def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
 
 @pytest.mark.parametrize("k", [0, 40, 64, 200])
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
-def test_sums_that_nobody_sets_to_zero(k: int, rows: int, warps: int) -> None:
-    """Without a trip the sums are zeros, and a first product does not read what was in their registers."""
+def test_sums_without_explicit_initialization(k: int, rows: int, warps: int) -> None:
+    """Without an iteration the sums are zeros, and a first product does not read old register contents."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal((n, k)).astype(np.float16) for n in (2 * rows, 512))
     numbers = {"m": 2 * rows, "n": 512, "k": k, "pitch": 208, "BM": rows, "BN": 256 * warps // 8, "BK": 64}

@@ -1,4 +1,4 @@
-"""Random kernels with roles as GPU code, run by the tests' own reading of it: they compute what NumPy does."""
+"""GPU code of random warp-specialized kernels gives NumPy's results in the `simt` simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of 16-bit floats that stay packed and are widened again behind each reduction: the same bits as without, in fewer registers."""
+"""Rematerialization: 16-bit rows stay packed and are widened again after each reduction, with the same bits in fewer registers."""
 
 from __future__ import annotations
 

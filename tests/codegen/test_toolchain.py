@@ -1,4 +1,4 @@
-"""Targets, finding NVIDIA's tools, reading their words, and tracing machine code back to source lines."""
+"""Targets, the search for NVIDIA's tools, parsing of their output, and the mapping of machine code to source lines."""
 
 import os
 import subprocess

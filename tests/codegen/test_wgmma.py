@@ -1,4 +1,4 @@
-"""The code of products by wgmma: what ptxas makes of it, and that the tests' own reading of a descriptor notices a wrong one."""
+"""GPU code of products by wgmma: assembly by ptxas, and that the `simt` simulator detects a wrong matrix descriptor."""
 
 from __future__ import annotations
 

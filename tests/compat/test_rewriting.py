@@ -1,4 +1,4 @@
-"""`import triton` means blocknb where it should, and nowhere else; names, lines and columns stay."""
+"""`import triton` imports blocknb in rewritten source, and nowhere else; names, lines and columns stay."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What torch and others ask of a Triton before they use it, asked of `install()`: each question is answered, or refused where it is used.
+"""How torch and other libraries probe Triton: after `install()`, each probe succeeds, or fails where it is used.
 
-torch itself need not be there: its questions are put here as it puts them, in a process of their own.
+torch need not be installed: the tests repeat its probes in a process of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For tests that change the compiler: what they compile stays out of the caches of all others."""
+"""Isolates tests that change the compiler: their code stays out of the caches of other tests."""
 
 import pytest
 

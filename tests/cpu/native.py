@@ -1,4 +1,4 @@
-"""Help for tests of the CPU backend: compile a function of the tile level for a CPU, run it on NumPy arrays."""
+"""Helpers for tests of the CPU backend: compile a function of tile IR for a CPU, and run it on NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random functions of the tile level, with arithmetic that is exact, so that any two correct implementations agree to the bit.
+"""Generates random tile-IR functions with exact arithmetic, so that any two correct implementations agree to the bit.
 
-Floats hold integers of known bounds wherever sums are formed, whose order is left open; everywhere else IEEE arithmetic leaves no
-choice. Nothing is undefined: divisors are not zero, shifts are in range, casts fit. Every value that is made may be stored,
-carried by a loop, chosen by a branch, reduced, transposed, or used as an index.
+Where the order of a sum is unspecified, floats hold bounded integers; elsewhere IEEE arithmetic determines the result. Nothing is
+undefined: divisors are nonzero, shifts are in range, casts fit. A value may be stored, carried by a loop, selected by a branch, reduced,
+transposed, or used as an index.
 """
 
 from __future__ import annotations

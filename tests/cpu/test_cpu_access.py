@@ -1,4 +1,4 @@
-"""What protects the notebook on the CPU: bounds checks, interrupts, and arrays that overlap."""
+"""Safety on the CPU: bounds checks, interrupts, and overlapping arrays."""
 
 import os
 import signal

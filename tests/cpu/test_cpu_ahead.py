@@ -1,4 +1,4 @@
-"""Rows that are fetched ahead: the very lines that the next program, or the next iteration, will load."""
+"""Row prefetch on the CPU: it fetches exactly the cache lines that the next program or iteration loads."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Atomics on the CPU: real ones among threads, with the bits that the op table says, checked and interruptible."""
+"""Atomics on the CPU: they are atomic between threads, give the bits of the op table, and can be checked and interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalars on the CPU: accesses and views of single elements, and what the backend does not know."""
+"""Scalars on the CPU: accesses and views of single elements, and unsupported ops."""
 
 from __future__ import annotations
 

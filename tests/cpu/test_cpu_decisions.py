@@ -1,8 +1,7 @@
-"""What the code generator decides for a CPU, kernel by kernel: golden files that a change of the rules has to change.
+"""The decisions of the CPU code generator for each kernel, as golden files that change with the rules.
 
-The other tests hold for any decision, since all of them lead to right results. Here stand the decisions themselves: which loop
-nests there are, with which vectors; where tiles lie in scratch and when their places are free again; which rows end early, which
-padding is written, which stores go past the cache, and which rows are fetched ahead.
+Other tests pass for any decision, since all of them give right results. The files list the loop nests and their vectors, the places of
+tiles in scratch memory and their lifetimes, rows with mask bounds, written padding, non-temporal stores, and prefetched rows.
 """
 
 from __future__ import annotations

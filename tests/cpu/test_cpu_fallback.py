@@ -1,4 +1,4 @@
-"""An optimization that fails costs the optimization: in the tests it raises, for users the kernel is compiled without it."""
+"""A failing optimization raises in the tests; for users, the kernel is compiled without it."""
 
 import front
 import numpy as np

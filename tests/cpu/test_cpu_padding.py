@@ -1,4 +1,4 @@
-"""Rows that end before their tile does, where one loop nest writes a tile in scratch and a nest with wider vectors reads it."""
+"""Mask bounds: one loop nest writes a tile in scratch up to the row's end, and a nest with wider vectors reads it."""
 
 import itertools
 import re

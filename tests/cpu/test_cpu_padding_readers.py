@@ -1,4 +1,4 @@
-"""A row that ends before its tile is written to the tile's end for readers that are no loops over rows: branches, loops, flips, scans."""
+"""A row that ends before its tile is padded for readers that are no row loops: branches, loops, flips, scans."""
 
 from __future__ import annotations
 

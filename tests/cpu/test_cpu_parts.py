@@ -1,4 +1,4 @@
-"""Long kernels on the CPU are several functions: none of them is long, and together they compute what one function does."""
+"""Outlining on the CPU: a long kernel becomes several short functions with the same results as one function."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The build with redzones finds what it is for: writes next to a scratch buffer, and reads of lanes that were never written."""
+"""The build with redzones detects writes next to a scratch buffer and reads of lanes that were never written."""
 
 import itertools
 

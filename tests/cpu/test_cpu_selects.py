@@ -1,4 +1,4 @@
-"""Selects between bitwise results and their operands: a masked instruction of AVX-512 does both at once."""
+"""Selects between bitwise results and their operands become one masked AVX-512 instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores past the cache, and rows fetched ahead: what they change in the machine code must not change any result."""
+"""Non-temporal stores and row prefetch change the machine code and leave the results unchanged."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,8 @@
-"""What must not matter to a result does not: lengths, vector widths, alignment, threads, features of the CPU, optimizations and passes
-that are left out, constants against run-time arguments, and the order of programs. Results agree with NumPy to the bit.
+"""Results do not depend on how a kernel is compiled and launched; they agree with NumPy to the bit.
 
-The quick run takes a seeded sample of kernels, ways and lengths; `--full` takes every kernel in every way at every length, and
-random combinations of ways.
+The tests vary lengths, vector widths, alignment, threads, CPU features, optimizations, passes, constants against run-time arguments, and
+the order of programs. The quick run takes a seeded sample; `--full` takes every kernel in every way at every length, and random
+combinations of ways.
 """
 
 from __future__ import annotations

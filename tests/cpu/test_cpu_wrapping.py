@@ -1,4 +1,4 @@
-"""Integers wrap on the CPU, too, where the code generator would rather see a progression: narrow casts, unsigned range tests."""
+"""Integers wrap on the CPU even if they look like arithmetic progressions: narrow casts, unsigned range tests."""
 
 from __future__ import annotations
 

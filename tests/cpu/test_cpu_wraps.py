@@ -1,4 +1,4 @@
-"""Narrow and unsigned index arithmetic wraps in loops on the CPU as it does anywhere; copies of masked rows are whole."""
+"""Narrow and unsigned index arithmetic wraps in CPU loops as elsewhere; copies of masked rows are complete."""
 
 from __future__ import annotations
 

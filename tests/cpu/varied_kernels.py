@@ -1,7 +1,7 @@
-"""Kernels over rows whose results are exact, each with its NumPy meaning: whatever way they are compiled, every bit is decided.
+"""Kernels over rows with exact results, each with a NumPy reference, so that every way of compiling must give the same bits.
 
-Inputs are the whole numbers 0 to 3, so sums stay exact in every dtype and in every order. Each kernel takes a length `n` from 1 to
-BLOCK; `PROGRAMS` programs run, and outputs are filled with 99 before.
+Inputs are the integers 0 to 3, so sums are exact in every dtype and in every order. Each kernel takes a length `n` from 1 to BLOCK;
+`PROGRAMS` programs run, and outputs are initialized with 99.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a kernel that is run as Python gives to whoever looks for a mistake: values, lines, a debugger in the program that failed."""
+"""Debugging a kernel that runs as Python: values, lines, and a debugger in the failing program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel of the tests, interpreted as Python: right against its reference, and the same as the IR in the interpreter."""
+"""Every test kernel interpreted as Python matches its reference and the IR interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways to ask for it, and what arguments may be."""
+"""How a launch selects interpretation as Python, and which arguments it takes."""
 
 from __future__ import annotations
 

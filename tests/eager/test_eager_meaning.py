@@ -1,4 +1,4 @@
-"""Where Python's own meaning is not the language's, the interpreted kernel takes the language's: it agrees with the IR."""
+"""Interpreted kernels follow the semantics of the language where Python's differ, and so agree with the IR."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kernels with the mistakes that people make: what each one is told, where, and that the hint can be followed.
+"""Kernels with typical mistakes: the error message, its place, and that following the hint works.
 
-The cases stand in bad_kernels/*.txt. A case is a source, the expected place marked with carets below the line, fragments of the
-message and the hint, and often the source as the hint would have it (`right`), which must run and give what `gives` says. A source
-without a `def` is the body of a kernel `k(x, y, i, out, n, s, BLOCK)`.
+The cases are in bad_kernels/*.txt. A case is a source, the expected place marked with carets below the line, fragments of the message and
+the hint, and often the corrected source (`right`), which must run and give what `gives` says. A source without a `def` is the body of a
+kernel `k(x, y, i, out, n, s, BLOCK)`.
 """
 
 from __future__ import annotations

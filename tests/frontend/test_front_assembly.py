@@ -1,4 +1,4 @@
-"""Inline PTX in the front end, through the passes, and when it is wrong; its numbers are tested on a GPU (kernels.ptx)."""
+"""Inline PTX in the front end and the passes, and its errors; GPU tests check its results (kernels.ptx)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block pointers: what they address, how they travel through control flow and calls, and what is said of wrong ones."""
+"""Block pointers: their addresses, control flow and calls, and error messages for wrong ones."""
 
 import re
 

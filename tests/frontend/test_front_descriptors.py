@@ -1,4 +1,4 @@
-"""Tensor descriptors in kernels: what they load and write, what they are, and what is said of wrong ones."""
+"""Tensor descriptors in kernels: loads, stores, attributes, and error messages for wrong ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a person sees who made a mistake: one message, the exact place, and what to write instead."""
+"""Error messages of the front end: one message, the exact place, and what to write instead."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Operators, promotion and broadcasting: what Triton's rules make of operands."""
+"""Operators, promotion and broadcasting follow Triton's rules."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where a function ends: returns under branches, in unrolled loops, before other calls; and the jumps that do not exist."""
+"""Returns under branches, in unrolled loops and before other calls; unsupported jumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans and moves along an axis in the front end: what they emit, and what they say when they do not fit."""
+"""Scans and moves along an axis in the front end: the emitted ops, and errors for wrong arguments."""
 
 from __future__ import annotations
 

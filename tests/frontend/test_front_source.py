@@ -1,4 +1,4 @@
-"""Sources: where the text of a kernel comes from, and what a cache key must notice."""
+"""Where the source text of a kernel comes from, and which changes a cache key must reflect."""
 
 import importlib.util
 import linecache

@@ -1,4 +1,4 @@
-"""Python that a kernel cannot hold: each construct is named where it stands, with what to write instead."""
+"""Unsupported Python syntax: the error names each construct, its place, and what to write instead."""
 
 import pytest
 from front import failure, kernel, place

@@ -1,4 +1,4 @@
-"""What the bytecode of a function reads from outside: the names that decide whether a host function is still the same."""
+"""The outer names that a function's bytecode reads, which decide whether a host function is unchanged."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""Random block programs, and what must hold for each: see `generator`, `program` and `shrink`."""
+"""Random block programs and the properties that hold for each: see `generator`, `program` and `shrink`."""

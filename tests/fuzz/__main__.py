@@ -1,4 +1,4 @@
-"""`PYTHONPATH=tests python -m fuzz --first 0 --count 1000 --check cpu`: looks for programs that fail, and makes them small.
+"""`PYTHONPATH=tests python -m fuzz --first 0 --count 1000 --check cpu`: searches for failing programs and reduces them.
 
 Checks: sm_90a, sm_75... (the interpreter after every pass for that target), cpu, ptxas, gpu.
 """

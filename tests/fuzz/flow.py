@@ -1,4 +1,4 @@
-"""Loops, branches and what they carry, for the random block programs of `generator`."""
+"""Generates loops, branches and the values that they carry, for the random block programs of `generator`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
 
 
 class Flow(Writer):
-    """Statements that hold others; `steps(count)` comes from the generator."""
+    """Compound statements; the generator provides `steps(count)`."""
 
     def nested(self, steps: int) -> list[Line]:
-        """Random lines of their own scope, with the last of them still open: see `close`."""
+        """Random lines in a scope of their own, whose last scope is still open: see `close`."""
         self.blocks.append([])
         self.scopes.append([])
         self.depth += 1
@@ -42,7 +42,7 @@ class Flow(Writer):
         return self.rng.sample(found, min(count, len(found)))
 
     def carried(self, trips: int) -> list[tuple[Var, Var]]:
-        """(before the loop, in it) for some names a loop will carry: in it their bounds hold on every trip."""
+        """(name before the loop, name in it) for some names that a loop carries; the bounds of the latter hold in every iteration."""
         names: list[tuple[Var, Var]] = []
         if self.rng.random() < 0.6:
             dtype, shape = self.rng.choice(self.dtypes), self.shape()
@@ -63,14 +63,14 @@ class Flow(Writer):
         return names
 
     def assume(self, names: list[tuple[Var, Var]]) -> None:
-        """From here on the names mean what they mean inside the loop (and after it)."""
+        """From here on, the names have the bounds that hold inside and after the loop."""
         for before, inside in names:
             for scope in self.scopes:
                 if before in scope:
                     scope[scope.index(before)] = inside
 
     def update(self, before: Var, inside: Var, trips: int) -> None:
-        """A new value for a carried name, within the bounds that were promised."""
+        """A new value for a carried name, within its promised bounds."""
         rng, dtype = self.rng, inside.dtype
         fitting = []
         for v in self.visible():
@@ -105,7 +105,7 @@ class Flow(Writer):
             return
 
     def loop(self) -> None:
-        """A counted loop that carries names, perhaps a pointer."""
+        """A counted loop that carries names and sometimes a pointer."""
         rng = self.rng
         trips, step = rng.choice([0, 1, 2, 3, 4]), rng.choice([1, 1, 1, 2, 16, -1, -3])
         start = rng.choice([0, 0, 0, 1, 16])
@@ -137,7 +137,7 @@ class Flow(Writer):
         self.line(f"for {i} in {head}:", self.close())
 
     def pointer(self, trips: int) -> Callable[[], None]:
-        """A tile of pointers before the loop; in it (what is returned): a load through it, and its step."""
+        """A tile of pointers before the loop; the returned function emits a load through it and its step."""
         rng = self.rng
         dtype, shape = rng.choice(self.dtypes), self.shape()
         array = self.array(dtype, "whole")
@@ -173,7 +173,7 @@ class Flow(Writer):
         self.line(f"while {k} < {self.maybe_number(trips)}:", self.close())
 
     def branch(self) -> None:
-        """An `if` that gives some names other values, in one arm or both."""
+        """An `if` that assigns some names in one arm or both."""
         rng = self.rng
         names = self.changeable(rng.randint(1, 3))
         condition = self.condition()
@@ -192,7 +192,7 @@ class Flow(Writer):
                         old, bound=max(old.bound, v.bound), error=max(old.error, v.error), whole=old.whole and v.whole,
                         nonnegative=old.nonnegative and v.nonnegative,
                     )  # fmt: skip
-                    for scope in self.scopes:  # a later copy in this arm takes what the name may hold now
+                    for scope in self.scopes:  # later copies in this arm use the new bounds
                         scope[:] = [after.get(x.name, x) for x in scope]
             arms.append(self.close())
         self.line(f"if {condition}:", arms[0])

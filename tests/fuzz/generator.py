@@ -1,8 +1,7 @@
-"""Random block programs whose results are the same on every correct implementation, or differ by no more than is known.
+"""Generates random block programs whose results are the same on every correct implementation, or differ within known bounds.
 
-Divisors are positive, shifts in range, casts fit; what bounds the values stands in `writer`. Everything else is left to chance:
-shapes that meet by broadcasting, strides in any order, known or not, loops that carry tiles, scalars and pointers, arrays read back
-in another order than they were written.
+Divisors are positive, shifts in range, casts fit; `writer` bounds the values. Everything else is random: shapes that broadcast, strides
+in any order, known or not, loops that carry tiles, scalars and pointers, arrays that are read in another order than they were written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Random loops whose loads may be issued trips ahead, on arrays that end with the last element that a trip reads.
+"""Generates random loops whose loads may be issued early, on arrays that end with the last element that an iteration reads.
 
-`generator` writes programs of every kind, in which few loads follow a loop's index; here nearly all do. What leads to an address is
-a polynomial of the index, a pointer that the loop moves on, or an index that it loads; steps have either sign and may be known at
-run time only; loops nest, branch, and store to other arrays and to the ones that they read. Everything is whole numbers, so results are
-exact.
+In the programs of `generator`, few loads follow a loop's index; here nearly all do. An address is a polynomial of the index, a pointer
+that the loop advances, or an index that it loads. Steps have either sign and may be known only at run time. Loops nest, branch, and store
+to other arrays and to the ones that they read. All values are integers, so that results are exact.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def generate(seed: int) -> Program:
 
 
 class Loops:
-    """One program while it is written. `trips` are the values that the index takes in any program of the grid."""
+    """One program under construction. `trips` are the values that the index takes in any program of the grid."""
 
     def __init__(self, seed: int):
         self.rng, self.seed = random.Random(seed), seed
@@ -65,7 +64,7 @@ class Loops:
         return f"for i in bl.range({first}, {last}, {by}, num_stages={self.rng.choice((2, 2, 3, 4))}):"
 
     def number(self, value: int) -> str:
-        """A number in the text, or an argument, of which nothing is known while compiling."""
+        """A number as a literal, or as an argument that is unknown at compile time."""
         if self.rng.random() < 0.4:
             return str(value)
         name = f"n{len(self.numbers)}"
@@ -95,14 +94,14 @@ class Loops:
         return name
 
     def place(self, index: str, found: Sequence[int], reach: int) -> tuple[str, int]:
-        """(an offset that depends on the index and is never negative, how many elements an array needs that is read up to `reach`)."""
+        """(a non-negative offset that depends on the index, the array size needed for reads up to `reach`)."""
         scale = self.rng.choice((1, self.block, self.rows * self.block, -self.block, -1, 3))
         offsets = [scale * i for i in found] or [0]
         text = f"{index} * {self.number(scale)} + {self.number(-min(offsets))}"
         return text, (max(offsets) - min(offsets) + reach) if found else 0
 
     def masked(self, index: str, dtype: t.DType) -> tuple[str, int]:
-        """(the rest of a load's arguments, how many elements of the tile it may read)."""
+        """(the remaining arguments of a load, how many elements of the tile it may read)."""
         size = self.rows * self.block
         if self.rng.random() < 0.4:
             return "", size
@@ -125,7 +124,7 @@ class Loops:
         return [self.added(f"bl.load({self.fresh(dtype, elements)} + ({offset}) + at{rest})")]
 
     def carried(self, index: str, found: Sequence[int], depth: int) -> list[Line]:
-        """A pointer that moves on with every trip. The first trip of a program is not the first of all, so each begins anew."""
+        """A pointer that every iteration advances. Each program starts it anew, at its own first iteration."""
         if depth:
             return self.load(index, found, depth)
         dtype, by = self.rng.choice(DTYPES), self.rng.choice((1, self.block, 7))
@@ -138,7 +137,7 @@ class Loops:
         return [self.added(f"bl.load({pointer}{tile}{rest})"), Line(f"{pointer} += {self.number(by)}")]
 
     def indirect(self, index: str, found: Sequence[int], depth: int) -> list[Line]:
-        """An index that is loaded: the places that it leads to are few."""
+        """A loaded index, which points to one of a few places."""
         dtype = self.rng.choice(DTYPES)
         offset, elements = self.place(index, found, 1)
         rest, reach = self.masked(index, dtype)
@@ -151,8 +150,10 @@ class Loops:
         ]
 
     def store(self, index: str, found: Sequence[int]) -> list[Line]:
-        """To an array of its own, each trip (and each program, where they do not share the trips) to other places; sometimes it is read
-        back, then or from the trip before."""
+        """Stores to an array of its own, at another place in each iteration (and in each program, unless programs share the iterations).
+
+        Sometimes the program loads the value again, in the same iteration or the next one.
+        """
         size = self.rows * self.block
         low = min(found, default=0)
         apart = self.grid > 1 and not self.shared

@@ -1,7 +1,7 @@
-"""Random programs that load, store and update a few arrays again and again, in whole numbers: what comes first must stay first.
+"""Generates random programs that load, store and update a few integer arrays repeatedly, to test the order of accesses.
 
-Tiles are long, so that with few registers a thread they are streamed; places run forwards, backwards, shifted or in columns, and values
-are permuted, reduced and kept across stores before they are stored themselves.
+Tiles are so long that they are strip-mined if a thread has few registers. Addresses run forwards, backwards, shifted or in columns.
+Values are permuted, reduced and kept across stores before they are stored themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A random block program as data: its source as a tree of lines, its arguments, and how far its results may be off.
+"""A random block program as data: its source as a tree of lines, its arguments, and the error bounds of its results.
 
-The source is Python text, since that is what a person reads when a program fails; it enters the compiler as a cell of a notebook
-does, through linecache. The interpreter on the front end's IR is the judge of everything that comes after: of the IR after every
-pass for every target, of machine code on the CPU, and (tests/gpu) of a GPU.
+The source is Python text, which is readable when a program fails; it enters the compiler through linecache, like a notebook cell. The
+interpreter on the front end's IR gives the reference for the IR after every pass for every target, for machine code on the CPU, and
+(tests/gpu) for a GPU.
 """
 
 from __future__ import annotations

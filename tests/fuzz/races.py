@@ -1,8 +1,8 @@
-"""Races in GPU code, found while `simt` runs it: what a barrier should have kept apart, and programs that meet at one place.
+"""Detects races in GPU code while `simt` runs it: missing barriers, and programs that access the same bytes.
 
-For every byte it is known who wrote and who read it last, and how many barriers ago. Two threads that access a byte with no barrier
-between them, one of them writing, race; so do two programs, whatever they do in between. Atomics do not race with each other, nor
-do those that write the same.
+For every byte, the detector knows the last writer and reader, and how many barriers ago they were. Two threads race if they access a byte
+without a barrier between them and one of them writes. Two programs race under the same condition, whatever lies between. Atomics do not
+race with each other, and neither do writes of the same value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a GPU kernel says, where there is no GPU: its code run by `simt` with the hidden arguments that a launch would pass."""
+"""Reports of a GPU kernel without a GPU: `simt` runs its code with the hidden arguments that a launch passes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes a failing program small: lines go, nests open, values become constants, as long as the same failure stays.
+"""Reduces a failing program (delta debugging): removes lines, opens nests, and replaces values by constants while it still fails.
 
-A candidate that the front end refuses, or whose addresses leave their arrays, fails in another way; so nothing here needs to know
-what depends on what.
+A candidate that the front end refuses, or whose addresses leave their arrays, fails in another way. So nothing here needs dependence
+information.
 """
 
 from __future__ import annotations

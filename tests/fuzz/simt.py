@@ -1,9 +1,9 @@
-"""Runs the LLVM text of a GPU kernel in NumPy, all threads of a CTA in step: what the GPU code generator wrote, without a GPU.
+"""Simulates the LLVM text of a GPU kernel in NumPy, with all threads of a CTA in lockstep, so that tests need no GPU.
 
-A value is an array with one row a thread. Control flow of a block program is uniform, so that a branch is taken by all threads or
-none (anything else is an error), and what threads say to each other is a permutation of rows. Fragments of the tensor-core
-instructions stand here as the PTX ISA has them, apart from the compiler's own tables. Every access must lie inside an array and be
-aligned to what the instruction asks, as on hardware. Barriers have nothing to do where all are in step; `races` finds what lacks one.
+A value is an array with one row per thread. Control flow of a block program is uniform, so all threads take a branch or none does
+(anything else is an error), and shuffles permute rows. The fragments of tensor-core instructions follow the PTX ISA, independently of the
+compiler's tables. As on hardware, every access must lie inside an array and be aligned. Barriers do nothing in lockstep; `races` finds
+missing ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The copy engine, mbarriers and roles for `simt`, as the PTX ISA has them ("Tensors", "mbarrier", "Swizzling modes").
+"""TMA, mbarriers and warp roles for `simt`, after the PTX ISA ("Tensors", "mbarrier", "Swizzling modes").
 
-What is copied arrives as late as it may: its place is of no use from the instruction on, and the bytes come when somebody waits for
-them; a store reads shared memory when its thread waits for that. A thread that arrives gives way to the others, so who says too early
-that a slot is free sees it written at once. Nothing here comes from the compiler's own tables but what the host is told of a map.
+A copy completes as late as possible. Its destination is invalid from the instruction on, and the bytes arrive when a thread waits for
+them. A store reads shared memory when its thread waits for it. A thread that arrives at an mbarrier yields to the others, so a stage that
+is released too early is overwritten at once. The only input from the compiler is the host's description of a tensor map.
 """
 
 from __future__ import annotations

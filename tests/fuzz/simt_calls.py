@@ -1,7 +1,7 @@
 """The calls in GPU code, for `simt`: intrinsics, inline PTX, tensor cores.
 
-Fragments are written out by hand from the PTX ISA ("Matrix fragments for mma.m16n8k..."), so that a mistake in the compiler's
-tables does not repeat here. g is the lane's group (lane / 4), t its place in it (lane % 4).
+Fragments are written by hand from the PTX ISA ("Matrix fragments for mma.m16n8k..."), so that an error in the compiler's tables does not
+repeat here. g is the lane's group (lane / 4), t its place in it (lane % 4).
 """
 
 from __future__ import annotations

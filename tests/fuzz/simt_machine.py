@@ -1,4 +1,4 @@
-"""The threads of a CTA for `simt`: they run in step until a branch parts them, and then each role for itself."""
+"""The threads of a CTA for `simt`: they run in lockstep until a branch separates the roles, and then each role by itself."""
 
 from __future__ import annotations
 

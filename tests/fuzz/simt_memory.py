@@ -1,4 +1,4 @@
-"""The memories of `simt`: arrays at their own addresses, and who may touch them when."""
+"""The memories of `simt`: arrays at their own addresses, with a record of accesses."""
 
 from __future__ import annotations
 

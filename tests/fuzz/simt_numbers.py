@@ -1,4 +1,4 @@
-"""What PTX does with NaNs and zeros, for `simt`: conversions of floats to integers ("cvt" in the PTX ISA), max and min; shifts."""
+"""PTX semantics of NaNs and zeros, for `simt`: conversions of floats to integers ("cvt" in the PTX ISA), max and min; shifts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""wgmma for `simt`: the text of an asm block read instruction by instruction, matrix descriptors taken apart bit by bit.
+"""wgmma for `simt`: interprets the text of an asm block, and decodes matrix descriptors bit by bit.
 
-Nothing here comes from the compiler's tables. A descriptor is decoded as the PTX ISA has it ("Matrix descriptor format", "Canonical
-layouts"), every element's address is worked out and swizzled on its own, and the bytes are fetched from there; so a descriptor that is
-wrong in any field gives wrong numbers, or an access outside of shared memory.
+Nothing here comes from the compiler's tables. A descriptor is decoded after the PTX ISA ("Matrix descriptor format", "Canonical
+layouts"), and every element's address is computed and swizzled separately. So a descriptor with any wrong field gives wrong numbers, or
+an access outside of shared memory.
 """
 
 from __future__ import annotations

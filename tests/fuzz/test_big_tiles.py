@@ -1,4 +1,4 @@
-"""Tiles too big for a thread's registers, and sorts too long to be written out: short code, and the right numbers, run by NumPy."""
+"""Tiles that exceed a thread's registers, and sorts that are too long to unroll: short code and right results, simulated in NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU code of every kernel of tests/kernels, run by NumPy: its numbers, where there is no GPU."""
+"""The GPU code of every kernel of tests/kernels, simulated in NumPy, gives the right results without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random orders of loads, stores and atomics: GPU code keeps them, also where tiles are streamed, and has barriers where they matter."""
+"""GPU code keeps random orders of loads, stores and atomics, also in strip-mined tiles, and has the necessary barriers."""
 
 from __future__ import annotations
 

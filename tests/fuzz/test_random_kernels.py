@@ -1,7 +1,7 @@
-"""Random kernels: the IR after every pass, machine code of the CPU, and the GPU's LLVM text compute what the front end's IR says.
+"""Random kernels: the IR after every pass, CPU code and the GPU's LLVM text compute the same as the front end's IR.
 
-A failure prints its seed and the program; `python -m fuzz` makes it small, and what it prints then belongs into found/, where every
-program once failed. `--full` runs many more.
+A failure prints its seed and the program, and `python -m fuzz` reduces it. The reduced program belongs in found/, with every program that
+once failed. `--full` runs many more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random loops that load ahead: after every pass, and as the GPU's LLVM text, they compute what they did and read nothing else."""
+"""Random loops with early loads: the IR after every pass and the GPU's LLVM text give the same results and read nothing else."""
 
 from __future__ import annotations
 

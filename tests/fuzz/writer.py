@@ -1,8 +1,8 @@
-"""What random programs are written with: names and what is known of them, lines, shapes, arguments, and accesses to memory.
+"""The building blocks of random programs: names and their bounds, lines, shapes, arguments, and memory accesses.
 
-Every value carries what bounds it. Floats hold small integers as long as their arithmetic is exact in their dtype; past that a
-bound on the rounding error goes with them, and only what depends on them continuously may be done to them. Nothing is undefined:
-addresses lie inside (or are masked off), and a store writes each element once.
+Every value carries its bounds. Floats hold small integers as long as their arithmetic is exact in their dtype. Beyond that, they carry a
+bound on the rounding error, and only continuous functions may use them. Nothing is undefined: addresses are in bounds (or masked off),
+and a store writes each element once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A compiler whose pass `simplify` takes differences of tiles of int32 for sums; a worker imports this module before it compiles."""
+"""A compiler whose pass `simplify` replaces int32 differences by sums; a worker imports this module before it compiles."""
 
 from __future__ import annotations
 

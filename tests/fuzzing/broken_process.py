@@ -1,4 +1,4 @@
-"""A compiler at whose third launch the process ends without a word."""
+"""A compiler whose process exits silently at the third launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evaluator's meanings, by hand: promotion, wrapping, division, casts, bounds of sums; and what counts as wrong."""
+"""The evaluator's semantics, checked by hand: promotion, wrapping, division, casts, bounds of sums, and comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `blocknb fuzz` does with a compiler that is wrong: it finds, makes small, names the stage, and writes a script that fails."""
+"""`blocknb fuzz` with a broken compiler: it finds the error, reduces the kernel, names the stage, and writes a failing script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random kernels are right: a fixed sample of what `blocknb fuzz` runs, and more with --full."""
+"""Random kernels give right results: a fixed sample of those of `blocknb fuzz`, and more with --full."""
 
 from __future__ import annotations
 

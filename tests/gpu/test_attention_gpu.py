@@ -1,4 +1,4 @@
-"""Attention and its gradients on a GPU against float64: the tiles that the wrappers choose, ragged sizes, masks, heads that share keys."""
+"""Attention and its gradients on a GPU against float64: the default tiles, partial tiles, masks, grouped heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU a float becomes the integer that it becomes everywhere else."""
+"""Casts from floats to integers give the same result on a GPU as elsewhere."""
 
 from __future__ import annotations
 

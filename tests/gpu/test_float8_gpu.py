@@ -1,4 +1,4 @@
-"""Every number of 16 bits to 8 bits and every pattern of 8 bits up, on a GPU, for each format."""
+"""8-bit floats on a GPU: every 16-bit number converted down and every 8-bit pattern converted up, for each format."""
 
 from __future__ import annotations
 

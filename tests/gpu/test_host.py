@@ -1,4 +1,4 @@
-"""Triton's host side on a GPU: timing by events and graphs, autotuning, warm-up, the driver's answers, reinterpreted arrays."""
+"""Triton's host API on a GPU: timing by events and graphs, autotuning, warm-up, the driver, reinterpreted arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU integers divide and shift, and numbers are rounded, as everywhere else."""
+"""Integer division, shifts and rounding give the same results on a GPU as elsewhere."""
 
 from __future__ import annotations
 

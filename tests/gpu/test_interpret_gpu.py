@@ -1,4 +1,4 @@
-"""Interpreted launches of arrays on a GPU: copied to the host and back, as one memory where they overlap."""
+"""Interpreted launches on GPU arrays: they are copied to the host and back, and overlapping arrays share memory there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches on a GPU: whose arrays, which stream, every kind of argument, and what happens when something goes wrong."""
+"""Launches on a GPU: arrays of each library, streams, every kind of argument, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Litmus tests on a GPU: no update is lost under a lock, and no read is stale after an acquire. `--full` runs each 10,000 times."""
+"""Litmus tests on a GPU: a lock loses no update, and no read after an acquire is stale. `--full` runs each 10,000 times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's own word on occupancy is ours, for kernels with few and many registers, with and without shared memory."""
+"""Computed occupancy equals the driver's, for kernels with few and many registers, with and without shared memory."""
 
 from __future__ import annotations
 

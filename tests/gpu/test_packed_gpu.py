@@ -1,4 +1,4 @@
-"""Several programs a CTA, on a GPU: results, what they say, and the numbers of programs."""
+"""Program packing on a GPU: results, reports, and the numbers of programs per CTA."""
 
 from __future__ import annotations
 

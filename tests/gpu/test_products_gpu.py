@@ -1,5 +1,8 @@
-"""The ready-made matrix products on a GPU against float64: every way, dtype and order with the tiles that are chosen, ragged sizes, views,
-batches, groups, and that a result is the same in every run."""
+"""The ready-made matrix products on a GPU against float64.
+
+The tests cover every strategy, dtype and order with the default tiles, partial tiles, views, batches and groups, and that a result is the
+same in every run.
+"""
 
 from __future__ import annotations
 

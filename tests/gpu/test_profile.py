@@ -1,4 +1,4 @@
-"""Ceilings, rooflines and sweeps on a GPU: limits that are limits, and the user's arrays as they were."""
+"""Ceilings, rooflines and sweeps on a GPU: no kernel exceeds its limit, and the user's arrays do not change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Operands that are computed from what the copy engine has brought, against float64, again and again: a result that changes is a race.
+"""Operand staging on a GPU: operands computed from TMA copies, against float64 and repeatedly, since a changing result is a race.
 
-Such slots are let go of behind the product: let go of right behind the read, an H200 wrote into some of them while they were read.
+The consumers release such a stage after the product. On an H200, a release right after the read let TMA overwrite data that was still
+being read.
 """
 
 from __future__ import annotations

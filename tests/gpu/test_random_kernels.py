@@ -1,4 +1,4 @@
-"""Random kernels on a GPU give what the evaluator says: a sample of `blocknb fuzz --target cuda`."""
+"""Random kernels on a GPU give the evaluator's results: a sample of `blocknb fuzz --target cuda`."""
 
 from __future__ import annotations
 

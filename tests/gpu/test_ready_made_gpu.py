@@ -1,4 +1,4 @@
-"""The ready-made kernels on a GPU give what they give on the CPU, where they are compared with float64."""
+"""The ready-made kernels give the same results on a GPU as on the CPU, where other tests compare them with float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of the language's names on a GPU."""
+"""The examples in the language reference run on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels say on a GPU: stray accesses in checked mode, prints, assertions, and what an unchecked fault leaves behind."""
+"""Reports on a GPU: out-of-bounds accesses in checked mode, prints, assertions, and the state after an unchecked fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked mode on a GPU: pointers that may come from several arrays, each way to make one."""
+"""Checked mode on a GPU: pointers that may come from several arrays, made in every way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' harness on a GPU, at small ragged sizes: every peer is right and timed, a launch has its peers beside it."""
+"""The benchmark harness on a GPU, at small sizes with partial tiles: every baseline is right, and is timed with the kernel."""
 
 from __future__ import annotations
 

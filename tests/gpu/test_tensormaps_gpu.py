@@ -1,5 +1,7 @@
-"""Tensor maps and persistent grids on a GPU that has them: with machine code written by hand, what boxes hold and where they end; with a
-kernel's, that every launch has its own."""
+"""Tensor maps and persistent grids on a GPU that supports them.
+
+Hand-written machine code checks the contents and bounds of boxes; a kernel checks that every launch has its own maps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's tensors on a GPU: streams, gradients, 8-bit floats, and devices that do not fit together."""
+"""torch tensors on a GPU: streams, gradients, 8-bit floats, and mismatched devices."""
 
 from __future__ import annotations
 

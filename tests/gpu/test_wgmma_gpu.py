@@ -1,6 +1,7 @@
-"""Products on Hopper with the tiles that one would take, against float64: orders, ragged shapes, stages, attention; by wgmma with operands
-copied by a warp of its own or by all, and by mma.sync. Small cases of every dtype
-are among those of tests/kernels."""
+"""Products on Hopper with typical tiles, against float64: orders, partial tiles, stages, attention.
+
+They use wgmma with operands copied by a producer warp or by all warps, and mma.sync. tests/kernels contains small cases of every dtype.
+"""
 
 from __future__ import annotations
 

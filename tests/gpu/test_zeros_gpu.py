@@ -1,4 +1,4 @@
-"""On a GPU maxima and minima have the NaNs and signed zeros that they have everywhere else."""
+"""Maxima and minima on a GPU treat NaNs and signed zeros as elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every specimen of the zoo on a GPU, in CuPy's and torch's arrays, against float64, with fresh inputs each time."""
+"""Every specimen of the zoo on a GPU, with CuPy's and torch's arrays, against float64, with fresh inputs in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous copies to shared memory: they land at their wait and not before, and whoever looks too early is told."""
+"""Asynchronous copies to shared memory in the interpreter: data arrives at the wait, and an earlier read is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blocknb.passes.memory.barriers import barriers
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Five strips of 128 numbers are added up through a ring of three slots; each thread reads what others copied.
+#: Adds five strips of 128 numbers through a circular buffer of three stages; each thread reads elements that others copied.
 RING = """
 #quads = <128: reg 1,2 lane 4,8,16,32,64 warp 0,0>
 #turned = <128: reg - lane 64,32,16,8,4 warp 2,1>
@@ -94,7 +94,7 @@ def without(func: Func, *names: str) -> Func:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
-def test_a_ring_brings_every_strip_to_every_thread(count: int) -> None:
+def test_every_thread_reads_every_strip_of_a_circular_buffer(count: int) -> None:
     func = ring()
     assert print_func(parse_func(print_func(func))) == print_func(func)
     for seed in range(3):
@@ -106,7 +106,7 @@ def test_a_ring_brings_every_strip_to_every_thread(count: int) -> None:
     np.testing.assert_array_equal(y, x.reshape(-1, 128).sum(axis=0))
 
 
-def test_one_barrier_a_trip_is_enough_and_it_is_needed() -> None:
+def test_one_barrier_per_iteration_is_necessary_and_sufficient() -> None:
     func = ring()
     loop = next(op for op in func.ops() if op.name == "for")
     assert [op.name for op in loop.blocks[0].ops].count("barrier") == 1
@@ -116,7 +116,7 @@ def test_one_barrier_a_trip_is_enough_and_it_is_needed() -> None:
 
 
 @pytest.mark.parametrize("late", [2, 3])
-def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
+def test_a_read_of_a_copy_in_flight_is_an_error(late: int) -> None:
     func = rebuild(
         ring(),
         lambda op, r: (
@@ -131,7 +131,7 @@ def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
         run(func, [x, y, 5], 1)
 
 
-def test_a_program_that_ends_before_its_copies_have_arrived_is_found() -> None:
+def test_ending_a_program_with_copies_in_flight_is_an_error() -> None:
     func = rebuild(
         ring(), lambda op, _: () if op.name == "wait" and not op.attrs["in_flight"] else NotImplemented, "test"
     )
@@ -140,7 +140,7 @@ def test_a_program_that_ends_before_its_copies_have_arrived_is_found() -> None:
         run(func, [x, y, 5], 1)
 
 
-def test_a_ring_is_accessed_by_slots_that_it_has() -> None:
+def test_a_stage_outside_of_the_circular_buffer_is_an_error() -> None:
     with pytest.raises(CompilerBug, match="an access is to one of its slots"):
         verify(parse_func(RING.replace("local_load %from", "local_load %ring")))
     x, y = strips(5)

@@ -1,4 +1,4 @@
-"""The interpreter's arithmetic, for each op and dtype, against plain Python: exact integers, and floats rounded by hand."""
+"""The interpreter's arithmetic for each op and dtype against plain Python: exact integers, and floats rounded by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles in the interpreter: products are right in any order of warps and copies, and whatever is left out or swapped is noticed."""
+"""Warp roles in the interpreter: products are right in any order of warps and copies, and every omitted or swapped op is detected."""
 
 from __future__ import annotations
 

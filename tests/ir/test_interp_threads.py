@@ -1,4 +1,4 @@
-"""The interpreter where threads exist: layouts that move data by accident, replicas that differ, missing barriers, overlaps."""
+"""The interpreter of IR with threads: wrong layouts, replicas that differ, missing barriers, overlapping buffers."""
 
 from __future__ import annotations
 

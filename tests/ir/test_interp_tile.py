@@ -1,4 +1,4 @@
-"""The interpreter at the tile level: control flow, memory, shapes, reductions and products, against NumPy."""
+"""The interpreter of tile IR: control flow, memory, shapes, reductions and products, against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form of the IR: what is printed is readable, and reading it gives back everything."""
+"""The text form of the IR: it is readable, and parsing it restores everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule of the verifier, broken once."""
+"""Every rule of the verifier, violated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions with roles are no functions: each rule is broken once in a product that is right."""
+"""The verifier's rules for warp roles: each rule is violated once in a correct product."""
 
 from __future__ import annotations
 

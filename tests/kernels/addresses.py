@@ -1,4 +1,4 @@
-"""Pointers as values: chosen, carried, loaded from memory, moved back and forth."""
+"""Pointers as values: selected, carried, loaded from memory, moved back and forth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops that load trips ahead: rows shared among programs, strips of a matrix, sums over columns, in widths from a byte to 32 bits."""
+"""Loops for register prefetch: rows shared among programs, strips of a matrix, sums over columns, in widths from 8 to 32 bits."""
 
 from __future__ import annotations
 

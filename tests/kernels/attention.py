@@ -1,4 +1,4 @@
-"""The ready-made kernels of attention, forward and backward, with shapes of their own: heads that share keys, masks, ragged edges."""
+"""The ready-made attention kernels, forward and backward: grouped heads, masks, partial tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats of eight bits: every pattern converted up, numbers of all kinds converted down, and what else kernels do with them."""
+"""8-bit floats: every pattern converted up, all kinds of numbers converted down, and other uses in kernels."""
 
 from __future__ import annotations
 

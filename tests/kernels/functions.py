@@ -1,4 +1,4 @@
-"""Kernels that draw random numbers, and kernels that call libdevice, by its various names."""
+"""Kernels that draw random numbers, and kernels that call libdevice by its various names."""
 
 from __future__ import annotations
 

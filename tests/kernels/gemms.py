@@ -1,4 +1,4 @@
-"""The ready-made kernels of matrix products: blocks described by kernel and host, batches, groups, parts of K, what follows."""
+"""The ready-made matrix-product kernels: descriptors made by kernel and host, batches, groups, split-K, epilogues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.kernels.grouped import grouped_kernel
 from blocknb.kernels.matmul import matmul_kernel
 from kernels.base import array_of, case, integers, normal, poison, wide
 
-M, N, K = 72, 80, 48  # ragged for tiles of (64, 64, 32); rows are multiples of 16 bytes
+M, N, K = 72, 80, 48  # partial tiles of (64, 64, 32); rows are multiples of 16 bytes
 
 
 def blocks(tile, group=2):
@@ -20,7 +20,7 @@ def blocks(tile, group=2):
 
 
 def operand(rng, shape, turned, dtype):
-    """A matrix, or the transposed of one."""
+    """A matrix, or the transpose of one."""
     shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
     return integers(rng, shape, np.int8) if dtype == np.int8 else normal(rng, shape, dtype)
 
@@ -122,7 +122,7 @@ host_case("persistent", descriptors.matmul_persistent_kernel, (4,), PROGRAMS=4, 
 
 
 def scaled_case():
-    """Pointers, a batch with one b for all, scales of rows and columns, GELU."""
+    """Pointers, a batch that shares b, scales per row and column, GELU."""
     m, n, k, tile = 20, 24, 40, (32, 32, 16)
 
     def make(rng):

@@ -1,4 +1,4 @@
-"""Products whose tiles wgmma takes on sm_90a (elsewhere they are as others): every dtype, order and way to split them."""
+"""Products whose tiles suit wgmma on sm_90a (other targets use mma.sync): every dtype, order and split."""
 
 from __future__ import annotations
 

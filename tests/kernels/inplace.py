@@ -1,4 +1,4 @@
-"""Kernels that write arrays which they read: other threads' elements, in a later trip, and in a loop's test."""
+"""Kernels that write arrays which they read: elements of other threads, in a later iteration, and in a loop's condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of the author's own on each element, with control flow: map_elementwise, and combine functions that branch and loop."""
+"""User functions with control flow on each element: map_elementwise, and combine functions that branch and loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product whose operands are computed from what memory holds, for the passes that copy and compute those ahead."""
+"""A product whose operands are computed from loaded data, for operand staging and operand prefetch."""
 
 from __future__ import annotations
 

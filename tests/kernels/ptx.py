@@ -1,4 +1,4 @@
-"""Inline PTX. These run on a GPU only; everywhere else they are assembled."""
+"""Inline PTX, which runs on a GPU only; elsewhere it is only assembled."""
 
 from __future__ import annotations
 

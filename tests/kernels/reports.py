@@ -1,4 +1,4 @@
-"""Kernels that say something while they run: assertions that hold, and prints."""
+"""Kernels that report while they run: assertions that hold, and prints."""
 
 import numpy as np
 

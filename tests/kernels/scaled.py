@@ -1,4 +1,4 @@
-"""Microscaled products: every format, both ways to pack, scales of both kinds, none, and one that is NaN."""
+"""Microscaled products: every format, both packings, scales of both kinds, none, and NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module of helpers, for the tests of functions that live in another one."""
+"""A module of helpers, for tests of functions that are defined in another module."""
 
 import blocknb.language as tl
 from blocknb import kernel

@@ -1,4 +1,4 @@
-"""Kernels written down in unusual ways, for the tests of how sources are found."""
+"""Kernels with unusual source layouts, for tests of the search for a kernel's source."""
 
 import functools
 

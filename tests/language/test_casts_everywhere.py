@@ -1,4 +1,4 @@
-"""A float becomes the same integer everywhere: compiled for CPUs and GPUs, interpreted, debugged, and folded."""
+"""A cast from float to integer gives the same result everywhere: compiled for CPUs and GPUs, interpreted, debugged, and folded."""
 
 from __future__ import annotations
 

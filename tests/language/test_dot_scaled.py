@@ -1,4 +1,4 @@
-"""Microscaled products: all pairs of formats, all ways to pack, and arguments that do not fit."""
+"""Microscaled products: all pairs of formats, all packings, and invalid arguments."""
 
 from __future__ import annotations
 

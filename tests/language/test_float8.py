@@ -1,4 +1,4 @@
-"""Floats of eight bits: every number there and back, what the language makes of them, and what it refuses."""
+"""8-bit floats: every number converted both ways, the supported operations, and the rejected ones."""
 
 from __future__ import annotations
 

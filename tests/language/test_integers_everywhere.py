@@ -1,4 +1,4 @@
-"""Division by zero, shifts by too much, and roundings to and among floats: one result, wherever a kernel runs."""
+"""Division by zero, oversized shifts, and rounding to and among floats give one result, wherever a kernel runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mask leaves out of a load without `other` is zero, everywhere: in lanes, scalars, boxes, products, and results of atomics."""
+"""A masked-out element of a load without `other` is zero everywhere: in lanes, scalars, boxes, products, and results of atomics."""
 
 from __future__ import annotations
 

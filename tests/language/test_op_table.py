@@ -1,4 +1,4 @@
-"""The op table is complete: a row without cost, meaning, example or lowering fails here, and help says only what a kernel can pass."""
+"""The op table is complete: each op has a cost, a meaning, an example and a lowering, and its help lists only valid arguments."""
 
 from __future__ import annotations
 

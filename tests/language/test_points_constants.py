@@ -1,4 +1,4 @@
-"""The meaning of the language: what is known while compiling, and what names refer to."""
+"""Semantics of the language: compile-time values, and what names refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of the language: branches, loops, conditions, combine functions, helpers."""
+"""Semantics of the language: branches, loops, conditions, combine functions, helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of the language: launches, arguments, the autotuner, what host code reads, where sources stand."""
+"""Semantics of the language: launches, arguments, the autotuner, values that host code reads, locations of sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of the language: loads and stores, pointers as values, dot."""
+"""Semantics of the language: loads and stores, pointers as values, dot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of the language: random numbers, against a Philox in NumPy and against numbers that Triton 3.6 printed."""
+"""Semantics of the language: random numbers, against Philox in NumPy and against numbers that Triton 3.6 printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of the language: promotion, literals, reductions, casts."""
+"""Semantics of the language: promotion, literals, reductions, casts."""
 
 from __future__ import annotations
 

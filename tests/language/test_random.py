@@ -1,4 +1,4 @@
-"""Random numbers, against Philox 4x32-10 written down here once more, in NumPy."""
+"""Random numbers, against a NumPy implementation of Philox 4x32-10 in this file."""
 
 import numpy as np
 import pytest

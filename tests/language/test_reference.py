@@ -1,4 +1,4 @@
-"""The language documents itself: every name says what it does and shows an example that runs, and the table of the language is true."""
+"""The language documents itself: every name has a description and an example that runs, and docs/language.md is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The namespace a person imports: its names, their help, and what they say outside a kernel."""
+"""The public namespace: its names, their help, and their errors outside a kernel."""
 
 import inspect
 import subprocess

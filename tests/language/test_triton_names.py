@@ -1,4 +1,4 @@
-"""Every public name of Triton's language means something here, or is refused at its line with what to use instead."""
+"""Every public name of Triton's language works here, or is an error at its line that names the alternative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaNs and signed zeros in maxima and minima: one result, compiled for CPUs and GPUs, interpreted and debugged."""
+"""NaNs and signed zeros in maxima and minima give one result: compiled for CPUs and GPUs, interpreted and debugged."""
 
 from __future__ import annotations
 

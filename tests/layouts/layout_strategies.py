@@ -1,4 +1,4 @@
-"""Random tiles and layouts for the property tests: any linear, onto map, replication and tangled bits included."""
+"""Random tiles and layouts for property tests: any surjective linear map, with replication and mixed bits."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Conversions: whatever way is planned, running it must give what distributing the collected tile gives."""
+"""Layout conversions: every planned conversion gives the same result as collecting the tile and distributing it again."""
 
 import numpy as np
 import pytest

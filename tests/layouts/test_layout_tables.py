@@ -1,4 +1,4 @@
-"""The tables of layouts against formulas written out from the PTX ISA, lane by lane and register by register."""
+"""The layout tables against formulas from the PTX ISA, lane by lane and register by register."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Layouts against their definition: every claim is checked by walking all places or all elements with NumPy."""
+"""Layouts against their definition: NumPy checks each property over all places or all elements."""
 
 import itertools
 

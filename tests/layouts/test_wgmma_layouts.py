@@ -1,4 +1,4 @@
-"""The tables of wgmma against formulas of the PTX ISA, and descriptors against the layouts of the buffers that they name."""
+"""The tables of wgmma against formulas of the PTX ISA, and matrix descriptors against the layouts of their buffers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""libdevice: every function over its dtypes and ranks. Its accuracy on many more numbers is the business of test_libdevice."""
+"""libdevice: every function over its dtypes and ranks; test_libdevice tests accuracy on many more numbers."""
 
 from __future__ import annotations
 

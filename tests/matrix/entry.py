@@ -1,8 +1,8 @@
-"""What the table of the language is made of: entries, their cases, the numbers they are tried with, and how errors are measured.
+"""The types of the language table: entries, their cases, their inputs, and how errors are measured.
 
-An `Entry` is one name of the language as lines of a kernel, with the dtypes that it takes and what NumPy says of it. Its operands are
-`a`, `b`, `c`; a dtype among `takes` and `gives` may be `X`, the one that varies. Floats reach a reference widened (fp64 as NumPy's
-longdouble), unless it asks for them as they are (`raw`), and errors are counted in units of the last place of the result's dtype.
+An `Entry` is one name of the language as lines of a kernel, with its dtypes and a NumPy reference. Its operands are `a`, `b`, `c`. A
+dtype among `takes` and `gives` may be `X`, the one that varies. A reference gets floats widened (fp64 as NumPy's longdouble) unless it
+takes them unchanged (`raw`). Errors are counted in units of the last place of the result's dtype.
 """
 
 from __future__ import annotations

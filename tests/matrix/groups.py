@@ -1,4 +1,4 @@
-"""Which entries are tried together, and with which dtypes: all of them, or a sample in which every name is once."""
+"""Which entries run together, and with which dtypes: all of them, or a sample that contains every name once."""
 
 from __future__ import annotations
 

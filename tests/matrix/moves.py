@@ -1,4 +1,4 @@
-"""What makes tiles, changes their shape and moves their elements: bits of every dtype, at every rank."""
+"""Ops that make tiles, change their shape and move their elements: bits of every dtype, at every rank."""
 
 from __future__ import annotations
 

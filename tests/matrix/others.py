@@ -1,4 +1,4 @@
-"""Random numbers, hints, loops, compile time: names that are no functions of elements; and where the rest is tested."""
+"""Names that are no elementwise functions: random numbers, hints, loops, compile time; and references to other tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every name of the language, over dtypes and shapes: its numbers on interpreter and CPU, its code for GPUs, what is refused."""
+"""Every name of the language, over dtypes and shapes: results on interpreter and CPU, GPU code, and rejected arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shell in this process for what the magic does, and a real kernel process for what only a notebook's user sees."""
+"""Fixtures of the notebook tests: an IPython shell in this process, and a real kernel process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accesses`: the figures of the view Tiles as a table, by numbers that follow from the hardware's rules."""
+"""`accesses`: the figures of the view Tiles as a table, compared with numbers that follow from the hardware's rules."""
 
 from __future__ import annotations
 

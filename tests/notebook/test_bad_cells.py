@@ -1,4 +1,4 @@
-"""Every bad cell gives one message, at the right line of the cell, and the kernel process goes on."""
+"""Every bad cell gives one message at the right line, and the kernel process continues."""
 
 from __future__ import annotations
 

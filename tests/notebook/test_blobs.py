@@ -1,4 +1,4 @@
-"""Texts of a document: stored once, as differences where these are shorter, and read back to the letter."""
+"""Texts of a document are stored once, as differences where these are shorter, and read back exactly."""
 
 from __future__ import annotations
 

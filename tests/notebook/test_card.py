@@ -1,4 +1,4 @@
-"""The card: what stands on it, that it is small, safe and readable, and that its document holds what the page will need."""
+"""The card: its contents, size, safety and readability, and the document that the page reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exported page: one file with everything, from which no text of the kernel can break out."""
+"""The exported page: one file with everything, in which all text of the kernel is escaped."""
 
 from __future__ import annotations
 

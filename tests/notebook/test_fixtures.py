@@ -1,4 +1,4 @@
-"""The documents that the page's tests read have the shape of those that are written now."""
+"""The documents that the extension's tests read have the same structure as newly written ones."""
 
 from __future__ import annotations
 

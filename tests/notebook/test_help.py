@@ -1,4 +1,4 @@
-"""Shift-Tab and completion in a notebook: in a cell of a kernel, after `tl.`, and on a name that is imported alone."""
+"""Shift-Tab and completion in a notebook: in a kernel's cell, after `tl.`, and on an imported name."""
 
 from __future__ import annotations
 

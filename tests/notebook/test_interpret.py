@@ -1,4 +1,4 @@
-"""`%%blockkernel --interpret`: the cell's launches run as Python, and show what they print, stop at, and fail with."""
+"""`%%blockkernel --interpret`: the cell's launches run as Python, with prints, breakpoints and errors."""
 
 from __future__ import annotations
 

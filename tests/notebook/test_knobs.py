@@ -1,4 +1,4 @@
-"""Turning knobs: what comes out equals a fresh compilation, the user's data is never touched, failures leave the card as it was."""
+"""Knobs: a change gives the result of a fresh compilation, keeps the user's data, and on failure keeps the card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%%blockkernel`: its body is a cell like any other, what it launches is observed, and one card a kernel is shown."""
+"""`%%blockkernel`: its body behaves like any cell, launches are observed, and each kernel gets one card."""
 
 from __future__ import annotations
 

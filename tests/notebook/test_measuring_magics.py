@@ -1,4 +1,4 @@
-"""`--check`, `--baseline`, `--without`, and the line magics: what they find out stands on the card, and the user's data stays."""
+"""`--check`, `--baseline`, `--without`, and the line magics: their results are on the card, and the user's data does not change."""
 
 from __future__ import annotations
 

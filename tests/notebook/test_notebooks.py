@@ -1,4 +1,4 @@
-"""The notebooks of the repository: they run from top to bottom on this machine's device, and what they check holds."""
+"""The notebooks of the repository run from top to bottom on this machine's device, and their checks pass."""
 
 from __future__ import annotations
 

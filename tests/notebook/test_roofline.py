@@ -1,4 +1,4 @@
-"""Rooflines: points and their roofs by numbers that are known, and `%roofline` in a shell."""
+"""Rooflines: points and roofs for known numbers, and `%roofline` in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of cards in a saved notebook: small, and readable wherever the lab extension is not."""
+"""Cards in a saved notebook are small, and readable without the lab extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A card is there soon: what it needs is loaded before, and both of its targets are compiled for at the same time, before the launch."""
+"""Cards appear quickly: their modules are loaded in advance, and both targets are compiled concurrently before the launch."""
 
 from __future__ import annotations
 

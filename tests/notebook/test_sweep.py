@@ -1,4 +1,4 @@
-"""`--sweep`: what is measured, that nothing of the user's changes, and that an interrupt keeps what there is."""
+"""`--sweep`: what it measures, that the user's data does not change, and that an interrupt keeps the measured values."""
 
 from __future__ import annotations
 

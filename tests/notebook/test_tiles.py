@@ -1,4 +1,4 @@
-"""The tiles part of the document: small, right where it is read back, and honest where there is nothing."""
+"""The tiles part of the document: it is small, reads back correctly, and gives a reason where it is empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline part of the document, and its still version on a page without script."""
+"""The timeline part of the document, and its text version on a page without scripts."""
 
 from __future__ import annotations
 

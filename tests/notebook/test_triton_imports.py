@@ -1,4 +1,4 @@
-"""In a `%%blockkernel` cell `import triton` means blocknb, for good; in other cells it means what it always does."""
+"""In a `%%blockkernel` cell, `import triton` imports blocknb permanently; in other cells it is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of an autotuner: the table of what it tried, a line on the kernel's card, a bar that is gone afterwards."""
+"""Autotuning in a notebook: the table of trials, a line on the kernel's card, and a progress bar that disappears."""
 
 from __future__ import annotations
 

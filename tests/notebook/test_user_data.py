@@ -1,4 +1,4 @@
-"""The user's data: whatever measures or shows a kernel, an accumulating one has added once, and no array outlives its names."""
+"""The user's data: measuring or showing an accumulating kernel adds only once, and no array outlives its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of prefetching share: kernels lowered with stages, the interpreter's verdict, and what the notes say."""
+"""Helpers for tests of register prefetch: kernels lowered with stages, checks by the interpreter, and notes."""
 
 from __future__ import annotations
 

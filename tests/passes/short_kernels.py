@@ -1,4 +1,4 @@
-"""What the tests of single passes share: kernels of a few lines, one pass over them, and the interpreter's verdict."""
+"""Helpers for tests of single passes: kernels of a few lines, one pass over them, and a check by the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomics among the threads of a program: who does them, who gets the old value, and what waits for what."""
+"""Atomics among the threads of a program: which threads perform them, which get the old value, and the barriers around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `barriers` puts barriers for arrays that a kernel reads and writes; the interpreter finds the races of too few."""
+"""The barriers that `barriers` inserts for arrays that a kernel reads and writes; the interpreter detects missing ones as races."""
 
 from __future__ import annotations
 

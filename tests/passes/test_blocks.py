@@ -1,4 +1,4 @@
-"""Kernels with block pointers and descriptors become what those with tiles of pointers become: vectors, tensor cores, small loops."""
+"""Kernels with block pointers and descriptors compile as well as those with tiles of pointers: vectors, tensor cores, small loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that the copy engine does: which they are, what becomes of them, and that what they lack is noticed."""
+"""TMA stores: which results get them, how the pass lowers them, and that the interpreter finds every missing part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOPPER = Target.parse("sm_90a")
 
 
 def lowered(name="boxed_fp16", without=(), seed=0, together=False, **options):
-    """`together`: with 32 rows of a tile for each warp, which the team stores together."""
+    """Lowers a kernel; with `together`, each warp has 32 rows of a tile, which all consumer warps store together."""
     case = CASES[name]
     arguments = case.make(np.random.default_rng(seed))
     arguments |= {"BM": 128} if together else {}
@@ -49,7 +49,7 @@ def edited(func: Func, change) -> Func:
 
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("epilogue_subtiling",)], ids=str)
 @pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp32"])
-def test_what_the_copy_engine_stores_is_right(name, without):
+def test_tma_stores_give_right_results(name, without):
     func, stages, arguments = lowered(name, without)
     verify(func)
     assert any("store: by TMA" in text for text in notes(stages))
@@ -57,7 +57,7 @@ def test_what_the_copy_engine_stores_is_right(name, without):
     CASES[name].interpret(func, arguments)
 
 
-def test_parts_go_through_two_buffers_in_turns():
+def test_subtiles_alternate_between_two_buffers():
     func, stages, _ = lowered(without=("persistent_grid",), together=True)
     assert notes(stages) == ["store: by TMA from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
@@ -71,8 +71,8 @@ def test_parts_go_through_two_buffers_in_turns():
     assert (kind.box, kind.swizzle) == ((128, 64), 128)
 
 
-def test_of_two_teams_each_warp_stores_for_itself():
-    """While one stores, the copy engine has to copy for the other one."""
+def test_with_two_consumer_groups_each_warp_stores_its_own_rows():
+    """While one consumer group stores, the TMA engine has to copy for the other one."""
     func, stages, arguments = lowered(together=True)
     assert notes(stages)[0].startswith("store: not by TMA: it copies for the other team")
     names = [op.name for op in team(func)]
@@ -80,7 +80,7 @@ def test_of_two_teams_each_warp_stores_for_itself():
     CASES["boxed_fp16"].interpret(func, arguments)
 
 
-def test_the_third_part_waits_until_the_first_has_been_read():
+def test_the_third_subtile_waits_until_tma_has_read_the_first():
     func, _, arguments = lowered("boxed_fp16_wide")
     waits = [op.attrs["in_flight"] for op in team(func) if op.name == "store_wait"]
     assert waits == [0, 1, 1, 0]
@@ -88,7 +88,7 @@ def test_the_third_part_waits_until_the_first_has_been_read():
 
 
 def test_each_warp_may_store_its_own_rows():
-    """Boxes of 16 rows, and no barrier of the team."""
+    """Boxes of 16 rows, without a barrier of the consumer warps."""
     func, stages, arguments = lowered("boxed_fp16_wide")
     assert [text.rpartition(", ")[2] for text in notes(stages)] == ["each warp its own rows"]
     names = [op.name for op in team(func)]
@@ -98,8 +98,8 @@ def test_each_warp_may_store_its_own_rows():
 
 
 @pytest.mark.parametrize("lost", ["fence", "warp_barrier", "store_wait"])
-def test_what_a_warp_lacks_is_noticed(lost):
-    """By the interpreter, for which a warp is in step, or in code."""
+def test_a_missing_step_of_a_warp_store_is_detected(lost):
+    """The interpreter, which runs a warp in lockstep, or the code finds what is missing."""
     name = "boxed_fp16_wide"
     func, _, arguments = lowered(name)
     inside = {op.id for op in team(func) if op.name == lost}
@@ -113,7 +113,7 @@ def test_what_a_warp_lacks_is_noticed(lost):
 
 
 @pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
-def test_what_it_lacks_is_noticed(lost, trouble):
+def test_a_missing_step_of_a_tma_store_is_detected(lost, trouble):
     name = "boxed_fp16"
     func, _, arguments = lowered(name, ("persistent_grid",), together=True)
     inside = {op.id for op in team(func) if op.name == lost}
@@ -132,7 +132,7 @@ def test_without_the_pass_each_warp_stores_its_rows():
 def again(
     a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, STEP: bl.constexpr, HOW: bl.constexpr
 ):
-    """c = a b, of which the partial sums are stored as well, or read back, or whose columns are stored one tile after another."""
+    """c = a b, whose partial sums are stored as well or loaded again, or whose columns are stored one tile after another."""
     left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [k, n], [n, 1], [BK, BN])
     to = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN])
@@ -164,8 +164,8 @@ def again(
         ("added", "the load at line"),
     ],
 )
-def test_what_is_met_again_is_stored_by_the_warps(how, why):
-    """The copy engine's stores have no order among each other, and a load does not wait for them."""
+def test_arrays_that_are_accessed_again_get_no_tma_store(how, why):
+    """TMA stores are unordered, and a load does not wait for them."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 96), (96, 128)))
     blocks = {"BM": 64, "BN": 64, "BK": 32, "STEP": 32 if how == "slid" else 64, "HOW": how}
@@ -184,7 +184,7 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
 
 @blocknb.kernel
 def shared_out(a, b, c, first, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
-    """c = a b, tiles of rows shared out among the programs; or all tiles of a program stored to one place."""
+    """c = a b, with rows of tiles distributed over the programs, or with all tiles of a program stored to one place."""
     left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [k, n], [n, 1], [BK, BN])
     to = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN])
@@ -200,7 +200,7 @@ def shared_out(a, b, c, first, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: 
 
 
 @pytest.mark.parametrize("how", ["pieces", "own", "loaded"])
-def test_work_that_programs_share_out_is_stored_by_the_copy_engine_where_each_piece_has_a_place(how):
+def test_distributed_tiles_get_tma_stores_if_their_places_differ(how):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((256, 64), (64, 32)))
     blocks = {"BM": 64, "BN": 32, "BK": 32, "HOW": how}
@@ -217,7 +217,7 @@ def test_work_that_programs_share_out_is_stored_by_the_copy_engine_where_each_pi
 
 @blocknb.kernel
 def several(a, b, c, d, e, f, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
-    """c = a b and e = a b + 1, and between the two a tile that lies in another way, or an atomic that says that c is there."""
+    """c = a b and e = a b + 1; between the two, a tile with another layout, or an atomic that signals that c is complete."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.arange(0, BN)
     place = rows[:, None] * n + columns[None, :]
     total = bl.zeros((BM, BN), bl.float32)
@@ -251,8 +251,8 @@ def several_case(how: str) -> tuple[Case, dict]:
     ), arguments
 
 
-def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
-    """Those who wait for a store are those who began it: the team's first thread, or one of each warp."""
+def test_stores_per_warp_and_joint_stores_use_different_buffers():
+    """The thread that waits for a store is the one that started it: the first thread of the consumer warps, or one per warp."""
     case, arguments = several_case("mixed")
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     verify(func)
@@ -267,14 +267,16 @@ def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
 
 
 @pytest.mark.parametrize("sem", ["release", "acq_rel", "relaxed"])
-def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
-    """Nobody waits for the copy engine to have stored, so that who reads the flag would read the array too early."""
+def test_results_that_an_atomic_signals_get_no_tma_store(sem):
+    """Nothing waits for the TMA store before the atomic, so a reader of the flag would read the array too early."""
     case, arguments = several_case(sem)
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     tells = sem != "relaxed"
-    assert any("(release) tells others" in text for text in notes(stages)) == tells  # acq_rel: its result is unused
+    assert (
+        any("(release) tells others" in text for text in notes(stages)) == tells
+    )  # acq_rel does not count, because its result is unused
     stored = {func.params.index(op.args[0]) for op in func.ops() if op.name == "tensor_map"}
-    assert (2 in stored, 4 in stored) == (not tells, True)  # c, and e that is stored behind the atomic
+    assert (2 in stored, 4 in stored) == (not tells, True)  # c, and e, which is stored after the atomic
     case.interpret(func, arguments)
     if not tells:
         atomics = {op.id for op in team(func) if op.name == "atomic"}
@@ -285,7 +287,7 @@ def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
 
 @blocknb.kernel
 def told_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SEM: bl.constexpr):
-    """c += a b, and an atomic that may say that it is done."""
+    """c += a b, and an atomic that may signal completion."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
     for start in range(0, k, BK):
@@ -298,7 +300,7 @@ def told_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.co
 
 
 @pytest.mark.parametrize("sem", ["release", "relaxed"])
-def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
+def test_sums_that_an_atomic_signals_get_no_tma_reduction(sem):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 96), (96, 64)))
     arguments = {"a": a, "b": b, "c": np.ones((128, 64), np.float32), "flag": np.zeros(1, np.int32), "n": 64, "k": 96}
@@ -312,8 +314,8 @@ def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
     case.interpret(func, arguments)
 
 
-def test_arms_of_an_if_store_each_in_its_own_way():
-    """Rows of a group: a tile that is whole by the copy engine, the others by warps."""
+def test_each_arm_of_an_if_chooses_its_own_store():
+    """Rows of a group: TMA stores the full tiles, and warps store the others."""
     func, stages, arguments = lowered("gemm_grouped_wgmma")
     told = notes(stages)
     assert sum("store: by TMA" in text for text in told) == 1
@@ -322,8 +324,8 @@ def test_arms_of_an_if_store_each_in_its_own_way():
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)
 
 
-def test_a_result_that_is_no_box_goes_by_warps():
-    """Its rows are 36 elements apart: no multiple of 16 bytes is known."""
+def test_a_result_that_is_no_box_gets_no_tma_store():
+    """Its rows are 36 elements apart, which is no multiple of 16 bytes."""
     case = CASES["boxed_fp16"]
     arguments = case.make(np.random.default_rng(0))
     arguments["b"], arguments["n"] = arguments["b"][:36], 36
@@ -353,7 +355,7 @@ def test_the_code_stores_what_it_should(name, without, together):
 
 
 def test_the_code_of_a_large_result_is_short():
-    """16 stmatrix and 4 boxes for 128 x 256 halves by 8 warps; no loads of what was stored, no addresses, nothing spilled."""
+    """16 stmatrix and 4 boxes for 128 x 256 halves by 8 warps; no loads of stored data, no addresses, no spills."""
     case = CASES["boxed_fp16"]
     arguments = case.make(np.random.default_rng(0)) | {"m": 256, "n": 512, "k": 512, "BM": 128, "BN": 256, "BK": 64}
     arguments |= {"a": np.zeros((256, 512), np.float16), "b": np.zeros((512, 512), np.float16)}
@@ -370,7 +372,7 @@ def test_the_code_of_a_large_result_is_short():
 
 @blocknb.kernel
 def overlapping_sums(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """Adds a b to rows of c that begin four numbers apart."""
+    """Adds a b to rows of c that begin four elements apart."""
     rows, columns = bl.arange(0, BM), bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
     for start in range(0, k, BK):
@@ -381,7 +383,7 @@ def overlapping_sums(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.cons
     bl.atomic_add(c + rows[:, None] * 4 + columns[None, :], total, sem="relaxed")
 
 
-def test_rows_that_overlap_are_added_up():
+def test_overlapping_rows_are_added_correctly():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 64), (64, 64)))
     expected, product = np.zeros(63 * 4 + 64), a.astype(float) @ b.astype(float)

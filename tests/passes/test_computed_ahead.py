@@ -1,5 +1,4 @@
-"""Operands that are computed from what was copied, an iteration ahead: while which product, from which slot, and where that is left
-alone."""
+"""Operand prefetch for computed operands: during which product they are computed, from which stage, and when not."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def product_of(func: Func) -> list[Op]:
 
 
 @pytest.mark.parametrize(("way", "side"), [("weights", "b"), ("normed", "a")])
-def test_while_a_product_runs_the_next_ones_operand_is_computed(way: str, side: str) -> None:
+def test_the_next_operand_is_computed_during_a_product(way: str, side: str) -> None:
     _, func, notes, _ = lowered(way, 192)
     assert notes == [f"operand {side}: computed an iteration ahead, while a product runs"]
     body = product_of(func)
@@ -80,8 +79,8 @@ def test_any_number_of_trips(target: str, way: str, k: int) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("way", ["weights", "normed"])
-def test_where_it_is_left_alone_it_is_right_as_well(way: str, options: dict) -> None:
-    """With four warps another CTA multiplies meanwhile; of one slot none is let go of in time."""
+def test_results_are_right_without_operand_prefetch(way: str, options: dict) -> None:
+    """With four warps, another CTA multiplies meanwhile; a single stage cannot be released in time."""
     case, func, notes, arguments = lowered(way, 144, **options)
     assert not any("ahead" in note for note in notes)
     case.interpret(func, arguments)
@@ -96,7 +95,7 @@ def test_code_does_the_same(way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["await", "fence", "dot_wait", "barrier"])
-def test_what_keeps_it_in_order_is_needed(name: str) -> None:
+def test_each_op_that_orders_operand_prefetch_is_necessary(name: str) -> None:
     case, func, _, arguments = lowered("weights", 400, num_stages=2)
     inside = {x.id for op in product_of(func) for x in within(op)}
     found = [op.id for op in func.ops() if op.name == name and op.id in inside]

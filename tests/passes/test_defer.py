@@ -1,5 +1,4 @@
-"""The pass `thread_local_reduction`: which sums of a loop wait until it is over, that no exchange is left in the loop, and that all of it
-is still right."""
+"""Thread-local reduction: which sums leave the loop, that the loop has no exchange left, and that results are right."""
 
 from __future__ import annotations
 
@@ -128,7 +127,7 @@ def run(found: Case, func: Func, arguments: Mapping[str, Any]) -> None:
         ("xor", np.int32, 1),
     ],
 )
-def test_what_a_loop_only_adds_to_is_put_together_behind_it(how: str, dtype: Any, axis: int, warps: int) -> None:
+def test_an_accumulator_is_reduced_after_the_loop(how: str, dtype: Any, axis: int, warps: int) -> None:
     found, arguments = case(how, dtype, axis)
     before = lowered(found, arguments, num_warps=warps, without=("thread_local_reduction",))[0]
     func, notes = lowered(found, arguments, num_warps=warps)
@@ -138,7 +137,7 @@ def test_what_a_loop_only_adds_to_is_put_together_behind_it(how: str, dtype: Any
 
 
 @pytest.mark.parametrize(("how", "dtype"), [("looked at", np.float32), ("plain", np.float16)])
-def test_what_is_looked_at_or_rounded_in_each_trip_stays(how: str, dtype: Any) -> None:
+def test_a_sum_that_iterations_read_or_round_is_reduced_in_the_loop(how: str, dtype: Any) -> None:
     found, arguments = case(how, dtype)
     func, notes = lowered(found, arguments)
     assert not notes and exchanges(func)
@@ -147,7 +146,7 @@ def test_what_is_looked_at_or_rounded_in_each_trip_stays(how: str, dtype: Any) -
 
 @pytest.mark.parametrize("trips", [0, 1])
 @pytest.mark.parametrize("how", ["begun", "max"])
-def test_a_loop_of_no_trip_or_one(how: str, trips: int) -> None:
+def test_a_loop_of_zero_iterations_or_one(how: str, trips: int) -> None:
     found, arguments = case(how, np.float32, trips=trips)
     if not trips:
         arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # which nobody reads
@@ -155,7 +154,7 @@ def test_a_loop_of_no_trip_or_one(how: str, trips: int) -> None:
 
 
 @pytest.mark.parametrize("warps", [1, 4])
-def test_a_scalar_is_kept_in_parts_too(warps: int) -> None:
+def test_a_scalar_sum_is_reduced_after_the_loop_too(warps: int) -> None:
     def expected(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         total = 3.0
         for block in arguments["x"].reshape(-1, BLOCK):

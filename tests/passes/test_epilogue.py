@@ -1,4 +1,4 @@
-"""Large results are stored in parts: what a part is, what becomes of a store, and which barriers are left."""
+"""Epilogue subtiling: the subtiles, the resulting stores, and the remaining barriers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After every pass a kernel means what it meant before: the interpreter is the judge, at all three levels of the IR."""
+"""Every pass keeps the meaning of a kernel, as the interpreter checks at all three levels of the IR."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever keeps accesses in order in a finished kernel with roles is needed: without any one of it something says so.
+"""Every op that orders accesses in a finished warp-specialized kernel is necessary: removing any one is detected.
 
-The interpreter says so, or the tests' reading of the code (which tells lanes apart, for which a warp is in step in the interpreter). The
-kernels are deep enough that every slot of a ring is filled again, in a program or by the next one.
+The interpreter detects it, or the `simt` simulator does, which distinguishes lanes where the interpreter runs a warp in lockstep. The
+loops are long enough to refill every stage of a circular buffer, in a program or in the next one.
 """
 
 from __future__ import annotations

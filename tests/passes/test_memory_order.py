@@ -1,4 +1,4 @@
-"""The pass `memory_order`: loops that wait acquire, and an atomic that cannot observe anything does not."""
+"""Memory order: loops that wait get acquire semantics, and an atomic that cannot observe anything does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""order: who gets groups of columns and who keeps the grid's order, and that every program still runs, each once."""
+"""Program swizzle: which kernels get groups of columns and which keep the grid's order; every program runs exactly once."""
 
 from __future__ import annotations
 

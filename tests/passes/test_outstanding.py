@@ -1,4 +1,4 @@
-"""Several products of a trip under way at a time: which begin first, where each is waited for, and that all of it is still right."""
+"""Asynchronous MMA: the order of several products in flight, where each is awaited, and right results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def innermost(func: Func) -> Op:
         ("attention_query_gradients", ["dot 1", "dot 2", "wait 1", "wait 0", "dot None"]),
     ],
 )
-def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it_is_needed(name, expected):
+def test_independent_products_start_first_and_waits_are_late(name, expected):
     *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
     told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
@@ -44,7 +44,7 @@ def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
+def test_a_stage_is_released_when_the_product_that_reads_it_completes(name):
     *_, func, _ = lowered(name)
     relevant = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait", "arrive")]
     behind = [before for before, op in itertools.pairwise(relevant) if op.name == "arrive"]
@@ -55,7 +55,7 @@ def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
 
 @pytest.mark.parametrize("without", [(), ("warp_specialization",), ("warp_specialization", "software_pipelining")])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_are_what_they_were(name, without):
+def test_attention_gradients_do_not_change(name, without):
     case, arguments, func, _ = lowered(name, without)
     case.interpret(func, arguments)
     got = {key: copied(value) for key, value in arguments.items()}
@@ -63,7 +63,7 @@ def test_gradients_are_what_they_were(name, without):
     case.check(arguments, got)
 
 
-def test_a_product_that_is_used_before_it_is_waited_for_is_noticed():
+def test_using_a_product_before_its_wait_is_detected():
     from passes.test_wgmma_choice import edited
 
     from blocknb.errors import CompilerBug
@@ -81,13 +81,13 @@ def test_a_product_that_is_used_before_it_is_waited_for_is_noticed():
 
 
 @pytest.mark.parametrize("name", ["wgmma_gated", "wgmma_attention", "wgmma_fp16"])
-def test_fewer_products_stay_where_they_are(name):
+def test_fewer_products_are_not_reordered(name):
     *_, stages = lowered(name)
     stage = next(stage for stage in stages if stage.name == "async_mma")
     assert not stage.notes
 
 
-def test_results_that_take_many_registers_are_waited_for_one_after_the_other():
+def test_products_with_large_results_are_awaited_in_sequence():
     case = CASES["attention_key_gradients"]
     arguments = case.make(np.random.default_rng(0)) | {"ROWS": 128, "COLUMNS": 128}
     func = case.parse(arguments, num_warps=4)

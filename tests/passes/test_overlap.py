@@ -1,4 +1,4 @@
-"""overlap: what else a trip does, beside the products of which one is put off, keeps its order."""
+"""MMA and softmax overlap: the remaining ops of the iteration keep their order when a product is delayed."""
 
 from __future__ import annotations
 

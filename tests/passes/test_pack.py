@@ -1,4 +1,4 @@
-"""Several programs a CTA: who shares one, how many a launch puts into it, and that every program still is the one it was."""
+"""Program packing: which programs share a CTA, how many a launch packs, and that every program keeps its ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""pipeline: operands are copied to shared memory trips ahead, in rings, and the sums are what they were.
+"""Software pipelining: operands are copied to circular buffers in shared memory some iterations early; results stay the same.
 
-The interpreter runs memory-level IR with its races, waits and barriers; `simt` runs the code that is made of it.
+The interpreter runs memory IR with its races, waits and barriers; `simt` runs the generated code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blocknb.ir.verify import verify
 from blocknb.target import Target
 from blocknb.trace import Stage
 
-kernel = blocknb.kernel(do_not_specialize=("m", "n", "k"))  # one trip is as good as two
+kernel = blocknb.kernel(do_not_specialize=("m", "n", "k"))  # one iteration is compiled like several
 HALF = np.float16
 
 
@@ -31,7 +31,7 @@ def product(
     a, b, c, m, n, k, a_row: bl.constexpr, a_column: bl.constexpr, b_row: bl.constexpr, b_column: bl.constexpr,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, STAGES: bl.constexpr, WHOLE: bl.constexpr, UNIT: bl.constexpr,
 ):  # fmt: skip
-    """m, n and k are given in units, of which sizes are thereby known to be multiples."""
+    """m, n and k are given in units, so that the sizes are known to be multiples."""
     m, n, k = m * UNIT, n * UNIT, k * UNIT
     rows = bl.program_id(0) * BM + bl.arange(0, BM)
     columns = bl.program_id(1) * BN + bl.arange(0, BN)
@@ -59,7 +59,7 @@ def empty(*shape: int) -> np.ndarray:
 
 
 def operands(m: int, n: int, k: int, dtype: Any = HALF, order: str = "nn", pad: int = 0, **more: Any) -> dict[str, Any]:
-    """Arguments of `product`; rows (columns in an order "t") are `pad` elements longer than they look."""
+    """Arguments of `product`; rows (columns in an order "t") have a pitch that is `pad` elements longer."""
     arrays = {}
     for name, shape, transposed in (("a", (m, k), order[0] == "t"), ("b", (k, n), order[1] == "t")):
         stored = shape[::-1] if transposed else shape
@@ -79,14 +79,14 @@ def operands(m: int, n: int, k: int, dtype: Any = HALF, order: str = "nn", pad: 
 def lowered(
     kernel: Any, arguments: dict[str, Any], target: str = "sm_80", without: tuple = (), **options: Any
 ) -> tuple[Func, Stage | None]:
-    """The memory IR and the pass's stage."""
+    """Lowers the kernel; returns the memory IR and the pass's stage."""
     func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 2} | options))
     func, stages = passes.run(func, Target.parse(target), without)
     return func, next((stage for stage in stages if stage.name == "software_pipelining"), None)
 
 
 def copied(func: Func) -> int:
-    """How many copies a trip of a loop with products makes."""
+    """The number of copies per iteration of a loop with products."""
     blocks = (loop.blocks[0].ops for loop in loops(func))
     return sum(op.name == "copy_async" for ops in blocks if any(x.name == "dot" for x in ops) for op in ops)
 
@@ -119,7 +119,7 @@ def runs(
 
 
 def check(arguments: dict[str, Any], copies: int = 2, interpreted: bool = True, **options: Any) -> Stage | None:
-    """The product of `arguments` is right, with so many operands copied ahead."""
+    """Checks that the product is right and that this many operands are pipelined."""
     func, stage = lowered(product, arguments, **options)
     assert copied(func) == copies, stage and stage.notes
     m, n = arguments["c"].shape
@@ -132,15 +132,15 @@ def check(arguments: dict[str, Any], copies: int = 2, interpreted: bool = True, 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("k", [0, 8, 16, 24, 32, 40, 64, 88, 128])
-def test_any_number_of_trips_with_any_number_of_stages(k: int, stages: int) -> None:
-    """None, fewer than stages, ragged at the end. Rows are 16 bytes longer, so that what a mask lets by would show."""
+def test_any_number_of_iterations_with_any_number_of_stages(k: int, stages: int) -> None:
+    """No iterations, fewer than stages, and a partial last one. Rows have 16 bytes of padding, which reveal a wrong mask."""
     check(operands(16, 16, k, pad=8, STAGES=stages), interpreted=k in (0, 16, 88))
 
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(16, 16, 48), (24, 40, 40), (1, 8, 72), (8, 1, 16), (9, 24, 30)])
 def test_ragged_tiles_in_every_order(sizes: tuple[int, int, int], order: str) -> None:
-    """Where addresses or masks allow fewer than 4 bytes, an operand stays where it is, and the numbers are the same."""
+    """An operand is not pipelined if addresses or masks allow fewer than 4 bytes; the numbers stay the same."""
     arguments = operands(*sizes, order=order, pad=8)
     func, stage = lowered(product, arguments)
     check(arguments, copies=copied(func), interpreted=order == "nt")
@@ -154,13 +154,13 @@ def test_ragged_tiles_in_every_order(sizes: tuple[int, int, int], order: str) ->
     ids=["fp16", "bf16", "fp32", "int8"],
 )
 def test_every_dtype_that_products_take(dtype: Any, bytes: int) -> None:
-    """fp32 in ieee precision is multiplied from the ring itself, int8 has tensor cores only in one order of B."""
+    """fp32 in ieee precision is multiplied from the circular buffer itself; int8 has tensor cores only in one order of B."""
     arguments = operands(32, 32, 96, dtype, order="nt", BM=32, BN=32, BK=32, WHOLE=True)
     stage = check(arguments)
     assert all("copied to shared memory 2 iterations ahead" in text for text in texts(stage))
 
 
-def test_one_barrier_a_trip_and_slots_that_follow_one_another() -> None:
+def test_one_barrier_per_iteration_and_stages_in_order() -> None:
     func, stage = lowered(product, operands(16, 16, 64))
     (loop,) = loops(func)
     names = [op.name for op in loop.blocks[0].ops]
@@ -175,8 +175,8 @@ def test_one_barrier_a_trip_and_slots_that_follow_one_another() -> None:
     )
 
 
-def test_who_gets_any() -> None:
-    """Three stages where nobody names a number, of loops with products only, from sm_80 on."""
+def test_the_default_number_of_stages() -> None:
+    """The default is three stages, for loops with products only, from sm_80 on."""
 
     @kernel
     def unnamed(a, b, c, k, BK: bl.constexpr):
@@ -215,7 +215,7 @@ def short(a, b, c, k, STAGES: bl.constexpr):
     bl.store(c + row * 16 + column, total)
 
 
-def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
+def test_stages_are_limited_by_iterations_and_shared_memory() -> None:
     arguments = {"a": numbers((16, 32), HALF), "b": numbers((32, 16), HALF), "c": empty(16, 16), "k": 32, "STAGES": 4}
     few = "2 slots of 512 bytes, 8 bytes per copy (not 4: the loop makes 2 iterations at most)"
     assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
@@ -231,7 +231,7 @@ def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
 
 @kernel
 def scaled(a, b, c, k, SCALE: bl.constexpr):
-    """int8 weights, which become fp16 in registers."""
+    """int8 weights, which the kernel converts to fp16 in registers."""
     row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
     total = bl.zeros((16, 16), bl.float32)
     for start in range(0, k, 16):
@@ -242,7 +242,7 @@ def scaled(a, b, c, k, SCALE: bl.constexpr):
     bl.store(c + row * 16 + column, total * SCALE)
 
 
-def test_what_is_computed_on_its_way_stays_in_registers() -> None:
+def test_converted_operands_stay_in_registers() -> None:
     arguments = {
         "a": numbers((16, 80), HALF),
         "b": numbers((80, 16), np.int8),
@@ -289,7 +289,7 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
         ("written", "the loop also writes a, at line"),
     ],
 )
-def test_what_cannot_be_copied_ahead_says_why(way: str, why: str) -> None:
+def test_notes_explain_why_an_operand_is_not_pipelined(way: str, why: str) -> None:
     table = np.array([3, 1, 0, 2, 4], np.int32)
     arguments = {
         "a": numbers((16, 80), HALF),
@@ -314,7 +314,7 @@ def test_what_cannot_be_copied_ahead_says_why(way: str, why: str) -> None:
 
 @kernel
 def attend(q, keys, values, c, n, CAUSAL: bl.constexpr, D: bl.constexpr, B: bl.constexpr):
-    """Two products a trip, one with a tile of the other's results; keys are loaded as they lie and transposed."""
+    """Two products per iteration, the second of which uses the first one's result; keys are loaded as stored and transposed."""
     rows, inner = bl.arange(0, 16), bl.arange(0, D)
     queries = bl.load(q + rows[:, None] * D + inner[None, :])
     most, weight = bl.full((16,), -float("inf"), bl.float32), bl.zeros((16,), bl.float32)
@@ -364,7 +364,7 @@ def test_several_products_in_a_loop(n: int, causal: bool) -> None:
 
 @kernel
 def persistent(a, b, c, tiles, depth, first, BK: bl.constexpr):
-    """A loop of products in a loop over tiles, downwards."""
+    """A loop of products in a loop over tiles, in descending order."""
     row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
     for tile in range(first, tiles):
         total = bl.zeros((16, 16), bl.float32)

@@ -1,4 +1,4 @@
-"""pointers: scalar bases, offsets that loops leave alone, and the tiles that must stay general."""
+"""The pass `pointers`: scalar bases, loop-invariant offsets, and the tiles that must stay general."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""prefetch: loads are issued trips ahead, and touch nothing which the program would not have touched.
+"""Register prefetch: loads are issued some iterations early, and access nothing that the original program does not access.
 
-Arrays end where the last trip ends, and no kernel here has a mask that it does not need: an early load too many is an AccessError.
+Arrays end where the last iteration ends, and no kernel here has an unnecessary mask. So a superfluous early load is an AccessError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from blocknb.target import Target
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("trips", TRIPS)
-def test_the_first_rows_are_loaded_before_the_loop_and_each_trip_loads_a_later_one(trips, stages):
+def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(trips, stages):
     arguments = {"x": floats(trips, 64), "out": floats(trips, 64), "first": 0, "last": trips, "step": 1}
     stage = pipelined(rows, {**arguments, "B": 64, "STAGES": stages})
     assert texts(stage, "info")[0].startswith(f"loaded {stages - 1} iteration")
@@ -35,7 +35,7 @@ def test_the_first_rows_are_loaded_before_the_loop_and_each_trip_loads_a_later_o
 @pytest.mark.parametrize(
     ("first", "last", "step"), [(6, -1, -1), (5, -1, -3), (0, 7, 3), (7, 7, 2), (0, 5, -1), (4, 6, 9)]
 )
-def test_a_step_of_either_sign_leads_to_no_trip_that_is_none(first, last, step, stages):
+def test_steps_of_either_sign_load_nothing_beyond_the_last_iteration(first, last, step, stages):
     arguments = {"x": floats(7, 64), "out": floats(7, 64), "first": first, "last": last, "step": step}
     seen = sorted(range(first, last, step))
     low, high = (seen[0], seen[-1] + 1) if seen else (0, 0)
@@ -45,17 +45,17 @@ def test_a_step_of_either_sign_leads_to_no_trip_that_is_none(first, last, step, 
 
 
 @pytest.mark.parametrize("m", TRIPS)
-def test_programs_that_share_rows_keep_to_them(m):
+def test_programs_that_share_rows_load_only_their_own(m):
     arguments = {"x": floats(m, 50), "out": floats(m, 50), "m": m, "n": 50, "B": 64}
     stage = pipelined(shared_rows, arguments, 3, num_stages=2)
-    if m == 1:  # which a launch makes a constant, where it may
+    if m == 1:  # a launch makes this value a constant if it may
         assert stage.after is stage.before
         assert texts(stage, "missed") == ["not loaded ahead: the loop makes one iteration at most"]
     else:
         assert len(texts(stage, "info")) == 1
 
 
-def test_what_it_makes_of_a_softmax(golden):
+def test_golden_ir_of_a_softmax(golden):
     stage = only(shared_rows, {"x": floats(5, 50), "out": floats(5, 50), "m": 5, "n": 50, "B": 64}, num_stages=2)
     golden(
         "register_prefetch/shared_rows.ir", report(stage.before, stage.after, "register_prefetch", list(stage.notes))
@@ -89,7 +89,7 @@ def test_without_its_guard_the_load_before_the_loop_leaves_the_array(m, grid, mo
 
 @kernel
 def halves(x, scales, out, m, ROWS: bl.constexpr, B: bl.constexpr):
-    """Several rows a trip, in 16 bits, and a number for each."""
+    """Several 16-bit rows per iteration, and a number for each row."""
     columns = bl.arange(0, B)
     total = bl.zeros((B,), bl.float32)
     for first in range(0, m, ROWS):
@@ -134,7 +134,7 @@ def walking(x, out, n, B: bl.constexpr, ADVANCE: bl.constexpr):
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("without", [(), ("pointers",), ("pointers", "simplify")])
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
-def test_pointers_that_a_loop_carries_are_moved_on(n, without, stages):
+def test_carried_pointers_are_advanced_for_early_loads(n, without, stages):
     arguments = {"x": floats(n, 64), "out": floats(64), "n": n, "B": 64, "ADVANCE": 1}
     func = parsed(walking, arguments, num_warps=2, num_stages=stages)
     _, made = check_pipeline(func, parameters(func, arguments), 1, without=without)
@@ -151,7 +151,7 @@ def listed(x, index, out, n, B: bl.constexpr):
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
-def test_an_index_is_loaded_ahead_and_what_it_leads_to_is_not(n):
+def test_an_index_is_prefetched_but_not_the_load_through_it(n):
     index = np.random.default_rng().integers(0, 3, n).astype(np.int32)
     arguments = {"x": floats(3, 64), "index": index, "out": floats(n, 64), "n": n, "B": 64}
     stage = pipelined(listed, arguments, num_stages=2)
@@ -161,7 +161,7 @@ def test_an_index_is_loaded_ahead_and_what_it_leads_to_is_not(n):
 
 @kernel
 def jumping(x, out, n, B: bl.constexpr):
-    """The next place depends on what is found at this one."""
+    """The next address depends on the data at this one."""
     at = bl.arange(0, B)
     place = 0
     total = bl.zeros((B,), bl.float32)
@@ -172,7 +172,7 @@ def jumping(x, out, n, B: bl.constexpr):
     bl.store(out + at, total)
 
 
-def test_a_place_that_depends_on_what_was_loaded_is_not_known_early():
+def test_an_address_that_depends_on_loaded_data_is_not_prefetched():
     refused(
         jumping, {"x": floats(3, 64), "out": floats(64), "n": 5, "B": 64}, "its address is made by a reduce in the loop"
     )
@@ -185,7 +185,7 @@ def again(x, w, out, n, B: bl.constexpr):
         bl.store(out + i * B + at, bl.load(w + at) * i)
 
 
-def test_what_is_the_same_in_every_trip_is_not_loaded_early():
+def test_loop_invariant_loads_are_not_prefetched():
     arguments = {"x": floats(1), "w": floats(64), "out": floats(3, 64), "n": 3, "B": 64}
     refused(again, arguments, "it reads the same place in every iteration")
 
@@ -204,7 +204,7 @@ def until(x, out, n, B: bl.constexpr):
     bl.store(out + at, total)
 
 
-def test_a_while_is_no_loop_with_stages():
+def test_a_while_loop_has_no_stages():
     arguments = {"x": floats(3, 64), "out": floats(64), "n": 3, "B": 64}
     func = parsed(until, arguments, num_stages=3)
     assert not register_prefetch.applies(func, Target.parse("sm_90a"))
@@ -212,7 +212,7 @@ def test_a_while_is_no_loop_with_stages():
 
 @kernel
 def until_found(x, out, n, B: bl.constexpr):
-    """What `break` would be: trips after the one that found it do nothing. The array ends there, too."""
+    """A loop with the effect of `break`: iterations after the match do nothing. The array ends there, too."""
     at = bl.arange(0, B)
     found = False
     for i in range(n):
@@ -224,7 +224,7 @@ def until_found(x, out, n, B: bl.constexpr):
             found = True
 
 
-def test_what_a_trip_may_not_load_is_not_loaded_early():
+def test_a_load_that_an_iteration_may_skip_is_not_prefetched():
     x = floats(3, 64)
     x[2, 5] = 10
     refused(until_found, {"x": x, "out": floats(3, 64), "n": 9, "B": 64}, "an iteration may skip it")
@@ -242,7 +242,7 @@ def nest(x, w, out, m, k, B: bl.constexpr, OUTER: bl.constexpr, INNER: bl.conste
 
 @pytest.mark.parametrize(("outer", "inner"), [(2, 2), (1, 2), (2, 1), (3, 3)])
 @pytest.mark.parametrize(("m", "k"), [(0, 3), (3, 0), (1, 1), (3, 4)])
-def test_loops_within_loops_load_ahead_each_by_itself(m, k, outer, inner):
+def test_nested_loops_prefetch_independently(m, k, outer, inner):
     arguments = {"x": floats(m * k, 64), "w": floats(m, 64), "out": floats(m, 64), "m": m, "k": k, "B": 64}
     stage = pipelined(nest, {**arguments, "OUTER": outer, "INNER": inner})
     assert len(texts(stage, "info")) == (outer > 1) + (inner > 1)
@@ -279,7 +279,7 @@ def product(a, b, out, k, B: bl.constexpr):
     bl.store(out + i * 16 + j, total)
 
 
-def test_loops_with_products_are_left_for_asynchronous_copies():
+def test_loops_with_products_are_left_to_software_pipelining():
     half = np.float16
     arguments = {
         "a": floats(16, 64).astype(half),
@@ -296,8 +296,8 @@ def test_loops_with_products_are_left_for_asynchronous_copies():
 
 
 @pytest.mark.parametrize("m", TRIPS)
-def test_checked_loads_are_checked_in_the_trip_that_needs_them(m):
-    """Rows beyond the array are told of where the program reads them, and not when they are loaded ahead."""
+def test_checked_loads_are_checked_in_the_iteration_that_needs_them(m):
+    """The report about rows beyond the array comes from the iteration that reads them, not from the early load."""
     arguments = {"x": floats(m, 64), "out": floats(m, 64), "first": 0, "last": m, "step": 1, "B": 64, "STAGES": 2}
     pipelined(rows, arguments, checked=True)
     arguments |= {"last": m + 1, "out": floats(m + 1, 64)}

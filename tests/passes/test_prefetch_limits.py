@@ -1,4 +1,4 @@
-"""prefetch: what a load may not pass, how many registers loads may take, and who gets any."""
+"""Register prefetch: operations that a load may not pass, the register budget, and the default number of stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blocknb.passes.tile import register_prefetch
 from blocknb.target import Target
 from blocknb.trace import Stage
 
-# -- what a load may not pass --------------------------------------------------------------------------------------------
+# -- operations that a load may not pass -------------------------------------------------------------------------------------
 
 
 @kernel
@@ -107,7 +107,7 @@ def asking_anew(x, out, n, B: bl.constexpr):
         bl.store(out + i * B + at, bl.load(x + i * B + at, cache_modifier=".cv"))
 
 
-def test_a_load_that_asks_memory_anew_does_so_when_it_is_its_turn():
+def test_a_load_that_bypasses_the_cache_is_not_prefetched():
     refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it bypasses the caches")
 
 
@@ -150,19 +150,19 @@ def test_loads_take_no_more_registers_than_there_are_for_them():
     assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers a thread, and 0 are left for that"] * 2
 
 
-def test_loads_go_less_far_ahead_rather_than_take_too_many_registers():
+def test_the_prefetch_distance_shrinks_to_fit_the_registers():
     assert texts(wide(1024, 2, num_warps=2, num_stages=4), "info")[0].startswith(
         "loaded 2 iterations ahead: 32 registers a thread (not 3, for lack of registers)"
     )
 
 
-def test_a_loop_that_needs_its_registers_carries_nothing():
-    """16 warps have 128 registers a thread: 64 of them for what is added up leave too few."""
+def test_a_loop_with_high_register_pressure_prefetches_nothing():
+    """16 warps have 128 registers per thread, and the accumulators take 64, so too few are left."""
     stage = wide(1 << 15, 2, num_warps=16, num_stages=2)
     assert texts(stage, "info") == []
 
 
-def test_nobody_who_names_no_stages_gets_any():
+def test_without_num_stages_nothing_is_prefetched():
     arguments = {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}
     sm = Target.parse("sm_90a")
     for options in ({}, {"num_stages": 1}, {"num_stages": 0}):
@@ -181,13 +181,13 @@ def test_a_loop_has_the_stages_of_its_range_before_those_of_the_launch():
     assert told.startswith("loaded 1 iteration ahead")
 
 
-def test_one_line_has_all_loops_load_ahead(monkeypatch):
+def test_the_default_number_of_stages_applies_to_all_loops(monkeypatch):
     monkeypatch.setattr(stages, "STAGES", 2)
     stage = only(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64})
     assert len(texts(stage, "info")) == 1
 
 
-def test_switched_off_it_changes_nothing():
+def test_a_disabled_pass_changes_nothing():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
     without, made = passes.run(func, Target.parse("sm_90a"), without={"register_prefetch"})
     assert next(s for s in made if s.name == "register_prefetch").skipped
@@ -195,6 +195,6 @@ def test_switched_off_it_changes_nothing():
     assert sum(op.name == "load" for op in passes.run(func, Target.parse("sm_90a"))[0].ops()) == 2
 
 
-def test_a_cpu_loads_when_it_needs():
+def test_a_cpu_does_not_prefetch_into_registers():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
     assert "register_prefetch" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]

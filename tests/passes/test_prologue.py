@@ -1,4 +1,4 @@
-"""prologue: what operands are computed from goes through shared memory, as far as there is room for it."""
+"""Operand staging: the inputs of a computed operand go through shared memory if there is enough of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def texts(stages: tuple[Stage, ...], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90a"])
-def test_a_tile_that_has_no_room_for_two_slots_stays_in_registers_and_the_other_operand_is_still_copied(target: str):
-    """128 KB of b: beside what is multiplied sm_86 has no room for one of them, the others for none that is copied ahead."""
+def test_a_tile_without_room_for_two_stages_stays_in_registers(target: str):
+    """b takes 128 KB. Shared memory of sm_86 cannot hold even one stage next to the operands, and other targets have none for a second
+    stage."""
     kernel, arguments = case(64, 256, 128)
     func, stages = kernel.lower(arguments, target, num_warps=8, num_stages=2)
     assert func.attrs["shared_bytes"] <= Target.parse(target).max_shared
@@ -57,7 +58,7 @@ def test_a_tile_that_has_no_room_for_two_slots_stays_in_registers_and_the_other_
     assert func.attrs["shared_bytes"] == without.attrs["shared_bytes"]
 
 
-def test_a_smaller_one_is_copied_ahead_and_computed_with():
+def test_a_smaller_tile_is_staged():
     kernel, arguments = case(64, 64, 32)
     for target in ("sm_86", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
@@ -72,7 +73,7 @@ def test_a_smaller_one_is_copied_ahead_and_computed_with():
 
 @blocknb.kernel
 def various(a, b, bias, table, c, n, k, WAY: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """c = f(a) b, where f depends on the way."""
+    """c = f(a) b, where f depends on WAY."""
     rows, columns = bl.arange(0, BM), bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
     for start in bl.range(0, k, BK):
@@ -122,7 +123,7 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("way", ["scaled", "scores"])
-def test_what_is_computed_with_is_copied_ahead_and_right(way: str, target: str) -> None:
+def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, target: str) -> None:
     kernel, func, stages, arguments = lowered(way, target, num_stages=2)
     told = texts(stages, "operand_staging")
     assert told == ["8192 bytes through shared memory: they are computed with before they are multiplied"]
@@ -142,7 +143,7 @@ def test_what_is_computed_with_is_copied_ahead_and_right(way: str, target: str) 
     ],
     ids=str,
 )
-def test_what_cannot_be_copied_ahead_stays_in_registers(way: str, options: dict) -> None:
+def test_inputs_that_cannot_be_staged_stay_in_registers(way: str, options: dict) -> None:
     kernel, func, stages, arguments = lowered(way, **options)
     assert not [text for text in texts(stages, "operand_staging") if text != "switched off"]
     kernel.interpret(func, arguments)
@@ -150,7 +151,7 @@ def test_what_cannot_be_copied_ahead_stays_in_registers(way: str, options: dict)
 
 @blocknb.kernel
 def bytes_wide(a, b, c, apart, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """Weights of 8 bits that are `apart` elements from each other."""
+    """8-bit weights that are `apart` elements from each other."""
     rows, columns = bl.arange(0, BM), bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
     for start in range(0, k, BK):
@@ -162,7 +163,7 @@ def bytes_wide(a, b, c, apart, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.con
 
 @pytest.mark.parametrize(("columns", "apart", "copied"), [(64, 1, True), (64, 3, False), (16, 1, False)])
 def test_small_tiles_and_single_bytes_stay_in_registers(columns: int, apart: int, copied: bool) -> None:
-    """Of 32 rows 16 columns are 512 bytes; three apart no four bytes lie side by side."""
+    """16 columns of 32 rows are 512 bytes; with three bytes between elements, no four bytes are contiguous."""
     rng, k = np.random.default_rng(3), 96
     a, b = rng.integers(-2, 3, (64, k)).astype(np.float16), rng.integers(-5, 6, (k, columns * apart)).astype(np.int8)
     expected = {"c": a.astype(float) @ b[:, ::apart].astype(float)}
@@ -184,8 +185,8 @@ def test_small_tiles_and_single_bytes_stay_in_registers(columns: int, apart: int
 
 
 @pytest.mark.parametrize("way", ["scaled", "scores"])
-def test_a_slot_is_let_go_of_when_what_was_read_is_there(way: str) -> None:
-    """An mbarrier's arrival does not wait for reads of shared memory that are under way: an H200 wrote into them."""
+def test_a_stage_is_released_after_its_reads_complete(way: str) -> None:
+    """An mbarrier arrival does not wait for pending reads of shared memory; on an H200, the next copy overwrote them."""
     kernel, func, _, arguments = lowered(way, num_stages=2)
     (body,) = (
         block.ops
@@ -219,7 +220,7 @@ def test_a_slot_is_let_go_of_when_what_was_read_is_there(way: str) -> None:
 
 @blocknb.kernel
 def lined(a, b, line, table, c, k, WAY: bl.constexpr, B: bl.constexpr):
-    """c = sum of (a b) by numbers of a line, one a row and trip; or where a table says."""
+    """c = sum of (a b) times elements of a line, one per row and iteration; or where a table points."""
     rows, total = bl.arange(0, B), bl.zeros((B, B), bl.float32)
     for start in range(0, k, B):
         inner = start + bl.arange(0, B)
@@ -235,9 +236,7 @@ def lined(a, b, line, table, c, k, WAY: bl.constexpr, B: bl.constexpr):
 
 
 @pytest.mark.parametrize(("way", "early"), [("one", 1), ("two", 0), ("table", 1)])
-def test_a_line_is_loaded_a_trip_ahead_beside_one_product_and_not_what_tells_where_tiles_lie(
-    way: str, early: int
-) -> None:
+def test_a_row_of_factors_is_prefetched_but_not_a_table_of_tile_positions(way: str, early: int) -> None:
     rng, size, k = np.random.default_rng(2), 32, 96
     a, b, line = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((size, k), (k, size), (k,)))
     table, expected = np.array([2, 0, 1], np.int32), np.zeros((size, size))

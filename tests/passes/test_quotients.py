@@ -1,4 +1,4 @@
-"""Quotients by reciprocals and shifts are those of a division, for numbers and divisors at every edge."""
+"""Quotients by reciprocals and shifts equal those of a division, for extreme numbers and divisors."""
 
 from __future__ import annotations
 

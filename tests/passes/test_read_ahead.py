@@ -1,4 +1,4 @@
-"""An operand A that wgmma takes from registers because it lies along M: who reads it, when, and that what keeps it there is needed."""
+"""Operand prefetch for an operand A that wgmma reads from registers because it is contiguous along M, and its synchronization."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def edited(func: Func, change) -> Func:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_copied_by_tma_and_read_while_the_product_before_it_runs(name):
+def test_operand_a_is_copied_by_tma_and_read_during_the_previous_product(name):
     func, notes, _ = lowered(name)
     verify(func)
     assert sum("copied by TMA, by the producer warp" in text for text in notes["warp_specialization"]) == 2

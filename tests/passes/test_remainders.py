@@ -1,4 +1,4 @@
-"""Remainders of whole tiles: rows that wrap around become rows side by side where no tile is cut, and only there."""
+"""Tile modulo: wrapped rows become contiguous rows if no tile is cut, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels with products in loops of every kind, of random extents and tiles: with roles they compute what NumPy does, in any order."""
+"""Warp specialization of random products in loops of every kind gives NumPy's results, in any order of warps."""
 
 from __future__ import annotations
 

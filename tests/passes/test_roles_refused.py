@@ -1,4 +1,4 @@
-"""What is not done for a kernel on Hopper, and that the kernel is right all the same: one kernel for each reason, told by its note."""
+"""Kernels that are not warp-specialized on Hopper: one for each reason, which its note gives; results are right all the same."""
 
 from __future__ import annotations
 

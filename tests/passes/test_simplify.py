@@ -1,4 +1,4 @@
-"""simplify: what folds, what merges, what leaves a loop, and what must stay as it is."""
+"""The pass `simplify`: constant folding, common subexpressions, loop-invariant code motion, and what must stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""specialize, persist and overlap: what is copied by a warp of its own and what is not, teams that take turns, products put off for a trip.
+"""Warp specialization, persistent grids, and MMA and softmax overlap: the decisions and the corner cases of iteration counts.
 
-That all of it means what it meant before is told by `test_every_pass` and `test_roles_at_random`; here are the decisions, and the corner
-cases of counting: no trip, one trip, fewer programs than teams.
+The corner cases are zero iterations, one iteration, and fewer programs than consumer groups. `test_every_pass` and `test_roles_at_random`
+check that results stay the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ kernel = blocknb.kernel(do_not_specialize=("k",))
 def product(
     a, b, c, m, n, k, PITCH: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr,
 ):  # fmt: skip
-    """c = a b^T, one tile a program, in ways of which some keep loads with the warps that multiply."""
+    """c = a b^T, one tile per program; some variants keep loads with the consumer warps."""
     left = bl.make_tensor_descriptor(a, [m, k], [PITCH, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [n, k], [PITCH, 1], [BN, BK])
     row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
@@ -68,7 +68,7 @@ def product(
 def unusual(
     a, b, c, m, n, k, PITCH: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr,
 ):  # fmt: skip
-    """c = a b^T, from the end of K to its beginning, or with an extent that is computed first."""
+    """c = a b^T, with a loop from the end of K to its beginning, or with an extent that is computed first."""
     depth = k & 0xFFF8 if HOW == "and" else -(-k // 8) * 8 if HOW == "negative" else k
     left = bl.make_tensor_descriptor(a, [m, depth], [PITCH, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [n, depth], [PITCH, 1], [BN, BK])
@@ -88,7 +88,7 @@ def unusual(
 def attention(
     q, k, v, o, keys, WIDTH: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, HOW: bl.constexpr = "plain",
 ):  # fmt: skip
-    """One block of queries a program, over all keys; without keys it is zero. In other ways a trip looks at the sum of those before."""
+    """One block of queries per program, over all keys; zero without keys. In other variants, an iteration reads the running sum."""
     row = bl.program_id(0) * ROWS
     queries = bl.num_programs(0) * ROWS
     query = bl.make_tensor_descriptor(q, [queries, WIDTH], [WIDTH, 1], [ROWS, WIDTH]).load([row, 0])
@@ -167,7 +167,7 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 # -- which loads
 
 
-def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_named():
+def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
     func, stages = lowered(product, arrays(), num_stages=3, without=("persistent_grid",))
     assert notes(stages)[:2] == [
         "copied by TMA, by the producer warp: 3 slots of 4096 bytes, 64-byte swizzle",
@@ -179,7 +179,7 @@ def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_name
     assert roles(func).attrs["warps"] == (4, 1)
     team, producer = ([op.name for op in walk(block)] for block in roles(func).blocks)
     assert producer.count("copy_bulk") == 2 and producer.count("expect") == producer.count("await") == 1
-    assert "copy_bulk" not in team and team.count("await") == 1 and team.count("arrive") == 2  # one behind the loop
+    assert "copy_bulk" not in team and team.count("await") == 1 and team.count("arrive") == 2  # one is after the loop
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_name
         ("ordered", "keeps later accesses after it"),
     ],
 )
-def test_why_a_load_stays_with_those_who_multiply(how, why):
+def test_notes_explain_why_a_load_stays_with_the_consumer_warps(how, why):
     func, stages = lowered(product, arrays(m=196, HOW=how))
     refused = [text for text in notes(stages) if text.startswith("not copied by the producer warp: ")]
     assert any(why in text for text in refused) if why else not refused
@@ -202,7 +202,7 @@ def test_why_a_load_stays_with_those_who_multiply(how, why):
 
 
 @pytest.mark.parametrize("how", ["plain", "wrapped", "both", "scaled", "outer", "uneven"])
-def test_what_stays_behind_is_computed_beside_what_is_copied(how):
+def test_loads_of_the_consumer_warps_mix_with_copied_operands(how):
     arguments = arrays(m=128, k=64, HOW=how)
     func, _ = lowered(product, arguments)
     assert roles(func) is not None
@@ -211,7 +211,7 @@ def test_what_stays_behind_is_computed_beside_what_is_copied(how):
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-3)
 
 
-def test_slots_that_do_not_fit_are_not_there_and_a_note_says_so():
+def test_a_note_reports_stages_that_do_not_fit():
     big = arrays(256, 256, 512, BM=128, BN=256, BK=64)
     func, stages = lowered(product, big, num_stages=7, num_warps=8)
     assert any(text.endswith("(not 7: for lack of shared memory)") for text in notes(stages))
@@ -226,14 +226,14 @@ def test_each_choice_has_a_switch():
     assert lowered(product, arguments)[0].attrs["persistent"]
 
 
-def test_a_team_of_all_warps_of_a_cta_copies_by_itself():
+def test_consumer_warps_that_fill_a_cta_copy_by_themselves():
     func, stages = lowered(product, arrays(256, 256, 128, BM=128, BN=256, BK=64), num_warps=32)
     assert roles(func) is None
     assert all(text.endswith("a CTA has 32 warps at most") for text in notes(stages)) and notes(stages)
 
 
 @pytest.mark.parametrize("warps", sorted(SHARED_OUT))
-def test_registers_that_are_shared_out_are_those_that_the_cta_began_with(warps):
+def test_redistributed_registers_do_not_exceed_those_of_the_launch(warps):
     team, producer = SHARED_OUT[warps]
     begun = (1 << 16) // (32 * (warps + 4)) // 8 * 8
     assert warps * team + 4 * producer <= (warps + 4) * begun
@@ -241,7 +241,7 @@ def test_registers_that_are_shared_out_are_those_that_the_cta_began_with(warps):
 
 
 @pytest.mark.parametrize(("how", "copied"), [("and", False), ("negative", True), ("backwards", True)])
-def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how, copied):
+def test_device_computed_extents_and_backward_loops(how, copied):
     arguments = arrays(m=320, n=32, k=160, HOW=how)
     func, _ = lowered(unusual, arguments)
     gpu.generate(func, Target.parse("sm_90a"))  # which tells the host what to compute
@@ -250,26 +250,28 @@ def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how,
     np.testing.assert_allclose(got, reference(arguments), rtol=0, atol=2e-2)
 
 
-# -- several programs a CTA
+# -- several programs per CTA
 
 
 @pytest.mark.parametrize("how", ["uneven", "summed"])
-def test_programs_with_different_numbers_of_trips_have_a_cta_each(how):
+def test_programs_with_different_iteration_counts_get_a_cta_each(how):
     func, stages = lowered(product, arrays(HOW=how))
     assert notes(stages, "persistent_grid") == ["one program per CTA: not all programs make as many iterations"]
     assert not func.attrs.get("persistent")
 
 
-def test_teams_take_turns_where_a_program_is_one_loop_of_products():
+def test_consumer_groups_alternate_if_a_program_is_one_loop_of_products():
     func, stages = lowered(product, arrays())
     assert roles(func).attrs["teams"] == 2 and roles(func).attrs["warps"] == (8, 1)
     assert any("take turns" in text for text in notes(stages))
-    assert roles(lowered(product, arrays(HOW="outer"))[0]).attrs.get("teams", 1) == 1  # something else is read, too
+    assert (
+        roles(lowered(product, arrays(HOW="outer"))[0]).attrs.get("teams", 1) == 1
+    )  # the CTA reads something else, too
     assert roles(lowered(product, arrays(BM=128), num_warps=8)[0]).attrs.get("teams", 1) == 1
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 96), (192, 32, 32), (320, 32, 160), (128, 96, 0), (100, 40, 40)])
-def test_teams_of_any_number_of_programs_and_trips(m, n, k):
+def test_consumer_groups_with_any_number_of_programs_and_iterations(m, n, k):
     arguments = arrays(m, n, k)
     func, _ = lowered(product, arguments)
     assert roles(func).attrs["teams"] == 2
@@ -280,7 +282,7 @@ def test_teams_of_any_number_of_programs_and_trips(m, n, k):
 
 
 @pytest.mark.parametrize("name", ["await", "arrive", "expect"])
-def test_whatever_teams_lack_is_noticed(name):
+def test_any_missing_synchronization_of_consumer_groups_is_detected(name):
     arguments = arrays(m=640, n=32, k=160)
     func, _ = lowered(product, arguments)
     found = [op.id for op in func.ops() if op.name == name]
@@ -302,7 +304,7 @@ def removing(func: Func, id: int) -> Func:
     return func.replace(body=strip(func.body))
 
 
-# -- products put off
+# -- delayed products
 
 
 def heads(keys: int, width: int = 32, rows: int = 64, columns: int = 32) -> dict[str, Any]:
@@ -323,21 +325,21 @@ def test_the_second_product_runs_while_the_softmax_is_computed():
     assert not notes(lowered(attention, heads(128), ("warp_specialization",))[1], "mma_softmax_overlap")
 
 
-def test_where_it_has_as_many_sums_as_there_are_scores_it_is_waited_for_before_their_softmax():
+def test_a_second_product_with_as_many_sums_as_scores_ends_before_the_softmax():
     order = trip(lowered(attention, heads(128, columns=32))[0])
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
-    assert [order[3:].index(x) for x in (("exp2", None), ("dot_wait", None))] == [0, 1]  # the factors
+    assert [order[3:].index(x) for x in (("exp2", None), ("dot_wait", None))] == [0, 1]  # the rescaling factors
     assert ("exp2", None) in order[order.index(("dot_wait", None)) :]  # the weights
 
 
 def trip(func: Func) -> list[tuple[str, int | None]]:
-    """Products, waits and exponentials of a loop, in order."""
+    """The products, waits and exponentials of a loop, in order."""
     loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
     return [(op.name, op.attrs.get("in_flight")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
 
 
 @pytest.mark.parametrize("how", ["stored", "fed"])
-def test_a_sum_that_a_trip_looks_at_is_there_when_it_begins(how):
+def test_a_sum_that_an_iteration_reads_is_complete_at_its_start(how):
     arguments = heads(96) | {"HOW": how}
     func, stages = lowered(attention, arguments)
     assert roles(func) is not None and not notes(stages, "mma_softmax_overlap")
@@ -349,14 +351,14 @@ def test_a_sum_that_a_trip_looks_at_is_there_when_it_begins(how):
 
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("mma_softmax_overlap",)], ids=str)
 @pytest.mark.parametrize(
-    ("keys", "columns"),  # a quick run takes one width for each number of keys, in turn
+    ("keys", "columns"),  # a quick run takes one width per number of keys, in turn
     [
         pytest.param(keys, columns, marks=pytest.mark.full if (i + j) % 2 else ())
         for i, keys in enumerate((0, 1, 32, 33, 160))
         for j, columns in enumerate((64, 32))
     ],
 )
-def test_attention_with_any_number_of_trips(keys, without, columns):
+def test_attention_with_any_number_of_iterations(keys, without, columns):
     arguments = heads(keys, columns=columns)
     func, _ = lowered(attention, arguments, without)
     scores = arguments["q"].astype(float) @ arguments["k"][:keys].astype(float).T
@@ -369,7 +371,7 @@ def test_attention_with_any_number_of_trips(keys, without, columns):
 
 @blocknb.kernel
 def counting(a, b, c, count, k, SEM: bl.constexpr):
-    """A product, beside which all warps are told what an atomic has found."""
+    """A product, and an atomic whose result all warps use."""
     left = bl.make_tensor_descriptor(a, [64, k], [k, 1], [64, 32])
     right = bl.make_tensor_descriptor(b, [32, k], [k, 1], [32, 32])
     total = bl.zeros((64, 32), bl.float32)
@@ -381,7 +383,7 @@ def counting(a, b, c, count, k, SEM: bl.constexpr):
 
 @pytest.mark.parametrize(("sem", "specialized"), [("relaxed", True), ("acq_rel", False)])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-def test_an_atomic_whose_result_goes_to_all_warps_is_a_result_that_somebody_looks_at(target, sem, specialized):
+def test_an_atomic_whose_result_all_warps_read_counts_as_used(target, sem, specialized):
     a, b = arrays(64, 32, 96)["a"], arrays(64, 32, 96)["b"]
     arguments = {
         "a": a,

@@ -1,4 +1,4 @@
-"""unroll: which loops become straight code, which in part, and what the others are told."""
+"""The pass `unroll`: which loops are unrolled, which only in part, and the notes for the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unrolled(K, FACTOR):
     return same(moving_sum, "simplify", "unroll", scalars=(100,), K=K, FACTOR=FACTOR, **ARGUMENTS)
 
 
-def test_a_loop_of_few_trips_and_ops_is_written_out(golden):
+def test_a_loop_of_few_iterations_and_ops_is_unrolled(golden):
     before, after, notes = unrolled(3, 1)
     assert (counts(before)["for"], counts(after)["for"]) == (1, 0)
     assert counts(after)["load"] == 3
@@ -33,7 +33,7 @@ def test_a_loop_of_few_trips_and_ops_is_written_out(golden):
     golden("unroll/moving_sum.ir", report(before, after, "unroll", notes))
 
 
-def test_a_copy_keeps_the_place_of_its_original_and_says_what_it_is_a_copy_of():
+def test_a_copy_of_an_op_keeps_its_location_and_names_its_original():
     before, after, _ = unrolled(3, 1)
     (original,) = (op for op in before.ops() if op.name == "load")
     copies = [op for op in after.ops() if op.name == "load"]
@@ -58,14 +58,14 @@ def squares(x, y, n, K: bl.constexpr):
 
 
 @pytest.mark.parametrize(("trips", "loops"), [(2, 0), (3, 1)])
-def test_a_loop_with_many_products_in_all_trips_stays_as_it_is(trips, loops):
+def test_a_loop_with_many_products_is_not_unrolled(trips, loops):
     arguments = {"x": "*f32", "y": "*f32", "n": "i32"}
     _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=trips, **arguments)
     assert counts(after).get("for", 0) == loops
 
 
 @pytest.mark.parametrize("trips", [8, 9, 11])
-def test_a_factor_puts_that_many_trips_into_one_and_the_rest_behind(trips):
+def test_an_unroll_factor_merges_iterations_and_adds_a_remainder_loop(trips):
     _, after, notes = unrolled(trips, 4)
     main, *rest = (op for op in after.ops() if op.name == "for")
     assert sum(op.name == "load" for op in main.blocks[0].ops) == 4
@@ -82,7 +82,7 @@ def count_down(x, y, n, K: bl.constexpr):
 
 
 @pytest.mark.parametrize("n", [-3, 0, 1, 2, 5, 6, 7, 12, 13])
-def test_a_factor_is_right_for_every_number_of_trips_and_downwards(n):
+def test_an_unroll_factor_is_right_for_every_iteration_count_and_downwards(n):
     _, after, _ = same(count_down, "unroll", scalars=(n,), K=1, x="*f32", y="*f32", n="i32")
     assert counts(after)["for"] == 2
 
@@ -96,7 +96,7 @@ def nested(x, y):
     bl.store(y + bl.program_id(0), total)
 
 
-def test_an_inner_loop_whose_bounds_become_constants_is_written_out_too():
+def test_an_inner_loop_whose_bounds_become_constants_is_unrolled_too():
     _, after, notes = same(nested, "unroll", x="*f32", y="*f32")
     assert (counts(after)["for"], counts(after)["load"]) == (0, 3)
     assert texts(notes) == [
@@ -114,14 +114,14 @@ def asked_in_vain(x, y, n, step):
     bl.store(y + bl.program_id(0), total)
 
 
-def test_a_loop_that_was_to_be_unrolled_and_could_not_says_why():
+def test_a_note_explains_why_a_requested_unroll_is_impossible():
     before, after, notes = same(asked_in_vain, "unroll", scalars=(30, 3), x="*f32", y="*f32", n="i32", step="i32")
     assert after is before
     assert [(n.kind, n.text) for n in notes] == [("missed", "not unrolled: the step of the loop is not a constant")]
 
 
 def test_without_unroll_the_loop_is_still_there():
-    """The number that the pass changes: loops left."""
+    """The pass changes this number: the loops that remain."""
     func = ir(moving_sum, K=4, FACTOR=1, **ARGUMENTS)
     assert counts(func)["for"] == 1
     assert counts(unrolled(4, 1)[1])["for"] == 0

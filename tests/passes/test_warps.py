@@ -1,4 +1,4 @@
-"""The number of warps where nobody names one: what a kernel loads and keeps decides, and whoever names a number has it."""
+"""The default number of warps follows from the loads and values of a kernel; a requested number wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When wgmma is chosen, what the notes say where it is not, and what the passes behind make of its operands."""
+"""wgmma selection: when wgmma is chosen, the notes otherwise, and what later passes do with the operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blocknb.target import Target
 HOPPER = Target.parse("sm_90a")
 
 
-ASIDE = frozenset({"warp_specialization", "epilogue_subtiling"})  # what these do is tested elsewhere
+ASIDE = frozenset({"warp_specialization", "epilogue_subtiling"})  # other tests cover these passes
 
 
 def lowered(name: str, target: str = "sm_90a", without=frozenset(), **options):
@@ -45,7 +45,7 @@ def edited(func: Func, change) -> Func:
 @pytest.mark.parametrize(
     ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"without": {"select_wgmma"}})]
 )
-def test_others_have_mma_sync(target, options):
+def test_other_products_use_mma_sync(target, options):
     func, _ = lowered("wgmma_fp16", target, **options)
     assert instructions(func) == ["m16n8k16"]
 
@@ -58,7 +58,7 @@ def test_others_have_mma_sync(target, options):
         ("wgmma_bf16_narrow", {"num_warps": 16}, "N = 8 gives 2 groups of 4 warps fewer than 8 columns each"),
     ],
 )
-def test_a_note_says_why_not(name, options, why):
+def test_a_note_explains_why_wgmma_is_not_chosen(name, options, why):
     func, stages = lowered(name, **options)
     assert not any("wgmma" in x for x in instructions(func))
     assert any(why in text for text in notes(stages, "select_wgmma"))
@@ -90,7 +90,7 @@ def test_an_operand_of_two_products_is_stored_once():
 
 @pytest.mark.parametrize("num_stages", [1, 3])
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_attention", "wgmma_fp16_narrow_nn", "wgmma_chain_fp16_split"])
-def test_removing_any_one_barrier_or_fence_is_noticed(name, num_stages):
+def test_removing_any_one_barrier_or_fence_is_detected(name, num_stages):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE, num_stages=num_stages)
@@ -107,7 +107,7 @@ def test_removing_any_one_barrier_or_fence_is_noticed(name, num_stages):
                 case.interpret(without, arguments, seed=seed)
 
 
-def test_a_fence_behind_the_barrier_is_too_late():
+def test_a_fence_after_the_barrier_is_too_late():
     case = CASES["wgmma_fp16"]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE, num_stages=1)
@@ -141,7 +141,7 @@ def test_the_verifier_wants_buffers_that_a_descriptor_can_name():
         verify(parse_func(spoilt))
 
 
-# -- products under way
+# -- products in flight
 
 
 def rotated(name: str, **options) -> tuple[Func, Op, Op]:
@@ -152,7 +152,7 @@ def rotated(name: str, **options) -> tuple[Func, Op, Op]:
 
 
 @pytest.mark.parametrize("num_stages", [2, 3])
-def test_a_product_outlasts_its_trip_and_copies_wait_for_the_one_before(num_stages):
+def test_a_product_stays_in_flight_and_copies_wait_for_the_previous_one(num_stages):
     func, loop, dot = rotated("wgmma_fp16", num_stages=num_stages)
     assert dot.attrs["in_flight"] == 1
     assert {op.result.type.slots for op in func.ops() if op.name == "alloc" and "align" in op.attrs} == {num_stages}
@@ -163,25 +163,25 @@ def test_a_product_outlasts_its_trip_and_copies_wait_for_the_one_before(num_stag
     assert [op.name for op in func.body.ops[func.body.ops.index(loop) :]][1] == "dot_wait"
 
 
-def test_a_product_that_is_looked_at_in_its_trip_is_waited_for_there():
+def test_a_product_that_its_iteration_reads_is_awaited_there():
     func, loop, _ = rotated("wgmma_attention")
     dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
     assert len(dots) == 2 and not any(op.attrs.get("in_flight") for op in dots)
     assert not any(op.name == "dot_wait" for op in func.ops())
 
 
-def test_two_products_a_trip_are_both_under_way():
+def test_two_products_per_iteration_are_both_in_flight():
     func, loop, _ = rotated("wgmma_gated")
     assert [op.attrs["in_flight"] for op in walk(loop.blocks[0]) if op.name == "dot"] == [2, 2]
     (wait,) = (op for op in func.ops() if op.name == "dot_wait")
     assert len(wait.args) == 2
 
 
-def test_without_a_ring_nothing_is_under_way():
+def test_without_a_circular_buffer_no_product_stays_in_flight():
     assert not rotated("wgmma_fp16", num_stages=1)[2].attrs.get("in_flight")
 
 
-def test_a_product_that_stays_too_long_is_noticed():
+def test_a_product_in_flight_for_too_long_is_detected():
     case = CASES["wgmma_fp16"]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE)
@@ -195,7 +195,7 @@ def test_a_product_that_stays_too_long_is_noticed():
             case.interpret(edited(func, longer), arguments, seed=seed)
 
 
-def test_the_verifier_lets_nobody_use_what_is_under_way():
+def test_the_verifier_rejects_uses_of_products_in_flight():
     func, _, _ = rotated("wgmma_fp16")
     wait = next(op for op in func.ops() if op.name == "dot_wait")
     users = {op.id for op in func.ops() if wait.result in op.args}
@@ -210,7 +210,7 @@ def test_the_verifier_lets_nobody_use_what_is_under_way():
         verify(edited(func, early))
 
 
-def test_tf32_that_lies_the_other_way_is_read_or_stored_without_bank_conflicts():
+def test_transposed_tf32_operands_have_no_bank_conflicts():
     func, stages = lowered("wgmma_tf32_tn", num_stages=1)
     told = notes(stages, "lower_conversions")
     (stored,) = (x for x in told if "dot operand b" in x)  # turned on its way to the buffer

@@ -1,4 +1,4 @@
-"""Addresses worked out without arrays are those that the interpreter touches with them."""
+"""Addresses that are computed without arrays equal those that the interpreter accesses."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ CASES = {
 
 
 def launched(kernel, grid, arguments, constants, without=(), **options):
-    """The GPU's last IR, the scalars and the full grid of a launch."""
+    """The last IR for the GPU, the scalars and the full grid of a launch."""
     made = observed(lambda: kernel[grid](*arguments, **constants, without=without, **options)).latest
     func = made.compiled.retarget("sm_90a", without).trace.stages[-1].after
     return func, numbers.scalars(made), made.grid
 
 
 def touched(func, arguments, grid, program, monkeypatch):
-    """The bytes that the interpreter touches, by op."""
+    """The bytes that the interpreter accesses, by op."""
     found = defaultdict(set)
     original = AddressSpace._locate
 
@@ -107,7 +107,7 @@ def touched(func, arguments, grid, program, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_trip_of_every_program_touches_what_the_interpreter_touches(name, monkeypatch):
+def test_every_iteration_of_every_program_has_the_interpreters_addresses(name, monkeypatch):
     kernel, grid, arguments, constants = CASES[name]
     func, scalars, full = launched(kernel, grid, arguments, constants)
     names = [p.name for p in kernel.source.parameters]
@@ -123,14 +123,14 @@ def test_every_trip_of_every_program_touches_what_the_interpreter_touches(name, 
                 assert access.offsets is not None
                 assert not access.guessed
                 found[op] |= {(access.array, int(x)) for x in access.offsets[access.on]}
-        if name in ("nested",):  # one number cannot choose the trips of two loops
+        if name in ("nested",):  # one number cannot select the iterations of two loops
             assert all(found[op] <= wanted[op] for op in found)
         else:
             assert {op: x for op, x in found.items() if x} == wanted
 
 
 @pytest.mark.parametrize("name", ["softmax", "matmul", "transposed", "persistent", "nested"])
-def test_origins_of_all_programs_are_what_each_program_touches_first(name):
+def test_origins_of_all_programs_are_their_first_addresses(name):
     kernel, grid, arguments, constants = CASES[name]
     func, scalars, full = launched(kernel, grid, arguments, constants)
     addresses = Addresses(func, scalars, full)
@@ -141,7 +141,7 @@ def test_origins_of_all_programs_are_what_each_program_touches_first(name):
         assert addresses.origins(op, programs) == wanted
 
 
-def test_an_address_that_is_loaded_is_not_known_and_says_so():
+def test_a_loaded_address_is_unknown_with_a_reason():
     x, y = np.zeros(100, np.float32), np.zeros(8, np.float32)
     func, scalars, grid = launched(histogram, (2,), [x, y, 100], {"B": 64})
     load, atomic = Addresses(func, scalars, grid).of((1, 0, 0)).values()
@@ -150,7 +150,7 @@ def test_an_address_that_is_loaded_is_not_known_and_says_so():
     assert "loaded data" in atomic.why
 
 
-def test_a_loop_whose_bounds_are_loaded_shows_its_first_trip():
+def test_a_loop_with_loaded_bounds_shows_its_first_iteration():
     @blocknb.kernel
     def bounded(x, y, n, B: tl.constexpr):
         for i in range(tl.load(x).to(tl.int32)):
@@ -162,7 +162,7 @@ def test_a_loop_whose_bounds_are_loaded_shows_its_first_trip():
     assert store.offsets.tolist() == list(range(0, 64, 4))
 
 
-def test_an_unknown_scalar_makes_what_follows_from_it_unknown():
+def test_values_derived_from_an_unknown_scalar_are_unknown():
     func, _, grid = launched(*CASES["transposed"])
     first = Addresses(func, {}, grid).of((0, 0, 0))
     assert all(access.offsets is None or access.guessed for access in first.values())
@@ -189,7 +189,7 @@ def test_a_mask_that_is_loaded_is_taken_to_be_on():
     assert store.on.all()
 
 
-def test_the_trip_of_a_loop_moves_its_pointers():
+def test_the_selected_iteration_moves_the_pointers():
     func, scalars, grid = launched(*CASES["matmul"])
     addresses = Addresses(func, scalars, grid)
     first, later, beyond = (addresses.of((0, 0, 0), trip) for trip in (0, 2, 99))
@@ -202,8 +202,8 @@ def test_the_trip_of_a_loop_moves_its_pointers():
 
 
 @pytest.mark.parametrize("name", ["a warp that copies", "results by TMA"])
-def test_boxes_are_what_the_copy_engine_moves(name, monkeypatch):
-    """Of all programs and trips together, also where the array ends inside of a box."""
+def test_boxes_cover_the_bytes_that_tma_copies(name, monkeypatch):
+    """Over all programs and iterations, also if the array ends inside a box."""
     step, (m, n, k) = next(s for s in STEPS if s.name == name), (144, 96, 80)
     a, b, c = np.zeros((m, k), np.float16), np.zeros((n, k), np.float16), np.zeros((m, n), np.float16)
     constants = {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4}
@@ -221,8 +221,8 @@ def test_boxes_are_what_the_copy_engine_moves(name, monkeypatch):
 
 
 @pytest.mark.parametrize("product", [p for p in PRODUCTS if not p.bulk], ids=lambda p: p.name)
-def test_a_team_s_accesses_are_those_of_one_program_of_the_grid(product):
-    """Whether or not a CTA has several of them. The producer's copies are boxes of the same program."""
+def test_accesses_of_consumer_warps_are_those_of_one_program(product):
+    """This holds for several programs per CTA, too. The producer's copies are boxes of the same program."""
     func, (m, n, k) = product.finished(), (128, 192, 128)
     scalars = {"m": m, "n": n, "k": k, "lda": m, "ldb": n, "ldc": n}
     found = Addresses(func, scalars, (6, 1, 1))

@@ -1,4 +1,4 @@
-"""`blocknb bench`: which names there are, what the options restrict, what is printed and written."""
+"""`blocknb bench`: its names, what the options select, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ceilings: the arithmetic by a clock that is known, the kernels by their own counts, and the file that keeps them."""
+"""Ceilings: the arithmetic with a fake clock, the work of the kernels, and the file that caches the results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_the_rate_of_memory_follows_the_mix_of_reads_and_writes() -> None:
     assert every.memory_ms(giga, giga) == pytest.approx(2 / 4 * 1e3)
     assert every.memory_ms(giga, 0) == pytest.approx(1 / 5 * 1e3)
     assert every.memory_ms(0, giga) == pytest.approx(1 / 2 * 1e3)
-    assert every.memory_ms(3 * giga, giga) == pytest.approx((2 / 4 + 2 / 5) * 1e3)  # as much of a copy as of reads
+    assert every.memory_ms(3 * giga, giga) == pytest.approx(
+        (2 / 4 + 2 / 5) * 1e3
+    )  # half of the bytes are a copy, half are reads
     assert every.memory_ms(giga, 3 * giga) == pytest.approx((2 / 4 + 2 / 2) * 1e3)
     assert ceilings.Ceilings("a device", "now", (copied,)).memory_ms(3 * giga, 0) == pytest.approx(3 / 4 * 1e3)
     assert every.memory_ms(0, 0) is None and ceilings.Ceilings("a device", "now", (reads,)).memory_ms(1, 1) is None
@@ -142,7 +144,7 @@ def test_bytes_are_multiplied_again_and_again_and_nothing_else_is_done(form: Any
     assert not {"LDS", "STS", "LDG", "MOV"} & set(trip)
     beside = [
         name for name in trip if not name.startswith("U")
-    ]  # words of descriptors are uniform, and moved while products run
+    ]  # words of descriptors are uniform, and are moved while products run
     assert len(beside) <= 3 * trip.count(code)
     work = count(trace.stages[0].after, {"trips": 5}, (3, 1, 1))
     assert work.flops == 2 * m * n * k * 5 * 3
@@ -150,7 +152,7 @@ def test_bytes_are_multiplied_again_and_again_and_nothing_else_is_done(form: Any
 
 @pytest.mark.parametrize("capability", ["90", "80"])
 def test_8_bits_on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
-    """The arithmetic of the rate, on a device of which only the launches are pretended."""
+    """The arithmetic of the rate, on a device whose launches are simulated."""
     launched = []
 
     class Kernel:

@@ -1,4 +1,4 @@
-"""Occupancy: the numbers of CUDA's own calculation, the limiter by name, and advice that is true when it is followed."""
+"""Occupancy: the numbers of CUDA's own calculation, the name of the limiter, and advice that helps when followed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The compiler's own work grows no faster than the number of statements.
+"""The compiler's work grows at most linearly with the number of statements.
 
-What is counted is not time but lines of the compiler that Python runs, the iterations of every loop among them: the same number on
-every machine. Between a kernel and one of twice its size no line may run three times as often, unless it hardly counts.
+The measure is the number of executed Python lines of the compiler, which is the same on every machine. For a kernel of twice the size, no
+line may run three times as often, unless its count is negligible.
 """
 
 from __future__ import annotations

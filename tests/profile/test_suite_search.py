@@ -1,4 +1,4 @@
-"""Searching configurations: what is tried, what is kept, and that a search leaves our own kernels as they are."""
+"""Searching configurations: which ones are tried, which results are kept, and that our own kernels do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, geometric means, promises and JSON from times that are given."""
+"""Tables, geometric means, promises and JSON from given times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' kernels through Triton's own compiler, without a GPU; needs a Python with Triton, which a variable names."""
+"""The benchmarks' kernels through Triton's own compiler, without a GPU; a variable names a Python with Triton."""
 
 from __future__ import annotations
 

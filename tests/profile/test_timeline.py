@@ -1,4 +1,4 @@
-"""Timelines: who waits for whom is the code's, lengths are a table's."""
+"""Timelines: waits follow from the code, and durations from a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing takes turns, keeps within its budget, and keeps what it has when it is interrupted."""
+"""Timing alternates between candidates, keeps within its budget, and keeps its results when it is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sectors, lines and bank conflicts: textbook cases, and counting one by one."""
+"""Sectors, cache lines and bank conflicts: textbook cases, and a count by brute force."""
 
 from __future__ import annotations
 

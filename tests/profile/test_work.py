@@ -1,4 +1,4 @@
-"""The work of a launch, against formulas and, for every kernel of the tests, against what the interpreter does."""
+"""The work of a launch, against formulas and, for every test kernel, against the interpreter's accesses."""
 
 from __future__ import annotations
 

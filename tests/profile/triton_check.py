@@ -1,7 +1,7 @@
-"""A script for a Python that has Triton, run by test_suite_triton: compiles what the benchmarks launch through Triton, without a GPU.
+"""A script for a Python that has Triton, run by test_suite_triton: compiles the benchmarks' kernels with Triton, without a GPU.
 
-Every launch is taken from the wrappers themselves, with NumPy arrays standing for a GPU's: the arguments' types make the signature.
-Prints one line a kernel and configuration; an error ends the script.
+It takes every launch from the wrappers themselves, with NumPy arrays in place of GPU arrays; the types of the arguments make the
+signature. It prints one line per kernel and configuration; an error ends the script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cells of a notebook without a notebook, and a process that runs the same cells: for tests of what is found compiled.
+"""Runs notebook cells without a notebook, here and in another process, for tests of compiled kernels in the cache.
 
-Run as a script it is that process: it reads lists of cells and an expression, one JSON text a line, forgets what it has compiled, runs
-the cells in an empty namespace, launches the kernel `k`, and writes what that stored and what Python says.
+Run as a script, it is that process. It reads lists of cells and an expression, one JSON text per line, and forgets what it has compiled.
+It runs the cells in an empty namespace, launches the kernel `k`, and writes what the kernel stored and what Python computes.
 """
 
 from __future__ import annotations

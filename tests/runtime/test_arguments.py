@@ -1,4 +1,4 @@
-"""What a launch specialises on: dtype, divisibility by 16, the value 1, constants by value, and where an array lies."""
+"""The specialization of a launch: dtype, divisibility by 16, the value 1, constants by value, and an array's device."""
 
 from __future__ import annotations
 

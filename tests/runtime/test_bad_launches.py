@@ -1,4 +1,4 @@
-"""A launch that is wrong gives one message: it names the argument, points at the parameter and at the line that launched."""
+"""A wrong launch gives one message, which names the argument and points at the parameter and at the line of the launch."""
 
 from __future__ import annotations
 

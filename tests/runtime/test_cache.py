@@ -1,4 +1,4 @@
-"""The disk cache under damage, crowds, other versions and folders that cannot be written."""
+"""The disk cache with damaged files, concurrent writers, other versions and read-only folders."""
 
 import hashlib
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Kernels from a cache that is old, damaged, of another version, cannot be written, or is written by a crowd: right every time."""
+"""Kernels are right with any disk cache: old, damaged, of another version, read-only, or with concurrent writers."""
 
 import hashlib
 import multiprocessing

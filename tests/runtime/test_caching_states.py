@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a row of a table is a line)
-"""Edits in any order, and launches between them: a kernel stores what Python computes, here and in other processes.
+"""Random edits and launches: a kernel stores what Python computes, here and in other processes.
 
-The machine edits helpers, methods, defaults, decorators, globals, constexprs and attributes, and runs cells again. The oracle is Python
-itself on the same objects. Another process runs the same cells with the same folder of compiled kernels, and is its own oracle.
+A state machine edits helpers, methods, defaults, decorators, globals, constexprs and attributes, and runs cells again. The oracle is
+Python itself on the same objects. Another process runs the same cells with the same disk cache, and is its own oracle.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tensor descriptors on the host: what they accept, what a launch makes of them, and what is said of wrong ones."""
+"""Tensor descriptors on the host: valid arguments, launches, and error messages for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments by which kernels take remainders: which they are, and that launches take the version for the multiples at hand."""
+"""Divisor specialization: which arguments it applies to, and that a launch selects the version for its values."""
 
 from __future__ import annotations
 

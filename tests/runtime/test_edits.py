@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a row of a table is a line)
-"""A kernel that reads something of Python's gives what Python gives now: after an edit, in another process, and with the old cache.
+"""A kernel that depends on Python objects uses their current values: after an edit, in another process, and with the old cache.
 
-Each row is a definition, the expression that the kernel stores, and edits. After each edit the same kernel is launched again (`here`), and
-the whole cell is run anew with the state that the edits left, as another process would with the same folder of compiled kernels.
+Each row is a definition, the expression that the kernel stores, and edits. After each edit, the same kernel is launched again (`here`),
+and the whole cell runs again from the edited state, as in another process with the same disk cache.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A repeated launch recognises its arguments at a glance, and never takes others for them."""
+"""The fast launch path repeats launches with the same kinds of arguments, and rejects all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver says of a kernel that broke the context, in words that help; without a GPU, from the errors alone."""
+"""Helpful messages for the driver's errors after a kernel broke the context, tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The child of a fork compiles and launches, whatever other threads of the parent were doing at that moment.
+"""The child of a fork can compile and launch, whatever other threads of the parent were doing at the time of the fork.
 
-Each test runs a script in a process of its own: a child that hangs is ended by an alarm and not by the end of the tests.
+Each test runs a script in a process of its own; an alarm ends a child that hangs.
 """
 
 import os

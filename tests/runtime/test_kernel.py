@@ -1,4 +1,4 @@
-"""Launching on the CPU: the ways of calling a kernel, what arguments mean, and who may watch."""
+"""Launching on the CPU: the ways of calling a kernel, the meaning of arguments, and observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU launch is the same whether it is the first or a repeated one: what the driver gets, and what happens when something is odd."""
+"""First and repeated GPU launches behave the same: the arguments of the driver, and errors."""
 
 from __future__ import annotations
 

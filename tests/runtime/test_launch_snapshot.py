@@ -1,4 +1,4 @@
-"""What is kept of a launch: enough to repeat it, never an array; a repetition writes copies and sees what the launch saw."""
+"""Launch snapshots: they suffice to repeat a launch and keep no array; a repetition writes to copies and reads the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What host code reads from kernels and compiled kernels under Triton's names, and the forms in which it launches them."""
+"""The attributes of kernels and compiled kernels that host code reads under Triton's names, and the forms of launches."""
 
 from __future__ import annotations
 

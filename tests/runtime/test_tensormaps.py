@@ -1,4 +1,4 @@
-"""Tensor maps and persistent grids at a launch: what the driver gets, the first time and again, and what is said of wrong arrays."""
+"""Tensor maps and persistent grids at a launch: what the driver receives, caching, and errors for unsupported arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from blocknb.runtime import cache, record, tensormaps
 from blocknb.runtime import compile as compiler
 
 K, M, PITCH = ("arg", 3), ("arg", 2), ("arg", 4)
-#: A row-major M x K array of rows PITCH apart that is read, and one of a vector's halves that is written.
+#: A row-major M x K array with row pitch PITCH that is read, and a vector, half of which is written.
 SPECS = (
     MapSpec(0, t.float32, (64, 32), 128, (M, K), (PITCH,)),
     MapSpec(1, t.float32, (1, 8), 0, (2, ("div", ("add", K, 1), 2)), (("mul", 4, ("max", K, PITCH)),), stored=True),
@@ -36,7 +36,7 @@ def body(x, out, m, k, pitch):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """A GPU, and a compiler that adds hidden parameters to whatever it compiles (`gpu.hidden`)."""
+    """A simulated GPU, and a compiler that adds hidden parameters to every kernel (`gpu.hidden`)."""
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
     cache.shared.cache_clear()
     compiler.forget()
@@ -54,7 +54,7 @@ def scale():
 
 
 def expected(x, out, m, k, pitch):
-    """The maps of a launch, as SPECS say."""
+    """The tensor maps that SPECS describe for a launch."""
     first = (x.address, 7, 3, (m, k), (4 * pitch if m > 1 else 16,), (64, 32))
     return first, (out.address, 7, 0, (2, (k + 1) // 2), (16 * max(k, pitch),), (1, 8))
 
@@ -92,7 +92,7 @@ def test_a_repeated_launch_encodes_nothing(gpu, scale, monkeypatch):
     monkeypatch.setattr(scale, "_general", refuse)
     scale[(1,)](x, out, 128, 64, 64)
     assert gpu.calls["encode"] == 2
-    scale[(1,)](x, other, 128, 64, 64)  # the map of x is that of before
+    scale[(1,)](x, other, 128, 64, 64)  # the map of x is cached
     assert gpu.calls["encode"] == 3
     assert told(gpu.launches[-1]) == expected(x, other, 128, 64, 64)
     scale[(1,)](x, out, 128, 64, 64)
@@ -126,7 +126,7 @@ def test_an_empty_array_reads_as_zeros(gpu, scale, m, k):
         first, second = gpu.launches[-1].maps
         assert first.address in gpu.zeros
         assert (first.dims, first.strides, first.box) == ((1, 1), (16,), (64, 32))
-        if k == 0:  # what is stored to an empty array must not make zeros of others
+        if k == 0:  # the map of an empty array must not turn stores into zeros of others
             assert second.dims == (1, 1)
             assert second.address not in [*gpu.zeros, out.address, x.address]
         else:
@@ -150,7 +150,7 @@ def test_an_array_without_memory_is_empty(gpu, scale):
         (0, (2**31 + 1, 16, 16), "of 2147483649 elements along an axis"),
     ],
 )
-def test_what_has_no_map_is_refused_with_the_way_out(gpu, scale, offset, sizes, message):
+def test_arrays_without_a_tensor_map_are_rejected_with_a_hint(gpu, scale, offset, sizes, message):
     x, out = CupyArray(offset=offset), CupyArray()
     scale[(1,)](CupyArray(offset=offset and 16), out, 16, 16, 16)
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_what_has_no_map_is_refused_with_the_way_out(gpu, scale, offset, sizes, 
             scale[(1,)](x, out, *sizes)
         assert "warp_specialization" in caught.value.hint
         assert caught.value.loc is not None
-    scale[(1,)](x if not offset else out, out, 1, 16, 17)  # a single row has no stride
+    scale[(1,)](x if not offset else out, out, 1, 16, 17)  # a single row needs no stride
     assert gpu.launches[-1].maps[0].strides == (16,)
 
 
@@ -212,11 +212,11 @@ def test_hidden_parameters_have_one_order(gpu, scale):
         assert (found.grid, found.programs) == ((132, 1, 1), (300, number, 1))
         assert told(found) == expected(x, out, 64, 64, 64)
         report, *extents = found.said
-        assert extents == [0, 2**64 - 4] * 2  # these arrays do not tell where they end
+        assert extents == [0, 2**64 - 4] * 2  # these arrays have no known end
         assert report in gpu.zeros
 
 
-def test_a_kernel_that_fits_nowhere_at_once_still_has_ctas(gpu, scale):
+def test_a_kernel_with_zero_occupancy_still_gets_ctas(gpu, scale):
     gpu.hidden, gpu.resident = {"persistent": True}, 0
     scale[(500,)](CupyArray(), CupyArray(), 1, 1, 1)
     assert gpu.launches[-1].grid == (132, 1, 1)
@@ -255,7 +255,7 @@ def test_descriptors_in_tuples_are_recognised_and_mapped(gpu, library, monkeypat
         assert told(found) == ((source.base.address, 6, 1, (10 + number, 64), (256,), (8, 16)),)
 
 
-def test_a_descriptor_that_has_changed_is_not_taken_for_the_old_one(gpu):
+def test_a_changed_descriptor_gets_a_new_map(gpu):
     gpu.hidden = {}
     kernel = blocknb.kernel(copies)
 

@@ -1,4 +1,4 @@
-"""torch's tensors as arguments, on the CPU: dtypes, views, what autograd and modules need, and what is refused."""
+"""torch tensors as arguments on the CPU: dtypes, views, autograd and modules, and rejected tensors."""
 
 from __future__ import annotations
 

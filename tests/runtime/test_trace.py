@@ -1,4 +1,4 @@
-"""`kernel.trace` without a GPU, and the caches behind it: the same input compiles once, and a changed one is noticed."""
+"""`kernel.trace` without a GPU, and the caches behind it: the same input compiles once, and a changed input compiles again."""
 
 from __future__ import annotations
 

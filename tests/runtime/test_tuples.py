@@ -1,4 +1,4 @@
-"""Tuples as arguments of kernels: arrays, numbers, None and constants in them, one in another, with names or without."""
+"""Tuples as kernel arguments, with arrays, numbers, None and constants, nested, with or without names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running kernels say: stray accesses, prints and assertions, in the same words on the interpreter, the CPU and the GPU."""
+"""Reports of running kernels: out-of-bounds accesses, prints and assertions, with the same text on interpreter, CPU and GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from blocknb.ir.report import SHOWN, Print
 
 
 def told(action: Any) -> tuple[str, KernelError | None]:
-    """What was printed, and the KernelError that was raised."""
+    """Runs an action; returns what it printed, and the KernelError that it raised."""
     out, error = io.StringIO(), None
     with contextlib.redirect_stdout(out):
         try:
@@ -38,7 +38,7 @@ def lowered(k: Any, arguments: dict[str, Any], target: str = "sm_90a", **options
 
 
 def simulate(k: Any, grid: Any, arguments: dict[str, Any], target: str = "sm_90a", **options: Any) -> None:
-    """A launch of the GPU code in NumPy."""
+    """Launches the GPU code in NumPy."""
     func, _ = lowered(k, arguments, target, **options)
     said = reports.run(func, arguments, grid, target)
     print(said.text, end="")
@@ -64,7 +64,7 @@ def launch(k: Any, grid: Any, arguments: dict[str, Any], **options: Any) -> None
 PLACES = {"interpreter": interpret, "lowered": interpret_lowered, "cpu": launch, "gpu code": simulate}
 
 
-# -- accesses outside of arrays --------------------------------------------------------------------------------------------
+# -- out-of-bounds accesses -------------------------------------------------------------------------------------------------
 
 
 def check(found: Stray, error: KernelError | None) -> None:
@@ -77,7 +77,7 @@ def check(found: Stray, error: KernelError | None) -> None:
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_checked_gpu_code_leaves_out_what_is_outside_and_tells_of_it(name):
+def test_checked_gpu_code_skips_and_reports_out_of_bounds_accesses(name):
     found = STRAYS[name]()
     before = {key: big.copy() for key, (big, _) in found.arrays.items()}
     arguments = views(found.arrays)
@@ -94,7 +94,7 @@ def test_checked_gpu_code_leaves_out_what_is_outside_and_tells_of_it(name):
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_the_cpu_and_the_interpreter_say_the_same(name, monkeypatch):
+def test_the_cpu_and_the_interpreter_report_the_same(name, monkeypatch):
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", "1")
     for place in (launch, interpret_in_order):
         found = STRAYS[name]()
@@ -115,7 +115,7 @@ def through_a_table(table, out, BLOCK: tl.constexpr):
     tl.store(out + tl.arange(0, BLOCK), tl.load(row + tl.arange(0, BLOCK)))
 
 
-def test_a_pointer_from_memory_may_lead_to_no_argument_and_a_note_says_so():
+def test_a_pointer_loaded_from_memory_is_unchecked_and_a_note_states_it():
     arguments = {"table": np.zeros(1, np.int64), "out": np.zeros(8, np.float32), "BLOCK": 8}
     _, stages = lowered(through_a_table, arguments, checked=True)
     (stage,) = [s for s in stages if s.name == "bounds_checks"]
@@ -126,7 +126,7 @@ def test_a_pointer_from_memory_may_lead_to_no_argument_and_a_note_says_so():
     assert "2 of 3 accesses checked" in stage.notes[-1].text
 
 
-def test_without_checked_nothing_is_added():
+def test_unchecked_gpu_code_has_no_bounds_checks():
     k, arguments = STRAYS["load_past_the_end"]().kernel, {"x": np.zeros(8, np.float32), "out": np.zeros(8, np.float32)}
     func, stages = lowered(k, {**arguments, "BLOCK": 8})
     assert "bounds_checks" not in [s.name for s in stages]
@@ -136,7 +136,7 @@ def test_without_checked_nothing_is_added():
     assert "param_2" in k.trace(**arguments, BLOCK=8, checked=True).ptx
 
 
-def test_unchecked_on_the_cpu_there_are_no_tests():
+def test_unchecked_cpu_code_has_no_bounds_checks():
     k = STRAYS["load_past_the_end"]().kernel
     x, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
     assert k[1,](x[:60], out, BLOCK=64, checked=False).code.sites == ()
@@ -211,7 +211,7 @@ def test_every_dtype_shows_its_numbers_and_its_bits(place, dtype):
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
-    # Sums of 16 of these are exact in bf16, too.
+    # sums of 16 of these are exact even in bf16
     x = np.random.default_rng().integers(0 if dtype.kind == "u" else -15, 16, 64).astype(dtype).reshape(4, 16)
     out, error = told(lambda: PLACES[place](say_matrix, (1,), {"x": x, "M": 4, "N": 16}))
     assert error is None
@@ -233,7 +233,7 @@ def say_much(BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("place", ["cpu", "gpu code", "interpreter"])
-def test_of_many_lines_the_rest_is_counted(place):
+def test_lines_beyond_the_limit_are_counted(place):
     grid = 7 if place == "interpreter" else REGIONS["print"].room // 1024 + 1
     out, _ = told(lambda: PLACES[place](say_much, (grid,), {"BLOCK": 1024}))
     lines = out.splitlines()
@@ -273,7 +273,7 @@ def test_print_of_constants_is_printed_while_compiling():
     assert out == "N is 7\npid (0, 0, 0) idx (): 3\n"
 
 
-def test_a_report_that_a_launch_uses_again_holds_nothing_of_the_last():
+def test_a_reused_report_buffer_is_empty():
     words = np.full(WORDS, -1, np.int64)
     words[:4] = 0
     site = Print(None, "x", tl.int32, (), 0, 1, False)
@@ -363,7 +363,7 @@ def test_the_failing_program_stops_on_the_cpu():
     assert (out == 0).all()
 
 
-def test_an_assertion_of_false_where_nothing_leads_is_no_failure():
+def test_an_unreachable_false_assertion_does_not_fail():
     @blocknb.kernel
     def cases(out, n):
         if n > 3:
@@ -383,7 +383,7 @@ def test_an_assertion_of_false_where_nothing_leads_is_no_failure():
 @pytest.mark.parametrize(
     "k", [say_all, say_matrix, positive, *dict.fromkeys(s().kernel for s in STRAYS.values())], ids=str
 )
-def test_ptxas_takes_it(k, target):
+def test_ptxas_accepts_the_code(k, target):
     found = next((s() for s in STRAYS.values() if s().kernel is k), None)
     x = np.zeros(64, np.float32)
     arguments: dict[str, Any] = {"x": x, "out": x, "n": 3, "BLOCK": 32, "M": 4, "N": 16}
@@ -395,7 +395,7 @@ def test_ptxas_takes_it(k, target):
 
 
 def test_prints_stay_and_are_not_doubled():
-    """A tile that every warp holds is told of once, and a print in a loop stays there in every pass."""
+    """A tile that every warp holds is printed once, and every pass keeps a print in a loop."""
 
     @blocknb.kernel
     def small(x):
@@ -432,7 +432,7 @@ def test_the_code_of_a_report_comes_back_from_the_disk(tmp_path, monkeypatch):
     cache.shared.cache_clear()
 
 
-def test_an_interrupt_or_a_fault_does_not_swallow_what_was_said_before():
+def test_an_interrupt_or_a_fault_keeps_earlier_output():
     x, out = np.array([1, -1], np.float32), np.zeros(2, np.float32)
 
     @blocknb.kernel

@@ -1,4 +1,4 @@
-"""What data sheets promise: by the tables for each architecture, and one clear error where there is no GPU."""
+"""The limits of data sheets: the tables for each architecture, and one clear error without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measures here measures in little time, and is told nothing by the environment."""
+"""Keeps measurements short, and hides environment variables from the tests."""
 
 from __future__ import annotations
 

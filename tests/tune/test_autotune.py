@@ -1,4 +1,4 @@
-"""The autotuner and heuristics: what they choose, when they measure, what hooks see, and what trials leave behind."""
+"""The autotuner and heuristics: their choices, when they measure, hooks, and side effects of trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many compiles at a time: all workers are used, an error is an answer, an interrupt leaves nothing behind, trials find all compiled."""
+"""Parallel compilation: it uses all workers, returns errors as results, survives interrupts, and fills the cache for trials."""
 
 from __future__ import annotations
 

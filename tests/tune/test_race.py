@@ -1,4 +1,4 @@
-"""The race of configurations: who is stopped when, what is timed of a trial, what an interrupt leaves, and what the table says."""
+"""The autotuner's race of configurations: when one is eliminated, what is timed, interrupts, and the table of results."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, Tun
 X = np.arange(1000, dtype=np.float32)
 
 
-# ---- who is hopeless
+# ---- elimination
 
 
-def test_what_was_slower_by_a_quarter_in_each_of_four_rounds_is_hopeless() -> None:
+def test_25_percent_slower_in_each_of_four_rounds_eliminates() -> None:
     best, slow, near = [1.0, 1.1, 0.9, 1.0], [1.4, 1.5, 1.3, 1.3], [1.2, 1.3, 1.1, 1.2]
     assert hopeless({"best": best, "slow": slow, "near": near}) == {"slow": pytest.approx(1.35)}
     assert hopeless({"best": best[:3], "slow": slow[:3]}) == {}
     assert hopeless({"best": best, "slow": [*slow[:3], 1.2]}) == {}, "one round said otherwise"
 
 
-def test_noise_that_a_round_has_for_all_is_no_reason_and_one_spoilt_round_in_eight_changes_nothing() -> None:
+def test_common_noise_and_one_disturbed_round_in_eight_do_not_matter() -> None:
     quiet, busy = [1.0] * 8, [1.0] * 7 + [9.0]
     assert hopeless({"a": [1.0, 5.0, 1.0, 5.0], "b": [1.1, 5.2, 1.1, 5.2]}) == {}
     assert set(hopeless({"best": busy, "slow": [1.5] * 8})) == {"slow"}
@@ -44,19 +44,19 @@ def test_noise_that_a_round_has_for_all_is_no_reason_and_one_spoilt_round_in_eig
     assert hopeless({"a": quiet, "b": quiet}) == {}
 
 
-def test_a_tenth_is_enough_after_ten_rounds() -> None:
+def test_10_percent_slower_eliminates_after_ten_rounds() -> None:
     times = {"best": [1.0] * 10, "near": [1.15] * 10, "nearer": [1.05] * 10}
     assert set(hopeless(times)) == {"near"}
     assert hopeless({name: values[:9] for name, values in times.items()}) == {}
 
 
-def test_two_rounds_are_enough_for_what_takes_very_much_longer() -> None:
+def test_two_rounds_eliminate_a_much_slower_configuration() -> None:
     assert hopeless({"best": [1.0] * 2, "slow": [60.0] * 2, "slower": [20.0] * 2}) == {"slow": 60.0}
     assert hopeless({"best": [1.0], "slow": [1e6]}) == {}
     assert hopeless({"best": [40.0] * 2, "slow": [100.0] * 2}) == {}, "slower by 60 ms, and not by a factor of three"
 
 
-def test_nobody_can_be_hopeless_alone_or_without_times() -> None:
+def test_a_single_or_unmeasured_configuration_is_never_eliminated() -> None:
     assert hopeless({}) == {} == hopeless({"a": []}) == hopeless({"a": [1.0] * 20})
 
 
@@ -64,7 +64,7 @@ def test_nobody_can_be_hopeless_alone_or_without_times() -> None:
 
 
 class Track:
-    """Entrants whose launches take the milliseconds that `speeds` says, without waiting for them; `log` has what happened."""
+    """Entrants whose launches take the milliseconds in `speeds` on a simulated clock; `log` records the events."""
 
     def __init__(self, speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch):
         self.speeds, self.log = speeds, []
@@ -100,10 +100,10 @@ class Track:
         return self.log.count(block)
 
 
-def test_the_hopeless_get_no_further_rounds_and_say_why(monkeypatch) -> None:
+def test_eliminated_configurations_get_no_further_rounds_and_a_reason(monkeypatch) -> None:
     track, found = Track({64: 1.05, 128: 1.0, 256: 2.0, 512: 90.0}, monkeypatch), Race("k")
     told = track.run(found)
-    extra = 2  # the first run, and a round to warm up
+    extra = 2  # the first run, and a warm-up round
     assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 4, 2]
     assert found.trial(Config({"BLOCK": 512})).reason == "90 times the best after 2 rounds"
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
@@ -116,20 +116,20 @@ def test_the_hopeless_get_no_further_rounds_and_say_why(monkeypatch) -> None:
     ]
 
 
-def test_they_take_turns_and_only_the_launch_is_timed(monkeypatch) -> None:
+def test_configurations_alternate_and_only_the_launch_is_timed(monkeypatch) -> None:
     track = Track({1: 1.0, 2: 1.0}, monkeypatch)
     track.run(Race("k"))
     rounds = track.log[track.log.index("timed") - 2 :]
     assert rounds[:8] == ["before", 1, "timed", "after", "before", 2, "timed", "after"]
 
 
-def test_the_last_one_need_not_run_on(monkeypatch) -> None:
+def test_the_race_ends_with_one_configuration_left(monkeypatch) -> None:
     track, found = Track({1: 1.0, 2: 3.0}, monkeypatch), Race("k")
     track.run(found)
     assert found.trial(Config({"BLOCK": 1})).rounds == LEAST
 
 
-def test_when_the_time_is_over_the_fastest_have_a_final(monkeypatch) -> None:
+def test_when_the_time_is_over_the_fastest_enter_a_final(monkeypatch) -> None:
     speeds = {block: 1.0 + block / 100 for block in range(1, 7)}
     now, seconds = [0.0], 0.01
     monkeypatch.setattr(race, "time", SimpleNamespace(perf_counter=lambda: now[0]))
@@ -143,13 +143,13 @@ def test_when_the_time_is_over_the_fastest_have_a_final(monkeypatch) -> None:
     monkeypatch.setattr(track, "launch", launch)
     told = track.run(
         found, rep=40
-    )  # 0.24 s together: four rounds of 0.06 s; then 0.24 s more, which are six rounds of four
+    )  # 0.24 s together: four rounds of 0.06 s; then another 0.24 s, which are six rounds of four
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
     assert [t.rounds for t in trials] == [FINAL] * FINALISTS + [4] * 2
     assert trials[-1].fate == STOPPED and "not among the 4 fastest after 4 rounds" in trials[-1].reason
     assert told[-1] == "round 10, 4 of 6 left"
     seconds, found = 0.5, Race("k")
-    track.run(found, rep=40)  # what takes long: three rounds have a spread, and one of the final
+    track.run(found, rep=40)  # long launches: three rounds have a spread, and one of the final
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
 
 
@@ -181,7 +181,7 @@ def test_on_a_gpu_the_clock_is_on_its_device_and_on_the_stream_that_launches_go_
     assert found.trial(Config({"BLOCK": 2})).fate == STOPPED
 
 
-def test_what_cannot_run_is_left_out_at_its_first_run(monkeypatch) -> None:
+def test_a_configuration_that_cannot_run_is_dropped_at_its_first_run(monkeypatch) -> None:
     track, found = Track({1: 1.0, 2: 1.0}, monkeypatch), Race("k")
     first, second = track.entrants()
 
@@ -195,7 +195,7 @@ def test_what_cannot_run_is_left_out_at_its_first_run(monkeypatch) -> None:
     assert "OutOfResources" in track.log and isinstance(found.failure, OutOfResources)
 
 
-def test_what_spills_more_than_its_registers_hold_is_left_out_unless_all_do() -> None:
+def test_heavily_spilling_configurations_are_dropped_unless_all_spill() -> None:
     a, b, c = (Config({"BLOCK": block}) for block in (1, 2, 3))
     found = Race("k")
     found.refuse_spilling({a: 0, b: 4000, c: 200})
@@ -250,7 +250,7 @@ def tuned(*blocks: int, **options: Any) -> Autotuner:
 
 @pytest.fixture
 def begun(monkeypatch) -> list[int]:
-    """The BLOCKs of all compilations that are begun."""
+    """The BLOCKs of all compilations that have started."""
     seen, real = [], job.Job.begin
 
     def begin(one: job.Job) -> None:
@@ -261,7 +261,7 @@ def begun(monkeypatch) -> list[int]:
     return seen
 
 
-def test_what_does_not_compile_is_left_out_with_its_reason_and_a_warning_if_it_was_not_to_be_expected(begun) -> None:
+def test_a_compile_failure_drops_a_configuration_and_warns_if_unexpected(begun) -> None:
     kernel, x = tuned(64, 100, 1024), X.copy()
     with pytest.warns(RuntimeWarning, match="autotuning increment leaves out BLOCK=100: type mismatch") as told:
         kernel[grid](x, 1000)
@@ -283,7 +283,7 @@ def test_when_nothing_can_run_the_launch_raises_and_the_table_says_why() -> None
     assert "too long" in kernel.tuning.text()
 
 
-def test_what_spills_heavily_is_not_tried(monkeypatch) -> None:
+def test_heavily_spilling_configurations_are_not_timed(monkeypatch) -> None:
     real = Autotuner._compile_ahead
 
     def compiled(self: Autotuner, *args: Any) -> Any:
@@ -306,7 +306,7 @@ def test_an_interrupt_puts_arrays_back_keeps_the_times_and_the_next_launch_goes_
         call()
         calls.append(0)
         if len(calls) == 2:
-            x[:] = 7  # as a kernel that is interrupted half way
+            x[:] = 7  # like a kernel that is interrupted half-way
             raise KeyboardInterrupt
         return [1.0 + len(calls)] * 3
 
@@ -325,7 +325,7 @@ def test_an_interrupted_launch_leaves_restored_arrays_as_they_were() -> None:
     x, runs = X.copy(), []
 
     def hook(arguments: dict[str, Any]) -> None:
-        arguments["x"][:5] = -1  # what the configuration does counts as the kernel's
+        arguments["x"][:5] = -1  # changes by a configuration's hook count as the kernel's
         runs.append(0)
         if len(runs) == 3:
             raise KeyboardInterrupt
@@ -337,7 +337,7 @@ def test_an_interrupted_launch_leaves_restored_arrays_as_they_were() -> None:
     np.testing.assert_array_equal(x, X)
 
 
-def test_a_subclass_that_measures_itself_is_asked() -> None:
+def test_a_subclass_may_override_the_measurement() -> None:
     class Mine(Autotuner):
         def _bench(self, *args: Any, config: Config, **meta: Any) -> list[float]:
             return [abs(config.kwargs["BLOCK"] - 128) + 1.0] * 3

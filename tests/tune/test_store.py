@@ -1,4 +1,4 @@
-"""Choices on disk: what they are kept by, what of them is damaged is dropped, and several processes may write them."""
+"""Tuning results on disk: their keys, damaged entries, and concurrent writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuned kernels over tensor descriptors of the host, whose blocks a configuration's hook sets before each launch."""
+"""Tuned kernels with host tensor descriptors, whose block sizes a configuration's hook sets before each launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products in searched tiles: the search's candidates fit their devices, a choice is made once for each kind, and results are right."""
+"""Products with searched tiles: the candidates fit their devices, each kind is tuned once, and results are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of the kinds that projects are made of, written as they write them: for Triton, with a wrapper each, loaded as they are.
+"""The zoo: kernels of the kinds that real projects contain, written for Triton with a wrapper each, and loaded unchanged.
 
 A family is a file for Triton (`import triton`), which `blocknb.load` runs; it registers its specimens in `ZOO`.
 """

@@ -1,6 +1,6 @@
-"""The little that the wrappers need of an array library: the same for NumPy, CuPy and torch.
+"""The few array functions that the wrappers need, with one interface for NumPy, CuPy and torch.
 
-Fresh arrays are poisoned, so that an element which no kernel writes is seen.
+New arrays are poisoned, so that a test detects elements which no kernel writes.
 """
 
 from __future__ import annotations

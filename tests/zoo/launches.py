@@ -1,4 +1,4 @@
-"""The launches of a specimen, and the GPU code that each would run: what needs no GPU is tried without one."""
+"""The launches of a specimen, and the GPU code of each, so that everything except the run itself is tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What references of several families share: softmax, attention and its gradients, decoding from pages, numbers of few bits."""
+"""References that several families share: softmax, attention and its gradients, decoding from pages, low-bit numbers."""
 
 from __future__ import annotations
 

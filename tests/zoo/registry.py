@@ -1,4 +1,4 @@
-"""The registry of the zoo: what a specimen is, and how one is run and checked."""
+"""The registry of the zoo: what a specimen consists of, and how tests run and check it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Every specimen of the zoo on the CPU, in NumPy's and torch's arrays, against float64, with fresh inputs each time; and the GPU code of
-all that it launches, as far as that goes without a GPU. One set of inputs of each kind is quick, the rest runs with --full."""
+"""Every specimen of the zoo on the CPU, with NumPy's and torch's arrays, against float64, and the GPU code of its launches.
+
+Inputs are fresh in every run. The quick run takes one set of inputs of each kind; `--full` takes all.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels with large tiles at the memory level, as each GPU would run them: in the interpreter, which tells of races, and assembled.
+"""Kernels with large tiles as memory IR for each GPU: interpreted with race detection, and assembled.
 
-What wgmma takes neither spills nor has ptxas serialise it. `EXPECTED` says what the compiler should choose for a kernel on sm_90a.
+wgmma code neither spills nor makes ptxas serialize it. `EXPECTED` lists what the compiler should choose for a kernel on sm_90a.
 """
 
 from __future__ import annotations
