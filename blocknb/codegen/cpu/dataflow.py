@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from blocknb.codegen.cpu.elementwise import COSTS
 from blocknb.ir.core import Func, Op, Value, block_arguments, definitions
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
-VIEWS = ("expand_dims", "broadcast", "trans", "reshape", "convert")
+VIEWS = named("view") | {"convert"}
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class Dataflow:
     def _same_everywhere(self, value: Value) -> bool:
         op = self.definition.get(value)
         return op is not None and (
-            op.name in ("const", "splat") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
+            OPS[op.name].has("uniform") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
         )
 
     def recomputed(self, value: Value) -> bool:
