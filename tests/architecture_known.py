@@ -33,7 +33,6 @@ KNOWN: dict[str, set[str]] = {
     ),
     "class names with several classes": set(
         """
-        ControlFlow MemoryAccess Note Reports
         """.split()
     ),
     "places of the glossary that are to come": set(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
-from blocknb.ir.tokens import Note, Tokens
+from blocknb.ir.tokens import OpAnnotation, Tokens
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.bulk import Barriers, TensorMap
@@ -245,7 +245,7 @@ class _Reader(Tokens):
         names: list[str],
         attrs: dict,
         blocks: tuple,
-        note: Note | None = None,
+        note: OpAnnotation | None = None,
         types: tuple | None = None,
     ) -> Op:
         if types is None:

@@ -31,7 +31,7 @@ NOTE = re.compile(r"(?: (\d+))?(?: was ([\d,]+))?(?: \(([^)]*)\))?(?: by (\S+))?
 PLACE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)-(\d+):(\d+) in ("(?:[^"\\]|\\.)*")(?: from )?')
 
 
-class Note(NamedTuple):
+class OpAnnotation(NamedTuple):
     """What stands in the comment behind an op. `inner` are the (id, was) of a short reduce's combine and yield."""
 
     id: int = -1
@@ -112,14 +112,14 @@ class Tokens:
             found.append(item())
         return found
 
-    def note(self) -> Note:
+    def note(self) -> OpAnnotation:
         if self.kind != "note":
-            return Note()
+            return OpAnnotation()
         match = NOTE.fullmatch(self.next("note")[2:].rstrip())
         assert match is not None
         number, was, inner, origin, place = match.groups()
         both = tuple(_numbers(part) for part in inner.split("; ")) if inner else ()
-        return Note(int(number or -1), _ids(was), both, origin or "", _place(place) if place else None)
+        return OpAnnotation(int(number or -1), _ids(was), both, origin or "", _place(place) if place else None)
 
 
 def _ids(text: str | None) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ __all__ = [
     "OpSpec",
     "TypeRule",
     "infer",
+    "lane_cost",
     "named",
     "need",
 ]
@@ -65,3 +66,9 @@ MASK_AT = {name: _mask_at(OPS[name].operands) for name in ACCESSES}
 def infer(name: str, types: tuple, attrs: dict) -> tuple:
     """The result types of an op. Raises TypeRule with what is wrong, KeyError for an unknown op."""
     return tuple(OPS[name].infer(types, attrs))
+
+
+def lane_cost(name: str) -> int:
+    """The time of an op in one lane of a CPU, relative to an addition; 1 where the op table has no cost."""
+    cost = OPS[name].cost
+    return 1 if cost is None else cost.cpu

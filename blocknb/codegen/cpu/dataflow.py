@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from blocknb.codegen.cpu.elementwise import COSTS
 from blocknb.ir.core import Func, Op, Value, block_arguments, definitions
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, lane_cost, named
 from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
-VIEWS = ("expand_dims", "broadcast", "trans", "reshape", "convert")
+VIEWS = named("view") | {"convert"}
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -81,13 +80,13 @@ class Dataflow:
                 return self.cost(op.args[0]) if keeps or self._same_everywhere(op.args[0]) else float("inf")
         if OPS[op.name].kind != "elementwise":
             return float("inf")
-        total = COSTS.get(op.name, 1) + sum(self.cost(a) for a in op.args)
+        total = lane_cost(op.name) + sum(self.cost(a) for a in op.args)
         return total if total <= RECOMPUTE_LIMIT else float("inf")
 
     def _same_everywhere(self, value: Value) -> bool:
         op = self.definition.get(value)
         return op is not None and (
-            op.name in ("const", "splat") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
+            OPS[op.name].has("uniform") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
         )
 
     def recomputed(self, value: Value) -> bool:

@@ -41,24 +41,6 @@ _CLASSES = {
     ("double", 2): "avx512.fpclass.pd.128",
 }
 _NAN, _POSITIVE_ZERO, _NEGATIVE_ZERO = 0x81, 0x02, 0x04
-#: Relative cost of an op in one lane; 1 for ops that are not listed.
-COSTS = {
-    "exp": 16,
-    "exp2": 14,
-    "log": 18,
-    "log2": 18,
-    "sin": 40,
-    "cos": 40,
-    "tanh": 24,
-    "erf": 30,
-    "div": 6,
-    "rem": 8,
-    "mulhi": 3,
-    "sqrt": 8,
-    "rsqrt": 10,
-    "min": 2,
-    "max": 2,
-}
 
 
 def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:

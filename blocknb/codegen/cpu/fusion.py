@@ -37,7 +37,7 @@ class FusionNode:
         return self.shape is not None
 
 
-class MemoryAccess(NamedTuple):
+class NestAccess(NamedTuple):
     """A memory operation and its node. `top` is the op of the block that contains `op`, such as a loop."""
 
     op: Op
@@ -65,7 +65,7 @@ class FusionGraph:
 
     def __post_init__(self) -> None:
         self._ancestors: list[int] = []
-        self._accesses: list[MemoryAccess] = []
+        self._accesses: list[NestAccess] = []
         self._closed = 0
         for op in self.block.ops:
             if op.name not in TERMINATORS:
@@ -137,7 +137,7 @@ class FusionGraph:
             together = access is top and earlier.op is earlier.top and self._may_share(earlier, access, pairs)
             yield earlier.node, together
 
-    def _may_share(self, earlier: MemoryAccess, second: Op, pairs: list) -> bool:
+    def _may_share(self, earlier: NestAccess, second: Op, pairs: list) -> bool:
         first = earlier.op
         if not {first.name, second.name} <= {"load", "store"}:
             return False
@@ -210,7 +210,7 @@ class FusionGraph:
         for result in op.results:
             self.producer[result] = node
         for access in self._memory(op):
-            self._accesses.append(MemoryAccess(access, node, op))
+            self._accesses.append(NestAccess(access, node, op))
         above = 0
         for other, _ in edges:
             if other is not node and other.number >= self._closed:

@@ -27,6 +27,7 @@ from blocknb.codegen.text import DebugInfo, Writer, symbol
 from blocknb.errors import no_assembly
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
+from blocknb.language.ops import LOOPS
 from blocknb.language.types import Pointer
 from blocknb.passes.support.carried_bounds import guards
 from blocknb.target import Target
@@ -96,7 +97,7 @@ def _generate(func: Func, options: CpuOptions) -> CpuModule:
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
-    loops = any(op.name in ("while", "for") for op in func.ops())
+    loops = any(op.name in LOOPS for op in func.ops())
     scratch = max(LINE, *(version.scratch.bytes for version in versions))
     sites = tuple(site for version in versions for site in version.sites)
     return CpuModule("\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.notes.list))

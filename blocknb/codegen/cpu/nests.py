@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.elementwise import COSTS
 from blocknb.codegen.cpu.options import CpuOptions
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
 from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math.register_types import register_bits
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, lane_cost
 from blocknb.language.types import Pointer
 
 #: Gives a value its buffer, which should run along a loop.
@@ -56,7 +55,7 @@ class LoopNest:
 
 def cost(ops: Sequence[Op]) -> int:
     """The relative cost of one element of each op."""
-    return sum(COSTS.get(op.name, 1) for op in ops)
+    return sum(lane_cost(op.name) for op in ops)
 
 
 class NestPlanner:

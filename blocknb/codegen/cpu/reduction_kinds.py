@@ -7,6 +7,7 @@ import math
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.scalar_math.register_types import NARROW
 from blocknb.ir.core import Op
+from blocknb.language.ops import OPS
 from blocknb.language.types import DType
 
 #: The combine block of argmax and argmin (`frontend.numeric`), arguments 0 to 3, each op with the numbers of its operands.
@@ -27,7 +28,7 @@ def plain_combine(op: Op) -> Op | None:
     inner, end = block.ops
     if end.args != inner.results or set(inner.args) != set(block.args):
         return None
-    return inner if inner.name in ("add", "mul", "max", "min", "and", "or", "xor") else None
+    return inner if OPS[inner.name].has("associative") else None
 
 
 def identity_of_places(op: Op) -> tuple[float | int, int] | None:

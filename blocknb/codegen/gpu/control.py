@@ -21,7 +21,7 @@ from blocknb.ir.core import Block, Op, Value
 
 
 @dataclass(eq=False)
-class ControlFlow(OpLowering):
+class ControlFlowLowering(OpLowering):
     """Lowers loops and branches. `lower_block` lowers the ops of a block."""
 
     text: TextWriter

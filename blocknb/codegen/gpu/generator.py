@@ -12,7 +12,7 @@ from blocknb.codegen.gpu.async_copies import AsyncCopies, PostponedCopies, movin
 from blocknb.codegen.gpu.atomics import Atomics
 from blocknb.codegen.gpu.blocks import BlockLowering
 from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.control import ControlFlow
+from blocknb.codegen.gpu.control import ControlFlowLowering
 from blocknb.codegen.gpu.fma_dot import FmaDot
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.lazy_ops import LazyOps
@@ -32,7 +32,7 @@ from blocknb.codegen.gpu.reductions import Combiner, Reductions
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lower, table
 from blocknb.codegen.gpu.rematerialization import RematerializationPlan, Rematerializer
-from blocknb.codegen.gpu.reports import Reports
+from blocknb.codegen.gpu.reports import ReportLowering
 from blocknb.codegen.gpu.roles import RoleLowering
 from blocknb.codegen.gpu.scan import Scans
 from blocknb.codegen.gpu.shared_memory import SharedMemory
@@ -100,14 +100,14 @@ class KernelGenerator:
             memory,
             barriers,
             wgmma,
-            ControlFlow(text, registers, phis, loops, state, carrying, unset, lower_block, defs, users),
+            ControlFlowLowering(text, registers, phis, loops, state, carrying, unset, lower_block, defs, users),
             RoleLowering(text, threads, registers, lower_block),
             SharedMemory(text, threads, registers, buffers, lookahead, target),
             AsyncCopies(text, threads, registers, buffers, addresses, postponed, facts),
             TensorMapMaker(registers, interface, func.params, defs, users),
             TensorCopies(text, threads, registers, buffers, barriers),
             Atomics(text, threads, registers, buffers, addresses, facts, users, target),
-            Reports(text, threads, registers, interface),
+            ReportLowering(text, threads, registers, interface),
             Reductions(text, registers, combiner, pieces, remake, target.capability >= 80),
             Scans(text, registers, combiner),
             Moves(text, threads, registers, buffers),

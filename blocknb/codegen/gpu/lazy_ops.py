@@ -13,8 +13,9 @@ from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import PRESERVING
 
-RENAMING = frozenset(("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert", "part"))
+RENAMING = PRESERVING | {"promise"}
 
 
 class LazyOps:

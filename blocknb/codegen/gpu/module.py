@@ -13,6 +13,7 @@ from blocknb.codegen.maps import MapSpec
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import symbol
 from blocknb.ir.core import Func
+from blocknb.language.ops import LOOPS
 from blocknb.trace import Note, Notes
 
 #: Loops above which LLVM's back end only selects instructions. Its work on addresses grows with the square of the number of loops, and
@@ -70,7 +71,7 @@ def finished(
     # The functions that it calls are the kernel's own, even where several kernels are linked into one file.
     entry, shared = symbol(func.name), func.attrs.get("shared_bytes", 0)
     written = "\n".join(lines).replace("@blocknb.", f"@{entry}.") + "\n"
-    loops, notes = sum(op.name in ("for", "while") for op in func.ops()), Notes("codegen")
+    loops, notes = sum(op.name in LOOPS for op in func.ops()), Notes("codegen")
     if loops > MANY_LOOPS:
         notes(
             None,

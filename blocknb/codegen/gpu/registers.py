@@ -18,11 +18,12 @@ from blocknb.codegen.gpu.text import TextWriter
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.ops import named
 from blocknb.layouts.convert import plan
 
 Compute = Callable[[Op, Value, int], str]  # writes one register of a lazy op and returns its name
 Words = dict[tuple[int, ...], str]
-ARRIVING = ("load", "local_load", "flip", "gather")  # ops that bring words
+ARRIVING = named("move") | {"load", "local_load"}  # ops that bring words
 
 
 def word_bits(element_bits: int, count: int) -> int:

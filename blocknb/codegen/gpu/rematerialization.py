@@ -125,7 +125,7 @@ def is_shared(op: Op, shared: set[Value]) -> bool:
     if len(op.results) != 1 or not isinstance(op.result.type, Tile):
         return False
     kind = op.result.type
-    if not kind.shape or kind.dtype == t.int1 or kind.layout.num_registers <= FEW or op.name in ("const", "splat"):
+    if not kind.shape or kind.dtype == t.int1 or kind.layout.num_registers <= FEW or OPS[op.name].has("uniform"):
         return True
     return OPS[op.name].pure and op.name != "arange" and all(x in shared for x in op.args)
 

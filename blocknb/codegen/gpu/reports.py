@@ -21,7 +21,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
 
 
-class Reports(OpLowering):
+class ReportLowering(OpLowering):
     """Lowers prints, assertions and what checked mode finds outside of arrays."""
 
     def __init__(self, text: TextWriter, threads: Threads, registers: Registers, interface: LaunchInterface):

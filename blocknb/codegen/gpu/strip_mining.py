@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
 from blocknb.ir.core import Block, Func, Op, Value, uses
-from blocknb.language.ops import ATOMICS, OPS
+from blocknb.language.ops import ATOMICS, OPS, STRUCTURED, named
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.trace import Notes
@@ -26,7 +26,7 @@ REPEATS = 4  # times that streamed ops may be emitted on average
 
 CONSUMERS = ("store", "reduce")
 
-RENAMING = ("broadcast", "expand_dims", "reshape", "trans", "convert")
+RENAMING = named("view") | {"convert"}
 
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
@@ -88,7 +88,7 @@ def streamed(func: Func, facts: Facts) -> frozenset[Value]:
     if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
         return frozenset()
     users, stores = uses(func), _stored(func, facts)
-    blocks = [func.body, *(block for op in func.ops() if op.name in ("for", "while", "if") for block in op.blocks)]
+    blocks = [func.body, *(block for op in func.ops() if op.name in STRUCTURED for block in op.blocks)]
     return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS
+from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
@@ -78,7 +78,7 @@ class LayoutChoice:
 
     def tie(self, block: Block, trips: float) -> None:
         for op in block.ops:
-            inner = trips * (TRIPS if op.name in ("for", "while") else 1)
+            inner = trips * (TRIPS if op.name in LOOPS else 1)
             for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.tie(nested, inner)
             self.tie_op(op, trips)

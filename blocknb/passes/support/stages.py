@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from blocknb.ir.core import Func, Op
+from blocknb.language.ops import named
 
 #: The stages of a loop for which neither the launch nor `tl.range` names a number: with 1, no load is issued ahead.
 STAGES = 1
 #: The same for loops with products, as in Triton.
 DOT_STAGES = 3
 
-VIEWS = ("trans", "reshape", "expand_dims")  # the views between a load and the buffer in which its tile is stored
+VIEWS = named("reshapes")  # the views between a load and the buffer in which its tile is stored
 
 
 def multiplies(loop: Op) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import named
 from blocknb.layouts.linear import Layout
 
 POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
-MOVING = ("expand_dims", "reshape", "trans")  # what gives its operand's layout on
-VIEWS = (*MOVING, "broadcast")
+MOVING = named("reshapes")  # what gives its operand's layout on
+VIEWS = named("view")
 
 
 def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
