@@ -27,10 +27,10 @@ from blocknb.trace import Notes
 
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
-#: How two parts are combined; the neutral element, if parts begin with it, else each begins with the whole (it may count twice).
+#: The op that combines two parts, and its neutral element; without one each part begins with the whole, which may count twice.
 COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
-MOST = 128  # elements of a thread; larger tiles are reduced piece by piece as they are made
-DTYPES = (t.float32, t.float64)  # of floats: sums of 16 bits are rounded as they are written
+MOST = 128  # elements per thread; larger tiles are reduced piece by piece
+DTYPES = (t.float32, t.float64)  # sums of 16-bit floats are rounded in the order in which they are written
 
 
 def applies(func: Func, target: Target) -> bool:

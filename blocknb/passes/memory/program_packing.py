@@ -19,7 +19,7 @@ MOST_WARPS = 8  # of a CTA with several programs
 #: That a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Sums of two vectors of fp16, 256 numbers a
 #: program, took a third less time when packed, softmax of 256 numbers 17 %; what moves 4 kB took 4 % more.
 MOST_BYTES = 2 << 10
-#: What the threads of a CTA do together, or find by their place in it.
+#: Ops that the threads of a CTA do together, or that use the thread's number in the CTA.
 SHARED = {
     "barrier": "it has barriers of several warps",
     "alloc": "it has shared memory",
@@ -28,7 +28,7 @@ SHARED = {
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a program has few enough warps for there to be anything to decide."""
+    """Whether a program has few enough warps to share a CTA."""
     return func.attrs["num_warps"] <= MOST_WARPS // 4
 
 
@@ -59,7 +59,7 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
           %v = load %p : tile<256xf16, #a>
         }
     """
-    alone = func.attrs["num_warps"] == 1  # then a barrier is its warp's
+    alone = func.attrs["num_warps"] == 1  # then a warp barrier replaces the barrier
     reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED and not (alone and op.name == "barrier")]
     moved = sum(tile_bytes(op) for op in func.body.ops)
     if any(tile_bytes(op) for outer in func.body.ops for block in outer.blocks for op in walk(block)):
@@ -75,6 +75,6 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def tile_bytes(op: Op) -> int:
-    """What an access to a tile moves."""
+    """The bytes that an access to a tile moves."""
     kinds = [x.type for x in op.args if isinstance(x.type, Tile) and x.type.shape and isinstance(x.type.dtype, Pointer)]
     return sum(kind.size * kind.dtype.element.bytes for kind in kinds) if op.name in ACCESSES else 0
