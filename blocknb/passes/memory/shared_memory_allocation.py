@@ -92,8 +92,9 @@ class LiveRange:
 
 
 def place(func: Func) -> tuple[list[LiveRange], int]:
-    """Places every buffer and returns the total size. Small buffers get bytes of their own. Large buffers are placed first fit, largest
-    first, among those whose live ranges overlap."""
+    """Places every buffer; returns the live ranges and the total bytes. Large buffers are placed first fit, largest first, among those
+    whose live ranges overlap. The small ones follow. The first OWN_PLACES of them get bytes of their own, and the rest share bytes in
+    program order."""
     large: list[LiveRange] = []
     small: list[LiveRange] = []
     placed: list[LiveRange] = []
