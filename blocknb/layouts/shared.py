@@ -103,8 +103,8 @@ def swizzled(
 
 
 def boxed(shape: Sequence[int], element_bits: int, inner: int, extent: int, swizzle: int) -> SharedLayout:
-    """The layout of a buffer that the copy engine fills or reads, in boxes of `extent` elements along its inner axis: rows along that axis
-    are cut into panels of so many elements, panel after panel, and a row of `swizzle` bytes (0: any) lies under that swizzle."""
+    """The layout of a buffer that TMA fills or reads, in boxes of `extent` elements along its inner axis. Rows along that axis are cut
+    into panels of `extent` elements, panel after panel. A row of `swizzle` bytes (0: any) has that swizzle."""
     outer = [axis for axis in range(len(shape)) if axis != inner]
     if swizzle:
         return swizzled(shape, element_bits, (inner, *outer), swizzle)

@@ -83,8 +83,8 @@ def blocked(
 
 
 def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4) -> Layout:
-    """The layout for a matrix that lies along `fast` in memory and goes elsewhere along the other axis: neighbouring lanes along `fast`,
-    and each thread holds `together` neighbours along the other."""
+    """The layout for a matrix that is contiguous along `fast` in memory and is stored along the other axis. Neighbouring lanes are
+    neighbours along `fast`, and each thread holds `together` neighbours along the other axis."""
     deal = _Deal(shape)
     deal.take("reg", 1 - fast, log2(together))
     deal.fill("lane", (fast, 1 - fast), 5)
@@ -164,11 +164,11 @@ class MmaInstruction:
     warps: int = 1
 
     def fragment_registers(self, operand: str) -> int:
-        """Elements of one fragment of "a", "b" or "c" that a thread holds."""
+        """The number of elements of a fragment of "a", "b" or "c" per thread."""
         return 1 << sum(bits for where, _, bits in getattr(self, operand) if where == "reg")
 
     def instructions(self, m: int, n: int, k: int) -> int:
-        """How many instructions the product of two tiles takes, over all warps."""
+        """The number of instructions for the product of two tiles, over all warps."""
         return (m // self.m) * (n // self.n) * (k // self.k)
 
 

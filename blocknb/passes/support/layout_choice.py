@@ -154,9 +154,9 @@ class LayoutChoice:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def propose_reductions(self) -> None:
-        """Proposes the layouts of the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much
-        as a load of its result there: less than the loop's real loads, more than a store after it. So do the halves of a split tile
-        anywhere. The store moves fewer bits than the split, and a shared layout avoids exchanges between warps."""
+        """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
+        a load of its result there: less than the loop's real loads, more than a store after it. The halves of a split product get a
+        proposal outside of loops, too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, trips in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             halves = value.type.shape[axis] == 2
