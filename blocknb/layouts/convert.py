@@ -227,7 +227,7 @@ def _shuffle(origins: _Origins) -> Shuffle | None:
         return None
     lane_lane, lane_reg, late = staggered
     # P: what a source lane must publish. Lanes that read it agree by now, so "reader's lane -> register" factors
-    # through "reader's lane -> source lane"; on lanes that nobody reads it is 0.
+    # through "reader's lane -> source lane"; on lanes without a reader it is 0.
     pairs = list(zip(lane_lane, lane_reg, strict=True)) + [(1 << position, 0) for position in range(len(lane_lane))]
     span, known = gf2.Span(), [registers for _, registers in pairs]
     for lanes, _ in pairs:

@@ -2,12 +2,12 @@
 
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same
 bytes as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start.
-Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy writes when it is waited for, and nobody may
-access its bytes in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to be
-two arrays.
+Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy counts as a write at its wait, and no access
+to its bytes may come in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to
+be two arrays.
 
-Where warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. TMA reads what it stores until it has
-been waited for. Triton calls this analysis Membar.
+If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
+wait. Triton calls this analysis Membar.
 """
 
 from __future__ import annotations

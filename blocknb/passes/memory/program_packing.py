@@ -1,9 +1,9 @@
 """Program packing: several small programs share one CTA.
 
 A multiprocessor holds a limited number of CTAs (32 on an H100), and each takes time to start. Programs of one warp fill at most half of
-it. So a CTA takes several programs: a thread has a place in its program, and the program a place in the CTA. A program's id is computed
-from the CTA's id and that place; nothing else changes. Each launch decides how many programs share a CTA, as a divisor of its grid.
-(Thread coarsening at the level of CTAs.)
+it. So a CTA takes several programs: a thread has an index in its program, and the program has an index in the CTA. The pass computes a
+program's id from the CTA's id and that index; nothing else changes. Each launch decides how many programs share a CTA, as a divisor of
+its grid. (Thread coarsening at the level of CTAs.)
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MOST_WARPS = 8  # of a CTA with several programs
-#: That a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Sums of two vectors of fp16, 256 numbers a
-#: program, took a third less time when packed, softmax of 256 numbers 17 %; what moves 4 kB took 4 % more.
+#: Bytes that a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Packing saved a third of the time
+#: for sums of two fp16 vectors with 256 numbers per program, and 17 % for softmax of 256 numbers; programs with 4 kB took 4 % more.
 MOST_BYTES = 2 << 10
 #: Ops that the threads of a CTA do together, or that use the thread's number in the CTA.
 SHARED = {

@@ -1,15 +1,15 @@
-"""Program swizzling (threadblock rasterization): the order of programs is chosen so that L2 serves more of what they read.
+"""Program swizzling (threadblock rasterization): reorders programs so that L2 serves more of their reads.
 
 Programs start along x, then y. In a matrix product, some tiles depend on x alone and others on y alone. In that order, 128 programs of a
 64 x 32 grid read the tiles of 64 places along x and of 2 along y. In groups of 16 columns, they read those of 16 and of 8. Triton's
 matmul tutorial does this by hand and calls the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
-Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width
-* bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to
-hold a few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
+Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width *
+bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold a
+few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
 
-`program_id` still means the place in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
-place from the number: in the loop over programs of a persistent kernel, and at the start of any other kernel, where it costs two
+`program_id` still means the position in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
+position from the number. A persistent kernel does so in its loop over programs. Any other kernel does so at its start, where it costs two
 divisions. z stays outermost. A kernel with a one-dimensional grid that divides it into rows and columns has these divisions rewritten
 instead.
 """

@@ -69,7 +69,7 @@ def early_loads(func: Func, target: Target) -> set[Value]:
 def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     """Copies operands to shared memory asynchronously, iterations ahead of their use
 
-    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 where nobody names it. The
+    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 by default. The
     target is sm_80 or later.
 
     What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k slots, k - 1 iterations

@@ -1,12 +1,12 @@
-"""Stores by TMA (the tensor memory accelerator): a tile goes to a swizzled buffer, and TMA stores it while the program goes on.
+"""TMA stores: a tile goes to a swizzled buffer, and TMA (the tensor memory accelerator) stores it while the program continues.
 
-While the consumers store, no product runs. So a store to a box of an array that goes through shared memory anyway is left to TMA. The
-warps write a buffer, one thread starts the store, and TMA clips what is out of bounds. Two buffers take turns. Before a buffer is
-written again, TMA must have read it: that thread waits, and a barrier tells the others. This pass places the waits, and `barriers` the
-barriers. TMA also adds fp32 numbers to memory where no order is asked for.
+While the consumers store, no product runs. So TMA takes over a store to a box of an array if the tile goes through shared memory anyway.
+The warps write a buffer, one thread starts the store, and TMA clips elements out of bounds. Two buffers alternate. TMA must have read a
+buffer before the warps write it again: the thread that started the store waits, and a barrier follows. This pass places the waits, and
+`barriers` the barriers. TMA also adds fp32 numbers to memory if the kernel requests no memory order.
 
-Where each warp has 16 rows of a product, it stores them by itself. Larger tiles are stored by all consumers together, but not where two
-teams take turns: there TMA copies for the other team meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
+If each warp has 16 rows of a product, it stores them by itself. For larger tiles, all consumers store together. They do not if two groups
+of consumers take turns, because then TMA copies for the other group meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
 """
 
 from __future__ import annotations

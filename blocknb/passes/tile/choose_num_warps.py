@@ -44,7 +44,7 @@ def applies(func: Func, target: Target) -> bool:
 def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
     """Chooses the number of warps where the launch and the decorator name none
 
-    When: nobody names `num_warps`.
+    When: neither the launch nor the decorator names `num_warps`.
 
     What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
     such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if

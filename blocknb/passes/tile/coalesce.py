@@ -33,7 +33,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     When: a kernel loads or stores tiles.
 
     What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses, and neighbouring
-    threads take neighbouring vectors. Warps are dealt along an axis that is not reduced, where there is one, so that each warp has whole
+    threads take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole
     lines.
 
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.

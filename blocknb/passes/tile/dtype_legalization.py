@@ -88,9 +88,11 @@ def concerns(op: Op) -> bool:
 
 
 def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
-    """A product of fp32 as three of tf32: of what tf32 holds of the operands, and of that with the rest. Where an infinity has no rest, or
-    meets none, the latter are no numbers, and are left out. They are added to the sum by ordinary instructions: tensor cores, which cut
-    off where those round, would lose in a long sum what the three products have gained."""
+    """A product of fp32 as three products of tf32 (3xTF32): of the rounded operands, and of each rounded operand with the other's rest.
+
+    Ordinary additions add the small products to the sum. Tensor cores truncate where additions round, and would lose the gained digits in
+    a long sum. The small products are dropped where they are NaN, as with infinities.
+    """
     attrs = {**op.attrs, "precision": "tf32"}
     if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
         return NotImplemented

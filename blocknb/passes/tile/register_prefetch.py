@@ -105,8 +105,8 @@ class PrefetchPlanner(PipeliningObstacles):
         self.plans: dict[int, PrefetchPlan] = {}
 
     def reserved(self, block: Block, inside: Op | None) -> int:
-        """Plans the loops in a block; the most registers that any of them carries. `inside` is the loop around the block, if it is a
-        `for` with stages: what loads in a branch or a `while` there are told."""
+        """Plans the loops in a block; returns the most registers that any of them carries. `inside` is the loop around the block, if it
+        is a `for` with stages; loads in a branch or a `while` there get a note."""
         most = 0
         for op in block.ops:
             if op.name == "for":
@@ -150,8 +150,8 @@ class PrefetchPlanner(PipeliningObstacles):
         return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
 
     def lines(self, loop: Op) -> list[Op]:
-        """The loads of a loop with one product that bring a number or a line (scales), which take few registers. Tiles are left for copies,
-        and what tells where tiles lie for those who ask why they cannot be copied."""
+        """The loads of a number or a line (scales) in a loop with one product, which take few registers. Tiles are left for copies to
+        shared memory. Loads of indices get no early load either."""
         if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load")
@@ -247,8 +247,8 @@ class PrefetchRotation(Rebuild):
         itself: bool = False,
         last: bool = False,
     ) -> Value:
-        """What the load brings so many iterations later, if there is such an iteration (which `exists` says is known). `itself`: this is
-        the op that stands for the load, not a copy; `last` of those of its trip."""
+        """The value of the load that many iterations later, if that iteration exists (`exists`: it surely does). `itself`: emit the op
+        that replaces the load, not a copy. `last`: it is the last early load of its iteration."""
         with self.builder.at(load):
             args = tuple(trips.operands(load, trip, exists))
             if itself:
