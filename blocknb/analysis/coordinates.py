@@ -77,7 +77,7 @@ class CoordinateAssignment:
         for term in of_launch:
             if not self.taken(term, changing=False):
                 if min(term.terms.values()) < 0:
-                    raise NotABox("it may begin before the array, and its mask does not say so")
+                    raise NotABox("it may begin before the array, and its mask has no lower bound")
                 self.outer.append(
                     Outer(term, Form.of(1))
                 )  # the second index of an axis that is as long as the way there

@@ -82,7 +82,7 @@ class _BoxReader:
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:
-            raise NotABox("its tile has not two axes")
+            raise NotABox("its tile does not have two axes")
         self.names = dict(zip(self.axes, SIDES, strict=True))
 
     def box(self) -> TmaBox:
@@ -91,7 +91,7 @@ class _BoxReader:
         strides = {axis: self.stride(form, axis) for axis in self.axes}
         unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
         if unit is None:
-            raise NotABox("neither its rows nor its columns lie side by side")
+            raise NotABox("neither its rows nor its columns are contiguous")
         (other,) = (axis for axis in self.axes if axis != unit)
         self.check_rows(unit, strides[other], self.names[other])
         bounds = bounds_of(self.facts, self.mask)
@@ -109,7 +109,7 @@ class _BoxReader:
         if op.attrs.get("volatile"):
             raise NotABox("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
-            raise NotABox("where its mask is off it is not zero")
+            raise NotABox("its masked-off elements are not zero")
         if dtype.bits not in (8, 16, 32):
             raise NotABox(f"its elements are {dtype}")
 
@@ -132,7 +132,7 @@ class _BoxReader:
             base, before = facts.base(op.args[0]), facts.form(op.args[0])
             form = None if before is None else form + before
         if base is None or form is None or base not in facts.func.params:
-            raise NotABox("its array is no argument of the kernel")
+            raise NotABox("its array is not an argument of the kernel")
         if facts.hints.get(base, 1) % ALIGNMENT:
             raise NotABox(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
         return base, form
@@ -145,9 +145,9 @@ class _BoxReader:
             raise NotABox(self.irregular(form, axis))
         stride = cut[0]
         if len(stride.terms) != 1 or not all(known_before(self.facts, s) for s in stride.symbols()):
-            raise NotABox(f"its {name} are not one stride apart that the launch knows")
+            raise NotABox(f"its {name} do not have one stride that is known at launch")
         if next(iter(stride.terms.values())) < 0:
-            raise NotABox(f"its {name} run backwards")
+            raise NotABox(f"its {name} have a negative stride")
         return stride
 
     def irregular(self, form: Form, axis: int) -> str:
@@ -166,7 +166,7 @@ class _BoxReader:
             if op is not None and self.facts.stored(value) is None:
                 makers.setdefault(op.name, op)
         if "load" in makers:
-            return f"its {name} are found through an array of indices"
+            return f"its {name} are addressed through an array of indices"
         if "rem" in makers:
             modulus = self.facts.form(makers["rem"].args[1])
             if modulus is not None and modulus.constant is not None and modulus.constant % size == 0:
@@ -180,7 +180,7 @@ class _BoxReader:
         size = self.pointer.type.dtype.element.bytes
         length = self.pointer.type.shape[unit] * size
         if length % ALIGNMENT:
-            raise NotABox(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
+            raise NotABox(f"its rows have {length} bytes, which is not a multiple of {ALIGNMENT}")
         if axis_info.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
             raise NotABox(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
 
@@ -192,11 +192,11 @@ class _BoxReader:
         if side not in deal.bounds.lower:
             moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
             if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
-                raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+                raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
             self.check_start(at, f"its {self.names[side]}")
         found = Form.of(UNBOUNDED) if upper is None else at - upper
         if not all(known_before(self.facts, s) for s in found.symbols()):
-            raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+            raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
         return scalar(found)
 
     def finished(self, root: Value, deal: CoordinateAssignment, other: int, unit: int) -> TmaBox:
@@ -207,13 +207,15 @@ class _BoxReader:
         dims += [self.extent(deal, side) for side in (other, unit)]
         for axis in outer:
             if axis_info.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
-                raise NotABox(f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})")
+                raise NotABox(
+                    f"its offset in the array is not known to be a multiple of {ALIGNMENT} bytes ({axis.stride})"
+                )
             if not axis.checked:
                 self.check_start(axis.at, "it")
         start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
-            raise NotABox("where it lies depends on a loop without an index")
+            raise NotABox("its position depends on a loop without an index")
         strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
         return TmaBox(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
@@ -223,4 +225,4 @@ class _BoxReader:
 
     def check_start(self, at: Form, name: str) -> None:
         if not self.nonnegative(at):
-            raise NotABox(f"{name} may begin before the array, and its mask does not say so")
+            raise NotABox(f"{name} may begin before the array, and its mask has no lower bound")

@@ -74,7 +74,7 @@ def test_parts_go_through_two_buffers_in_turns():
 def test_of_two_teams_each_warp_stores_for_itself():
     """While one stores, the copy engine has to copy for the other one."""
     func, stages, arguments = lowered(together=True)
-    assert notes(stages)[0].startswith("store: not by TMA: it copies for the other team")
+    assert notes(stages)[0].startswith("store: not by TMA: TMA copies for the other group of warps")
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
@@ -272,7 +272,9 @@ def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
     case, arguments = several_case(sem)
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     tells = sem != "relaxed"
-    assert any("(release) tells others" in text for text in notes(stages)) == tells  # acq_rel: its result is unused
+    assert (
+        any("(release) signals other programs" in text for text in notes(stages)) == tells
+    )  # acq_rel: its result is unused
     stored = {func.params.index(op.args[0]) for op in func.ops() if op.name == "tensor_map"}
     assert (2 in stored, 4 in stored) == (not tells, True)  # c, and e that is stored behind the atomic
     case.interpret(func, arguments)
@@ -308,7 +310,7 @@ def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
     assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")
-    assert any("(release) tells others that it is done" in text for text in told) == (sem == "release")
+    assert any("(release) signals other programs that it is done" in text for text in told) == (sem == "release")
     case.interpret(func, arguments)
 
 
@@ -317,7 +319,7 @@ def test_arms_of_an_if_store_each_in_its_own_way():
     func, stages, arguments = lowered("gemm_grouped_wgmma")
     told = notes(stages)
     assert sum("store: by TMA" in text for text in told) == 1
-    assert "store: not by TMA: the bound of its rows is not known to the launch" in told
+    assert "store: not by TMA: the bound of its rows is not known at launch" in told
     assert {"store", "store_bulk"} <= {op.name for op in team(func)}
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)
 

@@ -218,7 +218,7 @@ class ConversionLowering(Rebuild):
         buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
         buffer.name = op.result.name
         made = b.append(op.replace(args=(buffer, *op.args), results=()))
-        self.notes(made, f"{op.name}: done once an element, the old values reach all threads through shared memory")
+        self.notes(made, f"{op.name}: done once per element; the old values reach all threads through shared memory")
         loaded = b.op("local_load", buffer, layout=kind.layout)
         loaded.result.name = op.result.name
         return loaded.results
@@ -250,7 +250,7 @@ class ConversionLowering(Rebuild):
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
         if plan:
             count = len(plan.steps)
-            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
             self.notes(loaded, f"{name}: read by {how}, {ways(plan.wavefronts / (count * plan.count))}")
         else:
             access = vector_access(target, layout, bits)
@@ -271,7 +271,7 @@ class ConversionLowering(Rebuild):
         plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None
         if plan:
             count = len(plan.steps)
-            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
             how = f"{how}, {ways(plan.wavefronts / (count * plan.count))}"
         else:
             access = vector_access(value.type.layout, layout, bits)

@@ -105,7 +105,7 @@ class AsyncMmaScheduler(Rebuild):
         self.flying.append(op)
         made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.flying)})
         self.builder.append(made)
-        self.notes(made, "dot: waited for where its result is needed")
+        self.notes(made, "dot: runs asynchronously until its result is needed")
 
     def land(self, count: int) -> None:
         """Waits for the first products in flight."""

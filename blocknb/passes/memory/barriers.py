@@ -298,13 +298,15 @@ class BarrierPlacement:
         if op.id in self.in_warp:
             with self.builder.at(loc=op.loc):
                 made = self.builder.op("warp_barrier")
-            self.notes(made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp meets its own alone")
+            self.notes(
+                made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp accesses only its own data"
+            )
             return
         if later.root is not None and (later.releases or earlier.acquires):
             atomic, what = (
-                (earlier.op, "what follows comes after")
+                (earlier.op, "later accesses stay after")
                 if earlier.acquires
-                else (later.op, "what came before is seen with")
+                else (later.op, "earlier accesses are visible before")
             )
             with self.builder.at(loc=op.loc):
                 made = self.builder.op("barrier")
@@ -315,8 +317,8 @@ class BarrierPlacement:
                 made = self.builder.op("barrier")
             self.notes(
                 made,
-                f"barrier: copies to shared bytes {later.low} to {later.high} are there for all, and all have read what is "
-                "overwritten next",
+                f"barrier: copies to shared bytes {later.low} to {later.high} are visible to all warps, and "
+                "all warps have read the data that is overwritten next",
             )
             return
         kinds = {

@@ -79,11 +79,11 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
         elif software_pipelining.least(staged, planner) > target.max_shared:
             largest = max(kept, key=lambda op: size(op.result))
             kept.remove(largest)
-            notes(largest, "not through shared memory, which has no room for two of its tiles", "missed")
+            notes(largest, "not staged: shared memory has no room for two of its tiles", "missed")
         else:
             break
     for op in kept:
-        notes(op, f"{size(op.result)} bytes through shared memory: they are computed with before they are multiplied")
+        notes(op, f"{size(op.result)} bytes through shared memory: an operand is computed from them")
     return staged if kept else func
 
 

@@ -57,7 +57,7 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel shares out its work by itself" if outer else "not all programs make as many iterations"
+            why = "the kernel distributes its work itself" if outer else "not all programs make as many iterations"
             notes(loop, f"one program per CTA: {why}")
             return func
     return func.with_attrs(persist=True)

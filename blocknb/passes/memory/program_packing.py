@@ -67,10 +67,10 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
     elif moved > MOST_BYTES:
         reasons.append(f"it moves {moved} bytes, which takes longer than its start")
     if reasons:
-        notes(None, f"each program has a CTA to itself: {min(reasons)}")
+        notes(None, f"each program has its own CTA: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs per CTA: their warps share nothing and never wait for each other")
+    notes(None, f"up to {programs} programs per CTA: their warps share no data and never synchronise")
     return func.with_attrs(programs=programs)
 
 

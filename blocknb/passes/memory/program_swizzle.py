@@ -172,11 +172,11 @@ class ReuseFinder:
             if op.name == "while":
                 return f"the `while`{at(op)} may wait for programs that have begun before"
             if op.name in ATOMICS and looked_at(op, self.users):
-                return f"the {op.name}{at(op)} tells them who came first"
+                return f"the {op.name}{at(op)} reveals the order in which they start"
             if self.split and op.name in REPORTS:
-                return f"the {op.name}{at(op)} tells their numbers"
+                return f"the {op.name}{at(op)} reveals their numbers"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
-                return f"the assembly{at(op)} asks for its CTA"
+                return f"the assembly{at(op)} reads the id of its CTA"
         return ""
 
     def axes(self, values: Iterable[Value]) -> set[int]:

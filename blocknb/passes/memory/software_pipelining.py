@@ -171,7 +171,7 @@ class PipelinePlanner(PipeliningObstacles):
         stored = list(self.stored(loop))
         why = self.against_loop(loop) if stored else ""
         for load in sorted(self.computed(loop) - {load for load, _ in stored}, key=lambda op: op.id):
-            self.notes(load, "not copied ahead: it is computed with on its way to shared memory", "missed")
+            self.notes(load, "not copied ahead: the stored tile is computed from it", "missed")
         copies = []
         for load, store in stored:
             if found := why or self.against(load, loop) or self.against_copy(load, store):
@@ -233,9 +233,9 @@ class PipelinePlanner(PipeliningObstacles):
         if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
             return "it is used more than once"
         if len(load.args) > 2 and not self.is_zero(load.args[2]):
-            return "where its mask is off it is not zero"
+            return "its masked-off elements are not zero"
         if not copy_width(self.facts, load, *store.args):
-            return f"fewer than {COPY_BYTES[0]} bytes lie side by side in memory and in the buffer"
+            return f"fewer than {COPY_BYTES[0]} bytes are contiguous in memory and in the buffer"
         return ""
 
     def is_zero(self, value: Value) -> bool:

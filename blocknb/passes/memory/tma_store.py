@@ -165,13 +165,13 @@ class TmaStoreFinder:
         value, *gone = way
         shape, dtype = op.args[0].type.shape, op.args[0].type.dtype.element
         if op.attrs.get("cache") or op.attrs.get("evict"):
-            return self.refuse(op, "it says what caches shall do")
+            return self.refuse(op, "it has a cache modifier")
         whole, distance = self.whole(op)
         box = tma_boxes.box_of(self.facts, whole, op)
         if isinstance(box, str):
             return self.refuse(op, box)
         if len(shape) != 2 or box.rank - 1 not in box.axes:
-            return self.refuse(op, "it is no tile of rows and columns")
+            return self.refuse(op, "its tile is not two-dimensional")
         inner, bytes = box.axes.index(box.rank - 1), dtype.bytes
         length = box.dims[-1] if isinstance(box.dims[-1], Form) else Form.of(box.dims[-1])
         if axis_info.form_divisor(self.facts, length, None, 1) * bytes % tma_boxes.ALIGNMENT:
@@ -186,7 +186,9 @@ class TmaStoreFinder:
         rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
         if self.teams > 1 and not rows:
             # On an H200 this saves 5 % of the time (4096 x 4096, K 512), more than two barriers of the consumer warps.
-            return self.refuse(op, "it copies for the other team meanwhile, and each warp stores its own rows")
+            return self.refuse(
+                op, "TMA copies for the other group of warps meanwhile, and each warp stores its own rows"
+            )
         for axis, to in enumerate(box.axes):
             extents[to] = width // bytes if axis == inner else rows or min(MOST_EXTENT, shape[axis])
             start[to] = start[to] + Form.of(distance[axis])
@@ -210,11 +212,11 @@ class TmaStoreFinder:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
             if self.tells(op, store.op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) signals other programs that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
             if added or not self.never_meets(store, op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same place"
         return ""
 
     def never_meets(self, store: TmaStore, op: Op) -> bool:

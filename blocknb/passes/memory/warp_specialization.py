@@ -39,10 +39,10 @@ MOST_SLOTS = 8
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
 ALONE = 8  # consumer warps that occupy a multiprocessor without a second CTA
-#: By warps of the team: registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role,
-#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how. There are as many as the CTA began with, 168 or 96
-#: for each thread: who asks for more waits for ever. A warpgroup gives them away together, so the producer is one then, of which a single
-#: warp works.
+#: By number of consumer warps: the registers per thread, for products' results and operands, beyond which roles get different shares of
+#: the register file; and the shares. Each warp above eight leaves 168 registers to all threads, above sixteen 96. The shares must not
+#: exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers forever. A warpgroup releases registers
+#: together, so the producer is then a warpgroup, of which a single warp works.
 MANY_REGISTERS = {8: 127, 16: 64}
 SHARED_OUT = {8: (240, 24), 16: (112, 32)}
 MANY_COMPUTED = 64  # the threshold if an operand is also computed in registers
@@ -298,7 +298,7 @@ class WarpSpecializationPlanner:
             if op.name in ("store", *ATOMICS):
                 other = self.facts.root(global_operands(op)[0])
                 if root is None or other is None or root is other:
-                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
         return ""
 
     # -- all loads

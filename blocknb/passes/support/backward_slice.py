@@ -31,7 +31,7 @@ class BackwardSlice:
             if value in self.values:
                 continue
             if not isinstance(value.type, Tile) or value.type.shape:
-                return "where it lies depends on elements of a tile"
+                return "its position depends on elements of a tile"
             why, found[value] = self.made_of(value)
             if why:
                 return why
@@ -43,7 +43,7 @@ class BackwardSlice:
         if value in self.facts.argument:
             loop, _, i = self.facts.argument[value]
             if loop.name != "for":
-                return "where it lies depends on a `while`", ()
+                return "its position depends on a `while`", ()
             return "", loop.args[:3] if not i else carried(loop, i - 1)
         op = self.facts.definition.get(value)
         if op is None:
@@ -57,7 +57,7 @@ class BackwardSlice:
             case "load":
                 return self.writer(op), op.args
         if op.blocks or not OPS[op.name].pure:
-            return f"where it lies depends on a {op.name}", ()
+            return f"its position depends on a {op.name}", ()
         return "", op.args
 
 

@@ -63,7 +63,7 @@ def explain(found: Sequence[tuple[Op, Guard]], notes: Notes) -> None:
     """Adds a note for each access that is checked by its address or not at all, and one that counts the checked accesses."""
     for op, guard in found:
         for reason in guard.foreign:
-            text = f"the {op.name} is not checked where its address lies in no array that was passed: {reason}"
+            text = f"the {op.name} is not checked if its address lies in no array argument: {reason}"
             notes(op, text, "missed")
     if found:
         checked = sum(not guard.foreign for _, guard in found)

@@ -61,7 +61,7 @@ class PipeliningObstacles:
             return "it bypasses the caches (.cv)"
         for other, op in self.writers(loop):
             if root is None or other is None:
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
             if root is other:
                 return f"the loop also writes {root.name}, at line {op.loc.line if op.loc else 0}"
         varies = False

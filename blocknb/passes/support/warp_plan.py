@@ -130,14 +130,14 @@ class WarpSpecializationPlan:
                 notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
         if self.registers:
             team, producer = self.registers
-            notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")
+            notes(None, f"registers per thread: {team} for consumers, {producer} for the producer")
         if self.teams > 1:
             notes(
                 None,
-                f"{self.teams} teams of warps take turns: one multiplies for its program while the other stores (ping-pong)",
+                f"{self.teams} groups of consumer warps take turns: one multiplies for its program while the other stores (ping-pong)",
             )
         if self.persistent:
             notes(
                 None,
-                "each CTA takes one program after another, so that copies for the next begin while the last is stored",
+                "each CTA runs one program after another: copies for the next one begin while the last one is stored",
             )

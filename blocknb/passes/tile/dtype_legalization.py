@@ -96,7 +96,7 @@ def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
     attrs = {**op.attrs, "precision": "tf32"}
     if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
         return NotImplemented
-    notes(op, "dot: three products in tf32: what that cuts off an operand is multiplied, too")
+    notes(op, "dot: three products in tf32, which include the digits that tf32 rounds off")
     (x, rest_x), (y, rest_y) = (halves(b, value) for value in op.args[:2])
     nothing = b.const(0.0, op.result.type)
     small = b.value("dot", x, rest_y, b.value("dot", rest_x, y, nothing, **attrs), **attrs)
@@ -118,7 +118,7 @@ def is_short_sum(op: Op) -> bool:
 
 def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
     """The product with an fp32 accumulator, rounded to fp16. A value that a loop carries in fp32 is not rounded (`longer_sums`)."""
-    notes(op, "dot: added up in fp32, as tensor cores do here, then rounded to fp16")
+    notes(op, "dot: accumulated in fp32, as tensor cores do here, then rounded to fp16")
     carried = op.args[2].type.dtype == t.float32
     wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
     if op.args[0].type.dtype in t.FLOAT8:

@@ -175,7 +175,7 @@ class PrefetchPlanner(PipeliningObstacles):
             if taken + needs > budget:
                 self.refuse(
                     [load],
-                    f"it takes {counted(needs, 'register')} a thread, and {max(0, budget - taken)} are left for that",
+                    f"it takes {counted(needs, 'register')} per thread, and {max(0, budget - taken)} are left for that",
                 )
                 continue
             kept.append(load)
@@ -186,7 +186,7 @@ class PrefetchPlanner(PipeliningObstacles):
         return taken
 
     def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
-        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} a thread"
+        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} per thread"
         if ahead < wanted:
             text += f" (not {wanted}, for lack of registers)"
         if passed := sorted({root.name for root, _ in self.writers(loop) if root is not None}):

@@ -66,7 +66,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         notes(
             new,
-            f"dot: mma.sync.{instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
+            f"dot: mma.sync.{instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
         )
         return new.results
 

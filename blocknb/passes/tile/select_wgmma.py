@@ -158,7 +158,7 @@ class WgmmaSelection:
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
         few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
         return (
-            f"dot: {instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
+            f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
             f"{where} from shared memory{few}"
         )
 

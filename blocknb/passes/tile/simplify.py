@@ -88,7 +88,7 @@ def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: st
 
 SUMMARIES = {
     "folded": "folded to constants",
-    "known": "replaced by a value that was there already",
+    "known": "replaced by an existing value",
     "before": "computed before they are repeated",
     "merged": "merged with an equal op",
     "dead": "removed as unused",
