@@ -1,4 +1,4 @@
-"""How an access is cut into instructions: as wide as the layout, the addresses and the mask allow."""
+"""Splits an access into instructions that are as wide as the layout, the addresses and the mask allow (vectorization)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from blocknb.ir.core import Op, Value
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
 
-COPY_BYTES = (4, 8, 16)  # that one asynchronous copy moves for a thread (PTX ISA, cp.async)
+COPY_BYTES = (4, 8, 16)  # the sizes of one asynchronous copy per thread (PTX ISA, cp.async)
 
 
 def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
-    """The registers of each access of a load, store or copy, as wide as layout, addresses and mask allow."""
+    """The registers of each access of a load, store or copy. Each access is as wide as the layout, the addresses and the mask allow."""
     pointer = global_operands(op)[0]
     if not pointer.type.shape:
         return [(0,)]
@@ -36,8 +36,8 @@ def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
 
 
 def copy_width(facts: Facts, load: Op, buffer: Value, stored: Value) -> int:
-    """How many elements an asynchronous copy could move for a thread in place of a load whose tile, under another view perhaps, is
-    `stored` to a buffer; 0 if no copy is so narrow."""
+    """The number of elements that one asynchronous copy per thread could move instead of a load. The tile of the load, or a view of it,
+    is `stored` to a buffer. 0 if the width is below the smallest copy."""
     width = len(accesses(facts, load)[0])
     while width > 1 and not _side_by_side(stored.type.layout, buffer.type.layout, width):
         width //= 2
@@ -45,7 +45,7 @@ def copy_width(facts: Facts, load: Op, buffer: Value, stored: Value) -> int:
 
 
 def _side_by_side(layout: Layout, shared: SharedLayout, width: int) -> bool:
-    """Whether every `width` registers, from the first on, lie one after another in the buffer, at a multiple of that."""
+    """Whether each aligned run of `width` registers is contiguous and aligned in the buffer."""
     threads = 0
     for basis in (*layout.lane, *layout.warp):
         threads |= shared.offset(basis)

@@ -1,13 +1,13 @@
-"""What is known of indices, addresses and masks: forms, and the facts that follow from them.
+"""Facts about indices, addresses and masks, derived from linear forms.
 
-`analyze(func)` gives `Facts`, which answers on demand and remembers: the polynomial `form` of an integer or pointer tile, its
-`root` argument, its `contiguity`, `divisibility` and `constancy` along an axis, its `stride` and its `range`. A pointer's form is its
-offset in elements from its base. A value carried by a loop whose yield is itself plus something invariant gets the form
-`init + step * trip`; that is found by giving it a name of its own, asking for the form of the yield, and comparing.
+`analyze(func)` gives `Facts`, which computes its answers on demand and caches them: the linear `form` of an integer or pointer tile, its
+`root` argument, its `contiguity`, `divisibility` and `constancy` along an axis, its `stride` and its `range`. The form of a pointer is
+its offset in elements from its base. A loop-carried value whose yield is itself plus an invariant has the form `init + step * iteration`,
+as in LLVM's scalar evolution. The analysis names the value, computes the form of the yield, and compares.
 
-Assumptions, somewhat weaker than Triton's: signed 32- and 64-bit arithmetic that feeds addresses and masks does not overflow, and
-what such arithmetic divides by is positive. Narrow and unsigned arithmetic may wrap, and then has no form unless its range proves
-that it does not. `range` and `truth` never rest on the assumptions, but on what the author promises (`assume`) they do.
+The assumptions are slightly weaker than Triton's: signed 32- and 64-bit arithmetic for addresses and masks does not overflow, and
+divisors are positive. Narrow and unsigned arithmetic may wrap. It has a form only if its range proves that it does not. `range` and
+`truth` never use these assumptions, but they do use what the author promises with `assume`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from blocknb.language.types import Tile
 
 
 def analyze(func: Func) -> Facts:
-    """The facts about a Func of the tile or distributed level. Costs one walk; everything else is worked out when asked for."""
+    """The facts about a Func of the tile or distributed level. The call walks the function once; the rest is computed on demand."""
     return Facts(func)
 
 
-#: The ops whose result is an operand, or one moved: of numbers and of pointers.
+#: The ops whose result is an operand, moved or not: of numbers and of pointers.
 CARRYING = PRESERVING | {"ptradd", "promise", "select"}
 RING = named("ring")
-#: The arithmetic that `form` has a rule for: a decision of this analysis.
+#: The arithmetic for which `form` has a rule.
 ARITHMETIC = RING | {"cast", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "abs"}
 
 
 def _pointers(op: Op) -> tuple[Value, ...]:
-    """The pointers that an op's result is made of."""
+    """The pointers from which an op makes its result."""
     return tuple(a for a in op.args if a.type.is_pointer) if op.name in CARRYING else ()
 
 
 def _terms(op: Op) -> tuple[Value, ...]:
-    """The numbers and pointers that an op's result may be a polynomial of."""
+    """The numbers and pointers over which an op's result may be a polynomial."""
     if op.name not in CARRYING | ARITHMETIC:
         return ()
     return tuple(a for a in op.args if a.type.is_pointer or (a.type.dtype.is_integer and a.type.dtype.kind != "bool"))
 
 
 class Facts(FunctionFacts):
-    """The facts about one Func; see the module. Values of other Funcs are unknown to it and raise KeyError."""
+    """The facts about one Func. Values of other Funcs raise KeyError."""
 
-    # -- the questions ---------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------------
 
     def form(self, value: Value) -> Form | None:
         """The polynomial of an integer, or of a pointer's offset from `base` in elements; None for anything else."""
@@ -63,7 +63,8 @@ class Facts(FunctionFacts):
         return forms[value]
 
     def base(self, pointer: Value) -> Value | None:
-        """The scalar pointer that `form(pointer)` counts from: a parameter, or one from elsewhere. None for a tile without one."""
+        """The scalar pointer from which `form(pointer)` counts: a parameter, or an opaque pointer. None for a tile without a single
+        base."""
         bases = self.memo.bases
         if pointer not in bases:
             for known in operands_first(self, pointer, bases, _pointers):
@@ -72,24 +73,23 @@ class Facts(FunctionFacts):
         return bases[pointer]
 
     def root(self, pointer: Value) -> Value | None:
-        """The pointer parameter that a pointer comes from, when there is exactly one."""
+        """The pointer parameter from which a pointer comes, if there is exactly one; else None."""
         base = self.base(pointer)
         while base is not None and (op := self.definition.get(base)) is not None and op.name == "promise":
             base = self.base(op.args[0])
         return base if base in self.hints or base in self.func.params else None
 
     def contiguity(self, value: Value, axis: int) -> int:
-        """The largest power of two c known such that in every aligned group of c along the axis element i + 1 is element i plus one."""
+        """The largest known power of two c such that elements of every aligned group of c along the axis increase by one."""
         return axis_info.contiguity(self, value, axis)
 
     def constancy(self, value: Value, axis: int) -> int:
-        """The largest power of two c known such that every aligned group of c along the axis holds one value."""
+        """The largest known power of two c such that every aligned group of c along the axis holds one value."""
         return axis_info.constancy(self, value, axis)
 
     def divisibility(self, value: Value, axis: int | None = None) -> int:
-        """A power of two (at most 2^30) that divides every element; with `axis`, the first of each group of `contiguity`.
-
-        Pointers: of the address in bytes."""
+        """A power of two (at most 2^30) that divides every element. With `axis`, it divides the first of each group of `contiguity`.
+        For pointers it divides the address in bytes."""
         group = 1 if axis is None else self.contiguity(value, axis)
         found = axis_info.divisor(self, value, axis, group)
         if not value.type.is_pointer:
@@ -100,7 +100,8 @@ class Facts(FunctionFacts):
         return max(promise, min(self.alignment(base), found * value.type.dtype.element.bytes))
 
     def alignment(self, base: Value) -> int:
-        """A power of two that divides the address of a `base`: known of an argument, promised, or that of what it was made of."""
+        """A power of two that divides the address of a `base`: the specialization of an argument, a promise, or the alignment of its
+        source."""
         op = self.definition.get(base)
         if op is None:
             return self.hints.get(base, 1)
@@ -116,26 +117,26 @@ class Facts(FunctionFacts):
         return promise
 
     def stride(self, value: Value, axis: int) -> int | Form | None:
-        """The difference of neighbours along an axis, when it is the same everywhere on it: a number, or a form of uniform symbols."""
+        """The difference of neighbours along an axis, if it is the same everywhere: a number, or a form of uniform symbols. Else None."""
         form = self.form(value)
         if form is None or (cut := form.split(axis)) is None:
             return None
         return cut[0] if cut[0].constant is None else cut[0].constant
 
     def range(self, value: Value) -> tuple[int, int] | None:
-        """Inclusive bounds of every element of an integer value; None when nothing better than its type is known."""
+        """Inclusive bounds of every element of an integer value; None if only the limits of the type are known."""
         if not isinstance(value.type, Tile) or not value.type.dtype.is_integer:
             return None
         found = ranges.bounds(self, value)
         return None if found == ranges.limits(value.type.dtype) else found
 
     def bounds(self, value: Value) -> tuple[Form, Form] | None:
-        """The least and the greatest element of a tile as forms of uniform symbols; None where the sign of a stride is not known."""
+        """The least and the greatest element of a tile as forms of uniform symbols; None if the sign of a stride is unknown."""
         form = self.form(value)
         return None if form is None else ranges.extremes(self, form, value.type.shape)
 
     def truth(self, value: Value) -> bool | None:
-        """True or False when every element of a boolean is known to be that."""
+        """True or False if every element of a boolean is known to have that value, else None."""
         return ranges.truth(self, value)
 
     # -- forms -------------------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Facts(FunctionFacts):
             op = self.definition[value]
             found = self._structured(op, value) if op.blocks else self._operation(op, dtype)
             if found is not None and axis_info.promised(self, op, found):
-                found = None  # what the author knows of the value is more than its form says
+                found = None  # the author's promises state more about the value than its form
         if found is None or len(found.terms) > MAX_TERMS:
             return self.opaque(value)
         return found
@@ -187,7 +188,7 @@ class Facts(FunctionFacts):
         return None
 
     def unwrapped(self, op: Op) -> Form | None:
-        """The form of integer arithmetic as if the type had no width."""
+        """The form of integer arithmetic, assuming that the type is unbounded."""
         a = self.integer(op.args[0])
         if op.name == "neg":
             return -a
@@ -200,13 +201,13 @@ class Facts(FunctionFacts):
         return a * b if len(a.terms) * len(b.terms) <= MAX_TERMS else None
 
     def fitting(self, form: Form | None, type: Tile) -> Form | None:
-        """The form, if arithmetic in this type keeps to it: taken for granted for wide signed integers, proved for the others."""
+        """The form, if arithmetic in this type cannot wrap: assumed for wide signed integers, proved for the others. Else None."""
         if form is None or (type.dtype.kind == "int" and type.dtype.bits >= 32):
             return form
         return form if ranges.within(ranges.interval(self, form, type.shape), ranges.limits(type.dtype)) else None
 
     def widened(self, value: Value) -> Form | None:
-        """The form of an integer extended to more bits: no longer exact unless its range shows that it had not overflowed."""
+        """The form of an integer extended to more bits. It is exact only if the range proves that the narrow value had not overflowed."""
         form = self.form(value)
         if form is None or ranges.within(
             ranges.interval(self, form, value.type.shape), ranges.limits(value.type.dtype)
@@ -221,7 +222,7 @@ class Facts(FunctionFacts):
             return form
         if dtype.bits > source.bits and (source.kind == "uint" or dtype.kind == "int"):
             return self.widened(x)
-        if dtype.bits >= source.bits:  # a change of signedness: right for numbers that both can hold
+        if dtype.bits >= source.bits:  # a change of signedness keeps numbers that both types hold
             low, high = ranges.interval(self, form, x.type.shape)
             return self.widened(x) if low >= 0 and (source.kind == "int" or high <= ranges.limits(dtype)[1]) else None
         return form if ranges.within(ranges.bounds(self, x), ranges.limits(dtype)) else None
@@ -237,7 +238,7 @@ class Facts(FunctionFacts):
                 return form.renamed({axis: i for i, axis in enumerate(op.attrs["perm"])})
             case "part":
                 axis, start = op.attrs["axis"], op.attrs["index"] * op.result.type.shape[op.attrs["axis"]]
-                if form.split(axis) is None:  # something opaque varies along the axis
+                if form.split(axis) is None:  # an opaque symbol varies along the axis
                     return None
                 return form.replaced(Dim(axis), Form.symbol(Dim(axis)) + Form.of(start))
         return reshape(form, old, tuple(op.attrs["shape"]))
@@ -302,7 +303,7 @@ class Facts(FunctionFacts):
         match op.name:
             case name if name == "ptradd" or name in PRESERVING:
                 return self.base(op.args[0])
-            case "promise" if not pointer.type.is_scalar:  # a scalar one is a base of its own, with its alignment
+            case "promise" if not pointer.type.is_scalar:  # a scalar promise is a base of its own, with its alignment
                 return self.base(op.args[0])
             case "select":
                 a, b = self.base(op.args[1]), self.base(op.args[2])

@@ -33,7 +33,7 @@ class AxisRuns(NamedTuple):
 
 
 class AxisInfo(NamedTuple):
-    """One Group an axis, and a power of two that divides every element."""
+    """One AxisRuns per axis, and a power of two that divides every element."""
 
     groups: tuple[AxisRuns, ...]
     every: int = 1
@@ -74,7 +74,7 @@ def divisor(facts: FunctionFacts, value: Value, axis: int | None, group: int) ->
 
 
 def form_divisor(facts: FunctionFacts, form: Form, axis: int | None, group: int) -> int:
-    """`divisor` of a form."""
+    """The `divisor` of a form."""
     least = BIG
     for monomial, coefficient in form.terms.items():
         found = power_of_two(coefficient)
@@ -96,7 +96,7 @@ def _symbol_divisor(facts: FunctionFacts, symbol: Symbol, axis: int | None, grou
 
 
 def _at(group: AxisRuns, step: int) -> int:
-    """What divides the elements at multiples of `step`, given what divides the first of each group."""
+    """A divisor of the elements at multiples of `step`, from the divisor of the first element of each group."""
     return group.divisor if step >= group.contiguity else min(group.divisor, step)
 
 
@@ -111,7 +111,7 @@ def _counting(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int
 
 
 def sign_constancy(facts: FunctionFacts, form: Form, axis: int, size: int) -> int:
-    """The largest group along an axis within which `form < 0` cannot change: the form rises by less than a divisor of its start."""
+    """The largest group along an axis within which the sign of a form is constant: the form rises by less than a divisor of its start."""
     group = size
     while group > 1:
         rise = 0
@@ -132,7 +132,7 @@ def sign_constancy(facts: FunctionFacts, form: Form, axis: int, size: int) -> in
 
 
 def info(facts: FunctionFacts, value: Value) -> AxisInfo:
-    """The Info of a value that stands for itself: an opaque symbol, a boolean, a float."""
+    """The AxisInfo of a value without a form of its own: an opaque symbol, a boolean, a float."""
     memo = facts.memo.infos
     if value not in memo:
         for known in operands_first(facts, value, memo):
@@ -143,7 +143,7 @@ def info(facts: FunctionFacts, value: Value) -> AxisInfo:
 
 
 def with_promises(known: AxisInfo, op: Op | None) -> AxisInfo:
-    """What is known, and what the author promised of an op's result by `multiple_of`, `max_contiguous` and `max_constancy`."""
+    """The analysis' result, strengthened by the author's `multiple_of`, `max_contiguous` and `max_constancy`."""
     if op is None or not any(name in op.attrs for name in PROMISES):
         return known
     if not known.groups:
@@ -203,7 +203,7 @@ def constancies(facts: FunctionFacts, value: Value) -> list[int]:
 
 
 def snapshot(facts: FunctionFacts, value: Value) -> AxisInfo:
-    """The Info of any value, with a form or without."""
+    """The AxisInfo of any value, with a form or without."""
     found = []
     for axis in range(len(value.type.shape)):
         counting = contiguity(facts, value, axis)
@@ -212,7 +212,7 @@ def snapshot(facts: FunctionFacts, value: Value) -> AxisInfo:
 
 
 def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
-    """What holds for both."""
+    """The AxisInfo that holds for both values."""
     found = []
     for x, y in zip(a.groups, b.groups, strict=True):
         counting = min(x.contiguity, y.contiguity)
@@ -227,7 +227,7 @@ def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
 
 
 def _carried(facts: FunctionFacts, value: Value, nothing: AxisInfo) -> AxisInfo:
-    """By induction over the iterations: a guess that holds at first and, if it holds now, holds next."""
+    """The AxisInfo of a loop-carried value, by induction: a guess that holds initially and is preserved by an iteration."""
     op, block, i = facts.argument[value]
     if op.name == "while" and block == 1:
         return snapshot(facts, op.blocks[0].terminator.args[i + 1])
@@ -247,7 +247,7 @@ def _carried(facts: FunctionFacts, value: Value, nothing: AxisInfo) -> AxisInfo:
 
 
 def _moved(op: Op, x: AxisInfo) -> AxisInfo:
-    """The Info after a shape op."""
+    """The AxisInfo of the result of a shape op."""
     old, new = op.args[0].type.shape, op.result.type.shape
     match op.name:
         case "convert":
@@ -275,7 +275,7 @@ def _moved(op: Op, x: AxisInfo) -> AxisInfo:
 
 
 def _part(group: AxisRuns, weight: int, size: int) -> AxisRuns:
-    """Of an axis with these groups, the piece whose steps are `weight` long."""
+    """The runs of the piece of an axis whose steps have length `weight`."""
     if weight > 1:
         return AxisRuns(1, 1, min(max(group.constancy // weight, 1), size))
     counting = min(group.contiguity, size)
@@ -283,7 +283,7 @@ def _part(group: AxisRuns, weight: int, size: int) -> AxisRuns:
 
 
 def _joined(inner: AxisRuns, outer: AxisRuns, weight: int) -> AxisRuns:
-    """An axis whose inner part (of size `weight`) and outer part are these; counting does not go on over the seam."""
+    """The runs of an axis with this inner part (of size `weight`) and this outer part. Runs do not continue across the seam."""
     return inner._replace(constancy=inner.constancy if inner.constancy < weight else weight * outer.constancy)
 
 
@@ -307,7 +307,7 @@ def _elementwise(facts: FunctionFacts, op: Op, nothing: AxisInfo) -> AxisInfo:
         case name if name in RING:
             return _wrapped(facts, facts.unwrapped(op), op.result.type, dtype.bits, plain)
         case "cast" if op.args[0].type.dtype.kind != "bool":
-            # To more bits only what may be negative gets here (unsigned from signed), and that agrees modulo the source's width.
+            # Only a value that may be negative gets here (unsigned from signed); it agrees modulo the source's width.
             bits = min(dtype.bits, op.args[0].type.dtype.bits)
             return _wrapped(facts, facts.form(op.args[0]), op.result.type, bits, plain)
         case "min" | "max":
@@ -318,7 +318,7 @@ def _elementwise(facts: FunctionFacts, op: Op, nothing: AxisInfo) -> AxisInfo:
 
 
 def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, plain: AxisInfo) -> AxisInfo:
-    """A number that is kept modulo 2^bits: groups that start at multiples of their size do not straddle a seam."""
+    """The info of a number kept modulo 2^bits: groups that start at multiples of their size do not wrap."""
     if form is None:
         return plain
     found, most = [], 1 << bits - 1
@@ -338,7 +338,7 @@ def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, pla
 
 
 def _compared(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
-    """`a < b` is the sign of a - b, or the opposite of that of b - a - 1; the other orders are these, turned around."""
+    """`a < b` is the sign of a - b, or the negated sign of b - a - 1. The other comparisons follow from these."""
     a, b = op.args
     x, y = facts.form(a), facts.form(b)
     if x is None or y is None or (a.type.is_pointer and facts.base(a) is not facts.base(b)):
@@ -384,7 +384,7 @@ def _chosen(plain: AxisInfo, steady: list[int], a: AxisInfo, b: AxisInfo) -> Axi
 
 
 def _grouped(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
-    """Division and remainder, by an aligned divisor, of something that counts from aligned starts; the bit forms of both likewise."""
+    """Division and remainder of runs with aligned starts by an aligned divisor; shifts and masks likewise."""
     a, b = op.args
     constant = facts.integer(b).constant
     modulus = (None if constant is None else _modulus(op, constant)) or 0
@@ -413,7 +413,7 @@ def _grouped(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
 
 
 def _single(form: Form) -> Symbol | None:
-    """The symbol that a form consists of."""
+    """The symbol, if the form consists of a single one."""
     if len(form.terms) == 1:
         ((monomial, coefficient),) = form.terms.items()
         return monomial[0] if len(monomial) == 1 and coefficient == 1 else None
@@ -421,7 +421,7 @@ def _single(form: Form) -> Symbol | None:
 
 
 def _every(facts: FunctionFacts, op: Op) -> int:
-    """What divides every element of a quotient or remainder."""
+    """A divisor of every element of a quotient or remainder."""
     a, b = (divisor(facts, x, None, 1) for x in op.args)
     match op.name:
         case "rem":
@@ -434,7 +434,7 @@ def _every(facts: FunctionFacts, op: Op) -> int:
 
 
 def _modulus(op: Op, constant: int) -> int | None:
-    """2^k where the op divides by 2^k or takes the remainder of it, -2^k where it rounds down to a multiple of it; else None."""
+    """2^k if the op divides by 2^k or takes the remainder by it, -2^k if it rounds down to a multiple of it, else None."""
     bits = op.result.type.dtype.bits
     match op.name:
         case "div" | "rem":
@@ -449,15 +449,15 @@ def _modulus(op: Op, constant: int) -> int | None:
 
 
 def promised_multiple(op: Op | None, axis: int | None) -> int:
-    """What an author's `multiple_of` says of a pointer's address in bytes; along an axis of the first of each contiguous group."""
+    """The author's `multiple_of` for a pointer's address in bytes; with an axis, for the first element of each contiguous group."""
     values = op.attrs.get("multiple_of", (1,)) if op is not None else (1,)
     at = axis or 0
     return power_of_two(values[at]) if at < len(values) else 1
 
 
 def promised(facts: FunctionFacts, op: Op, form: Form) -> bool:
-    """Whether the author promised more of an op's result than follows from its form."""
-    # What is promised of multiples of a pointer is about its address, not about the offset that its form is.
+    """Whether the author promised more about an op's result than follows from its form."""
+    # A promise about a pointer's multiples concerns the address; the form is only the offset.
     names = [name for name in PROMISES if name in op.attrs]
     if not names or (names == ["multiple_of"] and op.result.type.is_pointer):
         return False

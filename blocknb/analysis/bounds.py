@@ -1,7 +1,7 @@
-"""What a mask says of the indices of a tile: for each axis an upper and a lower bound, if it says nothing else.
+"""Reads the mask of an access as an upper and a lower bound for each axis of the tile.
 
-Comparisons are read as polynomials, so it does not matter which side a loop's iterations stand on: `inner < k - step * 64` and
-`step * 64 + inner < k` are the same bound. The bound of an axis is a uniform form r: `index + r < 0` or `index + r >= 0`.
+The module compares linear forms, so the side of a term does not matter: `inner < k - step * 64` and `step * 64 + inner < k` are the same
+bound. The bound of an axis is a uniform form r with `index + r < 0` (upper) or `index + r >= 0` (lower).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_BOUNDS = "its mask is not the bounds of an array"
 
 @dataclass
 class Bounds:
-    """By axis: r of `index + r < 0` (upper) and of `index + r >= 0` (lower). `uniform`: what is to be negative besides."""
+    """The bounds by axis: r of `index + r < 0` (upper) and of `index + r >= 0` (lower). Each form of `uniform` must also be negative."""
 
     upper: dict[int, Form] = field(default_factory=dict)
     lower: dict[int, Form] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Bounds:
 
 
 def bounds_of(facts: Facts, mask: Value | None) -> Bounds | str:
-    """The bounds that a mask of an access is; why it is none."""
+    """The bounds that a mask states, or the reason why it is not a set of bounds (a phrase for a note)."""
     found = Bounds()
     for condition in _conditions(facts, mask, _same(mask)) if mask is not None else ():
         if isinstance(condition, str):
@@ -67,7 +67,7 @@ def _enter(found: Bounds, negative: Form) -> str | None:
 
 
 def _conditions(facts: Facts, mask: Value, axes: Mapping[int, int]) -> Iterator[Form | str]:
-    """The forms that a mask asks to be negative, in the axes of the access; `axes` leads there from those of this mask."""
+    """The forms that a mask requires to be negative, in the axes of the access. `axes` maps the axes of this mask to those."""
     if facts.truth(mask):
         return
     op = facts.definition.get(mask)
@@ -91,7 +91,7 @@ def _conditions(facts: Facts, mask: Value, axes: Mapping[int, int]) -> Iterator[
 
 
 def _inner_axes(op: Op) -> dict[int, int] | None:
-    """For a shape op the axis of the result that each axis of the operand becomes, but for those of size one; None if they are cut."""
+    """Maps each axis of a shape op's operand (except those of size one) to its axis of the result; None if the op splits or merges axes."""
     old, new = op.args[0].type.shape, op.result.type.shape
     moving = [i for i, n in enumerate(old) if n > 1]
     match op.name:
@@ -121,7 +121,9 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
         if ranges.interval(facts, y, large.type.shape)[1] > 1 << a.type.dtype.bits - 1:
             yield NOT_BOUNDS
             return
-        x = _signed(facts, x)  # 0 <= x < y in one comparison: what is negative is larger than any size
+        x = _signed(
+            facts, x
+        )  # 0 <= x < y in one comparison: a negative number, read as unsigned, is larger than any size
         negatives = [x - y, -x - Form.of(1)]
     for form in negatives:
         if all(axis in axes for s in form.symbols() for axis in s.axes if axis >= 0):
@@ -131,7 +133,7 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
 
 
 def _signed(facts: Facts, form: Form) -> Form:
-    """What was cast to an unsigned number of the same width, which the form is."""
+    """The form before a cast to the unsigned type of the same width; the form itself if it is not such a cast."""
     ((monomial, coefficient),) = form.terms.items() if len(form.terms) == 1 else (((), 0),)
     if coefficient != 1 or len(monomial) != 1 or monomial[0].kind != VALUE:
         return form

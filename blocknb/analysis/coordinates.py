@@ -1,7 +1,7 @@
-"""The coordinates of a box: what is left of an address beside the axes of the tile, dealt out to axes of the array.
+"""Assigns the uniform terms of an address to the coordinates of a TMA box.
 
-The terms that the mask names go to the axis that it bounds, others to the axis of the tile whose stride divides them, and to further
-axes of the array what has a parameter for a factor (a batch's or a head's stride) and fits nowhere else.
+A term that the mask bounds belongs to the axis with that bound. Any other term belongs to the axis of the tile whose stride divides it. A
+term that fits neither axis, but has a parameter as a factor (the stride of a batch or a head), gets a further axis of the array.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class NotABox(Exception):
-    """Why there is no box: a phrase for a note."""
+    """Raised where an access is not a box. The message is a phrase for a note."""
 
 
 @dataclass
 class Outer:
-    """An axis of the array beside the tile's: its stride, the box's coordinate, whether the mask says that it is not negative, and the
-    extent that the mask names."""
+    """A further axis of the array: its stride, the coordinate of the box, whether the mask keeps it non-negative, and the extent in the
+    mask."""
 
     stride: Form
     at: Form
@@ -34,7 +34,7 @@ class Outer:
 
 
 class CoordinateAssignment:
-    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, and `outer` axes."""
+    """Assigns the uniform terms of an address: `coordinates` by axis of the tile, and the further axes `outer`."""
 
     def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
         self.facts, self.strides, self.unit, self.bounds = facts, strides, unit, bounds
@@ -46,7 +46,7 @@ class CoordinateAssignment:
             self.coordinates[axis] = given = self.given(axis)
             rest = rest - counted * given
         conditions = list(self.bounds.uniform)
-        for condition in self.bounds.uniform:  # a coordinate that is not to be negative tells which terms are its own
+        for condition in self.bounds.uniform:  # a coordinate that the mask keeps non-negative determines its own terms
             at = -condition - Form.of(1)
             if (stride := self.stride_of(at, rest)) is not None:
                 self.outer.append(Outer(stride, at, checked=True))
@@ -58,7 +58,7 @@ class CoordinateAssignment:
                 raise NotABox(NOT_BOUNDS)
 
     def remaining(self, rest: Form) -> None:
-        """Deals out what the mask does not place: first what changes from program to program."""
+        """Assigns the terms that the mask does not determine. Terms that differ between programs come first."""
         left: dict[Monomial, Form] = {}
         of_launch: list[Form] = []
         for monomial, coefficient in rest.terms.items():
@@ -77,13 +77,14 @@ class CoordinateAssignment:
         for term in of_launch:
             if not self.taken(term, changing=False):
                 if min(term.terms.values()) < 0:
-                    raise NotABox("it may begin before the array, and its mask does not say so")
+                    raise NotABox("it may begin before the array, and its mask has no lower bound")
                 self.outer.append(
                     Outer(term, Form.of(1))
                 )  # the second index of an axis that is as long as the way there
 
     def taken(self, term: Form, changing: bool) -> bool:
-        """Whether an axis that is there takes a term; `changing`: from program to program, so not where the mask names such terms."""
+        """Whether an existing axis takes a term. A `changing` term differs between programs, so an axis whose mask lists such terms
+        refuses it."""
         for axis, stride in self.strides.items():
             part = quotient(term, stride) if axis != self.unit and self.free(axis, changing) else None
             if part is not None and self.harmless(part):
@@ -105,12 +106,12 @@ class CoordinateAssignment:
         return axis not in self.bounds.lower and not (changing and axis in self.bounds.upper)
 
     def harmless(self, part: Form) -> bool:
-        """Whether a part leaves it to the others whether the sum may be negative, or has no parameter that would be its stride if an
-        axis of its own took it."""
+        """Whether an existing axis may take a part: the part is never negative, or it has no parameter that could be the stride of its
+        own axis."""
         return not any(known_before(self.facts, s) for s in part.symbols()) or nonnegative(self.facts, part)
 
     def stride_of(self, at: Form, rest: Form) -> Form | None:
-        """A stride of the launch such that `rest` holds all terms of it times `at`."""
+        """A stride that the host knows at launch, such that `rest` holds all terms of the stride times `at`; None if there is none."""
         if not at.terms:
             return None
         first = Form(dict([next(iter(at.terms.items()))]))
@@ -124,7 +125,7 @@ class CoordinateAssignment:
         return None
 
     def bounded(self, outer: Outer, condition: Form) -> bool:
-        """Takes a condition for the extent of an outer axis, if it can be."""
+        """Uses a condition as the extent of an outer axis; False if it does not fit."""
         extent = outer.at - condition
         if outer.extent not in (None, extent) or not all(known_before(self.facts, s) for s in extent.symbols()):
             return False
@@ -132,7 +133,7 @@ class CoordinateAssignment:
         return True
 
     def given(self, axis: int) -> Form:
-        """What the mask says the coordinate is: all of it, or what changes from program to program."""
+        """The part of an axis' coordinate that the mask states: all terms, or those that differ between programs."""
         if (lower := self.bounds.lower.get(axis)) is not None:
             return lower
         upper = self.bounds.upper.get(axis, Form.of(0))

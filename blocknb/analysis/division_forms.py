@@ -15,7 +15,7 @@ from blocknb.ir.core import Op
 
 
 def polynomial(facts: FunctionFacts, op: Op) -> Form | None:
-    """The form of a division, remainder, bit operation, minimum or choice, where it comes to a polynomial after all."""
+    """The form of a division, remainder, bit operation, minimum or select, if the result is a polynomial; else None."""
     if op.name == "select":
         return _one_arm(facts, op)
     a = facts.widened(op.args[0])
@@ -66,7 +66,7 @@ def _one_arm(facts: FunctionFacts, op: Op) -> Form | None:
 def _divided(
     facts: FunctionFacts, form: Form, by: int, shape: tuple[int, ...], floor: bool = False
 ) -> tuple[Form | None, Form | None]:
-    """(quotient, remainder) as forms, where the terms that `by` does not divide add up to a remainder. Truncates unless `floor`."""
+    """(quotient, remainder) as forms, if the terms that `by` does not divide add up to a remainder. Truncates unless `floor`."""
     rest = form.only(lambda monomial: form.terms[monomial] % by != 0)
     if (k := form.terms.get((), 0)) % by:
         rest = Form({**rest.terms, (): k % by}, form.exact)

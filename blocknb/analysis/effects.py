@@ -1,7 +1,7 @@
-"""What an op does besides computing its results: the memory it reads and writes, itself and in the blocks nested in it.
+"""Side effects of an op and of the blocks nested in it: the memory it reads and writes, and what it orders.
 
-The facts stand in the op table; this adds what depends on the op at hand: a product that takes an operand from shared memory, a
-volatile load, a loop that may never end. Which array a pointer leads to is not known here; `affine` knows.
+The op table states the effects of each op. This module adds what depends on the single op: a product that reads an operand from shared
+memory, a volatile load, a loop that may not terminate. The array behind a pointer is not known here, but in `affine`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class Effects:
-    """`reads`, `writes`: the memories touched, of "global" and "shared". `orders`: accesses may not move across (a barrier, a
-    volatile load, assembly). `may_hang`: a `while` may never end."""
+    """`reads`, `writes`: the memories that the op touches, of "global" and "shared". `orders`: accesses must not move across the op (a
+    barrier, a volatile load, assembly). `may_hang`: a `while` may not terminate."""
 
     reads: frozenset[str] = NOTHING
     writes: frozenset[str] = NOTHING
@@ -31,7 +31,7 @@ class Effects:
         return Effects(reads, writes, self.orders or other.orders, self.may_hang or other.may_hang)
 
     def conflicts(self, other: Effects) -> bool:
-        """Whether two ops may not change places: they touch one memory and one of them writes, or one orders the other's."""
+        """Whether two ops must keep their order: both touch one memory and one of them writes, or one orders the accesses of the other."""
         if (self.orders and (other.reads or other.writes or other.orders)) or (
             other.orders and (self.reads or self.writes)
         ):
@@ -40,7 +40,7 @@ class Effects:
 
 
 def effects(op: Op) -> Effects:
-    """The effects of an op with all that is nested in it."""
+    """The effects of an op, including those of its nested blocks."""
     spec = OPS[op.name]
     reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
     if "reads_buffers" in spec.traits and any(isinstance(arg.type, Buffer) for arg in op.args):
@@ -54,7 +54,8 @@ def effects(op: Op) -> Effects:
 
 
 def global_operands(op: Op) -> tuple[Value, ...]:
-    """The operands of an access to an array, pointer first; without the buffer of a copy, or that an atomic leaves its result in."""
+    """The operands of a global access, pointer first. They exclude the shared buffer of a copy and the one that takes an atomic's
+    result."""
     return op.args[1:] if isinstance(op.args[0].type, Buffer) else op.args
 
 
@@ -66,18 +67,18 @@ def mask_of(op: Op) -> Value | None:
 
 
 def orders(op: Op) -> tuple[bool, bool]:
-    """Whether an atomic acquires (later accesses stay after it) and releases (earlier accesses stay before it). The pass
-    `memory_order` has settled its `sem`."""
+    """Whether an atomic acquires (later accesses stay after it) and releases (earlier accesses stay before it). The pass `memory_order`
+    must have set its `sem`."""
     sem = op.attrs["sem"]
     return sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel")
 
 
 def looked_at(op: Op, users: Mapping[Value, object]) -> bool:
-    """Whether anybody looks at an atomic's result; one that goes to shared memory has none in the IR."""
+    """Whether an op uses the result of an atomic. An atomic that returns its result through shared memory has none in the IR."""
     return not op.results or bool(users.get(op.result))
 
 
 def has_side_effects(op: Op) -> bool:
-    """Whether the op must stay although nobody uses its results."""
+    """Whether dead code elimination must keep the op even if its results are unused."""
     found = effects(op)
     return bool(found.writes) or found.orders or found.may_hang

@@ -1,7 +1,7 @@
-"""What every analysis of index arithmetic shares: where values are defined, and what has been worked out so far.
+"""The base class of the analyses of index arithmetic: definitions of values, and a cache of results.
 
-The analyses ask each other: the form of a value needs ranges, and ranges need forms. So they know this class only, whose questions `affine`
-answers.
+The analyses depend on each other: the form of a value needs ranges, and ranges need forms. They know only this class, which declares the
+queries. `affine` implements them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blocknb.ir.core import Block, Func, Op, Value
 
 @dataclass
 class Memo:
-    """What has been worked out so far, by value."""
+    """A cache of results, by value."""
 
     forms: dict[Value, Form | None] = field(default_factory=dict)
     bases: dict[Value, Value | None] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Memo:
 
 
 class FunctionFacts(ABC):
-    """The structure of one Func, and the questions that its analyses ask of each other."""
+    """The structure of one Func, and the queries that its analyses make of each other."""
 
     def __init__(self, func: Func):
         self.func, self.memo = func, Memo()
@@ -42,7 +42,7 @@ class FunctionFacts(ABC):
         self.home: dict[Value, Op | None] = dict.fromkeys(func.params)
         self.parent: dict[Op, Op | None] = {}
         self.number: dict[Any, int] = {p: i for i, p in enumerate(func.params)}
-        #: What a local_load has from its buffer, which was stored in the same block before; and the stores to each buffer.
+        #: The tile that each local_load reads from its buffer, stored earlier in the same block; and the stores to each buffer.
         self.loaded: dict[Value, Op] = {}
         self.stores: Counter[Value] = Counter()
         self._enter(func.body, None)
@@ -66,7 +66,7 @@ class FunctionFacts(ABC):
                     self.number[value] = len(self.number)
                 self._enter(inner, op)
 
-    # -- the questions ---------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def form(self, value: Value) -> Form | None:
@@ -74,18 +74,18 @@ class FunctionFacts(ABC):
 
     @abstractmethod
     def base(self, pointer: Value) -> Value | None:
-        """The scalar pointer that `form(pointer)` counts from."""
+        """The scalar pointer from which `form(pointer)` counts."""
 
     @abstractmethod
     def unwrapped(self, op: Op) -> Form | None:
-        """The form of integer arithmetic as if the type had no width."""
+        """The form of integer arithmetic, assuming that the type is unbounded."""
 
     @abstractmethod
     def widened(self, value: Value) -> Form | None:
         """The form of an integer extended to more bits."""
 
     def integer(self, value: Value) -> Form:
-        """The form of an integer, which is at worst the value itself as a symbol."""
+        """The form of an integer; if there is none, the value itself as a symbol."""
         form = self.form(value)
         assert form is not None, f"{value} is no integer"
         return form
@@ -93,16 +93,16 @@ class FunctionFacts(ABC):
     # -- structure -------------------------------------------------------------------------------------------------------
 
     def stored(self, loaded: Value) -> Value | None:
-        """The tile that a conversion brings through shared memory to a local_load: all that is ever stored to that buffer."""
+        """The tile that a local_load reads from its buffer, if it is the only tile that is ever stored there. Else None."""
         store = self.loaded.get(loaded)
         return store.args[1] if store is not None and self.stores[store.args[0]] == 1 else None
 
     def invariant(self, form: Form, loop: Op) -> bool:
-        """Whether a form is built of symbols from outside a loop alone."""
+        """Whether all symbols of a form are defined outside of a loop."""
         return not any(self.inside(s.value, loop) for s in form.symbols() if s.value is not None)
 
     def inside(self, thing: Value | Op, op: Op) -> bool:
-        """Whether a value is defined in the blocks of an op (or an op lies there, or is it)."""
+        """Whether a value is defined in the blocks of an op; for an op, whether it is that op or nested in it."""
         at = thing if isinstance(thing, Op) else self.home[thing]
         while at is not None and at is not op:
             at = self.parent[at]
@@ -113,7 +113,7 @@ class FunctionFacts(ABC):
         return Symbol(TRIP, self.number[loop], (), loop)
 
     def opaque(self, value: Value) -> Form:
-        """The value as a symbol of its own."""
+        """The value as an opaque symbol."""
         axes = tuple(i if n > 1 else -1 for i, n in enumerate(value.type.shape))
         return Form.symbol(Symbol(VALUE, self.number[value], axes, value))
 
@@ -121,7 +121,7 @@ class FunctionFacts(ABC):
     def supposing(
         self, value: Value, form: Form | None = None, base: Value | None = None, info: Any = None
     ) -> Iterator[None]:
-        """Inside, the value has these facts; what is worked out meanwhile is forgotten afterwards."""
+        """Adds facts about the value for the duration of the context. Results that are computed meanwhile are discarded afterwards."""
         saved, self.memo = self.memo, self.memo.copy()
         if form is not None:
             self.memo.forms[value] = form
@@ -135,7 +135,7 @@ class FunctionFacts(ABC):
             self.memo = saved
 
     def carried(self, value: Value) -> tuple[Value, Value] | None:
-        """For a value that a loop carries, the values it has first and next; None for other block arguments."""
+        """The initial and the next value of a loop-carried value; None for other block arguments."""
         op, block, i = self.argument[value]
         if op.name == "for" and i > 0:
             return op.args[2 + i], op.blocks[0].terminator.args[i - 1]

@@ -1,9 +1,9 @@
-"""Range analysis of floats (interval arithmetic), and the size below which a float may be taken for zero.
+"""Range analysis of floats (interval arithmetic), and the magnitude below which a float may be replaced by zero.
 
-`bounds` is an interval that holds every element of a value that is not NaN, rounding aside; its users compare with limits far beyond
-rounding errors. It knows the fact that makes softmax cheap: in `x - max(x)` some element of each slice is zero, so a sum of `exp(x -
-max(x))` is at least one. `invisible` looks from a value to its users: a number that is rounded to fp16, or added to one that is at least
-one, may as well be zero if it is small enough. Source: Moore, "Interval Analysis" (1966).
+`bounds` is an interval that holds every non-NaN element of a value. It ignores rounding; its users compare with limits far beyond
+rounding errors. It recognises that in `x - max(x)` some element of each slice is zero, so a sum of `exp(x - max(x))` is at least one.
+`invisible` looks from a value to its users. If a number is rounded to fp16, or added to a number that is at least one, it may be zero if
+it is small enough. Source: Moore, "Interval Analysis" (1966).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from blocknb.language.types import Tile
 EVERYTHING: Interval = (-math.inf, math.inf)
 REPEATING = named("replicates") | {"expand_dims"}
 SAME = PRESERVING | {"promise"}
-#: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
+#: A cast to the dtype rounds numbers up to this magnitude to a zero of their sign.
 VANISHES = {t.float16: 2.0**-25}
-DEPTH = 32  # how many ops a question follows in a row
-#: Of a sum of numbers that are not negative: parts of this size in all are far below half a last place.
+DEPTH = 32  # the most ops that one query follows in a row
+#: In a sum of non-negative numbers, addends up to this total are far below half a unit in the last place.
 HIDDEN = 2.0**-64
 
 
 class FloatRanges:
-    """Answers about the floats of one Func, found when asked for."""
+    """Float ranges in one Func, computed on demand."""
 
     def __init__(self, facts: FunctionFacts, users: Users):
         self.facts, self.users = facts, users
         self._bounds: dict[Value, Interval] = {}
         self._invisible: dict[Value, float] = {}
 
-    # -- how large
+    # -- ranges
 
     def bounds(self, value: Value) -> Interval:
-        """The least and the greatest element of a float or integer value, NaN aside; at worst (-inf, inf)."""
+        """The least and the greatest non-NaN element of a float or integer value; at worst (-inf, inf)."""
         for known in operands_first(self.facts, value, self._bounds):
             if known not in self._bounds:
                 self._bounds[known] = _overflowing(self._rule(known), known)
@@ -59,7 +59,7 @@ class FloatRanges:
         return self._of_op(op, [self._bounds.get(a, EVERYTHING) for a in op.args])
 
     def _of_op(self, op: Op, found: Sequence[Interval]) -> Interval:
-        """The range of a float op's result from those of its operands."""
+        """The range of a float op's result from the ranges of its operands."""
         match op.name:
             case "const":
                 number = float(op.attrs["value"])
@@ -88,7 +88,7 @@ class FloatRanges:
         return EVERYTHING
 
     def _extreme(self, op: Op, found: Sequence[Interval]) -> Interval:
-        """The range of a minimum or maximum. A NaN gives way to the other operand: only operands that are no NaN limit the result."""
+        """The range of a minimum or maximum. A NaN yields the other operand, so only operands that are never NaN limit the result."""
         low, high = min(a for a, _ in found), max(b for _, b in found)
         for (least, most), operand in zip(found, op.args, strict=True):
             if op.attrs.get("nan") or self.is_number(operand):
@@ -96,16 +96,16 @@ class FloatRanges:
         return low, high
 
     def is_number(self, value: Value) -> bool:
-        """Whether a value is surely no NaN."""
+        """Whether a value is never NaN."""
         op = self.facts.definition.get(self._uncast(value))
         return self.is_whole(value) or (op is not None and op.name == "const" and not math.isnan(op.attrs["value"]))
 
     def is_whole(self, value: Value) -> bool:
-        """Whether a value is surely an integer that became a float: zero, or a number from 1 to 2^64 or from -1 to -2^63."""
+        """Whether a value is an integer converted to float: zero, or a magnitude from 1 to 2^64 (2^63 if negative)."""
         return not self._uncast(value).type.dtype.is_float
 
     def _uncast(self, value: Value) -> Value:
-        """What a float is the same as, but for its type: an integer if it was made of one."""
+        """The value before casts that keep its number; an integer if the float was made from one."""
         while value.type.dtype.is_float and (op := self.facts.definition.get(value)) is not None:
             if op.name not in (*SAME, "cast"):
                 break
@@ -124,7 +124,7 @@ class FloatRanges:
         return max(low * size, self.attained(op.args[0], axis)), high * size
 
     def attained(self, value: Value, axis: int, depth: int = 0) -> float:
-        """A number that in each slice along `axis`, unless it holds a NaN, some element is at least; -inf when none is known."""
+        """A number that some element of each slice along `axis` reaches, unless the slice holds a NaN; -inf if none is known."""
         if depth == DEPTH or (op := self.facts.definition.get(value)) is None:
             return -math.inf
         match op.name:
@@ -139,7 +139,7 @@ class FloatRanges:
         return -math.inf
 
     def largest_taken_off(self, op: Op) -> int:
-        """One more than the axis, where an op is `x - max(x, axis)`; 0 where it is not."""
+        """The axis plus one if an op is `x - max(x, axis)`, else 0."""
         x, taken = op.args
         spread = None
         while (maker := self.facts.definition.get(taken)) is not None and maker.name in REPEATING:
@@ -151,20 +151,20 @@ class FloatRanges:
         if maker is None or maker.name != "reduce" or maker.args != (x,) or single(maker) != "max":
             return 0
         axis = maker.attrs["axis"]
-        kept = len(x.type.shape) > 1  # of a tile of one axis the maximum is a scalar, and stands for all
+        kept = len(x.type.shape) > 1  # the maximum of a tile with one axis is a scalar
         return axis + 1 if not kept or spread == axis else 0
 
-    # -- how small
+    # -- negligible magnitudes
 
     def invisible(self, value: Value, depth: int = 0) -> float:
-        """A magnitude up to which the elements of a value may be zeros of their sign, and nothing that is stored changes."""
+        """A magnitude below which elements of a value may become zeros of their sign without changing anything that is stored."""
         if value not in self._invisible:
             found = (self._through(op, i, depth + 1) for op, i in self.users.get(value, ()))
             self._invisible[value] = min(found, default=0.0) if depth < DEPTH else 0.0
         return self._invisible[value]
 
     def _through(self, op: Op, place: int, depth: int) -> float:
-        """What `invisible` is for the sake of one user, of which the value is operand number `place`."""
+        """The `invisible` magnitude that one user permits; the value is its operand number `place`."""
         if (op.blocks and op.name != "reduce") or len(op.results) != 1 or not op.result.type.dtype.is_float:
             return 0.0
         result = op.result
@@ -195,7 +195,7 @@ class FloatRanges:
 
 
 def _overflowing(bounds: Interval, value: Value) -> Interval:
-    """Beyond the largest number of a dtype is infinity: arithmetic and casts that pass it end there."""
+    """Clamps an interval to the dtype: arithmetic and casts beyond its largest number give infinity."""
     if not isinstance(value.type, Tile) or value.type.is_pointer or not value.type.dtype.is_float:
         return bounds
     dtype = value.type.dtype
@@ -224,7 +224,7 @@ def _sqrt_range(x: Interval) -> Interval:
     return math.sqrt(max(x[0], 0.0)), math.sqrt(x[1]) if x[1] > 0 else 0.0
 
 
-#: The ranges of functions of one operand.
+#: The ranges of unary functions.
 UNARY: dict[str, Callable[[Interval], Interval]] = {
     "exp": _exp_range,
     "exp2": _exp2_range,
@@ -235,7 +235,7 @@ UNARY: dict[str, Callable[[Interval], Interval]] = {
 
 
 def _sum(a: Interval, b: Interval) -> Interval:
-    """Infinities of two signs make a NaN, which no interval counts."""
+    """The sum of two intervals. Infinities of opposite sign make a NaN, which no interval counts."""
     low, high = a[0] + b[0], a[1] + b[1]
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 

@@ -1,13 +1,12 @@
-"""Polynomials over the symbols of a kernel: what an index or an address is, written out.
+"""Linear forms: index expressions as polynomials with integer coefficients over the symbols of a kernel.
 
-A `Form` is a sum of integer coefficients times products of symbols. A symbol is the index along an axis of the tile at hand
-(`Dim`), the number of the iteration through a loop, or an SSA value that is not taken apart further: a scalar, or an opaque tile together
-with the axes that index it. The trick is the last one: an opaque tile keeps the names of its axes, so that expanding, broadcasting
-and transposing a form is renaming, and `(rows % M)[:, None] * stride + cols[None, :]` stays a polynomial.
+A `Form` is a sum of integer coefficients times products of symbols. A symbol is an axis index of the tile (`Dim`), the iteration number
+of a loop, or an opaque SSA value. An opaque tile lists the axes that index it, so expanding, broadcasting and transposing only rename
+axes: `(rows % M)[:, None] * stride + cols[None, :]` stays a polynomial. LLVM's scalar evolution uses a similar form.
 
-A form is about mathematical integers. Its `exact` flag says whether that is proved: it is False once a value was widened (or
-added to a pointer) whose narrow arithmetic was not proved free of overflow. Without a widening in between, arithmetic that
-wraps agrees with the form modulo the width, so the flag survives addition and multiplication.
+A form describes unbounded integers. Its `exact` flag is False once a value whose narrow arithmetic may have overflowed is widened or
+added to a pointer. Until then, wrapping arithmetic agrees with the form modulo the width, so the flag survives addition and
+multiplication.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ BIG = 1 << 30  # the divisibility of zero
 
 
 class Symbol(NamedTuple):
-    """One unknown. `kind`: DIM (number is the axis), TRIP (the iteration of loop `value`, from zero), COUNT (its number of iterations) or
-    VALUE.
+    """An unknown. `kind` is DIM (`number` is the axis), TRIP (the iteration number of loop `value`, from zero), COUNT (the number of
+    iterations of that loop) or VALUE.
 
-    `axes[i]` is the axis of the tile at hand that indexes axis i of an opaque tile, -1 where that has size one; () for what is
-    uniform. Two symbols are equal when kind, number and axes are: numbers are unique among values and loops.
+    `axes[i]` is the axis of the tile that indexes axis i of an opaque tile, or -1 if that axis has size one; () for a uniform value.
+    Symbols are equal if kind, number and axes are equal. Numbers are unique among values and loops.
     """
 
     kind: int

@@ -1,8 +1,8 @@
-"""How many registers the tiles of a loop take: an estimate, before layouts are known.
+"""Estimates the register pressure of a loop from the liveness of its tiles, before layouts are known.
 
-A tile takes its bytes shared among the threads. What is live at an op is found by walking backwards; an op writes over the operands
-that end with it. Indices, masks and constants are made again wherever they are used, and a tile seen under another shape is the tile
-itself: neither counts. What remains are addresses, scalars and what is half computed, for which the caller leaves room.
+A tile takes its bytes divided by the number of threads. A backward walk finds the live values (Aho et al., "Compilers", section 9.2); an
+op may overwrite operands that it uses last. The code generator recomputes indices, masks and constants at each use, and a view is its
+operand, so neither counts. The caller leaves room for addresses, scalars and temporaries.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ VIEWS = named("view") | {"convert", "promise"}
 
 
 def registers(value: Value, threads: int) -> int:
-    """Registers of 32 bits that a thread holds of a tile of which no element is held twice; one for a scalar."""
+    """The 32-bit registers per thread of a tile whose elements are each held once; one for a scalar."""
     bits = 64 if isinstance(value.type.dtype, Pointer) else max(8, value.type.dtype.bits)
     return max(1, -(-value.type.size * bits // (32 * threads)))
 
 
 def is_cheap(op: Op, cheap: Mapping[Value, bool]) -> bool:
-    """Whether to compute an op again costs no memory access and a few instructions at most; `cheap` says it of its operands."""
+    """Whether an op can be recomputed without a memory access and in a few instructions. `cheap` gives the answer for its operands."""
     if "rematerializable" in OPS[op.name].traits:
         return True
     kind = OPS[op.name].kind
@@ -33,13 +33,13 @@ def is_cheap(op: Op, cheap: Mapping[Value, bool]) -> bool:
 
 
 class Liveness:
-    """`peak(loop)` is the most that is live at once in a loop of a Func of the tile level, in registers a thread."""
+    """Register pressure of loops: `peak(loop)` is the most that is live at once in a loop of a tile-level Func, in registers per thread."""
 
     def __init__(self, func: Func, threads: int):
         self.threads, self.definition = threads, definitions(func)
         self.cheap: dict[Value, bool] = {}
-        self.place: dict[Op, int] = {}  # of each op in program order
-        self.last: dict[Op, int] = {}  # the place of the last op within it
+        self.place: dict[Op, int] = {}  # the position of each op in program order
+        self.last: dict[Op, int] = {}  # the position of the last op nested in it
         self.made: dict[Value, int] = {}
         self.used: dict[Value, list[int]] = {}
         for i, op in enumerate(func.ops()):
@@ -51,7 +51,7 @@ class Liveness:
                 self.used.setdefault(value, []).append(i)
 
     def held(self, values: Iterable[Value]) -> set[Value]:
-        """The tiles that are held for these values."""
+        """The tiles that must be in registers for these values: views count as their operands, cheap values do not count."""
         found = set()
         for value in values:
             while (op := self.definition.get(value)) is not None and op.name in VIEWS:
@@ -67,7 +67,7 @@ class Liveness:
         return self.block(loop.blocks[0], self.across(loop))[0]
 
     def across(self, loop: Op) -> set[Value]:
-        """What is live throughout a loop and made before it: used in it or after it, or anywhere in a loop around both."""
+        """The tiles that are live throughout a loop: made before it, and used in it, after it, or anywhere in a loop around both."""
         around = [op for op in self.place if op.name in LOOPS and self.place[op] < self.place[loop] <= self.last[op]]
         found = set()
         for value, used in self.used.items():
@@ -80,7 +80,7 @@ class Liveness:
         return found
 
     def block(self, block: Block, after: set[Value]) -> tuple[int, set[Value]]:
-        """The most that is live in a block, and what is live before it, when `after` is live behind it."""
+        """The peak of a block and the values that are live before it, if `after` is live after it."""
         live = after | self.held(block.terminator.args)
         most = self.weight(live)
         for op in reversed(block.ops[:-1]):

@@ -15,7 +15,7 @@ from blocknb.analysis.facts import FunctionFacts
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS, named
 
-LEAST = 0.5  # of such a sum; rounding cannot halve it
+LEAST = 0.5  # the least value of such a sum; rounding cannot halve it
 VIEWS = named("replicates") | {"expand_dims"}
 EXPONENTIALS = named("exponential")
 
@@ -26,7 +26,7 @@ Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 @dataclass(frozen=True)
 class FloatFacts:
-    """What the recogniser asks: the structure of the function, the users of each value, and the range of a float."""
+    """The queries of the recogniser: the structure of the function, the users of each value, and the range of a float."""
 
     facts: FunctionFacts
     users: Users
@@ -34,7 +34,7 @@ class FloatFacts:
 
 
 def single(op: Op) -> str | None:
-    """The op that a reduction combines with, when it is one that neither heeds nor makes NaN on its own."""
+    """The op with which a reduction combines, if that op neither ignores nor creates NaN; else None."""
     ops = op.blocks[0].ops
     if len(ops) != 2 or OPS[ops[0].name].kind != "elementwise" or ops[0].attrs.get("nan"):
         return None
@@ -42,7 +42,7 @@ def single(op: Op) -> str | None:
 
 
 def added_to(known: FloatFacts, reduction: Op) -> float:
-    """What the sum is at least to which a sum of exponentials is added, and to nothing else; 0 when nothing is known."""
+    """A lower bound of the running sum to which a sum of exponentials is added, and to nothing else; 0 if none is known."""
     result = reduction.results[0]
     users = known.users.get(result, ())
     if len(users) != 1 or users[0][0].name != "add":
@@ -55,7 +55,7 @@ def added_to(known: FloatFacts, reduction: Op) -> float:
 
 
 def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None) -> int | None:
-    """The place among what a loop carries of the largest element, if at `place` it carries the sum under it (to which `reduction` adds)."""
+    """The index of the carried maximum, if the loop carries at `place` the sum to which `reduction` adds; else None."""
     block = loop.blocks[0]
     total, added = block.args[1 + place], m.facts.definition.get(block.terminator.args[place])
     if added is None or added.name != "add":
@@ -74,7 +74,7 @@ def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None)
 
 
 def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
-    """The place of what is carried, if an exponential is of that before the iteration less that behind it."""
+    """The index of a carried value, if `factor` is the exponential of its old value minus its new value; else None."""
     apart, block = m.facts.definition.get(factor.args[0]), loop.blocks[0]
     if apart is None or apart.name != "sub" or apart.args[0] not in block.args[1:]:
         return None
@@ -83,7 +83,7 @@ def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
 
 
 def exponentials(m: FloatFacts, summed: Op, largest: Value) -> bool:
-    """Whether a reduction adds up `exp(x - largest)`, where `largest` is the greater one of what is carried and of the maximum of x."""
+    """Whether a reduction sums `exp(x - largest)`, where `largest` is the maximum of the carried value and of x."""
     power, most = m.facts.definition.get(summed.args[0]), m.facts.definition.get(largest)
     if single(summed) != "add" or power is None or power.name not in EXPONENTIALS or most is None:
         return False
@@ -104,7 +104,7 @@ def exponentials(m: FloatFacts, summed: Op, largest: Value) -> bool:
 
 
 def parts(m: FloatFacts, value: Value) -> tuple[Value, Value | None]:
-    """A product with one number for all elements, as what is multiplied and that number; else the value and None."""
+    """The factors of a product by a number that is the same for all elements; the value and None for anything else."""
     op = m.facts.definition.get(value)
     if op is not None and op.name == "mul":
         for one, other in (op.args, reversed(op.args)):
@@ -115,7 +115,7 @@ def parts(m: FloatFacts, value: Value) -> tuple[Value, Value | None]:
 
 
 def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
-    """What a tile repeats: through views, which may add that axis only (or any, None)."""
+    """The value that a tile repeats, through views. The views may add only the given axis (None: any axis)."""
     while (op := m.facts.definition.get(value)) is not None and op.name in VIEWS:
         if op.name == "expand_dims" and axis is not None and op.attrs["axis"] != axis:
             break
@@ -124,7 +124,7 @@ def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
 
 
 def begins(m: FloatFacts, loop: Op, top: int, total: int) -> bool:
-    """Whether the sum is at least one before the first iteration, or nothing has been seen."""
+    """Whether the sum is at least one before the first iteration, or the maximum is -inf."""
     first, sum_ = loop.args[3 + top], loop.args[3 + total]
     if (least := m.bounds(sum_)[0]) >= LEAST:
         return True

@@ -18,7 +18,7 @@ def operands_first(
     known: Container[Value],
     asked: Callable[[Op], Iterable[Value]] = lambda op: op.args,
 ) -> list[Value]:
-    """The value, after whatever straight ops make it of and is not `known`; `asked` are those operands of an op that matter."""
+    """The value and the unknown values from which it is computed, operands first. `asked` gives the operands of an op that matter."""
 
     def made_of(current: Value) -> list[Value]:
         op = facts.definition.get(current)

@@ -1,7 +1,7 @@
-"""Uniform polynomials as code: which of them the host can work out before a launch, and how one becomes ops.
+"""Emits uniform linear forms as code, and finds out which of them the host can compute before a launch.
 
-A polynomial is a `Form` (see `linear_forms`) whose symbols are the same for all elements of a tile: scalars, iterations through loops,
-numbers of trips. What is built of nothing but parameters and constants by pure ops is *of the launch*: the host knows it.
+The symbols of a uniform form (see `linear_forms`) are equal for all elements of a tile: scalars, loop iterations and iteration counts. A
+value is *of the launch* if pure ops compute it from parameters and constants alone, so the host knows it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
 Poly = Form
-Scalar = int | Form  # of the launch
+Scalar = int | Form  # a scalar of the launch
 
-# -- of the launch ---------------------------------------------------------------------------------------------------------
+# -- scalars of the launch -------------------------------------------------------------------------------------------------
 
 
 def of_launch(facts: Facts, value: Value) -> bool:
-    """Whether an integer or boolean scalar is made of parameters and constants alone, by ops that the host computes."""
+    """Whether pure ops that the host can compute make an integer or boolean scalar from parameters and constants alone."""
 
     def made_of(current: Value) -> tuple[Value, ...]:
         op = facts.definition.get(current)
@@ -47,18 +47,18 @@ def of_launch(facts: Facts, value: Value) -> bool:
 
 
 def known_before(facts: Facts, symbol: Symbol) -> bool:
-    """Whether the host knows a symbol when it launches."""
+    """Whether the host knows a symbol at launch."""
     return symbol.kind == VALUE and of_launch(facts, symbol.value)
 
 
 def scalar(form: Form) -> Scalar:
-    """A form of the launch as a number, if it is one."""
+    """A form of the launch, as an int if it is a constant."""
     return form if form.constant is None else form.constant
 
 
 def at_top(builder: Builder, facts: Facts, value: Scalar, dtype: t.DType, made: dict[Value, Value]) -> Value:
-    """Emits a scalar of the launch where nothing but the parameters is there to be used, as at a function's top. `made` remembers
-    copies of ops for further calls."""
+    """Emits a scalar of the launch at the top of a function, where only the parameters are defined. `made` remembers the ops that were
+    copied, for further calls."""
     if isinstance(value, int):
         return builder.const(value, dtype)
 
@@ -72,7 +72,7 @@ def at_top(builder: Builder, facts: Facts, value: Scalar, dtype: t.DType, made: 
 
 
 def _slice(facts: Facts, value: Value) -> list[Op]:
-    """The ops that make a value of the launch, operands first."""
+    """The ops that compute a value of the launch, operands before users."""
 
     def makers(values: Iterable[Value]) -> list[Op]:
         return [facts.definition[x] for x in values if x in facts.definition]
@@ -84,7 +84,7 @@ def _slice(facts: Facts, value: Value) -> list[Op]:
 
 
 def quotient(form: Form, by: Form) -> Form | None:
-    """form / by where `by` is a single term that divides every term, else None."""
+    """form / by if `by` is a single term that divides every term, else None."""
     if len(by.terms) != 1:
         return None
     ((divisor, k),) = by.terms.items()
@@ -98,7 +98,7 @@ def quotient(form: Form, by: Form) -> Form | None:
 
 
 def without(monomial: Monomial, factors: Monomial) -> Monomial | None:
-    """The product without these factors; None when one of them is not in it."""
+    """The product without these factors; None if it lacks one of them."""
     rest = list(monomial)
     for symbol in factors:
         if symbol not in rest:
@@ -108,16 +108,16 @@ def without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def nonnegative(facts: Facts, form: Form, positive: Collection[Symbol] = ()) -> bool:
-    """Whether a uniform polynomial is never negative, if index arithmetic does not overflow and divisors are positive, and the symbols
-    that are known to be `positive`."""
+    """Whether a uniform form is never negative. The test assumes that index arithmetic does not overflow and that divisors and the
+    `positive` symbols are positive."""
     if ranges.interval(facts, form, ())[0] >= 0:
         return True
     return all(c >= 0 and all(s in positive or symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items())
 
 
 def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
-    """The symbols that are positive wherever the op is reached, since a loop around it makes an iteration: in
-    `range(first, min(first + length, end), 64)` it is `length`."""
+    """The symbols that are positive at an op because the loops around it run at least one iteration. In `range(first, min(first +
+    length, end), 64)` this is `length`."""
     found: set[Symbol] = set()
     loop = facts.parent[op]
     while loop is not None:
@@ -137,9 +137,9 @@ def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
 
 
 def by_index(facts: Facts, form: Form) -> Form:
-    """The polynomial with the indices of `for` loops in the place of their iterations, wherever that needs no division."""
+    """Replaces the iteration numbers of `for` loops by their indices, wherever that needs no division."""
     trips = sorted({s for s in form.symbols() if s.kind == TRIP and s.value.name == "for"}, reverse=True)
-    for symbol in trips:  # inner loops first: their bounds may depend on outer ones
+    for symbol in trips:  # inner loops first: their bounds may depend on outer loops
         moving = Form({m: c for m, c in form.terms.items() if symbol in m}, form.exact)
         step = facts.form(symbol.value.args[2])
         lower, index = facts.form(symbol.value.args[0]), symbol.value.blocks[0].args[0]
@@ -154,8 +154,8 @@ def by_index(facts: Facts, form: Form) -> Form:
 
 
 def emit(builder: Builder, get: Callable[[Value], Value], poly: Form, dtype: t.DType) -> Value:
-    """The value of a uniform polynomial as a scalar of a signed integer type, emitted where the builder stands. `get` gives the
-    new value for each old one; loops whose iterations occur must enclose the place. Raises CompilerBug for other symbols."""
+    """Emits a uniform form as a scalar of a signed integer type at the builder's position. `get` maps each old value to its new one.
+    The loops whose iterations occur must enclose the position. Raises CompilerBug for other symbols."""
     atoms: dict[Symbol, Value] = {}
     total = None
     for monomial, coefficient in sorted(
@@ -186,18 +186,18 @@ def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype
     if symbol.kind == TRIP:
         far = builder.value("sub", cast(get(symbol.value.blocks[0].args[0])), lower)
         return builder.value("div", far, step)
-    return trips(builder, lower, upper, step)  # those of loops that go backwards are not asked for: see `emittable`
+    return trips(builder, lower, upper, step)  # loops that go backwards do not occur: see `emittable`
 
 
 def trips(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:
-    """The number of iterations of a loop with these bounds and a positive step, all scalars of one signed type."""
+    """The number of iterations of a loop with these bounds and a positive step; all are scalars of one signed type."""
     dtype = lower.type.dtype
     far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, builder.const(1, dtype)))
     return builder.value("max", builder.value("div", far, step), builder.const(0, dtype))
 
 
 def emittable(facts: Facts, poly: Form) -> bool:
-    """Whether `emit` can write a polynomial."""
+    """Whether `emit` can emit a form."""
     for s in poly.symbols():
         if s.kind == VALUE and not s.value.type.is_scalar:
             return False

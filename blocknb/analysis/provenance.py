@@ -19,12 +19,12 @@ LOADED = "its pointer was loaded from memory"
 NUMBER = "its pointer was made from an integer"
 ASSEMBLY = "its pointer comes from inline assembly"
 FOREIGN = (LOADED, NUMBER, ASSEMBLY)
-#: Several pointers went into one number: only the address tells the argument.
+#: Several pointers went into one number: only the address determines the argument.
 MIXED = "mixed"
 
 Origins = frozenset[int | str]
 NONE: Origins = frozenset()
-#: Ops that give elements another place or shape, and all whose result points where their first operand does.
+#: Ops that move or reshape elements, and all ops whose result points into the array of their first operand.
 MOVES = named("moves_data")
 KEEPS = MOVES | {"ptradd", "promise", "splat"}
 
@@ -34,17 +34,18 @@ def is_pointer(value: Value) -> bool:
 
 
 def may_hold_address(value: Value) -> bool:
-    """Whether a value is a pointer, or an integer as wide as one."""
+    """Whether a value is a pointer or an integer of the same width."""
     return is_pointer(value) or (value.type.dtype.is_integer and value.type.dtype.bits == 64)
 
 
 @dataclass
 class Provenance:
-    """`of(value)`: numbers of arguments, and strings for what else a pointer may come from. Empty for plain integers."""
+    """The possible origins of each pointer: `of(value)` has numbers of arguments, and strings for other origins. Empty for plain
+    integers."""
 
     func: Func
     found: dict[Value, Origins] = field(default_factory=dict)
-    #: Pointers whose owner may differ from lane to lane.
+    #: Pointers whose owner may differ between elements.
     varying: set[Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -58,18 +59,18 @@ class Provenance:
         return self.found.get(value, NONE)
 
     def argument(self, pointer: Value) -> int | None:
-        """The only argument that a pointer may come from, else None."""
+        """The argument from which a pointer comes, if there is only one possibility; else None."""
         origins = self.of(pointer)
         (only,) = origins if len(origins) == 1 else (None,)
         return only if isinstance(only, int) else None
 
     def owned(self, value: Value) -> bool:
-        """Whether a value has an owner: every pointer has one, and an integer that was made from one address."""
+        """Whether a value has an owner: every pointer has one, and so has an integer made from one address."""
         origins = self.of(value)
         return bool(origins) and (is_pointer(value) or MIXED not in origins)
 
     def carried(self, value: Value) -> bool:
-        """Whether the owner of a value has to be carried at run time."""
+        """Whether the code must carry the owner of a value at run time."""
         return self.owned(value) and self.argument(value) is None
 
     def foreign(self, pointer: Value) -> list[str]:
@@ -77,7 +78,7 @@ class Provenance:
         return [reason for reason in FOREIGN if reason in self.of(pointer)]
 
     def leading_to(self, wanted: Callable[[Value], bool]) -> set[Value]:
-        """Pointers that are wanted, and those that they may be made of."""
+        """The wanted pointers, and the pointers from which they may be made."""
         edges = [(target, sources) for op in self.func.ops() for target, sources in flows(op) if is_pointer(target)]
         found = {target for target, _ in edges if wanted(target)}
         makers: dict[Value, list[Value]] = {}
@@ -88,10 +89,10 @@ class Provenance:
     # -- the fixed point -------------------------------------------------------------------------------------------------
 
     def _grow(self, block: Block) -> bool:
-        """One pass through a block in program order; True if anything was learnt."""
+        """Walks through a block once in program order; True if a set of origins grew."""
         learnt = False
         for op in block.ops:
-            learnt |= self._flow(op)  # before its blocks, so that they see what a loop begins with
+            learnt |= self._flow(op)  # before its blocks, so that they see the initial values of a loop
             if OPS[op.name].kind == "control":
                 for inner in op.blocks:
                     learnt |= self._grow(inner)
@@ -132,7 +133,7 @@ class Provenance:
                 return joined
             case name if name in KEEPS:
                 return self.of(sources[0])
-        # An address plus a number is an address of the same array; what two addresses make is anybody's.
+        # An address plus a number points into the same array; a number made from two addresses may point anywhere.
         mixes = len(known) > 1 or OPS[op.name].kind != "elementwise"
         return joined | {MIXED} if known and mixes else joined
 
@@ -146,19 +147,19 @@ class Provenance:
                 return self._differ(sources)
             case "bitcast" if is_pointer(target) and not self.of(sources[0]):
                 return True
-        # The owner of such a pointer is looked up by its address, lane by lane.
+        # The owner of such a pointer is looked up by its address, element by element.
         if MIXED in self.of(target) and OPS[op.name].kind != "control" and op.name not in KEEPS:
             return True
         return any(source in self.varying for source in sources)
 
     def _differ(self, sources: list[Value]) -> bool:
-        """Whether a select of tiles may take pointers of different owners."""
+        """Whether a select of tiles may choose between pointers of different owners."""
         owners = [self.argument(source) for source in sources]
         return None in owners or len(set(owners)) > 1
 
 
 def flows(op: Op) -> list[tuple[Value, list[Value]]]:
-    """Where each result and block argument of an op may get its value from."""
+    """The possible sources of each result and block argument of an op."""
     match op.name:
         case "for":
             (body,) = op.blocks
@@ -168,7 +169,7 @@ def flows(op: Op) -> list[tuple[Value, list[Value]]]:
             test, body = op.blocks
             sources = (op.args, test.terminator.args[1:], body.terminator.args)
             rows = zip(test.args, body.args, op.results, *sources, strict=True)
-            # One set of origins for each place, wherever in the loop it is asked.
+            # One set of origins for each carried value, throughout the loop.
             return [(target, given) for first, second, result, *given in rows for target in (first, second, result)]
         case "if":
             arms = (block.terminator.args for block in op.blocks)

@@ -16,7 +16,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.language.ops import PRESERVING, named
 
 PROGRAM_INDICES, GRID_SIZES = named("program_index"), named("grid_size")
-SAME = PRESERVING | {"cast", "promise"}  # ops whose result has the bounds of their operand
+SAME = PRESERVING | {"cast", "promise"}  # the result has the bounds of the operand
 
 Interval = tuple[int, int]
 FAR = 1 << 66  # beyond every integer type
@@ -24,7 +24,7 @@ MAX_INT = (1 << 31) - 1
 
 
 def limits(dtype: Any) -> Interval:
-    """The least and the greatest number of an integer type (for the offset of a pointer: none)."""
+    """The least and the greatest number of an integer type; unlimited for the offset of a pointer."""
     match dtype.kind:
         case "int":
             return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
@@ -92,7 +92,7 @@ def _bounds(facts: FunctionFacts, value: Value) -> Interval:
 
 
 def own_bounds(facts: FunctionFacts, value: Value) -> Interval:
-    """Bounds by the rule of the defining op and by what the author promised, for a value that stands for itself in a form."""
+    """Bounds from the rule of the defining op and from the author's promises, for a value that is a symbol of forms."""
     if value.type.is_pointer:
         return limits(value.type.dtype)
     low, high = _by_rule(facts, value)
@@ -114,7 +114,7 @@ def _by_rule(facts: FunctionFacts, value: Value) -> Interval:
 
 
 def _index(facts: FunctionFacts, loop: Op, i: int, whole: Interval) -> Interval:
-    """The index of a `for` stays between its bounds."""
+    """Bounds of the index of a `for`, from the bounds of the loop."""
     if loop.name != "for" or i != 0:
         return whole
     lower, upper, step = (bounds(facts, a) for a in loop.args[:3])
@@ -126,7 +126,7 @@ def _index(facts: FunctionFacts, loop: Op, i: int, whole: Interval) -> Interval:
 
 
 def _ruling(op: Op) -> tuple[Value, ...]:
-    """The operands whose bounds give those of the result; none for an op without a rule."""
+    """The operands whose bounds determine those of the result; none for an op without a rule."""
     return op.args if all(a.type.dtype.is_integer for a in op.args) else ()
 
 
@@ -172,13 +172,13 @@ def _division(name: str, a: Interval, b: Interval) -> Interval | None:
     if b[0] > 0 or b[1] < 0:
         corners = [_truncated(x, y) for x in a for y in b]
         return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
-    if a[0] >= 0 and b[0] == 0:  # a division by zero gives zero or a, as in the code generators
+    if a[0] >= 0 and b[0] == 0:  # division by zero gives zero or a, as in the code generators
         return 0, a[1]
     return None
 
 
 def _bitwise(name: str, a: Interval, b: Interval, bits: int) -> Interval | None:
-    """Bounds of bit operations on numbers that are not negative, and of right shifts."""
+    """Bounds of bit operations on non-negative numbers, and of right shifts."""
     match name:
         case "and" if a[0] >= 0 or b[0] >= 0:
             return 0, min(x[1] for x in (a, b) if x[0] >= 0)
@@ -205,7 +205,7 @@ def _truncated(a: int, b: int) -> int:
 
 
 def extremes(facts: FunctionFacts, form: Form, shape: tuple[int, ...]) -> tuple[Form, Form] | None:
-    """The least and the greatest value of a form over a tile, as uniform forms; None where a stride's sign is not known."""
+    """The least and the greatest value of a form over a tile, as uniform forms; None if the sign of a stride is unknown."""
     low = high = form
     for axis, size in enumerate(shape):
         if not any(axis in s.axes for s in form.symbols()):
@@ -222,7 +222,7 @@ def extremes(facts: FunctionFacts, form: Form, shape: tuple[int, ...]) -> tuple[
 
 
 def truth(facts: FunctionFacts, value: Value) -> bool | None:
-    """The boolean that every element of a value is, when it is known."""
+    """The value of all elements of a boolean, if it is known; else None."""
     op = facts.definition.get(value)
     if op is None or value.type.dtype.kind != "bool":
         return None
@@ -255,7 +255,7 @@ def _compared(facts: FunctionFacts, op: Op) -> bool | None:
 
 
 def _decided(pred: str, low: int, high: int) -> bool | None:
-    """A comparison with zero of a difference between `low` and `high`; None where it may be both."""
+    """The result of comparing a difference between `low` and `high` with zero; None if it is not determined."""
     match pred:
         case "lt":
             return True if high < 0 else False if low >= 0 else None
@@ -271,6 +271,6 @@ def _decided(pred: str, low: int, high: int) -> bool | None:
 
 
 def _faithful(facts: FunctionFacts, value: Value) -> bool:
-    """Whether the value is its form, beyond doubt."""
+    """Whether the value provably equals its form."""
     form = facts.form(value)
     return form is not None and form.exact and within(interval(facts, form, value.type.shape), limits(value.type.dtype))

@@ -12,12 +12,12 @@ from blocknb.analysis.linear_forms import VALUE, Symbol
 from blocknb.ir.core import Value
 from blocknb.language.ops import PRESERVING
 
-#: Ops whose result is not negative where their first operand is not, for a divisor that is not negative.
+#: Ops whose result is non-negative if the first operand is and the divisor is not negative.
 SIGNED_ALIKE = PRESERVING - {"part"} | {"div", "rem", "shr", "abs"}
 
 
 def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = None) -> bool:
-    """Whether no element is negative, if index arithmetic does not overflow and divisors are positive (`positive` is one)."""
+    """Whether no element is negative, assuming that index arithmetic does not overflow and that divisors and `positive` are positive."""
     form = facts.form(value)
     if form is None or ranges.bounds(facts, value)[0] >= 0:
         return form is not None
@@ -28,7 +28,7 @@ def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = No
 
 
 def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
-    """The same of one symbol: an index, a number of iterations, or what an op makes of numbers that are not negative."""
+    """Whether one symbol is non-negative: an index, an iteration count, or the result of an op on non-negative numbers."""
     if symbol.kind != VALUE:
         return True
     value = symbol.value
@@ -57,7 +57,7 @@ def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
 
 
 def small(facts: FunctionFacts, value: Value) -> bool:
-    """Whether an unsigned number is one that a signed number of its width can be, too: places of programs are divided without a sign."""
+    """Whether an unsigned number also fits the signed type of its width. Program ids are divided as unsigned numbers."""
     op, half = facts.definition.get(value), 1 << value.type.dtype.bits - 1
     if op is None:
         return False

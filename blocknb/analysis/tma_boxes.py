@@ -1,11 +1,9 @@
-"""Which accesses are boxes of a strided array, such as TMA moves: a corner, an extent along each axis, and bounds that clip it.
+"""Recognises accesses that TMA can perform as one box of a strided array: a corner, an extent per axis, and bounds that clip it.
 
-The address of an element is `root + sum of coordinate * stride`. Read as a polynomial, the two axes of the tile give two strides, one
-of them 1; what is left of it, scalars of the program, is dealt out to coordinates: to the axis that the mask bounds by the same
-scalars, to the axis whose stride divides a term, and where neither is so and a parameter is a factor (a batch's or a head's stride), to
-a further axis of the array, of which the box takes one index. The mask must be the bounds of the array: an upper one is the extent of
-the axis, and since what lies before the first element is cut off as well, either a lower one is in the mask too or the coordinate is
-shown not to be negative.
+The address of an element is `root + sum of coordinate * stride`. As a linear form, each of the two axes of the tile has a stride, and one
+stride is 1. The remaining terms are scalars of the program, and `coordinates` assigns them to coordinates. The mask must state the bounds
+of the array. An upper bound is the extent of its axis. TMA also clips elements before the first, so the mask must have a lower bound too,
+or the coordinate must be provably non-negative. Source: CUDA Driver API, "Tensor Map Object Management".
 """
 
 from __future__ import annotations
@@ -40,17 +38,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Poly", "Scalar", "TmaBox", "at_top", "box_of", "emit"]
 
-ALIGNMENT = 16  # bytes, of the array, of its strides, and of the rows of a box
+ALIGNMENT = 16  # bytes: of the address of the array, of its strides, and of the rows of a box
 SIDES = ("rows", "columns")
 
 
 @dataclass(frozen=True)
 class TmaBox:
-    """A box of an array: `root` the pointer parameter, and outer to inner by axis of the array `dims` (elements), `strides` (elements; of
-    all axes but the innermost, whose stride is 1) and `start`, the coordinates of the first element. Dims and strides are numbers or
-    polynomials of the launch (see `at_top`), starts polynomials of the program (see `emit`). `axes`: the array's axis of each of the two
-    axes of the tile that have more than one element; along the others a box has one. Nothing is known of the signs of what the launch
-    gives: along a dim of zero or less no element is inside, and there is no tensor map with a negative stride."""
+    """A box of an array. `root` is the pointer parameter. `dims`, `strides` (in elements) and `start`, the coordinates of the first
+    element, go from the outer to the inner axis; the innermost stride is 1 and left out. Dims and strides are scalars of the launch
+    (see `at_top`), starts are forms of the program (see `emit`). `axes`: the array's axis for each of the two axes of the tile that
+    have more than one element; the box has size one along the others. Values of the launch may have any sign: along a dim of zero or
+    less no element is inside, and the runtime makes no tensor map with a negative stride."""
 
     root: Value
     dims: tuple[Scalar, ...]
@@ -64,9 +62,9 @@ class TmaBox:
 
 
 def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
-    """The box that a load or store of a tile moves; if it moves none, why, as a phrase for a note. Without a box are also accesses that
-    would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits.
-    An access that is not in the function stands for one that is, `at`."""
+    """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it
+    is volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. If the access is not in the function,
+    it stands for the access `at`, which is."""
     try:
         return _BoxReader(facts, op, at or op).box()
     except NotABox as refused:
@@ -74,7 +72,7 @@ def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
 
 
 class _BoxReader:
-    """One access. `coordinates` and `strides` are by axis of the tile, `outer` by the product of parameters that is the stride."""
+    """Reads one access. `coordinates` and `strides` are by axis of the tile, `outer` by the product of parameters that is the stride."""
 
     def __init__(self, facts: Facts, op: Op, at: Op):
         self.facts, self.op, self.pointer = facts, op, op.args[0]
@@ -84,7 +82,7 @@ class _BoxReader:
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:
-            raise NotABox("its tile has not two axes")
+            raise NotABox("its tile does not have two axes")
         self.names = dict(zip(self.axes, SIDES, strict=True))
 
     def box(self) -> TmaBox:
@@ -93,7 +91,7 @@ class _BoxReader:
         strides = {axis: self.stride(form, axis) for axis in self.axes}
         unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
         if unit is None:
-            raise NotABox("neither its rows nor its columns lie side by side")
+            raise NotABox("neither its rows nor its columns are contiguous")
         (other,) = (axis for axis in self.axes if axis != unit)
         self.check_rows(unit, strides[other], self.names[other])
         bounds = bounds_of(self.facts, self.mask)
@@ -104,14 +102,14 @@ class _BoxReader:
         deal.out(rest)
         return self.finished(root, deal, other, unit)
 
-    # -- what is read ------------------------------------------------------------------------------------------------------
+    # -- reading the access ------------------------------------------------------------------------------------------------
 
     def suits(self) -> None:
         op, dtype = self.op, self.pointer.type.dtype.element
         if op.attrs.get("volatile"):
             raise NotABox("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
-            raise NotABox("where its mask is off it is not zero")
+            raise NotABox("its masked-off elements are not zero")
         if dtype.bits not in (8, 16, 32):
             raise NotABox(f"its elements are {dtype}")
 
@@ -124,7 +122,7 @@ class _BoxReader:
         return op.attrs["value"] == 0 and math.copysign(1, op.attrs["value"]) > 0
 
     def address(self) -> tuple[Value, Form]:
-        """The parameter and the offset from it in elements of the access."""
+        """The pointer parameter, and the offset from it in elements of the access."""
         facts, base, form = self.facts, self.facts.base(self.pointer), self.facts.form(self.pointer)
         size = self.pointer.type.dtype.element.bytes
         while base is not None and form is not None and (op := facts.definition.get(base)) is not None:
@@ -134,26 +132,26 @@ class _BoxReader:
             base, before = facts.base(op.args[0]), facts.form(op.args[0])
             form = None if before is None else form + before
         if base is None or form is None or base not in facts.func.params:
-            raise NotABox("its array is no argument of the kernel")
+            raise NotABox("its array is not an argument of the kernel")
         if facts.hints.get(base, 1) % ALIGNMENT:
             raise NotABox(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
         return base, form
 
     def stride(self, form: Form, axis: int) -> Form:
-        """What an axis of the tile counts by: one term of the launch."""
+        """The stride of an axis of the tile: a single term that the host knows at launch. Raises NotABox otherwise."""
         name = self.names[axis]
         cut = form.split(axis)
         if cut is None:
             raise NotABox(self.irregular(form, axis))
         stride = cut[0]
         if len(stride.terms) != 1 or not all(known_before(self.facts, s) for s in stride.symbols()):
-            raise NotABox(f"its {name} are not one stride apart that the launch knows")
+            raise NotABox(f"its {name} do not have one stride that is known at launch")
         if next(iter(stride.terms.values())) < 0:
-            raise NotABox(f"its {name} run backwards")
+            raise NotABox(f"its {name} have a negative stride")
         return stride
 
     def irregular(self, form: Form, axis: int) -> str:
-        """Why a form is not linear along an axis."""
+        """The reason why a form is not linear along an axis."""
         name, size, makers = self.names[axis], self.pointer.type.shape[axis], dict[str, Op]()
 
         def made_of(value: Value) -> list[Value]:
@@ -168,7 +166,7 @@ class _BoxReader:
             if op is not None and self.facts.stored(value) is None:
                 makers.setdefault(op.name, op)
         if "load" in makers:
-            return f"its {name} are found through an array of indices"
+            return f"its {name} are addressed through an array of indices"
         if "rem" in makers:
             modulus = self.facts.form(makers["rem"].args[1])
             if modulus is not None and modulus.constant is not None and modulus.constant % size == 0:
@@ -178,27 +176,27 @@ class _BoxReader:
         return f"its {name} are not a fixed distance apart"
 
     def check_rows(self, unit: int, stride: Form, name: str) -> None:
-        """What a tensor map asks of the rows."""
+        """Checks the requirements of a tensor map on the rows: their length and their stride are multiples of 16 bytes."""
         size = self.pointer.type.dtype.element.bytes
         length = self.pointer.type.shape[unit] * size
         if length % ALIGNMENT:
-            raise NotABox(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
+            raise NotABox(f"its rows have {length} bytes, which is not a multiple of {ALIGNMENT}")
         if axis_info.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
             raise NotABox(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
 
-    # -- what comes of it ----------------------------------------------------------------------------------------------------
+    # -- building the box ----------------------------------------------------------------------------------------------------
 
     def extent(self, deal: CoordinateAssignment, side: int) -> Scalar:
-        """The dim of the array along an axis of the tile, by the bounds in the mask."""
+        """The extent of the array along an axis of the tile, from the bounds in the mask."""
         at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
         if side not in deal.bounds.lower:
             moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
             if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
-                raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+                raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
             self.check_start(at, f"its {self.names[side]}")
         found = Form.of(UNBOUNDED) if upper is None else at - upper
         if not all(known_before(self.facts, s) for s in found.symbols()):
-            raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+            raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
         return scalar(found)
 
     def finished(self, root: Value, deal: CoordinateAssignment, other: int, unit: int) -> TmaBox:
@@ -209,13 +207,15 @@ class _BoxReader:
         dims += [self.extent(deal, side) for side in (other, unit)]
         for axis in outer:
             if axis_info.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
-                raise NotABox(f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})")
+                raise NotABox(
+                    f"its offset in the array is not known to be a multiple of {ALIGNMENT} bytes ({axis.stride})"
+                )
             if not axis.checked:
                 self.check_start(axis.at, "it")
         start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
-            raise NotABox("where it lies depends on a loop without an index")
+            raise NotABox("its position depends on a loop without an index")
         strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
         return TmaBox(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
@@ -225,4 +225,4 @@ class _BoxReader:
 
     def check_start(self, at: Form, name: str) -> None:
         if not self.nonnegative(at):
-            raise NotABox(f"{name} may begin before the array, and its mask does not say so")
+            raise NotABox(f"{name} may begin before the array, and its mask has no lower bound")

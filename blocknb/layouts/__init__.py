@@ -1,7 +1,7 @@
-"""Layouts: where the elements of a tile live, in registers and in shared memory, and how they get elsewhere.
+"""Layouts: the places of a tile's elements in registers and in shared memory, and the conversions between them.
 
-`linear` is the one class and the idea behind it, `tables` the layouts that hardware asks for, `shared` the layouts of
-shared memory with their bank conflicts, and `convert` the way from one layout to another. Start reading at `linear`.
+`linear` has the class of layouts and the idea behind it, `tables` the layouts of hardware instructions, `shared` the layouts of shared
+memory with their bank conflicts, and `convert` the conversions. Start reading at `linear`.
 """
 
 from blocknb.layouts.linear import Layout, collect, distribute

@@ -37,7 +37,7 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
 SELECT_CYCLES = 0.5
 SHUFFLE_LATENCY = 25
-SHARED_LATENCY = 90  # a store and a load of some 25-30 cycles each, and the barriers around them
+SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Conversion:
     shuffle: Shuffle | None = None
 
     def apply(self, values: np.ndarray) -> np.ndarray:
-        """Does what generated code does, on [warps, lanes, registers] in NumPy."""
+        """Converts an array of shape [warps, lanes, registers] in NumPy, as generated code does."""
         if self.registers is not None:
             return values[:, :, list(self.registers)]
         if self.shuffle is None:
@@ -135,7 +135,7 @@ def _identity(size: int) -> tuple[int, ...]:
 
 @cache
 def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
-    """The cheapest conversion. Raises ValueError when the layouts are not of one tile on equally many threads."""
+    """The cheapest conversion. Raises ValueError if the layouts differ in their tile or number of threads."""
     same = [source.shape, len(source.lane), len(source.warp)] == [target.shape, len(target.lane), len(target.warp)]
     if not same:
         raise ValueError(f"no conversion between {source} and {target}: they differ in shape or in threads")
@@ -227,7 +227,7 @@ def _shuffle(origins: _Origins) -> Shuffle | None:
         return None
     lane_lane, lane_reg, late = staggered
     # P: what a source lane must publish. Lanes that read it agree by now, so "reader's lane -> register" factors
-    # through "reader's lane -> source lane"; on lanes that nobody reads it is 0.
+    # through "reader's lane -> source lane"; on lanes without a reader it is 0.
     pairs = list(zip(lane_lane, lane_reg, strict=True)) + [(1 << position, 0) for position in range(len(lane_lane))]
     span, known = gf2.Span(), [registers for _, registers in pairs]
     for lanes, _ in pairs:
@@ -299,7 +299,7 @@ def _selects(lane: Sequence[int], warp: Sequence[int]) -> tuple[Select, ...]:
 
 
 def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
-    """Rough cycles that a CTA alone on an SM spends on the conversion."""
+    """The approximate cycles of the conversion for a CTA alone on a multiprocessor."""
     conversion = plan(source, target, element_bits)
     if conversion.shuffle is not None:
         return round(_shuffle_price(source, target, conversion.shuffle, element_bits))
@@ -307,7 +307,7 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
 
 
 def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
-    words = max(1, element_bits // 32)  # registers that an element takes
+    words = max(1, element_bits // 32)  # registers per element
     selects = len(shuffle.before) * source.num_registers + len(shuffle.after) * target.num_registers
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
     return latency + source.num_warps * words * (shuffle.num_shuffles + SELECT_CYCLES * selects)
@@ -322,13 +322,12 @@ def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:
 
 
 def access_price(layout: Layout, shared: SharedLayout, element_bits: int, matrix: bool = False) -> int:
-    """Wavefronts plus instructions of a warp that moves the layout to or from a buffer; `matrix`: by ldmatrix if so it
-    can be."""
+    """Wavefronts plus instructions of a warp that moves the layout to or from a buffer. `matrix`: by ldmatrix if possible."""
     cost = matrix_cost(layout, shared, element_bits) if matrix else None
     return sum(cost or vector_cost(layout, shared, element_bits))
 
 
-# -- the buffer in between
+# -- the shared-memory buffer
 
 
 @cache

@@ -25,7 +25,7 @@ What follows from the rule:
 * "Where is element x?" is a linear system over GF(2), and moving data from one layout to another is the product of one
   layout with the inverse of the other (see `convert`).
 * Addresses split: index(warp, lane, register) = f(warp, lane) XOR g(register), and g is known when compiling. One
-  address computation a thread serves all its registers.
+  address computation per thread serves all its registers.
 
 Sizes, counts and indices are in elements throughout.
 """
@@ -118,17 +118,17 @@ class Layout:
         return (1 << bits.stop) - (1 << bits.start)
 
     def index(self, warp: int, lane: int, reg: int) -> int:
-        """The flat index of the element held there."""
+        """The flat index of the element at a place."""
         return gf2.apply(self.warp, warp) ^ gf2.apply(self.lane, lane) ^ gf2.apply(self.reg, reg)
 
     def coords(self, warp: int, lane: int, reg: int) -> tuple[int, ...]:
-        """The coordinates of the element held there, one an axis."""
+        """The coordinates of the element at a place, one per axis."""
         index = self.index(warp, lane, reg)
         return tuple((index & self.dim_mask(axis)) >> self.dim_bits(axis).start for axis in range(len(self.shape)))
 
     @cached_property
     def register_indices(self) -> tuple[int, ...]:
-        """For each register what it contributes to the index: index = f(warp, lane) XOR this."""
+        """Each register's contribution to the index: index = f(warp, lane) XOR this."""
         values = [0]
         for basis in self.reg:
             values += [value ^ basis for value in values]
@@ -173,7 +173,7 @@ class Layout:
         """Whether some element has more than one place."""
         return self._redundant != (0, 0)
 
-    # -- facts that code generation asks for
+    # -- queries of code generation
 
     def axis_bits(self, axis: int) -> tuple[int, int, int]:
         """Masks of the register, lane and warp bits that move along `axis`: what a reduction combines.
@@ -193,7 +193,7 @@ class Layout:
         return moving["reg"], moving["lane"], moving["warp"]
 
     def consecutive(self, axis: int, vec: int) -> int:
-        """How many consecutive elements along `axis` one access of a warp covers, with `vec` elements a thread."""
+        """The number of consecutive elements along `axis` that one access of a warp covers, with `vec` elements per thread."""
         held = set(self.lane) | set(self.reg[: vec.bit_length() - 1])
         count = 0
         for bit in self.dim_bits(axis):
@@ -203,7 +203,7 @@ class Layout:
         return 1 << count
 
     def contiguous_registers(self, axis: int) -> int:
-        """How many registers, from register 0 on, walk consecutive elements along `axis` (1 if none do)."""
+        """The number of registers, from register 0 on, that hold consecutive elements along `axis` (1 if none do)."""
         bits = self.dim_bits(axis)
         count = 0
         for basis, bit in zip(self.reg, bits, strict=False):
@@ -300,7 +300,7 @@ class Layout:
         return Layout(shape, *hands)
 
     def reg_without(self, bases: Collection[int]) -> tuple[int, ...]:
-        """The register bits but those that contribute one of these."""
+        """The register bits except those that contribute one of these indices."""
         return tuple(basis for basis in self.reg if basis not in bases)
 
     def part_registers(self, axis: int, index: int, count: int) -> tuple[int, ...]:

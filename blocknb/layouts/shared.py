@@ -103,8 +103,8 @@ def swizzled(
 
 
 def boxed(shape: Sequence[int], element_bits: int, inner: int, extent: int, swizzle: int) -> SharedLayout:
-    """The layout of a buffer that the copy engine fills or reads, in boxes of `extent` elements along its inner axis: rows along that axis
-    are cut into panels of so many elements, panel after panel, and a row of `swizzle` bytes (0: any) lies under that swizzle."""
+    """The layout of a buffer that TMA fills or reads, in boxes of `extent` elements along its inner axis. Rows along that axis are cut
+    into panels of `extent` elements, panel after panel. A row of `swizzle` bytes (0: any) has that swizzle."""
     outer = [axis for axis in range(len(shape)) if axis != inner]
     if swizzle:
         return swizzled(shape, element_bits, (inner, *outer), swizzle)
@@ -135,7 +135,7 @@ def _place(shape: Sequence[int], order: Sequence[int]) -> SharedLayout:
 
 @dataclass(frozen=True)
 class VectorAccess:
-    """Plain loads or stores between a thread's registers and a buffer, one vector an instruction.
+    """Plain loads or stores between a thread's registers and a buffer, one vector per instruction.
 
     `groups`: for each instruction its registers, by rising address (so `groups[0]` has the vector width); the address
     is that of `groups[i][0]`. `wavefronts`: what all of them take in one warp; `ideal`: without any conflict.
@@ -152,7 +152,7 @@ class VectorAccess:
 
 
 def _vector_bits(layout: Layout, shared: SharedLayout, element_bits: int) -> int:
-    """log2 of the widest aligned vector, up to 16 bytes, in which the layout's registers lie in the buffer."""
+    """log2 of the widest aligned vector, up to 16 bytes, of registers that are contiguous in the buffer."""
     registers = gf2.Span(shared.offset(basis) for basis in layout.reg)
     threads = 0
     for basis in (*layout.lane, *layout.warp):
@@ -187,7 +187,7 @@ def vector_access(layout: Layout, shared: SharedLayout, element_bits: int) -> Ve
 
 
 def vector_width(layout: Layout, shared: SharedLayout, element_bits: int) -> int:
-    """Elements that one load or store can move for a thread: neighbours in the buffer, aligned, up to 16 bytes."""
+    """The number of elements that one load or store can move per thread: contiguous in the buffer, aligned, up to 16 bytes."""
     return 1 << _vector_bits(layout, shared, element_bits)
 
 

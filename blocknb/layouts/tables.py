@@ -1,6 +1,6 @@
 """The hardware as data: blocked layouts, and the fragments of the tensor-core instructions.
 
-A layout is made by dealing out index bits. `deal` keeps, for every axis, the bits nobody has taken yet, and a recipe of
+A layout is made by dealing out index bits. `deal` keeps, for every axis, the bits that are still free, and a recipe of
 steps (where, axis, how many) takes them low bit first: "two register bits from axis 1, three lane bits from axis 1, two
 from axis 0, ...". A blocked layout is such a recipe. So is an mma.sync fragment, whose steps are a row of the table
 below (PTX ISA, "Matrix fragments for mma.m16n8k..."), followed by steps that repeat the fragment over the tile.
@@ -57,7 +57,7 @@ class _Deal:
         self.hands[where] += [0] * (total - len(self.hands[where]))
 
     def layout(self, axes: Iterable[int]) -> Layout:
-        """Gives what is left to the registers, axis after axis."""
+        """Gives the remaining bits to the registers, axis after axis."""
         for axis in axes:
             self.take("reg", axis, len(self.left[axis]))
         return Layout(self.shape, tuple(self.hands["reg"]), tuple(self.hands["lane"]), tuple(self.hands["warp"]))
@@ -83,8 +83,8 @@ def blocked(
 
 
 def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4) -> Layout:
-    """The layout for a matrix that lies along `fast` in memory and goes elsewhere along the other axis: neighbouring lanes along `fast`,
-    and each thread holds `together` neighbours along the other."""
+    """The layout for a matrix that is contiguous along `fast` in memory and is stored along the other axis. Neighbouring lanes are
+    neighbours along `fast`, and each thread holds `together` neighbours along the other axis."""
     deal = _Deal(shape)
     deal.take("reg", 1 - fast, log2(together))
     deal.fill("lane", (fast, 1 - fast), 5)
@@ -93,10 +93,10 @@ def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4
 
 
 def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | None:
-    """The layout for memory in which every warp has the elements that it has here: a thread `vec` neighbours along `fast`, lanes go on
-    along it up to `row` elements and then along the other axes. What else a thread holds along `fast` are its highest registers.
+    """The layout for memory in which every warp keeps its elements. A thread holds `vec` neighbours along `fast`; lanes follow along it
+    up to `row` elements, and then along the other axes. A thread's highest registers hold its other elements along `fast`.
 
-    None where warps share elements, or hold fewer than `vec` neighbours.
+    None if warps share elements, or hold fewer than `vec` neighbours.
     """
     deal = _Deal(layout.shape)
     if layout.is_replicated or any(basis & (basis - 1) for basis in layout.warp):
@@ -164,11 +164,11 @@ class MmaInstruction:
     warps: int = 1
 
     def fragment_registers(self, operand: str) -> int:
-        """Elements of one fragment of "a", "b" or "c" that a thread holds."""
+        """The number of elements of a fragment of "a", "b" or "c" per thread."""
         return 1 << sum(bits for where, _, bits in getattr(self, operand) if where == "reg")
 
     def instructions(self, m: int, n: int, k: int) -> int:
-        """How many instructions the product of two tiles takes, over all warps."""
+        """The number of instructions for the product of two tiles, over all warps."""
         return (m // self.m) * (n // self.n) * (k // self.k)
 
 
@@ -287,7 +287,7 @@ def _fragments(
 
 
 def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
-    """The accumulator of a product by plain FMAs: 4 x 4 elements a thread, 4 x 8 threads a warp.
+    """The accumulator of a product by plain FMAs: 4 x 4 elements per thread, 4 x 8 threads per warp.
 
     With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square; eight lanes along N
     read 32 neighbouring columns of B.

@@ -1,11 +1,11 @@
-"""Hopper's matrix instruction, wgmma, as data: four warps multiply, and one operand or both come straight from shared memory.
+"""Hopper's matrix instruction, wgmma, as data: four warps multiply, and one operand or both come from shared memory.
 
-An instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes along K. B, and A where it is not in registers, are named by
-a *matrix descriptor*: where the part starts, how far it is from eight rows to the next eight, and which swizzle the bytes are under
-(PTX ISA, "Asynchronous warpgroup level matrix"). The swizzles are those of `shared.swizzled`, so a buffer is made by that function and
-its descriptor is read off its layout: a buffer that `describe` does not know is one that the instruction cannot read.
+An instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes along K. A *matrix descriptor* names B, and A where it is not
+in registers. It holds the start of the part, the distance between groups of eight rows, and the swizzle (PTX ISA, "Asynchronous warpgroup
+level matrix"). The swizzles are those of `shared.swizzled`, which makes the buffers. `describe` derives the descriptor from a buffer's
+layout; the instruction cannot read a buffer that `describe` does not know.
 
-An operand is K-major when neighbours along K are neighbours in memory; 16-bit elements may lie the other way, MN-major.
+An operand is K-major when neighbours along K are neighbours in memory; 16-bit elements may also be MN-major.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout, swizzled
 from blocknb.layouts.tables import MMA_TABLE, MmaInstruction, Step, accumulator, log2, operand_a
 
-GROUP = 4  # warps that issue an instruction together
-ROWS = 64  # of A, an instruction
+GROUP = 4  # warps that issue an instruction together (a warpgroup)
+ROWS = 64  # of A, per instruction
 LEAST_COLUMNS, MOST_COLUMNS = 8, 256
-STEP_BYTES = 32  # along K, an instruction
-ALIGNMENT = 1024  # bytes: the pattern of the widest swizzle repeats after that, and addresses count from zero
-MOST_ACCUMULATORS = 128  # registers of a thread: more leave no room for anything else
-FILE = 65536  # registers of a multiprocessor, half of which are for accumulators at most
+STEP_BYTES = 32  # along K, per instruction
+ALIGNMENT = 1024  # bytes: the period of the widest swizzle, whose pattern depends on the address
+MOST_ACCUMULATORS = 128  # registers per thread: more leave no room for other values
+FILE = 65536  # registers per multiprocessor, of which accumulators take at most half
 SWIZZLE = {128: 1, 64: 2, 32: 3, 16: 0}  # bytes of a swizzled row -> its number in a descriptor
 
 _FRAGMENTS = {row.k: row for row in MMA_TABLE if row.arch == 80}
@@ -40,7 +40,7 @@ def _row(operands: tuple[str, ...], accumulators: tuple[str, ...], k: int) -> Mm
     )  # fmt: skip
 
 
-#: Each row for the fewest columns; `columns` makes the instruction for more.
+#: Each row has the fewest columns; `columns` makes the instruction for more.
 WGMMA_TABLE = (
     _row(("fp16",), ("fp32",), 16),
     _row(("bf16",), ("fp32",), 16),
@@ -51,7 +51,7 @@ WGMMA_TABLE = (
 
 
 def find(a: str, b: str, accumulator: str) -> MmaInstruction | None:
-    """The row for operands of these types ("tf32": fp32, rounded)."""
+    """The row for operands of these types ("tf32": fp32, rounded); None if there is none."""
     found = (row for row in WGMMA_TABLE if {a, b} <= set(row.operands) and accumulator in row.accumulators)
     return next(found, None)
 
@@ -62,7 +62,7 @@ def columns(row: MmaInstruction, n: int) -> MmaInstruction:
 
 
 def named(name: str, a: str, b: str, accumulator: str) -> MmaInstruction:
-    """The instruction that a dot of these types has by name. Raises KeyError."""
+    """The instruction with that name for a dot of these types. Raises KeyError."""
     row, match = find(a, b, accumulator), re.fullmatch(r"wgmma\.m64n(\d+)k(\d+)", name)
     if row is None or match is None or int(match[2]) != row.k:
         raise KeyError(name)
@@ -70,22 +70,22 @@ def named(name: str, a: str, b: str, accumulator: str) -> MmaInstruction:
 
 
 def is_name(name: str) -> bool:
-    """Whether an instruction of that name is one of these."""
+    """Whether a name is that of a wgmma instruction."""
     return name.startswith("wgmma.")
 
 
 def part(extent: int, side: int, warps: tuple[int, int]) -> int:
-    """The rows of A (side 0) or columns of B (side 1) that one warpgroup reads, of `extent`; `warps` split the result."""
+    """The number of rows of A (side 0) or columns of B (side 1), of `extent`, that one warpgroup reads; `warps` split the result."""
     return extent // (warps[0] // GROUP, warps[1])[side]
 
 
 def lies_as(side: int, turned: Sequence[int]) -> int:
-    """The side as which an operand's buffer lies: one that is read turned, rows for columns, lies as an operand of the other side."""
+    """The side whose storage order an operand's buffer has. A transposed operand is stored like one of the other side."""
     return 1 - side if side in turned else side
 
 
 def split(shape: Sequence[int], num_warps: int) -> tuple[int, int]:
-    """How many warpgroups divide M, and how many N: rows first, since every group reads all of its columns of B."""
+    """The number of warpgroups along M and along N. Rows come first, because every group reads all of its columns of B."""
     groups = max(1, num_warps // GROUP)
     along_m = max(1, min(groups, shape[0] // ROWS))
     return along_m, groups // along_m
@@ -109,14 +109,14 @@ def refusal(row: MmaInstruction, m: int, n: int, k: int, num_warps: int) -> str:
 
 
 def result_layout(shape: Sequence[int], instruction: MmaInstruction, groups: tuple[int, int]) -> Layout:
-    """The layout of the accumulator: per 64 rows its registers stand in the order in which the instruction names them."""
+    """The layout of the accumulator: for each 64 rows, registers are in the order of the instruction."""
     found = accumulator(shape, instruction, groups)
     assert found is not None, "the tile is smaller than the instruction"
     return found
 
 
 def register_layout(shape: Sequence[int], instruction: MmaInstruction, groups: tuple[int, int]) -> Layout:
-    """The layout of an A that comes from registers."""
+    """The layout of an A in registers."""
     found = operand_a(shape, instruction, groups)
     assert found is not None, "the tile is smaller than the instruction"
     return found
@@ -143,7 +143,7 @@ def permuted_rows(layout: Layout) -> Layout:
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand lies in its buffer: neighbours along K or not, and the bytes of a row under the swizzle."""
+    """The storage of an operand in its buffer: whether neighbours along K are contiguous, and the bytes of a row under the swizzle."""
 
     mn_major: bool
     width: int
@@ -173,13 +173,13 @@ def buffer(shape: Sequence[int], element_bits: int, side: int, mn_major: bool, p
 
 
 def buffers(shape: Sequence[int], element_bits: int, side: int, part: int) -> list[SharedLayout]:
-    """The layouts among which a buffer's may be chosen, K-major first."""
+    """The layouts that a buffer may have, K-major first."""
     return [buffer(shape, element_bits, side, major, part) for major in (False, True)[: 2 if element_bits == 16 else 1]]
 
 
 @cache
 def describe(layout: SharedLayout, element_bits: int, side: int, part: int) -> Operand | None:
-    """What a descriptor says of a buffer with this layout; None if no instruction reads it."""
+    """The descriptor of a buffer with this layout; None if no instruction can read it."""
     size = element_bits // 8
     for mn_major, found in enumerate(buffers(layout.shape, element_bits, side, part)):
         if found == layout:
@@ -190,6 +190,6 @@ def describe(layout: SharedLayout, element_bits: int, side: int, part: int) -> O
 
 
 def place(layout: SharedLayout, side: int, mn: int, k: int) -> int:
-    """The offset, in elements, at which the part of an operand that starts at row (of A) or column (of B) `mn`, and at `k`, begins."""
+    """The offset, in elements, of the part of an operand that starts at row (of A) or column (of B) `mn` and at `k`."""
     row, column = (mn, k) if side == 0 else (k, mn)
     return layout.offset(row << log2(layout.shape[1]) | column)

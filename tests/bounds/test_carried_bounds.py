@@ -349,7 +349,7 @@ def test_a_store_to_a_known_argument_does_not_ask_whether_it_is_read_only():
 
 def test_notes_count_the_checked_accesses_and_name_the_others():
     foreign = "%b = const 8 : i64\n%p = bitcast %b : ptr<i32>\nstore %p, %n\n"
-    missed = f"the store is not checked where its address lies in no array that was passed: {NUMBER}"
+    missed = f"the store is not checked if its address lies in no array argument: {NUMBER}"
 
     def said(text: str) -> list[tuple[str, str]]:
         return [(note.text, note.kind) for note in guarded(text)[2].list]

@@ -270,9 +270,9 @@ OPS = {
         ("tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "roles"),
         "made by passes: tests/ir/test_interp_roles.py",
     ),
-    **dict.fromkeys(("part", "warp_barrier"), "made by passes: tests/passes/test_epilogue.py"),
+    **dict.fromkeys(("part", "warp_barrier"), "made by passes: tests/passes/test_epilogue_subtiling.py"),
     **dict.fromkeys(("cta_id", "num_ctas"), "made by passes: tests/ir/test_interp_roles.py"),
-    "team_id": "made by passes: tests/passes/test_specialize.py",
+    "team_id": "made by passes: tests/passes/test_warp_specialization.py",
     **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),

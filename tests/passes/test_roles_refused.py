@@ -73,7 +73,7 @@ def test_loads_that_no_warp_of_its_own_copies(how, why):
 @pytest.mark.parametrize(
     ("how", "options", "why"),
     [
-        ("cached", {}, "it says what caches shall do"),
+        ("cached", {}, "it has a cache modifier"),
         ("plain", {"tile": (64, 8, 32)}, "its rows have 16 bytes"),
         (
             "plain",
@@ -92,5 +92,5 @@ def test_a_kernel_that_shares_out_its_work_has_a_cta_for_each_program():
     case = CASES["gemm_persistent"]
     func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
-    assert notes == {"one program per CTA: the kernel shares out its work by itself"}
+    assert notes == {"one program per CTA: the kernel distributes its work itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())

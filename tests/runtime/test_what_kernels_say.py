@@ -121,7 +121,7 @@ def test_a_pointer_loaded_from_memory_is_unchecked_and_a_note_states_it():
     (stage,) = [s for s in stages if s.name == "bounds_checks"]
     missed = [note for note in stage.notes if note.kind == "missed"]
     assert [note.text for note in missed] == [
-        "the load is not checked where its address lies in no array that was passed: its pointer was made from an integer"
+        "the load is not checked if its address lies in no array argument: its pointer was made from an integer"
     ]
     assert "2 of 3 accesses checked" in stage.notes[-1].text
 

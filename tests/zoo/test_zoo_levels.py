@@ -94,9 +94,9 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
     ("name", "why"),
     [
         ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
-        ("paged_decode[many]", "its rows are found through an array of indices"),
-        ("experts_by_index[ragged]", "its rows are found through an array of indices"),
-        ("dot_of_batches[ragged]", "it is computed with on its way to shared memory"),
+        ("paged_decode[many]", "its rows are addressed through an array of indices"),
+        ("experts_by_index[ragged]", "its rows are addressed through an array of indices"),
+        ("dot_of_batches[ragged]", "the stored tile is computed from it"),
     ],
 )
 def test_a_note_says_why_a_load_is_not_copied(name: str, why: str) -> None:

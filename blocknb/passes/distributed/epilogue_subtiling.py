@@ -25,8 +25,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
-ROW = 128  # bytes of a row of a part
-SMALL = 32 * 1024  # bytes of a tile that goes at once, where warps have to wait for each other
+ROW = 128  # bytes per row of a subtile
+SMALL = 32 * 1024  # bytes of a tile that is stored whole, if warps have to synchronise
 
 
 @gpu_pass(optional=True)
@@ -73,11 +73,11 @@ def epilogue_subtiling(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def converted_last(func: Func) -> Func:
-    """Large tiles that are converted, then transposed or narrowed, and stored: converted last. So the conversion stands at the store, and
-    moves no more than is stored."""
+    """Moves the conversion of a large tile behind its transposes and narrowing casts, just before the store. It then moves only the
+    bytes that the program stores."""
     users, makers = uses(func), definitions(func)
     first: set[int] = set()  # conversions, by op id
-    last: dict[int, tuple[Op, ...]] = {}  # by the id of the op at the store: the conversion and all behind it
+    last: dict[int, tuple[Op, ...]] = {}  # by the id of the op at the store: the conversion and all ops after it
     for op in func.ops():
         made, chain = makers.get(op.args[1]) if op.name == "store" else None, list[Op]()
         while made is not None and may_come_first(made) and len(users[made.result]) == 1:
@@ -107,14 +107,14 @@ def converted_last(func: Func) -> Func:
 
 
 def may_come_first(op: Op) -> bool:
-    """Whether an op may come before the conversion of its operand: it costs nothing, or narrows."""
+    """Whether an op may move before the conversion of its operand: it is free, or it narrows the type."""
     if op.name == "cast":
         return op.result.type.dtype.bits < op.args[0].type.dtype.bits
     return op.name == "trans"
 
 
 def find(func: Func) -> dict[int, SubtiledStore]:
-    """The stores of a distributed Func that are cut, by op id."""
+    """The stores of a distributed Func that the pass splits, by op id."""
     facts, users = affine.analyze(func), uses(func)
     found: dict[int, SubtiledStore] = {}
     for op in func.ops():
@@ -129,8 +129,8 @@ def find(func: Func) -> dict[int, SubtiledStore]:
 
 
 class SubtiledStore:
-    """A store that is cut into `count` parts along an axis. `made`, by op id and in order: what is made part by part for it alone. That is
-    the conversion, and where other tiles are loaded for it (what a product is added to), all from there on."""
+    """A store that is split into `count` parts along an axis. `made`, by op id and in order, holds the ops that are emitted for each
+    part: the conversion, and all ops from the loads of tiles that are combined with the result."""
 
     def __init__(self, op: Op, last: Op, axis: int, count: int, block: Block, facts: Facts, users: Users):
         self.op, self.last, self.axis, self.count, self.facts = op, last, axis, count, facts
@@ -146,7 +146,7 @@ class SubtiledStore:
                 and (x.name != "load" or self.may_move(x, block, place))
             ):
                 tree[x] = None
-        waiting: set[Value] = set()  # values that are made of what is loaded
+        waiting: set[Value] = set()  # values computed from loaded tiles
         for x in reversed(tree):
             if x is last or x.name == "load" or any(value in waiting for value in x.args):
                 waiting.add(x.result)
@@ -156,11 +156,12 @@ class SubtiledStore:
         kind = op.result.type
         if kind.shape != self.last.result.type.shape or not can_part(kind.layout, self.axis, self.count):
             return False
-        # A decision of this pass: the ops of which it computes a part.
+        # The ops that the pass can compute for one part.
         return op.name in ("convert", "load") or OPS[op.name].kind == "elementwise"
 
     def may_move(self, load: Op, block: Block, place: Mapping[Op, int]) -> bool:
-        """Whether a load may be done at the store: nothing in between writes arrays, and the store does not write elsewhere in its own."""
+        """Whether a load may move to the store: no op in between writes arrays, and the store writes its own array only where it was
+        loaded."""
         if load.attrs.get("volatile"):
             return False
         for op in block.ops[place[load] + 1 : place[self.op]]:
@@ -171,7 +172,7 @@ class SubtiledStore:
         return load.args[0] is self.op.args[0] or (None not in roots and roots[0] is not roots[1])
 
     def emit(self, rebuild: Rebuild, notes: Notes) -> None:
-        """All parts; what one loads is loaded before the one before it is stored."""
+        """Emits all parts. The loads of a part come before the store of the previous part."""
         b, done = rebuild.builder, [dict[Value, Value]() for _ in range(self.count)]
         results = {op.result for op in self.made.values()}
         early = [op for op in self.made.values() if op.name == "load" and not results & set(op.args)]
@@ -207,7 +208,7 @@ class SubtiledStore:
 
 
 def parts(store: Op, made: Op) -> tuple[int, int] | None:
-    """The axis along which a converted tile is cut, and into how many parts; None for a tile that goes whole."""
+    """The axis along which a converted tile is split and the number of parts; None for a tile that is stored whole."""
     source, target, kind = made.args[0].type.layout, made.attrs["layout"], made.result.type
     bits = max(8, kind.dtype.bits)
     if convert.plan(source, target, bits).kind != "shared":
@@ -218,7 +219,7 @@ def parts(store: Op, made: Op) -> tuple[int, int] | None:
     first = target.reg[0] if target.reg and store.attrs.get("vec", 1) > 1 else target.lane[0]
     fast = next((axis for axis in range(len(kind.shape)) if first & target.dim_mask(axis)), -1)
     ways = [(range(len(kind.shape))[fast], kind.shape[fast] * bits // 8 // ROW)]
-    if len(kind.shape) == 2:  # warps that have their elements of rows only all together can store some rows at a time
+    if len(kind.shape) == 2:  # warps that hold complete rows only together can store some rows at a time
         ways.append((1 - ways[0][0], kind.size * bits // 8 // ROW**2))
     for axis, count in ways:
         while count > 1 and not all(can_part(layout, axis, count) for layout in (source, target)):
@@ -229,14 +230,14 @@ def parts(store: Op, made: Op) -> tuple[int, int] | None:
 
 
 def products(func: Func) -> set[Layout]:
-    """The layouts of products whose tiles warps shall store by themselves: of wgmma; by those of mma.sync an H200 gains nothing."""
+    """The layouts of wgmma products, which warps should store by themselves. For mma.sync an H200 gains nothing."""
     found = (op.attrs for op in func.ops() if op.name == "dot" and "instr" in op.attrs)
     return {attrs["layout"] for attrs in found if wgmma.is_name(attrs["instr"])}
 
 
 def by_warp(op: Op, product: Layout, own: Layout) -> Layout:
-    """The layout of an access whose tile lies as a product does: one in which warps keep their elements, so that no warp waits for
-    another, if it moves vectors as wide as `own` and rows of half of ROW bytes at least; else `own`."""
+    """The layout for an access to a product's tile. Warps keep their elements, so that no warp waits for another, if this allows
+    vectors as wide as in `own` and rows of at least half of ROW bytes. Otherwise it is `own`."""
     first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
     fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), None)
     if fast is None:

@@ -26,10 +26,10 @@ from blocknb.passes.support.share_transposed_buffers import share_transposed
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Partial results of warps that every thread reads; where there are more, each lane reads a part of them:
+#: Every thread reads the partial results of up to this many warps; of more, each lane reads a part:
 FEW_PARTIALS = 8
-READ_TOGETHER = 4  # so many, one access of 16 bytes
-LINE = 4096  # bytes at most of what is stored before it is wanted: its buffer and others are needed at a time
+READ_TOGETHER = 4  # one access of 16 bytes
+LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
 
 @gpu_pass()
@@ -70,7 +70,7 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def split_reductions(num_warps: int) -> Callable:
-    """A visitor that turns a reduction over several warps into partial results, a conversion, and a reduction in registers."""
+    """A visitor that rewrites a reduction over several warps as partial results, a conversion, and a reduction in registers."""
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name != "reduce" or "keep" in op.attrs:
@@ -95,10 +95,10 @@ def split_reductions(num_warps: int) -> Callable:
 
 
 def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
-    """The partial results with the axis, shrunk to `keep`, in registers, and the rest as the reduction's result wants it.
+    """The layout of partial results: the axis, shrunk to `keep`, is in registers, and the rest as the reduction's result needs it.
 
-    Where a thread would hold many of them, lanes that hold the same rest share the axis: some shuffles cost less than all those
-    registers and sums in each thread, and of 16 warps or more the registers decide how many programs fit on a multiprocessor.
+    If a thread would hold many partial results, lanes with the same rest share the axis. A few shuffles then cost less than the registers
+    and additions in each thread. From 16 warps on, the registers decide how many CTAs fit on a multiprocessor.
     """
     shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
     bits, log_keep = layout.dim_bits(axis), keep.bit_length() - 1
@@ -122,18 +122,19 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
 
 
 class ConversionLowering(Rebuild):
-    """Makes cross-warp conversions and the operands of plain dots explicit.
+    """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
-    A conversion is not lowered where it stands but at its first use in the same block (or at the block's end), together with
-    the others wanted there: all stores, then all loads, so that the global loads before them are in flight at once and one
-    barrier serves them all.
+    The lowered code stands at the first use of a conversion in its block, or at the block's end. It serves all conversions needed there:
+    first all stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, self.lower)
         self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
         self.waiting: list[dict[Value, Op]] = [{}]
-        self.ahead: dict[Value, tuple[Value, SharedLayout]] = {}  # of those that wait: what is stored already
+        self.ahead: dict[
+            Value, tuple[Value, SharedLayout]
+        ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
         self.operands = OperandBuffers(self.builder, self.store)
         self.early = software_pipelining.early_loads(func, target)
@@ -163,15 +164,14 @@ class ConversionLowering(Rebuild):
         assert not self.waiting[-1], "a conversion without a use"
 
     def through_shared(self, op: Op) -> bool:
-        """Whether a conversion goes through shared memory: where shuffles do not serve, and where `software_pipelining` may copy what is
-        converted."""
+        """Whether a conversion goes through shared memory: shuffles cannot do it, or `software_pipelining` may copy its operand."""
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:
-        """Lowers the conversions that make these values; one whose operand is waiting itself pulls that in first."""
+        """Lowers the conversions that make these values. If an operand is itself a delayed conversion, it is lowered first."""
         ops = [self.waiting[-1].pop(v) for v in values]
         stored = []
         for op in ops:
@@ -179,7 +179,7 @@ class ConversionLowering(Rebuild):
                 self.flush([op.args[0]])
             with self.builder.at(op):
                 stored.append(self.ahead.pop(op.result) if op.result in self.ahead else self.store_for(op))
-        if ops and all(map(is_line, ops)):  # and one barrier for lines that are wanted later
+        if ops and all(map(is_line, ops)):  # one barrier serves lines that are used later, too
             for op in self.waiting[-1].values():
                 if is_line(op) and op.args[0] not in self.waiting[-1] and op.result not in self.ahead:
                     with self.builder.at(op):
@@ -213,12 +213,12 @@ class ConversionLowering(Rebuild):
         return NotImplemented
 
     def share_result(self, op: Op) -> Any:
-        """An atomic whose owners leave what was there before in shared memory, for the threads that need it as well."""
+        """Emits an atomic whose owning threads leave the old values in shared memory for the other threads that need them."""
         b, kind = self.builder, op.result.type
         buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
         buffer.name = op.result.name
         made = b.append(op.replace(args=(buffer, *op.args), results=()))
-        self.notes(made, f"{op.name}: done once an element, the old values reach all threads through shared memory")
+        self.notes(made, f"{op.name}: done once per element; the old values reach all threads through shared memory")
         loaded = b.op("local_load", buffer, layout=kind.layout)
         loaded.result.name = op.result.name
         return loaded.results
@@ -250,7 +250,7 @@ class ConversionLowering(Rebuild):
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
         if plan:
             count = len(plan.steps)
-            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
             self.notes(loaded, f"{name}: read by {how}, {ways(plan.wavefronts / (count * plan.count))}")
         else:
             access = vector_access(target, layout, bits)
@@ -259,7 +259,7 @@ class ConversionLowering(Rebuild):
         return loaded.result
 
     def store(self, value: Value, layout: SharedLayout, what: str, align: int = 0, tf32: bool = False) -> Value:
-        """A new buffer that holds `value`, rounded to `tf32` if asked for; it starts at a multiple of `align` bytes."""
+        """Stores `value` to a new buffer, rounded to `tf32` if requested. The buffer starts at a multiple of `align` bytes."""
         b = self.builder
         kind = Buffer(value.type.dtype, value.type.shape, layout)
         aligned: dict[str, Any] = {"align": align} if align else {}
@@ -271,7 +271,7 @@ class ConversionLowering(Rebuild):
         plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None
         if plan:
             count = len(plan.steps)
-            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
             how = f"{how}, {ways(plan.wavefronts / (count * plan.count))}"
         else:
             access = vector_access(value.type.layout, layout, bits)
@@ -281,7 +281,7 @@ class ConversionLowering(Rebuild):
 
 
 def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -> int | None:
-    """The axis of a tile that is the rows of an operand A whose rows wgmma takes crossed; None for any other tile."""
+    """The axis of a tile that holds the rows of an operand A which wgmma reads with permuted rows; None for any other tile."""
     users = used.get(value, ())
     if len(users) == 1 and users[0][0].name == "trans":
         (op, _) = users[0]
@@ -293,18 +293,18 @@ def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -
 
 
 def is_line(op: Op) -> bool:
-    """Whether a conversion is of one line, such as a number for each row, and so small that its buffer may be there early."""
+    """Whether a conversion moves one short line, such as a number per row, so that its buffer may be stored early."""
     kind = op.result.type
     return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * LINE
 
 
 def ways(conflicts: float) -> str:
-    """Bank conflicts in words: how many times as long as without any."""
+    """Bank conflicts in words: the factor by which they slow an access."""
     return "no bank conflicts" if conflicts == 1 else f"{conflicts:g}-way bank conflicts"
 
 
 def used_in(op: Op) -> set[Value]:
-    """Every value that an op or the blocks nested in it use."""
+    """All values that an op or its nested blocks use."""
     used = set(op.args)
     for block in op.blocks:
         for inner in walk(block):

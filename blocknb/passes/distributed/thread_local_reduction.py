@@ -27,10 +27,10 @@ from blocknb.trace import Notes
 
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
-#: How two parts are combined; the neutral element, if parts begin with it, else each begins with the whole (it may count twice).
+#: The op that combines two parts, and its neutral element; without one each part begins with the whole, which may count twice.
 COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
-MOST = 128  # elements of a thread; larger tiles are reduced piece by piece as they are made
-DTYPES = (t.float32, t.float64)  # of floats: sums of 16 bits are rounded as they are written
+MOST = 128  # elements per thread; larger tiles are reduced piece by piece
+DTYPES = (t.float32, t.float64)  # sums of 16-bit floats are rounded in the order in which they are written
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -86,8 +86,8 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """An accumulator of a loop: multiplied by `scaled`, if by anything, it becomes `update` with a `reduction`. The axis of this is split
-    into runs of bits: `runs` of extents, those `kept` are shared by threads."""
+    """An accumulator of a loop: an iteration may multiply it by `scaled`, then updates it by `update` with a `reduction`. `runs` splits
+    the reduced axis into runs of bits; threads share the runs in `kept`."""
 
     update: Op
     reduction: Op
@@ -100,7 +100,7 @@ class ReductionPlan:
 
 
 def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> ReductionPlan | None:
-    """What to do about what a loop carries at a place; None if it is no sum that can wait."""
+    """The plan for the loop-carried value at an index; None if it is no accumulator whose reduction can wait."""
     total, after = body.args[1 + place], body.terminator.args[place]
     update = made.get(after)
     if update is None or update.name not in COMBINES or update not in body.ops:
@@ -121,7 +121,7 @@ def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> 
 
 
 def only(users: Users, value: Value, user: Op) -> bool:
-    """Whether an op is all that uses a value, once."""
+    """Whether an op is the only user of a value, and uses it once."""
     return [op for op, _ in users.get(value, ())] == [user]
 
 
@@ -130,12 +130,12 @@ def may_be_parted(dtype: t.DType) -> bool:
 
 
 def scales(op: Op, total: Value, update: Op) -> bool:
-    """Whether an op multiplies a total that is then added to."""
+    """Whether an op multiplies an accumulator before the update."""
     return op.name == "mul" and update.name == "add" and total in op.args
 
 
 def combines_as(reduction: Op, update: Op) -> bool:
-    """Whether an op is a reduction that combines as the update does."""
+    """Whether an op is a reduction that combines in the same way as the update."""
     if reduction.name != "reduce":
         return False
     ops = reduction.blocks[0].ops
@@ -147,8 +147,8 @@ def combines_as(reduction: Op, update: Op) -> bool:
 
 
 def split(reduction: Op) -> tuple[tuple[bool, int], ...] | None:
-    """The reduced axis as runs of bits, high ones first: whether each is of one thread, and its extent. None where nothing is gained, or
-    where bits are not of one kind each."""
+    """The reduced axis as runs of bits, high ones first: whether each run belongs to one thread, and its extent. None if nothing is
+    gained, or if a bit belongs to both kinds."""
     layout, axis = reduction.args[0].type.layout, reduction.attrs["axis"]
     if layout.num_registers > MOST:
         return None
@@ -167,7 +167,7 @@ def split(reduction: Op) -> tuple[tuple[bool, int], ...] | None:
 
 
 class ReductionRewriter(Rebuild):
-    """The rebuilding walk, which does as the plans say."""
+    """Rebuilds the function according to the plans."""
 
     def __init__(self, func: Func, plans: dict[int, dict[int, ReductionPlan]]):
         super().__init__(func, lambda op, _: self.visit_loop(op))
@@ -198,7 +198,7 @@ class ReductionRewriter(Rebuild):
         return found
 
     def inside(self, op: Op, plan: ReductionPlan) -> Sequence[Value]:
-        """One of the ops of an iteration, on parts."""
+        """Emits one op of an iteration, on the partial results."""
         b, kind = self.builder, self.kind(plan)
         if op.id == plan.reduction.id:
             return (self.parts(op, plan),)
@@ -206,21 +206,21 @@ class ReductionRewriter(Rebuild):
         return (b.value(op.name, *args, **op.attrs),)
 
     def kind(self, plan: ReductionPlan) -> Tile:
-        """The type of what is carried: the reduced tile's, with one element of each thread along the axis."""
+        """The type of the carried value: the reduced tile's type, with one element per thread along the axis."""
         source = plan.reduction.args[0].type
         shape, layout = arranged(source.shape, source.layout, plan)
         axis = plan.reduction.attrs["axis"]
         return Tile(source.dtype, (*shape[:axis], *shape[axis + 1 :]), layout.slice(axis))
 
     def parts(self, op: Op, plan: ReductionPlan) -> Value:
-        """What each thread has of a block: those bits of the axis that are a thread's own in front of the others, reduced."""
+        """Emits a thread's partial results of a block: moves the axis bits within a thread to the front and reduces them."""
         b, x = self.builder, op.args[0]
         for name, attrs in steps(x.type.shape, plan):
             x = b.value(name, x, **attrs)
         return emit_copy(op.replace(args=(x,), results=(Value(self.kind(plan), op.result.name),)), b, {}).result
 
     def first(self, value: Value, plan: ReductionPlan, kind: Tile) -> Value:
-        """What parts begin with."""
+        """Emits the initial value of the partial results."""
         b = self.builder
         neutral = COMBINES[plan.update.name]
         whole = self.spread(value, kind, plan)
@@ -243,7 +243,7 @@ class ReductionRewriter(Rebuild):
         return b.value("select", b.value("cmp", number, zero, pred="eq"), whole, nothing)
 
     def spread(self, value: Value, kind: Tile, plan: ReductionPlan) -> Value:
-        """A number of a row for each of its parts."""
+        """Broadcasts one number per row to the partial results of the row."""
         b = self.builder
         if not value.type.shape:
             return b.value("splat", value, shape=kind.shape, layout=kind.layout)
@@ -252,7 +252,7 @@ class ReductionRewriter(Rebuild):
 
 
 def steps(shape: Sequence[int], plan: ReductionPlan) -> list[tuple[str, dict[str, Any]]]:
-    """The ops that part a reduced axis in two, that which a thread has to itself first; none moves data."""
+    """The shape ops that split a reduced axis in two, with the part within a thread first; none of them moves data."""
     axis, runs = plan.reduction.attrs["axis"], plan.runs
     before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
     order = sorted(range(len(runs)), key=lambda i: not runs[i][0])
@@ -266,7 +266,7 @@ def steps(shape: Sequence[int], plan: ReductionPlan) -> list[tuple[str, dict[str
 
 
 def arranged(shape: Sequence[int], layout: Layout, plan: ReductionPlan) -> tuple[tuple[int, ...], Layout]:
-    """Shape and layout behind the `steps`."""
+    """The shape and the layout after the `steps`."""
     for name, attrs in steps(shape, plan):
         layout = layout.reshape(attrs["shape"]) if name == "reshape" else layout.trans(attrs["perm"])
     return layout.shape, layout

@@ -18,12 +18,12 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MANY = 3  # products in a block
-MOST_HELD = 160  # registers of a thread for all of their results: with more, an H200 is faster one after the other
-#: What has effects and may yet change places, with one another and with what has none, where no value and no buffer says otherwise.
+MANY = 3  # products per block
+MOST_HELD = 160  # registers per thread for all their results: with more, an H200 is faster if the products run one after another
+#: Ops with effects that may still move, past each other and past ops without effects, unless a value or a buffer orders them.
 MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
-#: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
-#: their own buffers.
+#: Ops that may run during products, besides those without effects. They write nothing that a product reads, except for stores
+#: to their own buffers.
 HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
 
 
@@ -66,7 +66,7 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class AsyncMmaScheduler(Rebuild):
-    """Walks each block with the products that are under way in it."""
+    """Rebuilds each block and keeps track of the products in flight."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, lambda op, _: NotImplemented)
@@ -89,7 +89,7 @@ class AsyncMmaScheduler(Rebuild):
         self.flying = outer
 
     def fenced(self, ops: Sequence[Op]) -> Iterator[Op]:
-        """Ops that have moved, with new fences: one before each product that may read what was stored since the last."""
+        """Moved ops with new fences: one before each product that may read data stored since the last fence."""
         read = {value for op in ops if is_product(op) for value in op.args[:2]}
         stored = False
         for op in ops:
@@ -105,10 +105,10 @@ class AsyncMmaScheduler(Rebuild):
         self.flying.append(op)
         made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.flying)})
         self.builder.append(made)
-        self.notes(made, "dot: waited for where its result is needed")
+        self.notes(made, "dot: runs asynchronously until its result is needed")
 
     def land(self, count: int) -> None:
-        """Waits for the first ones of those under way."""
+        """Waits for the first products in flight."""
         done, self.flying = self.flying[:count], self.flying[count:]
         if not done:
             return
@@ -120,7 +120,7 @@ class AsyncMmaScheduler(Rebuild):
 
 
 def independent_first(ops: Sequence[Op]) -> list[Op]:
-    """A block's ops with the products that need no other one's result at their head, and behind each other."""
+    """The ops of a block, reordered so that all independent products come first."""
     if not all(map(may_move, ops)):
         return list(ops)
     makers = {value: op for op in ops for value in op.results}
@@ -140,14 +140,14 @@ def independent_first(ops: Sequence[Op]) -> list[Op]:
 
 
 def may_move(op: Op) -> bool:
-    """Whether an op may change places with others of its block."""
+    """Whether an op may move past others of its block."""
     if OPS[op.name].pure or op.name in MOVABLE:
         return True
     return op.name == "if" and all(x is op or harmless(x) for x in within(op))
 
 
 def leading_to(product: Op, makers: Mapping[Value, Op], stores: Mapping[Value, Sequence[Op]]) -> set[Op]:
-    """A product and the ops of its block that its operands are made of, by values and by stores to its buffers."""
+    """A product and the ops of its block from which its operands come, through values and through stores to its buffers."""
     found, todo = {product}, [product]
     while todo:
         op = todo.pop()
@@ -163,11 +163,11 @@ def harmless(op: Op) -> bool:
 
 
 def lasting_longer(ops: Sequence[Op]) -> list[Op]:
-    """The products of a block that are worth a wait of their own."""
+    """The products of a block for which a separate wait pays."""
     found = [op for op in ops if is_product(op)]
     used = {value for op in ops[:-1] for value in operands(op)}
     if not any(op.result in used for op in found):
-        return []  # all of them are sums that the next iteration adds to
+        return []  # the next iteration accumulates onto all of them
     while True:
         kept = [op for op in found if keeps_busy(ops, op, {x.id for x in found})]
         if len(kept) == len(found):
@@ -176,7 +176,7 @@ def lasting_longer(ops: Sequence[Op]) -> list[Op]:
 
 
 def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
-    """Whether anything worth the while is done between a product and the wait for it."""
+    """Whether enough work lies between a product and its wait."""
     flying: list[Op] = []
     for op in ops:
         if product in flying:
@@ -186,12 +186,12 @@ def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
                 return True
         flying = flying[landing(op, flying, late) :] + [op] * (op.id in late)
         if op is product and len(flying) > 1:
-            return True  # else those before it would have to be waited for first
+            return True  # otherwise the products before it would need a wait first
     return False
 
 
 def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
-    """How many products, the first ones under way, an op has to wait for."""
+    """The number of products, from the first in flight on, for which an op has to wait."""
     if not flying:
         return 0
     inside = list(within(op))
@@ -204,7 +204,7 @@ def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
 
 
 def must_be_alone(op: Op) -> bool:
-    """Whether an op is to find nothing under way."""
+    """Whether an op requires that no product is in flight."""
     return is_product(op) or not (OPS[op.name].pure or op.name in HARMLESS or (op.name == "if" and op.blocks))
 
 

@@ -2,12 +2,12 @@
 
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same
 bytes as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start.
-Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy writes when it is waited for, and nobody may
-access its bytes in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to be
-two arrays.
+Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy counts as a write at its wait, and no access
+to its bytes may come in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to
+be two arrays.
 
-Where warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. TMA reads what it stores until it has
-been waited for. Triton calls this analysis Membar.
+If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
+wait. Triton calls this analysis Membar.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument. `own` is the pointer tile, if
-    each of its elements is a place of its own that one thread alone touches. `tile` is how a tile and a buffer lie between which all
-    elements move, and `met` says that the lanes of each warp have met since. `store` is the store that it is a part of, in this trip."""
+    """Bytes that an op touches: a range of shared memory, or with `root` the array behind a pointer argument. `own` is the pointer tile
+    if each element has its own address, which only one thread touches. `tile` says how a tile lies in a buffer if the op moves all
+    elements between them. `met` says that the lanes of each warp have synchronised since. `store` is the store, in this iteration, to
+    which the access belongs."""
 
     write: bool
     low: int
@@ -84,26 +85,24 @@ class MemoryAccess:
 
     def conflicts(self, other: MemoryAccess) -> bool:
         if self.op.name in ("wait", "dot_wait") or (other.op.name == "copy_async" and other.root is None):
-            return (
-                False  # copy and product asked when they began; and until a copy is waited for nothing has been written
-            )
+            return False  # copies and products were checked when they began; a copy writes nothing before its wait
         if not (self.write or other.write) or (self.root is None) is not (other.root is None):
             return False
         if self.root is None:
             return self.low < other.high and other.low < self.high
         if self.releases or other.acquires:
-            return True  # one thread orders what all have accessed, so they meet before it, or after
+            return True  # one thread orders accesses of all threads, so a barrier must separate them
         if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
             return False
         if self.store is not None and self.store == other.store:
             return False
-        # Through one pointer tile every thread meets its own elements again.
+        # Through one pointer tile every thread accesses its own elements again.
         return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
             self.own is None or self.own is not other.own
         )
 
     def within_warps(self, other: MemoryAccess) -> bool:
-        """Whether a warp meets in these bytes none but its own accesses."""
+        """Whether all accesses of a warp to these bytes conflict only with its own accesses."""
         if self.tile is None or other.tile is None or self.low != other.low:
             return False
         (one, layout), (two, other_layout) = self.tile, other.tile
@@ -112,7 +111,7 @@ class MemoryAccess:
 
 
 def commute(a: Op, b: Op) -> bool:
-    """Whether two accesses are atomics that leave the same in memory in either order."""
+    """Whether two accesses are atomics that commute."""
     return a.name == b.name == "atomic" and a.attrs["kind"] == b.attrs["kind"] != "xchg"
 
 
@@ -120,7 +119,7 @@ Pending = frozenset[MemoryAccess]
 
 
 class BarrierPlacement:
-    """Finds the ops that need a barrier before them, then rebuilds the function with the barriers in."""
+    """Finds the ops that need a barrier before them, then rebuilds the function with the barriers."""
 
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes
@@ -128,7 +127,7 @@ class BarrierPlacement:
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
         for op in func.ops():
             if op.name == "slot":
-                self.offsets[op.result] = self.offsets[op.args[0]]  # which slot it is is not asked
+                self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
         copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
         self.copied = {op.id: op.result for op in copied}.values()
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
@@ -136,11 +135,11 @@ class BarrierPlacement:
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
         self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
-        self.in_warp: set[int] = set()  # of the ops before which a barrier of each warp does
+        self.in_warp: set[int] = set()  # the ops before which a warp barrier suffices
         self.builder = Builder(first_id=func.next_id)
 
     def run(self) -> Func:
-        while True:  # each round knows the barriers of the one before; a new barrier can only remove hazards
+        while True:  # each round knows the barriers of the previous one; a new barrier can only remove hazards
             known = frozenset(self.before), frozenset(self.in_warp)
             self.walk(self.func.body.ops, frozenset())
             if (frozenset(self.before), frozenset(self.in_warp)) == known:
@@ -170,18 +169,18 @@ class BarrierPlacement:
                 return [self.array_access(op, op.args[0])]
             case name if name in ATOMICS:
                 return self.atomic_accesses(op)
-            case "asm":  # it may do anything through the pointers that it gets
+            case "asm":  # inline assembly may access anything through its pointers
                 return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
         return []
 
     def atomic_accesses(self, op: Op) -> list[MemoryAccess]:
-        """The array of an atomic, and the buffer in which it leaves old values, if it has one."""
+        """The array of an atomic, and the buffer in which it returns old values, if it has one."""
         buffers = op.args[:1] if op.args[0] in self.offsets else ()
         access = self.array_access(op, op.args[len(buffers)], *orders(op))
         return [access, *(self.shared_access(op, x, True) for x in buffers)]
 
     def read_until(self, wait: Op) -> Sequence[Value]:
-        """The buffers that products read until a `dot_wait`: those of the products it names, of all where it names what loops carry."""
+        """The buffers that products read until a `dot_wait`: of the products that it names, or of all if it names loop-carried values."""
         products = [self.facts.definition.get(x) for x in wait.args]
         if any(op is None or op.name != "dot" for op in products):
             return self.multiplied
@@ -196,7 +195,7 @@ class BarrierPlacement:
         return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
 
     def apart(self, pointer: Value) -> bool:
-        """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
+        """Whether no two threads touch one element: one thread holds each element, and the strides make addresses distinct."""
         steps = []
         for axis, extent in enumerate(pointer.type.shape):
             stride = self.facts.stride(pointer, axis)
@@ -213,14 +212,19 @@ class BarrierPlacement:
     def shared_access(self, op: Op, buffer: Value, write: bool) -> MemoryAccess:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
-        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):  # in a ring, too: slots lie alike
+        if op.name in (
+            "local_store",
+            "local_load",
+            "store_bulk",
+            "store_wait",
+        ):  # also in a circular buffer: all stages have one layout
             by = self.bulk[buffer] if op.name == "store_wait" else op
             layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.slot, layout) if layout is not None else None
         return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
 
     def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:
-        """What is pending after `ops`, given what is before; records the barriers that are missing."""
+        """The pending accesses after `ops`, given those before; records missing barriers."""
         for op in ops:
             if op.id in self.in_warp or op.name == "warp_barrier":
                 pending = frozenset(replace(access, met=True) for access in pending)
@@ -241,7 +245,7 @@ class BarrierPlacement:
         return pending
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
-        """What is pending when the loop ends: after any number of iterations, none included, and after the last test of a `while`."""
+        """The pending accesses after a loop: after any number of iterations, including none, and after the last test of a `while`."""
         made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
         made |= {value for block in op.blocks for value in block.args}
         entry = pending
@@ -249,29 +253,29 @@ class BarrierPlacement:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # In the next iteration a pointer made in the loop is another one, though its Value is the same, and so is a store.
+            # In the next iteration a pointer made in the loop has another value, although its Value is the same; so has a store.
             later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
             known = entry | frozenset(later)
-            if self.over_programs(op):  # which nobody promised to run one after another
+            if self.over_programs(op):  # programs have no order
                 known = entry | {access for access in known if access.root is None}
             if known == entry:
                 return self.walk(op.blocks[0].ops, entry) if op.name == "while" else entry
             entry = known
 
     def over_programs(self, loop: Op) -> bool:
-        """Whether each iteration of a loop is another program: it goes on by as many as there are CTAs, or teams."""
+        """Whether each iteration of a loop is another program: its step is the number of CTAs or of groups of consumer warps."""
         step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
         makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
         return any(op is not None and op.name == "num_ctas" for op in makers)
 
     def hazard(self, access: MemoryAccess, pending: Pending) -> MemoryAccess | None:
-        """An access that must be settled before this one, one of other warps if there is any."""
+        """A pending access that conflicts with this one, preferably one of another warp."""
         found = [(access.within_warps(other), other) for other in pending if access.conflicts(other)]
         found = [(within, other) for within, other in found if not (within and other.met)]
         return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
 
     def settled(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
-        """What is pending once a barrier, of all warps or of each, stands before an access."""
+        """The pending accesses after a barrier, of all warps or of each warp, before an access."""
         self.before[access.op.id] = (hazard, access)
         if access.within_warps(hazard):
             self.in_warp.add(access.op.id)
@@ -294,13 +298,15 @@ class BarrierPlacement:
         if op.id in self.in_warp:
             with self.builder.at(loc=op.loc):
                 made = self.builder.op("warp_barrier")
-            self.notes(made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp meets its own alone")
+            self.notes(
+                made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp accesses only its own data"
+            )
             return
         if later.root is not None and (later.releases or earlier.acquires):
             atomic, what = (
-                (earlier.op, "what follows comes after")
+                (earlier.op, "later accesses stay after")
                 if earlier.acquires
-                else (later.op, "what came before is seen with")
+                else (later.op, "earlier accesses are visible before")
             )
             with self.builder.at(loc=op.loc):
                 made = self.builder.op("barrier")
@@ -311,8 +317,8 @@ class BarrierPlacement:
                 made = self.builder.op("barrier")
             self.notes(
                 made,
-                f"barrier: copies to shared bytes {later.low} to {later.high} are there for all, and all have read what is "
-                "overwritten next",
+                f"barrier: copies to shared bytes {later.low} to {later.high} are visible to all warps, and "
+                "all warps have read the data that is overwritten next",
             )
             return
         kinds = {

@@ -80,8 +80,8 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """A loop's products, and the ops that are put off: `late` in order, the `second` product among them; `place` of its result among what
-    is carried, and `states` those of its ring. `certain`: there is an iteration for sure."""
+    """The products of a loop and the delayed ops. `late` holds these in order, including the `second` product. `place` is the index of
+    its result among the carried values, and `states` are the indices of its pipeline state. `certain`: the loop runs at least once."""
 
     first: Op
     second: Op
@@ -92,13 +92,13 @@ class OverlapPlan:
 
     @property
     def waits_soon(self) -> bool:
-        """Whether the second product is waited for before the weights are computed, not behind them."""
+        """Whether the wait for the second product comes before the weights are computed."""
         scores, sums = (dot.result.type.layout.num_registers for dot in (self.first, self.second))
         return sums >= scores
 
 
 def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int]]]) -> OverlapPlan | None:
-    """What to put off of a loop; None if nothing is."""
+    """The ops of a loop to delay; None if there are none."""
     (body,) = loop.blocks
     dots = [op for op in walk(body) if op.name == "dot"]
     if len(dots) != 2 or any(op not in body.ops or not wgmma.is_name(op.attrs.get("instr", "")) for op in dots):
@@ -112,7 +112,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     if users[second.result] != [(end, _place(end, second.result))]:
         return None
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
-        return None  # else another iteration is told in another way
+        return None  # otherwise the number of iterations is not known in this form
     slot = facts.definition.get(second.args[1])
     if slot is None or slot.name != "slot" or slot.args[1] not in body.args:
         return None
@@ -122,7 +122,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     ops, states = late
     behind = after(body, body.args[1 + _place(end, second.result)], ops)
     if first in behind or not all(OPS[op.name].pure for op in behind):
-        return None  # what needs the second product comes last in an iteration, whatever it does
+        return None  # every use of the second product's result is at the end of an iteration
     return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
 
 
@@ -131,7 +131,7 @@ def _place(end: Op, value: Value) -> int:
 
 
 def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
-    """What the second product's result of the iteration before leads to, but for what is put off."""
+    """The ops that use the previous iteration's second product, without the delayed ones."""
     moved, found = {total}, []
     for op in body.ops[:-1]:
         if op not in late and any(value in moved for value in operands(op)):
@@ -141,7 +141,7 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
 
 
 def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
-    """The ops on a ring's place, and which carried values that place is; None if other things hang on them."""
+    """The ops that use a pipeline state, and the carried values of the state; None if other ops depend on them."""
     made = {value: op for op in body.ops for value in op.results}
     place = places_of(body, slot)
     late, moved = hanging_on(body, second, place)
@@ -158,13 +158,13 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
 
 
 def places_of(body: Block, slot: Value) -> set[Value]:
-    """The carried values that say where a ring is: the slot, and the parity that the wait for it takes."""
+    """The carried values of a circular buffer's state: the stage, and the parity that its wait reads."""
     awaits = [op for op in body.ops if op.name == "await" and op.args[1] is slot]
     return {slot, *(op.args[2] for op in awaits if op.args[2] in body.args)}
 
 
 def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
-    """The second product and all ops that use a ring's place, directly or not; and the values that follow from that place."""
+    """The second product and all ops that use a pipeline state, directly or not; and the values that follow from it."""
     late: dict[Op, None] = {}
     moved = set(place)
     for op in body.ops[:-1]:
@@ -175,8 +175,8 @@ def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, Non
 
 
 def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:
-    """What is computed of whole tiles for the second product's operand behind the reductions that it needs, and what needs that. Empty
-    where it needs none: then nothing small is there to wait for; and where any of it touches memory, which has an order."""
+    """The computation of whole tiles for the second product's operand that follows its reductions, and the users of it. Empty if there
+    is no reduction, because no small value is then available to wait for. Also empty if any op accesses memory, which has an order."""
     made = {value: op for op in early for value in op.results}
     leading = needed_for([plan.second.args[0]], made)
     first = needed_for([op.results[0] for op in leading if op.name == "reduce"], made)
@@ -193,7 +193,7 @@ def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:
 
 
 def carried_tiles(plan: OverlapPlan, end: Op, weights: Value, moved: set[Value]) -> list[Value]:
-    """The weights and the other tiles that an iteration carries on, but for those that need the second product's result."""
+    """The weights and other tiles that an iteration carries on, except those that depend on the second product's result."""
     found = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
     return [x for x in found if x not in moved and x is not plan.second.result]
 
@@ -208,12 +208,12 @@ def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> 
 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
-    """The ops of an iteration that lead to values."""
+    """The ops of an iteration from which values are computed."""
     return set(backward_slice(values, made, operands=operands))
 
 
 class OverlapRotation(Rebuild):
-    """The rebuilding walk, which does as the plans say."""
+    """Rebuilds the function according to the plans."""
 
     def __init__(self, func: Func, plans: dict[int, OverlapPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
@@ -236,7 +236,7 @@ class OverlapRotation(Rebuild):
         return b.op("if", some, blocks=(then.done, otherwise.done), types=types).results
 
     def whole(self, op: Op, plan: OverlapPlan) -> list[Value]:
-        """First iteration, loop and last product; the values that take the place of the loop's results."""
+        """Emits the first iteration, the loop and the last product; returns the values that replace the loop's results."""
         b, body = self.builder, op.blocks[0]
         end, weights, sum = body.terminator, plan.second.args[0], plan.second.args[2]
         early = [x for x in body.ops[:-1] if x not in plan.late]
@@ -263,12 +263,13 @@ class OverlapRotation(Rebuild):
         return [last.get(end.args[i], end.args[i]) if i in late else results[i] for i in range(len(op.results))]
 
     def outer(self, body: Block) -> set[Value]:
-        """Values from outside of a block that were replaced."""
+        """The replaced values from outside of a block that the block uses."""
         used = {value for op in walk(body) for value in op.args}
         return {value for value in used if value in self.mapping}
 
     def trip(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
-        """One iteration: the first product, the second one of the iteration before, what needs the first, and what needs the second."""
+        """Emits one iteration: the first product, the previous iteration's second product, the ops that need the first, and the ops
+        that need the second."""
         b, end = self.builder, body.terminator
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]
@@ -301,7 +302,7 @@ class OverlapRotation(Rebuild):
             self.one(op)
 
     def narrowed(self, plan: OverlapPlan, early: Sequence[Op]) -> tuple[list[Op], Value]:
-        """The conversions to the second product's operand, which go to the registers that it still reads; and what they convert."""
+        """The conversions to the second product's operand, whose registers the running product still reads; and their operands."""
         found, value = [], plan.second.args[0]
         made = {x.result: x for x in early if len(x.results) == 1}
         while value in made and made[value].name in ("cast", "convert") and self.users[value] == 1:
@@ -310,12 +311,12 @@ class OverlapRotation(Rebuild):
         return found, value
 
     def parted(self, plan: OverlapPlan) -> tuple[list[Op], list[Op]]:
-        """What is put off, before and behind the product."""
+        """The delayed ops before and after the product."""
         at = plan.late.index(plan.second)
         return list(plan.late[:at]), list(plan.late[at + 1 :])
 
     def wait(self, plan: OverlapPlan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
-        """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
+        """Emits the wait for the delayed product, after which its stage is free. The values in `there` are computed before it."""
         with self.builder.at(plan.second):
             done = self.builder.op("dot_wait", plan.second.result, *there).results[0]
         done.name = total.name

@@ -1,12 +1,12 @@
-"""Operand staging: a tile that an operand is computed from goes through a buffer of its own.
+"""Operand staging: a tile from which an operand is computed goes through a buffer of its own.
 
-Weights of few bits and scaled rows are not what the product multiplies, so they cannot be copied to where it reads. Loaded when needed,
-the product waits for memory; loaded an iteration ahead, they take registers that large tiles do not have. So the tile is stored to a
-buffer as it was loaded and read back to compute with. `warp_specialization` and `software_pipelining` find this store and turn it into a
-copy some iterations ahead.
+The product does not multiply weights of few bits or unscaled rows directly, so they cannot be copied to the operand's buffer. If the loop
+loads them when it needs them, the product waits for memory. If it loads them an iteration ahead, they take registers that large tiles do
+not leave. So this pass stores the tile to a buffer as loaded, and the computation reads it back. `warp_specialization` and
+`software_pipelining` turn this store into a copy some iterations ahead.
 
-Only loads that `software_pipelining` could copy are staged, since staging alone costs time. Shared memory must have room for two slots
-of everything that the loop copies; otherwise the largest tiles stay in registers. CUTLASS does the same for mixed-input GEMM.
+The pass stages only loads that `software_pipelining` could copy, because staging alone costs time. Shared memory must have room for two
+stages of everything that the loop copies; otherwise the largest tiles stay in registers. CUTLASS does the same for mixed-input GEMM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blocknb.passes.support.stages import VIEWS
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 1024  # bytes of a tile that is worth it
+LEAST = 1024  # bytes of the smallest tile that is staged
 
 
 def size(value: Value) -> int:
@@ -79,16 +79,16 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
         elif software_pipelining.least(staged, planner) > target.max_shared:
             largest = max(kept, key=lambda op: size(op.result))
             kept.remove(largest)
-            notes(largest, "not through shared memory, which has no room for two of its tiles", "missed")
+            notes(largest, "not staged: shared memory has no room for two of its tiles", "missed")
         else:
             break
     for op in kept:
-        notes(op, f"{size(op.result)} bytes through shared memory: they are computed with before they are multiplied")
+        notes(op, f"{size(op.result)} bytes through shared memory: an operand is computed from them")
     return staged if kept else func
 
 
 class StagedLoadFinder:
-    """The loads in loops with products that operands are computed from."""
+    """Finds the loads, in loops with products, from which operands are computed."""
 
     def __init__(self, func: Func, target: Target):
         self.func, self.defs = func, definitions(func)
@@ -98,7 +98,7 @@ class StagedLoadFinder:
         return [op for loop in self.planner.loops for op in self.of(loop)]
 
     def of(self, loop: Op) -> list[Op]:
-        """Those of a loop's own block."""
+        """The staged loads of a loop's own block."""
         own = set(loop.blocks[0].ops)
 
         def makers(values: Iterable[Value]) -> list[Op]:
@@ -110,7 +110,7 @@ class StagedLoadFinder:
         return [op for op in loop.blocks[0].ops if op in seen and op.name == "load" and self.wanted(op)]
 
     def maker(self, value: Value) -> Op | None:
-        """What makes a tile, or what is stored to the buffer that it is or is read from."""
+        """The op that makes a tile, or that makes the value in the buffer from which it is read."""
         op = self.defs.get(value)
         if op is not None and op.name == "local_load":
             op = self.defs.get(op.args[0])
@@ -120,7 +120,7 @@ class StagedLoadFinder:
         return self.defs.get(stores[0].args[1]) if len(stores) == 1 else None
 
     def wanted(self, load: Op) -> bool:
-        """Whether a load is one of a large tile of rows and columns, and computed with."""
+        """Whether a load brings a large two-dimensional tile that the loop computes with."""
         kind = load.result.type
         if len(kind.shape) != 2 or min(kind.shape) == 1 or kind.is_pointer or kind.dtype.bits < 8:
             return False
@@ -152,7 +152,7 @@ def through(func: Func, loads: Collection[Op]) -> Func:
 
 
 def lying(load: Op) -> Any:
-    """The layout of a tile's buffer: rows along which it lies in memory, under the swizzle that the copy engine knows."""
+    """The layout of a tile's buffer: rows as in memory, with a swizzle that TMA supports."""
     kind: Tile = load.result.type
     layout = kind.layout
     first = layout.reg[0] if layout.reg and load.attrs.get("vec", 1) > 1 else layout.lane[0]

@@ -57,14 +57,14 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel shares out its work by itself" if outer else "not all programs make as many iterations"
+            why = "the kernel distributes its work itself" if outer else "not all programs make as many iterations"
             notes(loop, f"one program per CTA: {why}")
             return func
     return func.with_attrs(persist=True)
 
 
 def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
-    """The loops that hold products, outer before inner, and whether another one is in each."""
+    """The loops that hold products, outer before inner, and whether each contains another such loop."""
     for op in block.ops:
         for inner in op.blocks:
             found = list(loops(inner, True))
@@ -74,6 +74,6 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
 
 
 def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
-    """Whether a scalar follows from an op of these names: from those, it may differ from program to program."""
+    """Whether a scalar depends on an op of these names, and so may differ between programs."""
     makers = map(facts.definition.get, reachable([value], lambda x: sources(facts, x)))
     return any(op is not None and op.name in on for op in makers)

@@ -1,9 +1,9 @@
 """Program packing: several small programs share one CTA.
 
 A multiprocessor holds a limited number of CTAs (32 on an H100), and each takes time to start. Programs of one warp fill at most half of
-it. So a CTA takes several programs: a thread has a place in its program, and the program a place in the CTA. A program's id is computed
-from the CTA's id and that place; nothing else changes. Each launch decides how many programs share a CTA, as a divisor of its grid.
-(Thread coarsening at the level of CTAs.)
+it. So a CTA takes several programs: a thread has an index in its program, and the program has an index in the CTA. The pass computes a
+program's id from the CTA's id and that index; nothing else changes. Each launch decides how many programs share a CTA, as a divisor of
+its grid. (Thread coarsening at the level of CTAs.)
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MOST_WARPS = 8  # of a CTA with several programs
-#: That a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Sums of two vectors of fp16, 256 numbers a
-#: program, took a third less time when packed, softmax of 256 numbers 17 %; what moves 4 kB took 4 % more.
+#: Bytes that a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Packing saved a third of the time
+#: for sums of two fp16 vectors with 256 numbers per program, and 17 % for softmax of 256 numbers; programs with 4 kB took 4 % more.
 MOST_BYTES = 2 << 10
-#: What the threads of a CTA do together, or find by their place in it.
+#: Ops that the threads of a CTA do together, or that use the thread's number in the CTA.
 SHARED = {
     "barrier": "it has barriers of several warps",
     "alloc": "it has shared memory",
@@ -28,7 +28,7 @@ SHARED = {
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a program has few enough warps for there to be anything to decide."""
+    """Whether a program has few enough warps to share a CTA."""
     return func.attrs["num_warps"] <= MOST_WARPS // 4
 
 
@@ -59,7 +59,7 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
           %v = load %p : tile<256xf16, #a>
         }
     """
-    alone = func.attrs["num_warps"] == 1  # then a barrier is its warp's
+    alone = func.attrs["num_warps"] == 1  # then a warp barrier replaces the barrier
     reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED and not (alone and op.name == "barrier")]
     moved = sum(tile_bytes(op) for op in func.body.ops)
     if any(tile_bytes(op) for outer in func.body.ops for block in outer.blocks for op in walk(block)):
@@ -67,14 +67,14 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
     elif moved > MOST_BYTES:
         reasons.append(f"it moves {moved} bytes, which takes longer than its start")
     if reasons:
-        notes(None, f"each program has a CTA to itself: {min(reasons)}")
+        notes(None, f"each program has its own CTA: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs per CTA: their warps share nothing and never wait for each other")
+    notes(None, f"up to {programs} programs per CTA: their warps share no data and never synchronise")
     return func.with_attrs(programs=programs)
 
 
 def tile_bytes(op: Op) -> int:
-    """What an access to a tile moves."""
+    """The bytes that an access to a tile moves."""
     kinds = [x.type for x in op.args if isinstance(x.type, Tile) and x.type.shape and isinstance(x.type.dtype, Pointer)]
     return sum(kind.size * kind.dtype.element.bytes for kind in kinds) if op.name in ACCESSES else 0

@@ -1,15 +1,15 @@
-"""Program swizzling (threadblock rasterization): the order of programs is chosen so that L2 serves more of what they read.
+"""Program swizzling (threadblock rasterization): reorders programs so that L2 serves more of their reads.
 
 Programs start along x, then y. In a matrix product, some tiles depend on x alone and others on y alone. In that order, 128 programs of a
 64 x 32 grid read the tiles of 64 places along x and of 2 along y. In groups of 16 columns, they read those of 16 and of 8. Triton's
 matmul tutorial does this by hand and calls the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
-Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width
-* bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to
-hold a few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
+Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width *
+bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold a
+few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
 
-`program_id` still means the place in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
-place from the number: in the loop over programs of a persistent kernel, and at the start of any other kernel, where it costs two
+`program_id` still means the position in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
+position from the number. A persistent kernel does so in its loop over programs. Any other kernel does so at its start, where it costs two
 divisions. z stays outermost. A kernel with a one-dimensional grid that divides it into rows and columns has these divisions rewritten
 instead.
 """
@@ -36,15 +36,15 @@ from blocknb.passes.support.program_order import arithmetic, place
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Multiprocessors of a GPU with tensor cores, each of which runs a program or two of those with large tiles: 108 (A100), 128 (RTX 4090),
-#: 132 (H100, H200), 148 (B200), by NVIDIA's data sheets.
+#: Typical multiprocessor counts of GPUs with tensor cores: 108 (A100), 128 (RTX 4090), 132 (H100, H200), 148 (B200), by NVIDIA's
+#: data sheets. Each runs one or two programs with large tiles.
 IN_FLIGHT = 128
 X, Y, Z = range(3)
 KEPT = "programs begin in the order of the grid: "
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether loops read tiles at places that may depend on two axes: of the grid, or of a product."""
+    """Whether loops read tiles whose places may depend on two axes, of the grid or of a product."""
     axes = {op.attrs["axis"] for op in func.ops() if op.name == "program_id"}
     products = any(op.name == "dot" for op in func.ops())
     return X in axes and (Y in axes or products) and any(True for _ in reading(func.body, ()))
@@ -93,7 +93,7 @@ def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
-    """The loads of tiles in loops, and the loops around each."""
+    """The loads of tiles in loops, with the loops around each."""
     for op in block.ops:
         if op.name == "load" and loops and op.result.type.shape:
             yield op, loops
@@ -110,7 +110,7 @@ class Reuse:
 
     @property
     def width(self) -> int:
-        """Of a group: a power of two."""
+        """The width of a group: a power of two."""
         by_x, by_y = self.bytes
         best = math.log2(IN_FLIGHT * by_y / by_x) / 2
         return 1 << max(1, min(round(best), IN_FLIGHT.bit_length() - 2))
@@ -138,7 +138,7 @@ class ReuseFinder:
             self.roots |= {op.result: X for op in self.ids}
 
     def by_division(self) -> dict[Op, None]:
-        """The divisions of program numbers along x, if nothing else is done with these and all are by one number of the launch."""
+        """The divisions of program numbers along x, if these have no other use and share one divisor that the launch knows."""
         found = dict.fromkeys(user for op in self.ids for user, _ in self.users.get(op.result, ()))
         divisors = {op.args[-1] for op in found}
         both = {op.name for op in found} == {"div", "rem"} and len(divisors) == 1
@@ -167,25 +167,27 @@ class ReuseFinder:
         return self.against() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
 
     def against(self) -> str:
-        """Why it may matter which program begins first, or who is which CTA."""
+        """The reason why the order of programs, or the CTA that runs a program, may matter."""
         for op in self.func.ops():
             if op.name == "while":
                 return f"the `while`{at(op)} may wait for programs that have begun before"
             if op.name in ATOMICS and looked_at(op, self.users):
-                return f"the {op.name}{at(op)} tells them who came first"
+                return f"the {op.name}{at(op)} reveals the order in which they start"
             if self.split and op.name in REPORTS:
-                return f"the {op.name}{at(op)} tells their numbers"
+                return f"the {op.name}{at(op)} reveals their numbers"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
-                return f"the assembly{at(op)} asks for its CTA"
+                return f"the assembly{at(op)} reads the id of its CTA"
         return ""
 
     def axes(self, values: Iterable[Value]) -> set[int]:
-        """The axes of the grid on which values depend, by way of whatever makes them, where they are loaded and in which trip."""
+        """The axes of the grid on which values depend, through operands, loads and loop iterations."""
         found = set[int]()
         for value in reachable(values, lambda x: () if x in self.roots else sources(self.facts, x)):
             if value in self.roots:
                 found.add(self.roots[value])
-            elif (op := self.facts.definition.get(value)) is not None and op.name == "program_id":  # beside its parts
+            elif (
+                op := self.facts.definition.get(value)
+            ) is not None and op.name == "program_id":  # besides its components
                 found |= {X, Y}
         return found
 
@@ -195,7 +197,7 @@ def at(op: Op) -> str:
 
 
 def turned(func: Func, finder: ReuseFinder, width: int) -> Func:
-    """A function whose grid has one axis, with the place of another program for each. A last row that is not full stays where it is."""
+    """A function with a one-dimensional grid in which each program takes another place. A last, incomplete row keeps its order."""
     found: dict[str, Value] = {}
 
     def visit(op: Op, rewriter: Rebuild) -> Any:

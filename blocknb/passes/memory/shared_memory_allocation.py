@@ -20,8 +20,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 ALIGNMENT = 128  # bytes; a wavefront
-OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier,
-OWN_PLACES = 64  # as long as there are no more of them
+OWN_PLACE = 1024  # bytes: a buffer up to this size shares its bytes with no other, because reuse would cost a barrier,
+OWN_PLACES = 64  # unless there are more of them
 PLACED = named("allocates")
 
 
@@ -81,7 +81,7 @@ def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(eq=False)
 class LiveRange:
-    """A buffer's live range, in positions of a walk over the function, and its place."""
+    """A buffer's live range, as positions in a walk over the function, and its address."""
 
     op: Op
     size: int
@@ -92,9 +92,9 @@ class LiveRange:
 
 
 def place(func: Func) -> tuple[list[LiveRange], int]:
-    """Every buffer with its place, and the bytes of all: large buffers first fit, largest first, among those whose live ranges meet.
-    Behind them the small ones have places of their own as long as these are few, and share places in the order of the program from
-    then on."""
+    """Places every buffer; returns the live ranges and the total bytes. Large buffers are placed first fit, largest first, among those
+    whose live ranges overlap. The small ones follow. The first OWN_PLACES of them get bytes of their own, and the rest share bytes in
+    program order."""
     large: list[LiveRange] = []
     small: list[LiveRange] = []
     placed: list[LiveRange] = []
@@ -122,7 +122,7 @@ def place(func: Func) -> tuple[list[LiveRange], int]:
 
 
 def too_big(live: LiveRange, target: Target) -> str:
-    """What the largest buffer takes, and how much of it would fit."""
+    """The size of the largest buffer and the room that is left for it, as a phrase for an error."""
     kind = live.op.attrs["type"]
     count = live.size // kind.dtype.bytes
     text = f"the largest buffer here takes {live.size} bytes for {count} elements of {kind.dtype}"
@@ -131,7 +131,7 @@ def too_big(live: LiveRange, target: Target) -> str:
 
 
 def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
-    """The lowest offset from `start` at which a buffer does not touch the others."""
+    """The lowest offset from `start` at which a buffer overlaps no other."""
     live.offset = -(-start // live.align) * live.align
     for low, high in sorted((other.offset, other.offset + other.size) for other in others):
         if live.offset + live.size <= low:
@@ -140,7 +140,8 @@ def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
 
 
 def live_ranges(func: Func) -> list[LiveRange]:
-    """From each buffer's first store to its last use. A buffer made outside a loop and used inside lives through the loop."""
+    """The live ranges from each buffer's first store to its last use. A buffer made outside a loop and used inside lives through the
+    loop."""
     position, at, loops = 0, {}, {}
 
     def number(block: Block, around: tuple[int, ...]) -> None:
@@ -162,7 +163,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
     landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("in_flight")]
 
     def waits_of(user: Op) -> list[int] | None:
-        """Where the asynchronous reads or writes of an op may be waited for; None of an op that is done at once."""
+        """The positions of the waits for an op's asynchronous reads or writes; None for a synchronous op."""
         if user.name == "dot" and user.attrs.get("in_flight"):
             return landed
         return arrived if user.name == "copy_async" else None
@@ -181,7 +182,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
                 if (waits := waits_of(user)) is not None:
                     end = min((place for place in waits if place > end), default=position)
                 points += [at[user.id], end]
-                if user.name == "store_bulk":  # perhaps it is waited for in the next iteration of a loop
+                if user.name == "store_bulk":  # the wait may come in the next iteration of a loop
                     points += [read[user.id]] if user.id in read else [0, position]
             found.append(
                 LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))
@@ -190,7 +191,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
 
 
 def blocks(block: Block) -> Iterator[Block]:
-    """A block and all that are nested in it."""
+    """A block and all blocks nested in it."""
     yield block
     for op in block.ops:
         for inner in op.blocks:
@@ -198,7 +199,7 @@ def blocks(block: Block) -> Iterator[Block]:
 
 
 def waited_for(block: Block) -> Iterator[tuple[int, int]]:
-    """The bulk stores of a block that it waits for itself, each with the wait: their ids."""
+    """The bulk stores of a block for which it waits itself, each with the wait: their ids."""
     stores: list[int] = []
     for op in block.ops:
         if op.name == "store_bulk":
@@ -209,7 +210,7 @@ def waited_for(block: Block) -> Iterator[tuple[int, int]]:
 
 
 def users_of(buffer: Value, users: dict[Value, list[tuple[Op, int]]]) -> list[Op]:
-    """The ops that use a buffer, or a slot of it."""
+    """The ops that use a buffer or one of its stages."""
     found = [op for op, _ in users.get(buffer, ())]
     slots = (op for op in found if op.name == "slot")
     return found + [user for op in slots for user, _ in users.get(op.result, ())]

@@ -1,17 +1,16 @@
-"""Software pipelining: operands are copied to shared memory asynchronously, iterations ahead of their product.
+"""Software pipelining: asynchronous copies bring operands to shared memory several iterations before their product.
 
-A loop over K loads two tiles, stores them to shared memory, waits and multiplies; the tensor cores idle meanwhile. So the loads and
-their addresses run `num_stages - 1` iterations ahead as asynchronous copies (cp.async), each into the next slot of a circular buffer of
-`num_stages` slots. An iteration waits for its own copies, then copies into the slot that the iteration before has read. One barrier
-between the two suffices: it makes the copies visible to all warps, and says that all warps have read.
+A loop over K loads two tiles, stores them to shared memory, waits and multiplies, while the tensor cores idle. After this pass the loads
+run `num_stages - 1` iterations ahead as asynchronous copies (cp.async), each into the next stage of a circular buffer with `num_stages`
+stages. An iteration waits for its own copies, then copies into the stage that the previous iteration read. One barrier between the two
+suffices. It makes the copies visible to all warps, and it guarantees that all warps have read the old data.
 
-wgmma is asynchronous. If a product's result is only accumulated by the product of the next iteration, that one starts while this one
-still reads its slot. An iteration then waits for the product before, after starting its own, and copies into that product's slot after a
-second barrier.
+wgmma is asynchronous. If only the next iteration's product uses a result, as its accumulator, that product may start while this one still
+reads its stage. Such an iteration starts its own product, waits for the previous product, and passes a second barrier. Then it copies
+into the previous product's stage.
 
-Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off, and where the
-iteration does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys
-2023).
+Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off or the iteration
+does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ def applies(func: Func, target: Target) -> bool:
 
 
 def early_loads(func: Func, target: Target) -> set[Value]:
-    """The tiles that become operands of products in another layout, and are loaded in loops in which that may be done ahead."""
+    """The tiles that become operands of products in another layout, and whose loops load them where an early load is legal."""
     users, found = uses(func), set()
 
     def only_for(value: Value, names: tuple[str, ...]) -> Value | None:
-        """The value itself or a view of it, if nothing but ops of these names uses it."""
+        """The value or a view of it, if all its users are ops of these names; else None."""
         while len(users[value]) == 1 and users[value][0][0].name in VIEWS:
             value = users[value][0][0].result
         return value if {op.name for op, _ in users[value]} <= set(names) else None
@@ -70,7 +69,7 @@ def early_loads(func: Func, target: Target) -> set[Value]:
 def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     """Copies operands to shared memory asynchronously, iterations ahead of their use
 
-    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 where nobody names it. The
+    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 by default. The
     target is sm_80 or later.
 
     What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k slots, k - 1 iterations
@@ -119,14 +118,14 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def least(func: Func, planner: PipelinePlanner) -> int:
-    """The bytes of shared memory that a function takes with two slots in each of the rings that are planned."""
+    """The bytes of shared memory that a function takes if each planned circular buffer has two stages."""
     planner.plans = {id: replace(plan, ahead=1) for id, plan in planner.plans.items()}
     return place(tidy(PipelineRotation(func, planner).run()))[1]
 
 
 @dataclass(frozen=True)
 class AsyncCopy:
-    """A load that becomes a copy, the views between it and the buffer that it is stored to, and how many elements each copy moves."""
+    """A load that becomes an asynchronous copy, its views, its buffer, and the number of elements per copy."""
 
     load: Op
     views: tuple[Op, ...]
@@ -140,8 +139,7 @@ class AsyncCopy:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A loop, what is copied in it, by how many iterations ahead, and by how many it was to be; and the products that outlast an
-    iteration."""
+    """The copies of one loop, their distance in iterations, the wanted distance, and the products that outlast an iteration."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -155,7 +153,7 @@ class PipelinePlan:
 
 
 class PipelinePlanner(PipeliningObstacles):
-    """Decides and says so: `plans` by the id of the loop."""
+    """Plans the copies of all loops: `plans` by the id of the loop. It notes each decision."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func)
@@ -173,7 +171,7 @@ class PipelinePlanner(PipeliningObstacles):
         stored = list(self.stored(loop))
         why = self.against_loop(loop) if stored else ""
         for load in sorted(self.computed(loop) - {load for load, _ in stored}, key=lambda op: op.id):
-            self.notes(load, "not copied ahead: it is computed with on its way to shared memory", "missed")
+            self.notes(load, "not copied ahead: the stored tile is computed from it", "missed")
         copies = []
         for load, store in stored:
             if found := why or self.against(load, loop) or self.against_copy(load, store):
@@ -188,7 +186,7 @@ class PipelinePlanner(PipeliningObstacles):
             self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, late)
 
     def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
-        """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
+        """The loads of a loop's own block whose tiles reach shared memory, directly or through arithmetic; each with its store."""
         own, seen = set(loop.blocks[0].ops), set()
         steps = ("cast", "bitcast", "convert", *VIEWS)
         for store in loop.blocks[0].ops:
@@ -200,7 +198,7 @@ class PipelinePlanner(PipeliningObstacles):
                     yield op, store
 
     def computed(self, loop: Op) -> set[Op]:
-        """The loads of a loop's own block of whose tiles something is made that ends in shared memory, from where products have it."""
+        """The loads of a loop's own block from whose tiles the loop computes operands in shared memory."""
         own = set(loop.blocks[0].ops)
 
         def goes_on(op: Op) -> bool:
@@ -214,7 +212,7 @@ class PipelinePlanner(PipeliningObstacles):
         return {op for op in found if op in own and op.name == "load" and op.result.type.shape}
 
     def views(self, load: Op, store: Op) -> tuple[Op, ...]:
-        """What makes the tile that is stored from the one that is loaded, in order."""
+        """The views between a loaded tile and the stored tile, in order."""
         found, value = [], store.args[1]
         while value is not load.result:
             op = self.defs[value]
@@ -223,7 +221,7 @@ class PipelinePlanner(PipeliningObstacles):
         return tuple(reversed(found))
 
     def against_copy(self, load: Op, store: Op) -> str:
-        """Why a load is not to become a copy to the buffer of that store; "" if it may."""
+        """The reason why a load cannot become a copy to the buffer of that store; "" if it can."""
         between = self.views(load, store)
         if changed := next((op for op in between if op.name not in VIEWS), None):
             kind = changed.result.type.dtype
@@ -235,9 +233,9 @@ class PipelinePlanner(PipeliningObstacles):
         if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
             return "it is used more than once"
         if len(load.args) > 2 and not self.is_zero(load.args[2]):
-            return "where its mask is off it is not zero"
+            return "its masked-off elements are not zero"
         if not copy_width(self.facts, load, *store.args):
-            return f"fewer than {COPY_BYTES[0]} bytes lie side by side in memory and in the buffer"
+            return f"fewer than {COPY_BYTES[0]} bytes are contiguous in memory and in the buffer"
         return ""
 
     def is_zero(self, value: Value) -> bool:
@@ -274,14 +272,14 @@ class PipelinePlanner(PipeliningObstacles):
 
 
 class PipelineRotation(Rebuild):
-    """The rebuilding walk, which does as the plans say."""
+    """Rebuilds the function according to the plans."""
 
     def __init__(self, func: Func, planner: PipelinePlanner):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
 
     def rotate(self, op: Op) -> object:
-        """The loop that copies for a later iteration, behind the copies for its first ones."""
+        """Emits the copies of the first iterations, then the loop that copies for later iterations."""
         plan = self.plans.get(op.id)
         if plan is None:
             return NotImplemented
@@ -308,7 +306,9 @@ class PipelineRotation(Rebuild):
             if not self.stores_operands(x for x in body.ops if x not in gone):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
-                if x in plan.lasting:  # behind them those of the iteration before are done, whose slot is written next
+                if (
+                    x in plan.lasting
+                ):  # the previous products are complete after this one starts, and the next copy overwrites their stage
                     self.one(x.replace(attrs={**x.attrs, "in_flight": len(plan.lasting)}))
                     if x is plan.lasting[-1]:
                         self.group(plan, rings, write, now, ahead)
@@ -346,7 +346,7 @@ class PipelineRotation(Rebuild):
         trip: int,
         exists: bool = False,
     ) -> None:
-        """The copies of one iteration, to the slot of that number."""
+        """Emits the copies of one iteration into the stage of that number."""
         for copy, ring in zip(plan.copies, rings, strict=True):
             with self.builder.at(copy.load):
                 operands = trips.operands(copy.load, trip, exists)[:2]

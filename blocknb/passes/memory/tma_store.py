@@ -1,12 +1,12 @@
-"""Stores by TMA (the tensor memory accelerator): a tile goes to a swizzled buffer, and TMA stores it while the program goes on.
+"""TMA stores: a tile goes to a swizzled buffer, and TMA (the tensor memory accelerator) stores it while the program continues.
 
-While the consumers store, no product runs. So a store to a box of an array that goes through shared memory anyway is left to TMA. The
-warps write a buffer, one thread starts the store, and TMA clips what is out of bounds. Two buffers take turns. Before a buffer is
-written again, TMA must have read it: that thread waits, and a barrier tells the others. This pass places the waits, and `barriers` the
-barriers. TMA also adds fp32 numbers to memory where no order is asked for.
+While the consumers store, no product runs. So TMA takes over a store to a box of an array if the tile goes through shared memory anyway.
+The warps write a buffer, one thread starts the store, and TMA clips elements out of bounds. Two buffers alternate. TMA must have read a
+buffer before the warps write it again: the thread that started the store waits, and a barrier follows. This pass places the waits, and
+`barriers` the barriers. TMA also adds fp32 numbers to memory if the kernel requests no memory order.
 
-Where each warp has 16 rows of a product, it stores them by itself. Larger tiles are stored by all consumers together, but not where two
-teams take turns: there TMA copies for the other team meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
+If each warp has 16 rows of a product, it stores them by itself. For larger tiles, all consumers store together. They do not if two groups
+of consumers take turns, because then TMA copies for the other group meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(eq=False)
 class TmaStore:
-    """A store that the copy engine can do: where it goes to, what is stored, and the ops that its way through shared memory has now."""
+    """A store that TMA can do: its box, its value, and the ops that now bring the value through shared memory."""
 
     op: Op
     box: TmaBox
@@ -114,11 +114,11 @@ class TmaStore:
 
     @property
     def way(self) -> tuple:
-        """What stores must have in common to share buffers: who waits for one is who began it."""
+        """The properties that stores must share to use the same buffers; the thread that starts a store also waits for it."""
         return self.type, self.value.type.layout if self.each_warp else None
 
     def reach(self, to: int) -> int:
-        """The elements that it has along an axis of the array."""
+        """The number of elements that the store covers along an axis of the array."""
         return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
 
     def text(self) -> str:
@@ -129,7 +129,7 @@ class TmaStore:
 
 
 class TmaStoreFinder:
-    """The stores of a function that the copy engine can do, by op id."""
+    """Finds the stores of a function that TMA can do, by op id."""
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
@@ -151,31 +151,31 @@ class TmaStoreFinder:
                 del self.stores[store.op.id]
 
     def adds(self, op: Op) -> bool:
-        """Whether an op adds fp32 numbers, of which nobody asks what was there before, nor in which order."""
+        """Whether an op is an unordered addition of fp32 numbers whose result is unused."""
         if op.name != "atomic" or op.attrs["kind"] != "add" or not op.results or self.users.get(op.result):
             return False
         plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu"
         return plain and op.args[0].type.dtype.element == t.float32
 
     def store(self, op: Op, here: set[Op]) -> TmaStore | None:
-        """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
+        """The TMA store for an op, or None. A note explains a refusal that is due to the addresses."""
         way = self.way(op, here)
         if way is None:
             return None
         value, *gone = way
         shape, dtype = op.args[0].type.shape, op.args[0].type.dtype.element
         if op.attrs.get("cache") or op.attrs.get("evict"):
-            return self.refuse(op, "it says what caches shall do")
+            return self.refuse(op, "it has a cache modifier")
         whole, distance = self.whole(op)
         box = tma_boxes.box_of(self.facts, whole, op)
         if isinstance(box, str):
             return self.refuse(op, box)
         if len(shape) != 2 or box.rank - 1 not in box.axes:
-            return self.refuse(op, "it is no tile of rows and columns")
+            return self.refuse(op, "its tile is not two-dimensional")
         inner, bytes = box.axes.index(box.rank - 1), dtype.bytes
         length = box.dims[-1] if isinstance(box.dims[-1], Form) else Form.of(box.dims[-1])
         if axis_info.form_divisor(self.facts, length, None, 1) * bytes % tma_boxes.ALIGNMENT:
-            # An H200 clips a row at the next multiple of 16 bytes: zeros would be stored behind it.
+            # TMA on an H200 clips a row at the next multiple of 16 bytes and would store zeros after it.
             return self.refuse(
                 op, f"its array's rows are not known to be a multiple of {tma_boxes.ALIGNMENT} bytes long"
             )
@@ -185,8 +185,10 @@ class TmaStoreFinder:
         extents, start = [1] * box.rank, list(box.start)
         rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
         if self.teams > 1 and not rows:
-            # On an H200 that saves a twentieth of the time (4096 x 4096, K 512) and more than two barriers of the team.
-            return self.refuse(op, "it copies for the other team meanwhile, and each warp stores its own rows")
+            # On an H200 this saves 5 % of the time (4096 x 4096, K 512), more than two barriers of the consumer warps.
+            return self.refuse(
+                op, "TMA copies for the other group of warps meanwhile, and each warp stores its own rows"
+            )
         for axis, to in enumerate(box.axes):
             extents[to] = width // bytes if axis == inner else rows or min(MOST_EXTENT, shape[axis])
             start[to] = start[to] + Form.of(distance[axis])
@@ -194,13 +196,15 @@ class TmaStoreFinder:
         kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
         return TmaStore(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
 
-    # -- what else happens to the array
+    # -- other accesses to the array
 
     def met_again(self, store: TmaStore) -> str:
-        """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
-        no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
-        programs, which have no order, either."""
-        added = store.op.name == "atomic"  # sums are the same in any order, so iterations do not matter
+        """The reason why a program may access the stored data again, or signal another program that does; "" if there is none. TMA
+        stores are not ordered among each other, and no thread waits until they are visible. Iterations of a loop that distributes work
+        among programs count as different programs, which are not ordered either."""
+        added = (
+            store.op.name == "atomic"
+        )  # sums are the same in any order, so other iterations may add to the same place
         for loop in () if added else self.loops(store.op):
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
                 return f"it may be to the same place in several iterations of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
@@ -208,32 +212,32 @@ class TmaStoreFinder:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
             if self.tells(op, store.op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) signals other programs that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
             if added or not self.never_meets(store, op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same place"
         return ""
 
     def never_meets(self, store: TmaStore, op: Op) -> bool:
-        """Whether an access to the same array comes before a store, is to another place, or is in the other arm of an `if`."""
+        """Whether an access to the same array precedes the store, goes to another place, or is in the other arm of an `if`."""
         if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
             return True
         return self.either(store.op, op)
 
     def tells(self, op: Op, other: Op) -> bool:
-        """Whether an op releases what a program has done before, of which the other one may be a part."""
+        """Whether an op releases the program's earlier accesses, which may include the other op."""
         return op.name in ATOMICS and orders(op)[1] and not self.ahead(op, other)
 
     def either(self, op: Op, other: Op) -> bool:
-        """Whether a program does one of two ops at most: they stand in different arms of an `if`, and in no loop."""
+        """Whether a program runs at most one of two ops: they are in different arms of an `if`, and in no loop."""
         if self.loops(op) or self.loops(other):
             return False
         arms = dict(self.arms(op))
         return any(x in arms and arms[x] is not arm for x, arm in self.arms(other))
 
     def arms(self, op: Op) -> Iterator[tuple[Op, Block]]:
-        """Each `if` around an op, with the arm in which that is."""
+        """Each `if` around an op, with the arm that holds it."""
         inner, parent = op, self.facts.parent[op]
         while parent is not None:
             if parent.name == "if":
@@ -241,12 +245,12 @@ class TmaStoreFinder:
             inner, parent = parent, self.facts.parent[parent]
 
     def ahead(self, op: Op, other: Op) -> bool:
-        """Whether a program does something before it does the other, and never again."""
+        """Whether a program runs one op before the other, and never afterwards."""
         return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
 
     def moves(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
-        """Whether a store is beside another, or itself, in every other iteration of a loop: along an axis both go on by as much, and by
-        more than they reach there."""
+        """Whether a store touches other elements than another store (or itself) in every other iteration of a loop. Along some axis
+        both advance by the same step, which exceeds their extents."""
         for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
             step, far = self.step(form, loop), (form - beside).constant
             if step is not None and far is not None and abs(step) >= abs(far) + max(store.reach(to), other.reach(to)):
@@ -254,7 +258,7 @@ class TmaStoreFinder:
         return False
 
     def step(self, form: Form, loop: Op) -> int | None:
-        """By how much a coordinate goes on in an iteration of a loop; None if that is not the same in all iterations."""
+        """The step of a coordinate per iteration of a loop; None if it varies."""
         inside: set[Any] = {x for block in loop.blocks for op in walk(block) for x in (op, *op.results)}
         inside.update(x for block in loop.blocks for op in walk(block) for inner in op.blocks for x in inner.args)
         inside.update(loop.blocks[0].args[1:])
@@ -271,9 +275,9 @@ class TmaStoreFinder:
         return None if step is None else coefficient * step
 
     def shares_out(self, store: TmaStore, loop: Op) -> bool:
-        """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
-        two iterations are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to
-        be right on any grid.)"""
+        """Whether a loop takes the pieces of work from the program's number on, in steps of the number of programs, and the store
+        depends on the piece. Two iterations are then like two programs, unless the place depends on the number of programs. (A kernel
+        is assumed to be correct on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
         if depends(self.facts, loop.args[0], on=LOADED):
@@ -296,16 +300,16 @@ class TmaStoreFinder:
         return found
 
     def loops(self, op: Op) -> list[Op]:
-        """The loops of the program that an op is in."""
+        """The loops around an op within one program."""
         found, parent = [], self.facts.parent[op]
         while parent is not None:
             if parent.name in LOOPS:
                 found.append(parent)
             parent = self.facts.parent[parent]
-        return found[:-1] if self.persistent else found  # the last one is over programs
+        return found[:-1] if self.persistent else found  # the outermost loop runs over programs
 
     def apart(self, store: TmaStore, op: Op) -> bool:
-        """Whether another store is to a place of its own, in other iterations, too."""
+        """Whether another store touches other elements, in all iterations."""
         other = self.stores.get(op.id)
         if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
             return False
@@ -319,8 +323,8 @@ class TmaStoreFinder:
         return False
 
     def rows(self, layout: Layout, inner: int, width: int) -> int:
-        """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together: on an H200 that is
-        faster where a warp has rows of more than one instruction (two teams of 128 rows)."""
+        """The rows of the boxes that each warp stores by itself in this layout; 0 if the consumer warps store together. On an H200 that
+        is faster if a warp has rows of more than one instruction (two groups of 128 rows)."""
         if layout.shape[1 - inner] != OWN_ROWS * self.num_warps or layout.is_replicated:
             return 0
         own, bits = gf2.Span((*layout.reg, *layout.lane)), layout.dim_bits(inner)
@@ -331,7 +335,7 @@ class TmaStoreFinder:
         return 1 << count if 1 << count >= LEAST_ROWS else 0
 
     def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
-        """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
+        """The value of a store, and the ops that now bring it into the store's layout, through a buffer or by shuffles."""
         if op.name == "atomic":
             return (op.args[1],)
         last = self.defs.get(op.args[1])
@@ -349,7 +353,7 @@ class TmaStoreFinder:
         return written.args[1], alloc, written, last
 
     def whole(self, op: Op) -> tuple[Op, list[int]]:
-        """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
+        """The whole store of which an op stores a part, and the offset of the part along each axis."""
         pointer, value, *mask = op.args
         distance = [0] * len(pointer.type.shape)
         part = self.defs.get(pointer)
@@ -366,7 +370,7 @@ class TmaStoreFinder:
         return op.replace(args=(part.args[0], value, *wholes)), distance
 
     def refuse(self, op: Op, why: str) -> TmaStore | None:
-        """Says it once of all parts of a store."""
+        """Notes the reason once for all parts of a store."""
         whole = op.attrs.get("split_of", op.id)
         if whole not in self.told:
             self.notes(op, f"store: not by TMA: {why}", "missed")
@@ -382,7 +386,7 @@ def blocks_of(block: Block) -> Iterator[Block]:
 
 
 class TmaStoreLowering(Rebuild):
-    """The function with its stores through the copy engine."""
+    """Rebuilds the function with TMA stores."""
 
     def __init__(self, func: Func, found: TmaStoreFinder, notes: Notes):
         super().__init__(func, lambda op, _: self.visit_op(op))
@@ -390,7 +394,7 @@ class TmaStoreLowering(Rebuild):
         self.gone = {op.id for store in found.stores.values() for op in store.gone}
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[tuple, list[Value]] = {}
-        self.run_of: list[list[TmaStore]] = []  # for each open block the stores one after another in it so far
+        self.run_of: list[list[TmaStore]] = []  # for each open block, the latest run of consecutive stores
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":
@@ -400,11 +404,11 @@ class TmaStoreLowering(Rebuild):
             return op.results
         if op.id in self.stores:
             self.emit(self.stores[op.id])
-            return op.results  # of an atomic, which nobody uses
+            return op.results  # the unused result of an atomic
         return NotImplemented
 
     def prepare(self, teams: int) -> None:
-        """At the function's top: a map for each array, and two buffers of each form for each team."""
+        """Emits, at the top of the function, a tensor map per array and two buffers per shape and group of consumer warps."""
         b, made, facts = self.builder, dict[Value, Value](), self.found.facts
         for store in self.stores.values():
             box, key = store.box, self.key(store)
@@ -426,7 +430,7 @@ class TmaStoreLowering(Rebuild):
         return store.box.root, store.box.dims, store.box.strides, store.kind
 
     def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
-        """Whatever was stored around a block is waited for in it, and the other way round."""
+        """Rebuilds a block. It waits in the block for stores outside of it, and outside for stores in the block."""
         if self.run_of:
             self.run_of[-1] = []
         self.run_of.append([])
@@ -436,7 +440,7 @@ class TmaStoreLowering(Rebuild):
             self.run_of.pop()
 
     def team(self, op: Op) -> tuple:
-        """At the end the buffers have been read."""
+        """Emits a wait at the end, until TMA has read the buffers."""
         b, (block, producer) = self.builder, op.blocks
         self.run_of.append([])
         with b.block() as opened:
@@ -454,7 +458,7 @@ class TmaStoreLowering(Rebuild):
     def emit(self, store: TmaStore) -> None:
         b, run = self.builder, self.run_of[-1]
         if run and run[-1].each_warp is not store.each_warp:
-            run.clear()  # threads count those that they began themselves
+            run.clear()  # each thread counts only the stores that it started
         if not run:
             b.op("store_wait", in_flight=0)
         elif len(run) >= BUFFERS:

@@ -1,13 +1,12 @@
-"""Warp specialization: one warp copies, the others multiply.
+"""Warp specialization: a producer warp copies tiles, and consumer warps multiply them.
 
-The function is split in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and the scalars that lead to
-their addresses. The *consumers* keep the rest. Each load gets a circular buffer in shared memory, which TMA fills. Two mbarriers guard
-each slot: a phase of `full` ends when the bytes have arrived, and a phase of `empty` ends when every consumer warp has released the
-slot. Both sides count slots and phases by themselves, so a buffer goes on from one loop to the next, and from one program to the next in
-a persistent kernel.
+The pass splits the function in two. The *producer*, one more warp, keeps the loops, the loads of operands, and the scalars that compute
+their addresses. The *consumers* keep the rest. TMA fills a circular buffer in shared memory for each load. Two mbarriers guard each
+stage. A phase of `full` ends when the bytes have arrived. A phase of `empty` ends when every consumer warp has released the stage. Both
+sides count stages and phases, so a buffer continues from one loop to the next, and from one program to the next in a persistent kernel.
 
-Nothing schedules the two sides: the producer runs ahead as far as there are slots. `analysis.tma_boxes` says which loads TMA can do, and
-`support/backward_slice` which scalars the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
+The producer runs ahead as far as there are free stages; no schedule is needed. `analysis.tma_boxes` finds the loads that TMA can do, and
+`support/backward_slice` the scalars that the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
 warp-specialized kernels.
 """
 
@@ -38,15 +37,15 @@ from blocknb.trace import Notes
 
 MOST_SLOTS = 8
 WIDEST = 128  # bytes of a row under a swizzle
-MOST_WARPS = 32  # of a CTA
-ALONE = 8  # warps of a team that has a multiprocessor for itself
-#: By warps of the team: registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role,
-#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how. There are as many as the CTA began with, 168 or 96
-#: for each thread: who asks for more waits for ever. A warpgroup gives them away together, so the producer is one then, of which a single
-#: warp works.
+MOST_WARPS = 32  # per CTA
+ALONE = 8  # consumer warps that occupy a multiprocessor without a second CTA
+#: By number of consumer warps: the registers per thread, for products' results and operands, beyond which roles get different shares of
+#: the register file; and the shares. Each warp above eight leaves 168 registers to all threads, above sixteen 96. The shares must not
+#: exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers forever. A warpgroup releases registers
+#: together, so the producer is then a warpgroup, of which a single warp works.
 MANY_REGISTERS = {8: 127, 16: 64}
 SHARED_OUT = {8: (240, 24), 16: (112, 32)}
-MANY_COMPUTED = 64  # or so many, where an operand is computed in registers, too
+MANY_COMPUTED = 64  # the threshold if an operand is also computed in registers
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -100,12 +99,12 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
         if total <= plan.most(target):
             plan.explain(notes)
             return made
-        others = total - plan.bytes  # rings have their places to themselves
+        others = total - plan.bytes  # circular buffers share their bytes with no other buffer
     return func
 
 
 class WarpSpecializationPlanner:
-    """Finds what can be copied, and says what cannot."""
+    """Finds the loads that TMA can copy. It notes the reasons against the others."""
 
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes
@@ -142,7 +141,7 @@ class WarpSpecializationPlanner:
         for group in groups:
             group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
             if persistent and warps >= ALONE and group.loop is None and group.ring is None:
-                group.slots = 2  # the next program's copies begin while this one is computed
+                group.slots = 2  # copies of the next program begin while this one computes
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
         many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
         return WarpSpecializationPlan(
@@ -150,8 +149,8 @@ class WarpSpecializationPlanner:
         )
 
     def take_turns(self, groups: list[CopyGroup]) -> bool:
-        """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they
-        use all of a multiprocessor's tensor cores only one at a time, so products must be all that loops have."""
+        """Whether two groups of consumer warps, of one warpgroup and one program each, can take turns: one multiplies while the other
+        stores. Only one of them uses the tensor cores at a time, so the loops must consist of products."""
         if self.func.attrs["num_warps"] != wgmma.GROUP:
             return False
         return all(
@@ -161,17 +160,17 @@ class WarpSpecializationPlanner:
             and group.loop.blocks[0] is group.block
             and self.home[group.loop][1] is None
             and all(of_launch(self.facts, value) for value in group.loop.args[:3])
-            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # else iterations are counted in another way
+            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # otherwise the number of iterations differs
             for group in groups
         )
 
     def joins(self, op: Op) -> bool:
-        """Whether part of a tile is loaded to be combined with a product's result."""
+        """Whether the kernel loads part of a tile to combine it with a product's result."""
         made = self.defs.get(op.args[0]) if op.name == "load" else None
         return made is not None and made.name == "part"
 
     def held(self) -> int:
-        """The registers of a thread for the results and operands of products that are there at the same time."""
+        """The registers per thread for the results and operands of products that are live at the same time."""
         blocks = {id(self.home[op][0]): self.home[op][0] for op in self.func.ops() if op.name == "dot"}
         return max(sum(map(self.held_by, block.ops)) for block in blocks.values())
 
@@ -183,7 +182,7 @@ class WarpSpecializationPlanner:
         return result.layout.num_registers + operand
 
     def against_function(self) -> str:
-        """Why nothing of the function may be copied ahead of its place, "" if something may."""
+        """The reason why the producer cannot copy anything in this function; "" if it can."""
         if self.func.attrs["num_warps"] >= MOST_WARPS:
             return f"a CTA has {MOST_WARPS} warps at most"
         for op in self.func.ops():
@@ -199,14 +198,14 @@ class WarpSpecializationPlanner:
     # -- one load
 
     def loaded(self, value: Value) -> Op | None:
-        """The load whose tile a value is, or is a view of."""
+        """The load whose tile a value is, directly or through views; else None."""
         op = self.defs.get(value)
         while op is not None and op.name in VIEWS:
             op = self.defs.get(op.args[0])
         return op if op is not None and op.name == "load" else None
 
     def copy(self, store: Op) -> TmaCopy | str:
-        """The load that ends in a store as a copy, or why it is none."""
+        """The copy for a store of a loaded tile, or the reason why there is none."""
         load = self.loaded(store.args[1])
         if load is None:
             return "it is computed"
@@ -232,7 +231,7 @@ class WarpSpecializationPlanner:
     def fitted(
         self, load: Op, views: tuple[Op, ...], store: Op, box: TmaBox, axes: tuple[int, ...], reader: Op
     ) -> TmaCopy | str:
-        """The copy, if the engine lays out tiles as the buffer's layout says."""
+        """The copy, if TMA can write the layout of the buffer; else the reason."""
         buffer: Buffer = store.args[0].type
         if reader.name == "dot" and store.args[0] in reader.args:
             reads = reader.args.index(store.args[0])
@@ -241,7 +240,7 @@ class WarpSpecializationPlanner:
             lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
             assert lies is not None, "the verifier has seen the descriptor"
             inner, width = side if lies.mn_major else 1 - side, lies.width
-        else:  # warps read it into registers: see `wgmma.permuted_rows` and the pass `operand_staging`
+        else:  # warps read the tile into registers: see `wgmma.permuted_rows` and the pass `operand_staging`
             inner = next(i for i in (0, 1) if buffer.layout == swizzled(buffer.shape, buffer.dtype.bits, (i, 1 - i)))
             width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
         if axes[inner] != len(box.dims) - 1:
@@ -253,8 +252,8 @@ class WarpSpecializationPlanner:
         return TmaCopy(load, views, store, box, kind, axes)
 
     def readers(self, buffer: Value) -> list[Op]:
-        """The ops for which a buffer is read: products, also where they have an operand A from registers; of what is computed with, the
-        loads."""
+        """The ops that need a buffer: its products, also those that read operand A into registers. For a tile that warps compute with,
+        these are its loads from shared memory."""
         direct = [op for op, _ in self.users[buffer] if op.name != "local_store"]
         found = list(direct)
         for op in found:
@@ -270,7 +269,7 @@ class WarpSpecializationPlanner:
         )
 
     def views(self, load: Op, store: Op, box: TmaBox) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
-        """What makes the tile that is stored from the one that is loaded, in order; and the array's axis of each of its axes."""
+        """The views between the loaded and the stored tile, in order; and the array's axis for each axis of the stored tile."""
         found, value = [], store.args[1]
         while value is not load.result:
             op = self.defs[value]
@@ -291,7 +290,7 @@ class WarpSpecializationPlanner:
         return tuple(reversed(found)), known if len(known) == len(axes) else None
 
     def writer(self, load: Op) -> str:
-        """Why the array that is loaded may be another one afterwards, or ""."""
+        """The reason why the program may change the loaded array later; "" if it cannot."""
         root = self.facts.root(load.args[0])
         if load.attrs.get("cache") == ".cv":
             return "it bypasses the caches (.cv)"
@@ -299,13 +298,13 @@ class WarpSpecializationPlanner:
             if op.name in ("store", *ATOMICS):
                 other = self.facts.root(global_operands(op)[0])
                 if root is None or other is None or root is other:
-                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
         return ""
 
-    # -- all of them
+    # -- all loads
 
     def reachable(self, copies: list[TmaCopy]) -> list[TmaCopy]:
-        """Those whose loops and conditions the producer can follow."""
+        """The copies whose loops and conditions the producer can recompute."""
         found = []
         for copy in copies:
             _, parent = self.home[copy.load]
@@ -320,7 +319,7 @@ class WarpSpecializationPlanner:
         return found
 
     def whole(self, copies: list[TmaCopy]) -> list[TmaCopy]:
-        """Those whose loads are needed for no other store (as where fp32 is multiplied along both axes): else they are loaded anyway."""
+        """The copies whose loads no other store needs (fp32 operands may need two). Otherwise the consumers would load the tile anyway."""
         stores = {copy.store for copy in copies}
         found = [copy for copy in copies if self.stores(copy.load.result) <= stores]
         for copy in copies:
@@ -354,14 +353,14 @@ class WarpSpecializationPlanner:
             last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
             late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
             late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
-            if slots == 1:  # which is awaited again before the product behind it, that would let go of it, has begun
+            if slots == 1:  # the next wait would come before the product that releases the only stage has started
                 late = ()
             computed = any(x.name == "local_load" for copy in together for x in self.readers(copy.buffer))
             yield CopyGroup(together, block, loop, slots, slots, named is not None, last, late, computed=computed)
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:
-        """Where in a block the first and the last op stands that reads a buffer, or in which it is read. What is computed with is let go of
-        behind the last product: by then all threads have what they have read."""
+        """The positions in a block of the first and the last op that reads a buffer. A tile that warps compute with is released after
+        the last product, because all threads have read it by then."""
         readers = set(self.readers(buffer))
         places = [
             i
@@ -379,11 +378,11 @@ class WarpSpecializationPlanner:
         return op
 
     def in_loop(self, group: CopyGroup) -> bool:
-        """Whether a group is copied again and again while its products run."""
+        """Whether a group is copied repeatedly while its products run."""
         return group.loop is not None and ranges.trips(self.facts, group.loop)[1] > 1
 
     def share(self, groups: list[CopyGroup]) -> None:
-        """Lets groups of different loops, one after the other, share a ring: what is first copied is first done with."""
+        """Lets groups of consecutive loops share a circular buffer, because their stages are filled and released in order."""
         for i, group in enumerate(groups):
             for other in groups[:i]:
                 users = [x for x in groups[:i] if x is other or x.ring is other]
@@ -394,7 +393,7 @@ class WarpSpecializationPlanner:
                     break
 
     def within(self, inner: CopyGroup, outer: CopyGroup) -> bool:
-        """Whether a group's block lies in another's."""
+        """Whether the block of one group lies within that of another."""
         block, parent = inner.block, self.home[inner.copies[0].load][1]
         while block is not outer.block and parent is not None:
             block, parent = self.home[parent]

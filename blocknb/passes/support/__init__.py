@@ -1,1 +1,1 @@
-"""What several passes share: analyses of one loop or buffer, rewriting rules, plans."""
+"""Helpers that several passes share: analyses of one loop or buffer, rewrite rules, plans."""

@@ -1,4 +1,4 @@
-"""Backward slice: the scalars that lead to given values, such as the coordinates of a copy or the bounds of its loops.
+"""Backward slice: the scalars from which given values are computed, such as the coordinates of a copy or the bounds of its loops.
 
 The producer of a warp-specialized function recomputes them, so they must be scalars without side effects. Source: Weiser, "Program
 Slicing" (1981).
@@ -18,20 +18,20 @@ from blocknb.language.types import Tile
 
 
 class BackwardSlice:
-    """The values that lead to some: `add` takes more, and says what cannot be followed."""
+    """A set of values closed under their operands. `add` extends it, and reports values that cannot be recomputed."""
 
     def __init__(self, facts: Facts, writer: Callable[[Op], str]):
         self.facts, self.writer = facts, writer
         self.values: set[Value] = set()
 
     def add(self, values: Iterable[Value]) -> str:
-        """Why the producer cannot make these values, "" if it can; then they and what they are made of are needed."""
+        """Adds values and everything from which they are computed. Returns why the producer cannot compute them, "" if it can."""
         found: dict[Value, Sequence[Value]] = {}
         for value in reachable(values, lambda x: found.get(x, ())):
             if value in self.values:
                 continue
             if not isinstance(value.type, Tile) or value.type.shape:
-                return "where it lies depends on elements of a tile"
+                return "its position depends on elements of a tile"
             why, found[value] = self.made_of(value)
             if why:
                 return why
@@ -39,11 +39,11 @@ class BackwardSlice:
         return ""
 
     def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:
-        """What a value is made of, or why that cannot be done twice."""
+        """The operands of a value, and the reason why it cannot be recomputed ("" if it can)."""
         if value in self.facts.argument:
             loop, _, i = self.facts.argument[value]
             if loop.name != "for":
-                return "where it lies depends on a `while`", ()
+                return "its position depends on a `while`", ()
             return "", loop.args[:3] if not i else carried(loop, i - 1)
         op = self.facts.definition.get(value)
         if op is None:
@@ -57,13 +57,13 @@ class BackwardSlice:
             case "load":
                 return self.writer(op), op.args
         if op.blocks or not OPS[op.name].pure:
-            return f"where it lies depends on a {op.name}", ()
+            return f"its position depends on a {op.name}", ()
         return "", op.args
 
 
 def sources(facts: Facts, value: Value) -> tuple[Value, ...]:
-    """What a value follows from: the operands of the op that makes it, and what loops and branches carry to it. What a loop carries, and
-    its index, are the same in the same iteration wherever the loop ends."""
+    """The values that determine a value: the operands of its op, and the values that loops and branches pass to it. In the same
+    iteration, a loop's index and carried values do not depend on where the loop ends."""
     if value in facts.argument:
         op, _, i = facts.argument[value]
         if op.name == "for":
@@ -74,7 +74,7 @@ def sources(facts: Facts, value: Value) -> tuple[Value, ...]:
 
 
 def carried(op: Op, i: int) -> tuple[Value, ...]:
-    """What the i-th result of an op is made of: of a loop that is what it carries, of an `if` what its arms give."""
+    """The sources of the i-th result of an op: a loop's carried values, or the results of the arms of an `if`."""
     ends = [block.terminator.args for block in op.blocks]
     match op.name:
         case "for":
@@ -83,11 +83,11 @@ def carried(op: Op, i: int) -> tuple[Value, ...]:
             return (*op.args, *(value for end in ends for value in end))
         case "if":
             return (op.args[0], *(end[i] for end in ends))
-    return op.args  # the blocks of a reduction see its operands only
+    return op.args  # the blocks of a reduction use only its operands
 
 
 def atoms(poly: Poly) -> list[Value]:
-    """The values that `tma_boxes.emit` asks for."""
+    """The values that `tma_boxes.emit` needs for a form."""
     found: list[Value] = []
     for symbol in poly.symbols():
         if symbol.kind == VALUE:

@@ -1,8 +1,8 @@
-"""Carries the owner of a pointer that may come from several arguments.
+"""Carries the owner of a pointer that may come from several arguments (fat pointers).
 
-The owner is the number of an argument, an i32 beside the pointer: a select of pointers selects their owners under the same condition,
-and loops and branches carry both. So a bounds check compares with the array that the pointer came from, however far the pointer was
-moved. A pointer that is made from an integer, or loaded, gets the first argument whose array holds its address, else `UNOWNED`.
+The owner is the number of an argument, an i32 that accompanies the pointer. A select of pointers also selects their owners, and loops and
+branches carry both. So a bounds check uses the array from which the pointer came, however far it moved. A pointer made from an integer,
+or loaded, gets the first argument whose array holds its address, else `UNOWNED`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from blocknb.trace import Notes
 
 UNOWNED = -1
 Owner = int | Value
-COUNTED = "checked against the bounds of the arrays"  # how the note ends that counts accesses
+COUNTED = "checked against the bounds of the arrays"  # the end of the note that counts accesses
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What a check of an access compares with: the bounds of the argument `owner`, one of `possible`, of which UNOWNED is the last.
+    """The bounds of one access: those of the argument `owner`, one of `possible`, whose last entry may be UNOWNED.
 
-    `foreign` says why the owner may be UNOWNED in a right program; empty if that is an error. `writes`: it is no load."""
+    `foreign` says why the owner may be UNOWNED in a correct program; empty if that is an error. `writes`: the access is not a load.
+    """
 
     owner: Owner
     possible: tuple[int, ...]
@@ -37,17 +38,17 @@ class Guard:
 
     @property
     def carried(self) -> Value | None:
-        """The owner, where it is known at run time only."""
+        """The owner, if it is known only at run time."""
         return None if isinstance(self.owner, int) else self.owner
 
     @property
     def asks_readonly(self) -> bool:
-        """Whether only the address tells the array that is stored to, so that no launch can refuse a read-only one."""
+        """Whether the stored-to array is known only by its address, so that the launch cannot refuse a read-only one."""
         return self.writes and UNOWNED in self.possible
 
 
 def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
-    """The function with owners beside the pointers that need them, and the guard of each access by the id of its op."""
+    """The function with owners next to the pointers that need them, and the guard of each access by op id."""
     provenance = Provenance(func)
     accesses = [op for op in func.ops() if op.name in ACCESSES]
     owners = Owners(func, provenance)
@@ -59,10 +60,10 @@ def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
 
 
 def explain(found: Sequence[tuple[Op, Guard]], notes: Notes) -> None:
-    """A note for each access that is checked by its address or not at all, and one that counts the checked ones."""
+    """Adds a note for each access that is checked by its address or not at all, and one that counts the checked accesses."""
     for op, guard in found:
         for reason in guard.foreign:
-            text = f"the {op.name} is not checked where its address lies in no array that was passed: {reason}"
+            text = f"the {op.name} is not checked if its address lies in no array argument: {reason}"
             notes(op, text, "missed")
     if found:
         checked = sum(not guard.foreign for _, guard in found)
@@ -72,7 +73,7 @@ def explain(found: Sequence[tuple[Op, Guard]], notes: Notes) -> None:
 
 
 class Owners:
-    """Adds owners while a function is rebuilt: hand every op to `visit`, then `of` gives the owner of any pointer seen."""
+    """Adds owners while a function is rebuilt: pass every op to `visit`, then `of` gives the owner of any pointer seen."""
 
     def __init__(self, func: Func, provenance: Provenance):
         self.provenance = provenance
@@ -81,7 +82,8 @@ class Owners:
         self._selected = provenance.leading_to(provenance.carried)
 
     def of(self, pointer: Value) -> Owner:
-        """The argument of a pointer: its number, or an i32 (of the pointer's shape, or a scalar for all lanes). A plain number has none."""
+        """The owner of a pointer: an argument's number, or an i32 (of the pointer's shape, or a scalar for all elements). Plain numbers
+        have none."""
         known = self.provenance.argument(pointer)
         return self._owners.get(pointer, UNOWNED) if known is None else known
 
@@ -90,9 +92,9 @@ class Owners:
         pointer, writes = op.args[0], bool(OPS[op.name].writes)
         origins = self.provenance.of(pointer)
         possible = sorted(origin for origin in origins if isinstance(origin, int))
-        if len(possible) < len(origins):  # it was resolved by its address
+        if len(possible) < len(origins):  # the owner was found by the address
             possible = [*self.pointers, UNOWNED]
-        elif not possible:  # no pointer reaches it
+        elif not possible:  # no pointer reaches this access
             possible = [UNOWNED]
         return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), writes)
 
@@ -111,7 +113,7 @@ class Owners:
             op = op.replace(attrs={**op.attrs, "saturate": True})
         elif not any(map(carried, op.results)):
             return NotImplemented
-        walk.builder.append(op)  # with its combine, if any, as it is
+        walk.builder.append(op)  # its combine block, if any, stays as it is
         self.follow(op, walk.builder)
         return op.results
 
@@ -124,7 +126,7 @@ class Owners:
     # -- ops -------------------------------------------------------------------------------------------------------------
 
     def _made(self, op: Op, result: Value, b: Builder) -> Value:
-        if op.name == "select":  # of tiles: each lane takes the owner of its pointer
+        if op.name == "select":  # a select of tiles: each element takes the owner of its pointer
             condition, first, second = op.args
             shape = result.type.shape
             return b.value("select", condition, self._as(first, shape, b), self._as(second, shape, b))
@@ -134,7 +136,7 @@ class Owners:
         return b.value(op.name, owner, *op.args[1:], **op.attrs) if owner.type.shape and op.name in MOVES else owner
 
     def _source(self, op: Op) -> Value | None:
-        """The operand whose owner the result of an op has, None where only the address tells."""
+        """The operand whose owner the result of an op takes; None if only the address determines it."""
         if op.name in KEEPS:
             return op.args[0]
         if OPS[op.name].kind != "elementwise":
@@ -142,7 +144,7 @@ class Owners:
         return next(filter(self.provenance.owned, op.args), None)
 
     def _as(self, pointer: Value, shape: tuple[int, ...], b: Builder) -> Value:
-        """The owner as a value, of that shape if it is not ()."""
+        """The owner as a value, with that shape if it is not ()."""
         owner = self.of(pointer)
         if isinstance(owner, int):
             return b.const(owner, Tile(t.int32, shape))
@@ -176,7 +178,7 @@ class Owners:
         return made
 
     def _given(self, values: Sequence[Value], targets: Sequence[Value], b: Builder) -> list[Value]:
-        """The owners that `values` pass on to those of `targets` that carry one."""
+        """The owners of `values` for those of `targets` that carry one."""
         return [
             self._as(value, self._shape(target), b)
             for value, target in zip(values, targets, strict=True)
@@ -184,7 +186,7 @@ class Owners:
         ]
 
     def _ends(self, op: Op, targets: Sequence[Value], walk: Rebuild, skip: int = 0) -> None:
-        """A terminator, with the owners of what it passes on."""
+        """A terminator with the owners of the values that it passes on."""
         with walk.builder.at(op):
             args = tuple(walk.get(a) for a in op.args)
             walk.builder.append(op.replace(args=(*args, *self._given(op.args[skip:], targets, walk.builder))))

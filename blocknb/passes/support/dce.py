@@ -16,7 +16,7 @@ from blocknb.language.ops import TERMINATORS
 
 
 def sweep(ops: Sequence[Op], needed: set[Value], removed: Callable[[Op], None]) -> list[Op]:
-    """The ops that are needed, in order. `needed` is extended by what they use; `removed` is told of each op that goes."""
+    """The needed ops, in order. Extends `needed` by their operands, and calls `removed` with each op that goes."""
     kept: list[Op] = []
     for op in reversed(ops):
         if op.name not in TERMINATORS and not any(r in needed for r in op.results) and not has_side_effects(op):
@@ -40,7 +40,7 @@ def sweep(ops: Sequence[Op], needed: set[Value], removed: Callable[[Op], None]) 
 
 
 def _quiet(op: Op) -> None:
-    """While a loop's needs are still being found, nothing has been removed yet."""
+    """Ignores removed ops while a loop's needed values are not yet final."""
 
 
 def _yielding(block: Block, keep: Sequence[int]) -> list[Op]:
@@ -82,7 +82,7 @@ def _if(op: Op, needed: set[Value], removed: Callable[[Op], None]) -> Op:
 
 
 def _whole(op: Op, needed: set[Value], removed: Callable[[Op], None]) -> Op:
-    """All results stay; only the insides are swept."""
+    """Keeps all results of an op and sweeps its blocks."""
     blocks = []
     for block in op.blocks:
         ops = sweep(block.ops, needed, removed)

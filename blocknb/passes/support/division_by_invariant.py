@@ -1,9 +1,9 @@
-"""Division by loop invariants: a program's number is divided by multiplication with a reciprocal that is computed once.
+"""Division by loop invariants: a multiplication with a reciprocal, computed once, replaces the division of a program's number.
 
 A kernel finds its tile by dividing the program's number, and a GPU needs a chain of some twenty instructions for that. In a persistent
-kernel, the copies of the next program wait for this chain. But the divisor is known at launch, or is nearly always the same power of
-two. So a multiplication or a shift suffices. Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication"
-(PLDI 1994).
+kernel, the copies of the next program wait for this chain. But the divisor is known at launch, or it is almost always the same power of
+two. So a multiplication or a shift suffices. Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (PLDI
+1994).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Get = Callable[[Value], Value]
 
 
 class InvariantDivisions:
-    """The quotients and remainders at the top of a function whose divisor is known at launch, or is likely to be a power of two."""
+    """The quotients and remainders at the top of a function whose divisor is known at launch, or is probably a power of two."""
 
     def __init__(self, func: Func, facts: Facts):
         self.facts = facts
         self.known: dict[int, Value] = {}  # by op id: the divisor
-        self.signed: set[int] = set()  # by op id: what is divided may be negative
-        self.likely: dict[int, int] = {}  # by op id: the power of two that it is at most
+        self.signed: set[int] = set()  # by op id: the dividend may be negative
+        self.likely: dict[int, int] = {}  # by op id: the power of two that bounds the divisor
         self.reciprocals: dict[Value, tuple[Value, Value, Value, Value]] = {}
         for op in func.body.ops:
             if op.name not in ("div", "rem") or op.result.type != NUMBER:
@@ -47,7 +47,7 @@ class InvariantDivisions:
                 self.likely[op.id] = most
 
     def most(self, value: Value) -> int:
-        """The constant that a value is the smaller of, and another number; 0 of any other value."""
+        """The constant operand of a `min` that makes a value; 0 for any other value."""
         made = self.facts.definition.get(value)
         for x in made.args if made is not None and made.name == "min" else ():
             op = self.facts.definition.get(x)
@@ -56,20 +56,20 @@ class InvariantDivisions:
         return 0
 
     def prepare(self, b: Builder) -> None:
-        """At the function's top: of each divisor its size, the reciprocal of that (rounded down, in units of 2^-32), and its sign."""
+        """Emits, at the function's top, the magnitude of each divisor, its reciprocal (rounded down, in units of 2^-32), and its sign."""
         made: dict[Value, Value] = {}
         for divisor in dict.fromkeys(self.known.values()):
             there = tma_boxes.at_top(b, self.facts, self.facts.integer(divisor), t.int32, made)
             zero, one = b.const(0, t.int32), b.const(1, t.int32)
             negative = b.value("cmp", there, zero, pred="lt")
-            # of the least number the negative is itself, and right as a word; the remainder by one is that by zero
+            # the negated least number is itself, and right as an unsigned word; the remainder by one is that by zero
             size = b.value("select", negative, b.value("neg", there), there)
             none = b.value("cmp", size, zero, pred="eq")
             word = b.value("cast", b.value("select", none, one, size), dtype=t.uint32)
             self.reciprocals[divisor] = word, b.value("div", b.const(FULL, t.uint32), word), negative, none
 
     def emit(self, b: Builder, get: Get, op: Op) -> Value | None:
-        """The op in another way, None of an op that stays as it is."""
+        """Emits the op by multiplication or shift; None if the op stays as it is."""
         if op.id in self.known:
             return self.scaled(b, get(op.args[0]), op)
         if op.id in self.likely:
@@ -77,7 +77,7 @@ class InvariantDivisions:
         return None
 
     def scaled(self, b: Builder, number: Value, op: Op) -> Value:
-        """A number of 2^31 at most, times the reciprocal: the quotient or one less."""
+        """The quotient, or one less, of a number of at most 2^31: the number times the reciprocal."""
         (size, reciprocal, negative, none), below = self.reciprocals[self.known[op.id]], None
         if op.id in self.signed:
             below = b.value("cmp", number, b.const(0, t.int32), pred="lt")
@@ -96,7 +96,7 @@ class InvariantDivisions:
         return b.value("select", turned, b.value("neg", quotient), quotient)
 
     def shifted(self, b: Builder, number: Value, divisor: Value, op: Op) -> Value:
-        """A shift or a mask, if the divisor is what it is likely to be."""
+        """A shift or a mask if the divisor is the likely power of two, else the division."""
         most = self.likely[op.id]
         with b.block() as likely:
             how, by = ("shr", most.bit_length() - 1) if op.name == "div" else ("and", most - 1)
@@ -108,7 +108,7 @@ class InvariantDivisions:
 
 
 def along_axes(b: Builder, program: Value, x: Value, y: Value) -> list[Value]:
-    """A program's number along each axis of the grid, x and y its extents along the first two: most grids have only one axis."""
+    """A program's position along each axis of a grid with extents x and y along the first two. Most grids have only one axis."""
     zero = b.const(0, t.int32)
     with b.block() as first:
         b.op("yield", program, zero)

@@ -1,7 +1,7 @@
-"""The layout of each anchored tile: what ties tiles together, what proposes layouts, and which proposal wins.
+"""Chooses the layout of each anchored tile: which tiles share a layout, which layouts are proposed, and which proposal wins.
 
-Union-find puts together the tiles that elementwise ops and loops tie. In each group the heaviest proposal wins: dots first, then loads
-and stores by bytes times iterations, then what a reduction leaves.
+Union-find merges the tiles that elementwise ops and loops connect. In each group the heaviest proposal wins: dots first, then loads and
+stores by bytes times iterations, then the layouts of reductions' results.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
 
-TRIPS = 16  # a loop is taken to run this often when weighing proposals
-SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
+TRIPS = 16  # the assumed number of iterations of a loop
+SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 FEW = 64  # elements of a short line
-PRODUCT = 1e12  # the least weight of a product's proposal for one element
-SECTOR = 32  # bytes that memory moves at least
+PRODUCT = 1e12  # the least weight per element of a product's proposal
+SECTOR = 32  # the smallest memory transaction in bytes
 
 
 def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
-    """The values of each group that a loop or branch carries in one place."""
+    """The groups of values that a loop or branch carries at one index."""
     match op.name:
         case "for":
             body = op.blocks[0]
@@ -40,7 +40,7 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
 
 
 class LayoutChoice:
-    """The groups of values that share a layout, and the layout of each group. `settle` chooses it."""
+    """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
     def __init__(self, func: Func):
         self.func, self.num_warps = func, func.attrs["num_warps"]
@@ -48,13 +48,13 @@ class LayoutChoice:
         self.cheap: dict[Value, bool] = {}
         self.groups = LayoutGroups()
         self.layouts: dict[Value, Layout] = {}
-        self.reductions: list[tuple[Op, float]] = []  # and how often they are taken to run
+        self.reductions: list[tuple[Op, float]] = []  # with the assumed number of executions
         self.products = products(func)
         self.classify(func.body)
         self.tie(func.body, 1.0)
         self.settle()
 
-    # -- what kind of value
+    # -- kinds of values
 
     def classify(self, block: Block) -> None:
         for op in block.ops:
@@ -94,9 +94,9 @@ class LayoutChoice:
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
-                if op.name == "load":  # moving an address is no cheaper than moving what it points to
+                if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))
-                # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
+                # The result of a load or the value of a store; and addresses and masks that are carried or loaded.
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
@@ -113,7 +113,7 @@ class LayoutChoice:
         return trips * op.args[0].type.size * op.args[0].type.dtype.element.bytes
 
     def access_layout(self, op: Op) -> Layout:
-        """What `coalesce` proposed, or the plainest layout when it was switched off: one element a thread, row by row."""
+        """The proposal of `coalesce`; if that pass was switched off, one element per thread in row-major order."""
         return op.attrs.get("layout") or self.default(op.args[0].type.shape, 1)
 
     def default(self, shape: tuple[int, ...], vec: int = 4) -> Layout:
@@ -124,7 +124,7 @@ class LayoutChoice:
         return tables.blocked(shape, tuple(reversed(range(len(shape)))), vec, self.num_warps)
 
     def settle(self) -> None:
-        """Picks each group's layout: the heaviest proposal, else what views or reductions suggest, else the default."""
+        """Chooses each group's layout: the heaviest proposal, else the one that views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
         self.propose_reductions()
         members: dict[Value, int] = {}
@@ -140,7 +140,7 @@ class LayoutChoice:
             root, made = self.groups.find(op.result), {op.result: None}
             if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
                 self.layouts[root] = layout
-        for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
+        for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
                 for result in op.results:
                     self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
@@ -154,9 +154,9 @@ class LayoutChoice:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def propose_reductions(self) -> None:
-        """What a reduction of a product leaves in each iteration of a loop (attention's largest scores) weighs as much as if it were loaded
-        there: less than what the loop does load, more than a store behind it. So does each half of one that is split, anywhere: it is
-        stored in fewer bits than it is split in, and where warps leave their rows to nobody else."""
+        """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
+        a load of its result there: less than the loop's real loads, more than a store after it. The halves of a split product get a
+        proposal outside of loops, too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, trips in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             halves = value.type.shape[axis] == 2
@@ -176,10 +176,10 @@ class LayoutChoice:
                 self.groups.propose(result, weight, layout.slice(axis))
 
     def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
-        """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
-        small tile is loaded in it at once, replicas and all, instead of being converted."""
+        """The layout in which all chains of views from `value`, and from values `made` of it alone, reach groups with a layout. A small
+        tile is loaded in that layout, with replicas, instead of being converted."""
         asked, todo = None, [value]
-        while todo:  # what is made is as long as the kernel, and may be used often
+        while todo:  # the list of made values can be as long as the kernel
             value = todo.pop()
             if not consumers.get(value):
                 return None
@@ -204,7 +204,7 @@ class LayoutChoice:
         return self.layouts[self.groups.find(value)]
 
     def natural(self, value: Value) -> Layout:
-        """The layout in which a value is had for nothing: an anchored one's own, a view's as its operand gives it."""
+        """The layout in which a value is available without a conversion: an anchored value's own, or the one that a view derives."""
         if self.anchored(value):
             return self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
         if self.is_view(value) and self.defs[value].name in MOVING:
@@ -212,17 +212,17 @@ class LayoutChoice:
         return self.default(value.type.shape)
 
     def reduction_layout(self, op: Op) -> Layout:
-        """The layout in which a reduction takes its operands: that of the first anchored one."""
+        """The layout of a reduction's operands: that of the first anchored one."""
         anchored = [x for x in op.args if self.anchored(x)] or [x for x in op.args if self.is_view(x)]
         return self.natural(anchored[0] if anchored else op.args[0])
 
     def scan_layout(self, op: Op) -> Layout:
-        """The layout of a scan's operands and results: that of the operand, but each line along the axis within one warp."""
+        """The layout of a scan's operands and results: the operand's, changed so that each line along the axis is within one warp."""
         return tables.within_warp(self.reduction_layout(op), op.attrs["axis"])
 
     def settle_backwards(self, block: Block) -> None:
-        """Gives groups without a layout the one that is asked of them through views, users first: what is joined, transposed or reshaped on
-        its way to a store is computed where it will be stored."""
+        """Gives groups without a layout the one that their users need through views, users first. A tile that is joined, transposed or
+        reshaped before a store is then computed in the layout of the store."""
         for op in reversed(block.ops):
             for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.settle_backwards(inner)
@@ -230,7 +230,7 @@ class LayoutChoice:
                 self.follow(value, layout)
 
     def asked(self, op: Op) -> Iterator[tuple[Value, Layout]]:
-        """The operands of an op that are views, and the layouts that it wants them in."""
+        """The operands of an op that are views, and the layouts in which the op needs them."""
         if op.name in ACCESSES and op.args[0].type.shape:
             layout = self.access_layout(op)
         elif op.results and OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
@@ -245,7 +245,7 @@ class LayoutChoice:
                 yield value, layout
 
     def follow(self, value: Value, layout: Layout) -> None:
-        """Through a chain of views to the tile behind it."""
+        """Follows a chain of views to its source tile and gives that tile's group the matching layout."""
         while self.is_view(value):
             op = self.defs[value]
             value = op.args[0]
@@ -259,10 +259,10 @@ class LayoutChoice:
     # -- accesses and products
 
     def emitted_layout(self, op: Op) -> Layout | None:
-        """The layout in which a load or store is done (None for a scalar one).
+        """The layout in which a load or store is executed (None for a scalar access).
 
-        A load goes straight into its group's layout when that costs no wider an access than its own; else it is done in its own layout
-        and converted. A store goes where addresses are that were not computed in any layout, but loaded: they are wider than values.
+        A load uses its group's layout if that allows accesses as wide as its own layout. Otherwise it uses its own layout, and a
+        conversion follows. A store uses the layout of addresses that were loaded, not computed, because addresses are wider than values.
         """
         if not op.args[0].type.shape:
             return None
@@ -270,7 +270,9 @@ class LayoutChoice:
         wanted = self.layout_of(value) if self.anchored(value) else own
         if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
             return self.layout_of(op.args[0])
-        if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
+        if (
+            op.name in ATOMICS
+        ):  # atomics access single elements in any layout, so they stay with the values; but each element only once
             there = self.natural(value) if self.is_view(value) else wanted
             return own if there.is_replicated else there
         if self.as_wide(op, wanted, own):
@@ -294,11 +296,13 @@ class LayoutChoice:
         )
 
     def is_short_store(self, op: Op) -> bool:
-        """Whether an op stores a line of few elements, such as one number a row: from wherever they are, moving them would cost more."""
+        """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
         return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
-        if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs
+        if (
+            "instr" in op.attrs
+        ):  # the instruction's own layout: products that share an accumulator may have different ones
             a, b = operand_layouts(op)
             return a or self.natural(op.args[0]), b or self.natural(op.args[1]), op.attrs["layout"]
         # Plain multiply-adds read both operands from shared memory, so that any layout will do.

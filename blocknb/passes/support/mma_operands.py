@@ -1,8 +1,8 @@
-"""Operands that wgmma reads from shared memory: which buffer each goes to, and where it is stored.
+"""Shared-memory operands of wgmma: the choice of their buffers, and the place of the stores.
 
-The layout of the buffer must be one that a matrix descriptor can name (`layouts.wgmma`). Among those, the one that costs the fewest
-instructions to store to is taken. An operand from outside of a loop is stored before the loop. A fence stands after the stores, because
-wgmma reads through the async proxy; `barriers` adds the barrier. Source: PTX ISA, "Async Proxy".
+A matrix descriptor must be able to name the layout of the buffer (`layouts.wgmma`). Among such layouts, the module takes the one with the
+fewest store instructions. An operand from outside of a loop is stored before the loop. A fence follows the stores, because wgmma reads
+through the async proxy; `barriers` adds the barrier. Source: PTX ISA, "Async Proxy".
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ StoreToBuffer = Callable[..., Value]
 
 
 def from_shared(op: Op) -> list[int]:
-    """The operands (0: A, 1: B) that a dot has wgmma read from shared memory; none of any other op."""
+    """The operands (0: A, 1: B) that a wgmma dot reads from shared memory; none for any other op."""
     if op.name != "dot" or not wgmma.is_name(op.attrs.get("instr", "")):
         return []
     return [1] if op.attrs["registers"] else [0, 1]
 
 
 class OperandBuffers:
-    """Stores operands, each once for all dots in the same or in an inner block that read it in the same layout.
+    """Stores operands. Dots in the same block or in inner blocks that read an operand in the same layout share one store.
 
     `store(value, layout, what, **attrs of alloc and local_store)` makes a buffer that holds a value.
     """
@@ -37,15 +37,15 @@ class OperandBuffers:
         self.stored: list[dict[tuple[Value, SharedLayout], Value]] = [{}]
 
     def open(self) -> None:
-        """A nested block begins."""
+        """Enters a nested block."""
         self.stored.append({})
 
     def close(self) -> None:
-        """It ends, and what was stored in it is no longer there on every way."""
+        """Leaves a nested block. Operands stored in it may not be stored on other paths."""
         self.stored.pop()
 
     def before_loop(self, loop: Op, get: Callable[[Value], Value]) -> None:
-        """Stores what dots in a loop read and the loop does not make."""
+        """Stores the operands of a loop's dots that the loop does not compute."""
         inside = {value for block in loop.blocks for op in walk(block) for value in op.results}
         inside.update(value for block in loop.blocks for value in block.args)
         inside.update(value for block in loop.blocks for op in walk(block) for b in op.blocks for value in b.args)
@@ -57,7 +57,7 @@ class OperandBuffers:
         self.make(wanted)
 
     def lower(self, op: Op) -> tuple[Value, ...]:
-        """The operands of a dot, those from shared memory as buffers."""
+        """The operands of a dot; buffers for those in shared memory."""
         found = dict(zip(from_shared(op), self.make([(op, i, op.args[i]) for i in from_shared(op)]), strict=True))
         return tuple(found.get(i, value) for i, value in enumerate(op.args))
 
@@ -84,21 +84,21 @@ class OperandBuffers:
 
 
 def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
-    """The layout of a buffer for a tile in registers: the cheapest to store to."""
+    """The layout of a buffer for a tile in registers that takes the fewest store instructions."""
     bits, assigned = kind.dtype.bits, kind.layout
     assert assigned is not None
     candidates = wgmma.buffers(kind.shape, bits, side, wgmma.part(kind.shape[side], side, op.attrs["warps"]))
     return min(candidates, key=lambda layout: vector_cost(assigned, layout, bits))
 
 
-# -- products under way
+# -- products in flight
 
 
 def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
-    """The products of a loop's own block that may still be under way when its next iteration begins: all or none.
+    """The products of a loop's own block that may still run when its next iteration begins: all or none.
 
-    Each is a wgmma whose result is only added to by itself, an iteration later, and both of whose operands are buffers that no iteration
-    writes but by a copy that keeps clear of them (`copied`).
+    Each is a wgmma whose result is only the accumulator of the same product in the next iteration. Both operands are buffers, and no
+    iteration writes these except by copies that do not touch the stage in use (`copied`).
     """
     (block,) = loop.blocks
     made = {value for op in walk(block) for value in op.results}

@@ -1,8 +1,8 @@
 """Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
-wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.permuted_rows`), or where it is computed from
-staged data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an
-iteration starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
+wgmma takes A from registers if A is stored along the wrong axis (see `layouts.wgmma.permuted_rows`) or computed from staged data (see
+`operand_staging`). Without this pass the tensor cores wait in each iteration while the warps read and compute. After it, an iteration
+starts its product with the operand that the previous iteration has prepared. Then it waits for the next stage and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
 """
@@ -21,12 +21,12 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.trace import Notes
 
-ALONE = 8  # warps from which on a team has a multiprocessor to itself: of smaller ones another CTA multiplies meanwhile
-READS = ("await", "slot", "local_load", "alloc", "local_store")  # what reading is made of, beside arithmetic
+ALONE = 8  # consumer warps that fill a multiprocessor; with fewer, the product of another CTA overlaps the reads
+READS = ("await", "slot", "local_load", "alloc", "local_store")  # the ops of a read, besides arithmetic
 
 
 def prefetch_operands(func: Func, notes: Notes) -> Func:
-    """The function with such operands read ahead, in loops with one product, and whose index grows."""
+    """Prefetches such operands in loops with one product and a growing index."""
     facts, users, alone = affine.analyze(func), uses(func), func.attrs["num_warps"] >= ALONE
     forwards = (op for op in func.ops() if op.name == "for" and ranges.bounds(facts, op.args[2])[0] > 0)
     plans = {op.id: plan for op in forwards if (plan := planned(op, users, alone)) is not None}
@@ -39,9 +39,9 @@ def prefetch_operands(func: Func, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class OperandPrefetchPlan:
-    """The product of a loop, which of its operands is read ahead, and the ops by which that one is stored to its buffer, if it is.
-    `reading`: in order the ops that make it, from the waits on; `made`: what of theirs is used by others; `carried`, by value of the loop
-    on which they depend: the place among what the loop carries; `sliced`: what makes the next iteration's of them."""
+    """The product of a loop, the operand to prefetch, and the ops that store it to its buffer, if any. `reading`: the ops that make the
+    operand, in order, from the waits on. `made`: their results with other users. `carried`: the index of each loop-carried value on
+    which they depend. `sliced`: the ops that compute the next iteration's carried values."""
 
     dot: Op
     side: int
@@ -67,7 +67,7 @@ def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> 
 def of_operand(
     block: Block, dot: Op, side: int, value: Value, users: dict[Value, list[tuple[Op, int]]]
 ) -> OperandPrefetchPlan | None:
-    """The plan for an operand of a block's product; None where it is not read into registers, or must not be read earlier."""
+    """The plan for an operand of a block's product; None if the product does not read it into registers or an early read is not legal."""
     found = in_registers(block, dot, value)
     if found is None:
         return None
@@ -98,15 +98,15 @@ def in_registers(block: Block, dot: Op, value: Value) -> tuple[tuple[Op, ...], V
 
 
 def from_rings(reading: Sequence[Op]) -> bool:
-    """Whether ops read circular buffers of two slots at least: a slot is released only after the product that reads it."""
+    """Whether ops read circular buffers of at least two stages; a stage is released only after the product that reads it."""
     rings = [op.args[0].type for op in reading if op.name == "slot"]
     return bool(rings) and all(ring.slots >= 2 for ring in rings)
 
 
 def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
-    """The ops of a block that read and compute a value, in order; None where that is anything else."""
+    """The ops of a block that read and compute a value, in order; None if other kinds of ops are involved."""
     made = {result: op for op in block.ops for result in op.results}
-    found = dict[Op, list[Op]]()  # with the op without which it reads nothing
+    found = dict[Op, list[Op]]()  # each op with the ops that must precede it
 
     def used(op: Op) -> Iterable[Value]:
         return (x for needed in (op, *found[op]) for x in needed.args)
@@ -126,7 +126,7 @@ def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
 
 
 def filling(block: Block, op: Op) -> Op | None:
-    """The one op that waits for a slot or stores to a buffer, None if there are several or none."""
+    """The only op that waits for a stage or stores to a buffer; None if there are none or several."""
     if op.name == "slot":
         found = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
     else:
@@ -135,13 +135,13 @@ def filling(block: Block, op: Op) -> Op | None:
 
 
 def behind(block: Block, dot: Op) -> set[Op]:
-    """The ops of a block behind its product."""
+    """The ops of a block after its product."""
     return set(block.ops[block.ops.index(dot) :])
 
 
 def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op]) -> tuple[Op, ...] | None:
-    """The ops behind a product that make the next iteration's values, in order; None where that is more than arithmetic, or made of what is
-    read."""
+    """The ops after a product that compute the next iteration's values, in order; None if they include more than arithmetic, or depend
+    on the values that are read."""
     made = {value: op for op in block.ops for value in op.results}
     late, found = behind(block, dot), set[Op]()
     passed = [block.terminator.args[i] for i in carried.values()]
@@ -157,12 +157,12 @@ def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op
 
 
 class OperandPrefetchRotation(Rebuild):
-    """The rebuilding walk, which does as the plans say."""
+    """Rebuilds the function according to the plans."""
 
     def __init__(self, func: Func, plans: dict[int, OperandPrefetchPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans = plans
-        self.nothing: list[Value] = []  # what is read in iterations that there are not
+        self.nothing: list[Value] = []  # placeholders for values of iterations that do not exist
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -182,7 +182,7 @@ class OperandPrefetchRotation(Rebuild):
         return op.results
 
     def read(self, plan: OperandPrefetchPlan, condition: Value, known: dict[Value, Value]) -> tuple[Value, ...]:
-        """What is made of the slots of the iteration whose places are known, if there is such an iteration."""
+        """Emits the reads for the iteration with the given pipeline state, if that iteration exists."""
         b, known = self.builder, dict(known)
         with b.block() as then:
             own = {value for x in plan.reading for value in x.results}

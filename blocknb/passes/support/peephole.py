@@ -22,7 +22,7 @@ OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "g
 
 
 def identity(op: Op, rewriter: RewriteContext) -> Value | None:
-    """The value that an op without blocks comes to by some rule, or None."""
+    """The value that replaces an op without blocks, by the first rule that matches; None if no rule does."""
     if op.name == "rem" and op.result.type.shape and (value := whole_tile(op, rewriter)) is not None:
         return value
     if any(name in op.attrs for name in PROMISES):
@@ -60,12 +60,12 @@ def _shape(op: Op, rewriter: RewriteContext) -> Value | None:
 
 
 def _form(type: Tile) -> dict[str, Any]:
-    """What a splat or broadcast to a type is told."""
+    """The attributes of a splat or broadcast to a type."""
     return {"shape": type.shape} if type.layout is None else {"shape": type.shape, "layout": type.layout}
 
 
 def _before_repeating(op: Op, rewriter: RewriteContext) -> Value | None:
-    """Computes before repeating: an op on splats, or on broadcasts or expansions of one kind, is applied to what they repeat."""
+    """Moves an op before a repetition: an op on splats, or on broadcasts or expansions of one kind, is applied to their operands."""
     if op.result.type.is_scalar:
         return None
     makers = [rewriter.definition.get(a) for a in op.args]
@@ -150,7 +150,7 @@ def _select(op: Op, condition: Any, rewriter: RewriteContext) -> Value | None:
 
 
 def _cast(op: Op, rewriter: RewriteContext) -> Value | None:
-    """A cast to the same type, and a way there and back that loses nothing."""
+    """Removes a cast to the same type, and a lossless cast with its inverse."""
     (x,) = op.args
     if x.type == op.result.type:
         return x
@@ -158,7 +158,7 @@ def _cast(op: Op, rewriter: RewriteContext) -> Value | None:
     if inner is None or inner.name != "cast" or inner.args[0].type != op.result.type:
         return None
     near, far = inner.args[0].type.dtype, x.type.dtype
-    if near.is_float != far.is_float or near.is_fp8():  # an fp8's infinity does not come back
+    if near.is_float != far.is_float or near.is_fp8():  # an fp8's infinity does not survive the round trip
         return None
     wider = far.bits >= near.bits if not near.is_float else (near.bits < far.bits)
     return inner.args[0] if wider and near.kind != "bool" else None
@@ -189,7 +189,7 @@ def _float(op: Op, constant: Any, rewriter: RewriteContext, at: int = 0) -> Valu
         case "add" if constant == 0.0 and negative:
             return x
         case "div" if math.isfinite(constant) and constant and abs(math.frexp(constant)[0]) == 0.5:
-            # Times the reciprocal of a power of two is the same number, rounded once, and as long as it is not subnormal cheaper.
+            # A product with the reciprocal of a power of two gives the same rounded number, and is cheaper. It must not be subnormal.
             if 2.0**-14 <= abs(1 / constant) <= 2.0**14:
                 return rewriter.make("mul", x, rewriter.const(1 / constant, op.result.type))
     return None
@@ -232,7 +232,7 @@ def _regroup(op: Op, a: Value, b: Value, rewriter: RewriteContext) -> Value | No
 
 
 def _product_sum(op: Op, rewriter: RewriteContext) -> Value | None:
-    """`c + dot(a, b, 0)` is `dot(a, b, c)`, the multiply-add that the hardware has. Sums may be reassociated; nothing else is."""
+    """`c + dot(a, b, 0)` becomes `dot(a, b, c)`, which is one instruction. This is the only sum that the rules reassociate."""
     if op.name != "add":
         return None
     for product, other in (op.args, op.args[::-1]):

@@ -1,4 +1,4 @@
-"""The state of a circular buffer on one side: the slot, and the parity of its phase, as loop-carried values.
+"""The state of a circular buffer on one side: the index of the stage, and the parity of its phase, as loop-carried values.
 
 CUTLASS calls it PipelineState.
 """
@@ -17,7 +17,7 @@ NUMBER = Tile(t.int32)
 
 
 class PipelineState:
-    """The slot and the parity of each ring at the place where the builder stands."""
+    """The stage and the parity of each circular buffer at the builder's position."""
 
     def __init__(self, builder: Builder, rings: Sequence[CopyGroup]):
         self.builder, self.now = builder, dict[int, tuple[Value, Value]]()
@@ -35,7 +35,7 @@ class PipelineState:
         self.now[id(ring)] = slot, turned
 
     def skip(self, ring: CopyGroup, count: Value) -> None:
-        """Passes over as many slots as others use."""
+        """Advances by the number of stages that other warps use."""
         b, (slot, parity) = self.builder, self.now[id(ring)]
         slots, far = b.const(ring.slots, t.int32), b.value("add", slot, count)
         turns = b.value("and", b.value("div", far, slots), b.const(1, t.int32))

@@ -1,10 +1,10 @@
-"""What loop pipelining needs: which loads of a loop may be issued early, and the values of later iterations.
+"""Support for loop pipelining: the loads of a loop that may be issued early, and the values of later iterations.
 
-Addresses are not carried but recomputed. What leads from the loop's index, and from carried scalars that only arithmetic changes, to an
-address is arithmetic, and is repeated for a later index. A load through an index that was itself loaded stays where it is.
+Addresses of later iterations are recomputed, not carried. An address must follow from the loop's index, and from carried scalars, by
+arithmetic alone; that arithmetic is repeated for a later index. A load through a loaded index stays where it is.
 
-An early load moves up past the stores of the iterations before its own. So no store of the loop may be to its array. Two arguments are
-assumed to be two arrays, as in `barriers`.
+An early load moves before the stores of earlier iterations. So no store of the loop may write its array. Two arguments are assumed to be
+two arrays, as in `barriers`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.language.types import Tile
 
-MOST_OPS = 64  # of arithmetic that leads to one load
-COPIES_FROM = 80  # the compute capability that has asynchronous copies
+MOST_OPS = 64  # the most arithmetic ops per address
+COPIES_FROM = 80  # the first compute capability with asynchronous copies
 ARITHMETIC = (
     "source",
     "shape",
@@ -30,13 +30,13 @@ ARITHMETIC = (
 
 
 class PipeliningObstacles:
-    """What keeps loads of a loop from being done in an earlier trip."""
+    """Finds the reasons against issuing loads of a loop in an earlier iteration."""
 
     def __init__(self, func: Func):
         self.facts, self.users = affine.analyze(func), uses(func)
 
     def against_loop(self, loop: Op) -> str:
-        """Why nothing of a loop is loaded ahead, "" if something may be."""
+        """The reason why no load of a loop may be issued early; "" if some may."""
         if ranges.trips(self.facts, loop)[1] <= 1:
             return "the loop makes one iteration at most"
         for op in walk(loop.blocks[0]):
@@ -50,18 +50,18 @@ class PipeliningObstacles:
         return ""
 
     def writers(self, loop: Op) -> list[tuple[Value | None, Op]]:
-        """What the loop writes: the argument that each pointer comes from (None: not known), and the op."""
+        """The writes of the loop: the argument of each pointer (None: unknown), and the op."""
         found = (op for op in walk(loop.blocks[0]) if op.name in ("store", *ATOMICS))
         return [(self.facts.root(global_operands(op)[0]), op) for op in found]
 
     def against(self, load: Op, loop: Op) -> str:
-        """Why a load of a loop's own block stays where it is, "" if it may be issued ahead."""
+        """The reason why a load in a loop's own block must stay where it is; "" if it may be issued early."""
         root = self.facts.root(load.args[0])
         if load.attrs.get("cache") == ".cv":
             return "it bypasses the caches (.cv)"
         for other, op in self.writers(loop):
             if root is None or other is None:
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
             if root is other:
                 return f"the loop also writes {root.name}, at line {op.loc.line if op.loc else 0}"
         varies = False
@@ -73,7 +73,8 @@ class PipeliningObstacles:
         return "" if varies else "it reads the same place in every iteration"
 
     def path(self, value: Value, loop: Op) -> tuple[str, bool]:
-        """Why a value of a later iteration cannot be found early ("" if it can), and whether iterations differ in it."""
+        """The reason why a later iteration's value cannot be computed early ("" if it can), and whether the value varies between
+        iterations."""
         varies, count = False, 0
 
         def inside(values: Iterable[Value]) -> list[Value]:
@@ -100,7 +101,7 @@ class PipeliningObstacles:
 
 
 def sign(facts: affine.Facts, loop: Op) -> int:
-    """1 or -1 as a loop's index rises or falls; 0 where that is not known."""
+    """1 or -1 if a loop's index rises or falls; 0 if that is unknown."""
     low, high = facts.range(loop.args[2]) or (-1, 1)
     return 1 if low > 0 else -1 if high < 0 else 0
 
@@ -110,7 +111,7 @@ def rises(emit: Builder, step: Value) -> Value:
 
 
 def direction(emit: Builder, facts: affine.Facts, loop: Op, step: Value) -> Value:
-    """The sign of a loop's step (as it is now) as a value."""
+    """The sign of a loop's step as a value."""
     one, known = emit.const(1, step.type), sign(facts, loop)
     if known:
         return one if known > 0 else emit.const(-1, step.type)
@@ -122,7 +123,7 @@ def counted(n: int, what: str) -> str:
 
 
 class LaterIterations:
-    """Values of a loop's later iterations, made where the builder stands: `index` and `carried` are those of the iteration counted from."""
+    """Emits values of a loop's later iterations. `index` and `carried` are the values of the current iteration."""
 
     def __init__(self, rebuild: Rebuild, facts: affine.Facts, loop: Op, index: Value, carried: Sequence[Value]):
         self.rebuild, self.facts, self.builder, self.loop = rebuild, facts, rebuild.builder, loop
@@ -132,7 +133,8 @@ class LaterIterations:
             self.known[old, 0] = new
 
     def operands(self, load: Op, trip: int, exists: bool = False) -> list[Value]:
-        """What a load takes so many iterations later, its mask off if there is no such iteration (`exists`: it is known that there is)."""
+        """The operands of a load that many iterations later. Its mask is off if that iteration does not exist (`exists`: it surely
+        does)."""
         pointer, *rest = (self.at(x, trip) for x in load.args)
         if not exists:
             rest[:1] = [self.masked(rest[0] if mask_of(load) is not None else None, pointer.type, self.goes_on(trip))]
@@ -144,7 +146,7 @@ class LaterIterations:
         return whole if mask is None else self.builder.value("and", mask, whole)
 
     def goes_on(self, trip: int) -> Value:
-        """Whether there is an iteration so much later: its index is below the bound for a positive step, above it for a negative one."""
+        """Whether the iteration that much later exists: its index is below the bound for a positive step, above it for a negative one."""
         index = self.at(self.loop.blocks[0].args[0], trip)
         up, down = (self.builder.value("cmp", index, self.upper, pred=pred) for pred in ("lt", "gt"))
         if known := sign(self.facts, self.loop):
@@ -152,7 +154,7 @@ class LaterIterations:
         return self.builder.value("select", rises(self.builder, self.step), up, down)
 
     def at(self, value: Value, trip: int) -> Value:
-        """A value of the loop so many iterations later."""
+        """A value of the loop that many iterations later."""
         if not self.facts.inside(value, self.loop):
             return self.rebuild.get(value)
         if (value, trip) not in self.known:

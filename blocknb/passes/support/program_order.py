@@ -1,4 +1,4 @@
-"""Where in the grid the program of a number stands, once `program_swizzle` has chosen groups of columns."""
+"""The position in the grid of a program with a given number, after `program_swizzle` has chosen groups of columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blocknb.ir.build import Builder
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 
-#: Programs along x in CTAs of their own, beyond which each keeps its place: with 65535 along y, which are the most, all have a number.
+#: The most CTAs along x for which programs are reordered; times 65535 along y, the maximum, all programs still have an i32 number.
 MOST_ALONG_X = 1 << 16
 NUMBERS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv, "rem": operator.mod, "min": min,
@@ -18,9 +18,9 @@ NUMBERS: dict[str, Callable[[int, int], int]] = {
 
 
 def place(do: Callable[..., Any], number: Any, across: Any, down: Any, width: Any) -> tuple[Any, Any]:
-    """Where in a grid of `across` x `down` programs the one of a number stands, 0 <= number < across * down: (x, y). Groups of `width`
-    columns come one after another, the last may be narrower; in each of them x counts fastest. `do(name, a, b)` does the arithmetic: of
-    numbers, of values of the IR, or of those of LLVM."""
+    """The position (x, y) of a program in a grid of `across` x `down` programs, with 0 <= number < across * down. Groups of `width`
+    columns follow each other, and the last may be narrower; within a group x varies fastest. `do(name, a, b)` does the arithmetic on
+    ints, on values of the IR, or on LLVM values."""
     group = do("mul", width, down)
     first = do("mul", do("div", number, group), width)
     inside, columns = do("rem", number, group), do("min", do("sub", across, first), width)
@@ -28,7 +28,7 @@ def place(do: Callable[..., Any], number: Any, across: Any, down: Any, width: An
 
 
 def arithmetic(builder: Builder) -> Callable[[str, Value, Value], Value]:
-    """The `do` of values of the IR: i32 that are not negative, which without a sign are divided in half as many instructions."""
+    """The `do` for values of the IR: non-negative i32. Unsigned division takes half as many instructions."""
 
     def do(name: str, a: Value, b: Value) -> Value:
         if name not in ("div", "rem"):
@@ -40,5 +40,5 @@ def arithmetic(builder: Builder) -> Callable[[str, Value, Value], Value]:
 
 
 def place_of(number: int, across: int, down: int, width: int) -> tuple[int, int]:
-    """The same of plain numbers."""
+    """The position of a program as plain ints."""
     return place(lambda name, a, b: NUMBERS[name](a, b), number, across, down, width)

@@ -14,12 +14,13 @@ from blocknb.trace import Notes
 
 
 def share_transposed(func: Func, notes: Notes) -> Func:
-    """Lets products read a buffer instead of another one that holds the same tile, or its transpose."""
+    """Lets products share one buffer for a tile and its copy or transpose."""
     return BufferSharing(func, notes).run()
 
 
 class BufferSharing:
-    """`instead`: by a buffer that is not needed, the one that is read, and whether its tile is the transpose."""
+    """Finds buffers to share. `instead` maps an unneeded buffer to the buffer that replaces it, and says whether its tile is the
+    transpose."""
 
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes
@@ -48,7 +49,7 @@ class BufferSharing:
                 first[tile].append((op, turned))
 
     def origin(self, value: Value) -> tuple[Value, bool]:
-        """The tile of which a value is the transpose, or itself."""
+        """The tile before a transpose, and True; for any other value the value itself, and False."""
         turned = False
         while (op := self.defs.get(value)) is not None and op.name == "trans" and len(op.attrs["perm"]) == 2:
             value, turned = op.args[0], turned != (tuple(op.attrs["perm"]) == (1, 0))
@@ -58,12 +59,12 @@ class BufferSharing:
         return [op for op, _ in self.users[buffer] if op.name != "local_store"]
 
     def only_products(self, buffer: Value) -> bool:
-        """Whether a buffer is written once, and read by wgmma alone."""
+        """Whether a buffer is written once and only wgmma reads it."""
         stores = len(self.users[buffer]) - len(self.readers(buffer))
         return stores == 1 and all(wgmma.is_name(op.attrs.get("instr", "")) for op in self.readers(buffer))
 
     def can_read(self, dot: Op, own: Value, other: Value, turned: bool) -> bool:
-        """Whether a matrix descriptor says how the product's operand lies in the other buffer."""
+        """Whether a matrix descriptor can name the product's operand in the other buffer."""
         side, kind = dot.args.index(own), other.type
         lies_as = 1 - side if turned else side
         part = wgmma.part(kind.shape[lies_as], side, dot.attrs["warps"])
@@ -71,11 +72,9 @@ class BufferSharing:
 
     def visit(self, op: Op, rebuild: Rebuild) -> object:
         if op.name == "alloc" and op.result in self.instead:
-            return op.results  # nobody uses it
+            return op.results  # its results are unused
         if op.name == "local_store" and op.args[0] in self.instead:
-            self.notes(
-                op, f"{op.args[0].name or 'a tile'}: read by products from the buffer of its transpose, or of itself"
-            )
+            self.notes(op, f"{op.args[0].name or 'a tile'}: products read it from the buffer of its transpose or copy")
             return ()
         if op.name != "dot" or not any(value in self.instead for value in op.args[:2]):
             return NotImplemented

@@ -1,20 +1,20 @@
-"""How many stages a loop has: the number of iterations whose loads are under way or in use at a time (`num_stages`)."""
+"""The number of stages of a loop: how many iterations have loads in flight or in use at a time (`num_stages`)."""
 
 from __future__ import annotations
 
 from blocknb.ir.core import Func, Op
 from blocknb.language.ops import named
 
-#: The stages of a loop for which neither the launch nor `tl.range` names a number: with 1, no load is issued ahead.
+#: The default for loops without products: with one stage, no load is issued early.
 STAGES = 1
-#: The same for loops with products, as in Triton.
+#: The default for loops with products, as in Triton.
 DOT_STAGES = 3
 
 VIEWS = named("reshapes")  # the views between a load and the buffer in which its tile is stored
 
 
 def multiplies(loop: Op) -> bool:
-    """Whether a loop makes a product in each iteration, and not in a loop within it."""
+    """Whether a loop's own block, without nested loops, holds a product."""
     return any(op.name == "dot" or (op.name == "if" and multiplies(op)) for block in loop.blocks for op in block.ops)
 
 

@@ -19,7 +19,7 @@ UNIFORM = named("uniform")
 
 
 def whole_tile(op: Op, rewriter: RewriteContext) -> Value | None:
-    """What a remainder comes to if its tile is never cut."""
+    """The replacement for a remainder whose tile never wraps; None if it may."""
     counted, modulus = (rewriter.definition.get(a) for a in op.args)
     if counted is None or modulus is None or modulus.name not in UNIFORM:
         return None
@@ -44,7 +44,7 @@ def whole_tile(op: Op, rewriter: RewriteContext) -> Value | None:
 
 
 def _parts(value: Value, op: Op, rewriter: RewriteContext) -> tuple[Value | None, Value | None]:
-    """The scalar (None: zero) and the count from zero whose sum a tile is; no count where it is none."""
+    """The scalar (None: zero) and the range from zero whose sum is a tile; no range if it is not such a sum."""
     if _counts(op, rewriter):
         return None, value
     if op.name != "add":
@@ -63,10 +63,10 @@ def _counts(op: Op | None, rewriter: RewriteContext) -> bool:
 
 
 def _divided(op: Op, rewriter: RewriteContext) -> bool:
-    """Whether the tile's size divides where it starts and the modulus, and its start is not negative."""
+    """Whether the tile's size divides its start and the modulus, and the start is not negative."""
     facts, size = rewriter.facts, op.result.type.shape[0]
     before = facts.definition.get(op.result)
-    if before is None:  # made in this round, and nothing is known of it before the next
+    if before is None:  # made in this round: its facts are known only in the next round
         rewriter.again = True
         return False
     number, modulus = (facts.form(a) for a in before.args)
@@ -74,7 +74,7 @@ def _divided(op: Op, rewriter: RewriteContext) -> bool:
     if cut is None or modulus is None or any(s.axes for s in modulus.symbols()):
         return False
     if any(v > size for name in PROMISES for v in op.attrs.get(name, ())):
-        return False  # which would be lost
+        return False  # the rewrite would lose the promise
     divided = all(axis_info.form_divisor(facts, form, None, 1) % size == 0 for form in (cut[1], modulus))
     return divided and cut[0].constant == 1 and nonnegative(facts, cut[1])
 

@@ -1,4 +1,4 @@
-"""Views (broadcasts, reshapes and transposes), which move no data in any layout: the layouts of their operands and results."""
+"""Layouts through views (broadcasts, reshapes and transposes), which move no data in any layout."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from blocknb.ir.core import Op, Value
 from blocknb.language.ops import named
 from blocknb.layouts.linear import Layout
 
-POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
-MOVING = named("reshapes")  # what gives its operand's layout on
+POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results have one layout
+MOVING = named("reshapes")  # views whose result's layout follows from the operand's
 VIEWS = named("view")
 
 
 def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
-    """The layout an operand must have so that the op's result has `layout` and no data moves; None for a scalar."""
+    """The operand layout for which an op's result has `layout` without a data movement; None for a scalar."""
     if not value.type.shape:
         return None
     match op.name:
@@ -30,7 +30,7 @@ def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
 
 
 def moved_layout(op: Op, layout: Layout) -> Layout:
-    """The layout that the result of an op of MOVING has, from its operand's."""
+    """The layout of the result of an op of MOVING, from the layout of its operand."""
     match op.name:
         case "expand_dims":
             return layout.expand_dims(op.attrs["axis"])

@@ -1,11 +1,11 @@
-"""Warp partition: splits a function into the producer's and the consumers' part, as `warp_specialization` has planned.
+"""Warp partition: splits a function into the producer's and the consumers' part, according to the plan of `warp_specialization`.
 
-The producer's part is found backwards: from the coordinates of the copies, and from the bounds and conditions around them, to what these
-are made of. All of that are scalars, and the producer recomputes them; the consumers keep their own. A loop that is kept also carries
-the state of each circular buffer that it uses: the slot, and the parity of its phase.
+A backward slice finds the producer's part: it starts at the coordinates of the copies and at the bounds and conditions around them. The
+slice holds only scalars. The producer recomputes them, and the consumers keep their own. A kept loop also carries the state of each
+circular buffer that it uses: the stage, and the parity of its phase.
 
-The consumers release a slot after the last product that reads it. Where products outlast their iteration, that is an iteration later;
-then the slot of the iteration before is carried as well.
+The consumers release a stage after the last product that reads it. If products outlast their iteration, the release comes an iteration
+later, and the loop also carries the previous stage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializat
 
 
 class WarpPartition:
-    """The function with roles."""
+    """The function with warp roles."""
 
     def __init__(self, func: Func, plan: WarpSpecializationPlan, facts: Facts, needs: BackwardSlice):
         self.func, self.plan, self.facts, self.needed = func, plan, facts, needs.values
@@ -40,8 +40,10 @@ class WarpPartition:
         self.full: dict[int, Value] = {}
         self.empty: dict[int, Value] = {}
         self.programs: Value | None = None
-        self.own: dict[int, Value] = {}  # of several teams: buffers of their own, by the id of the op that makes them
-        self.counts: dict[int, Value] = {}  # and how many slots of each ring a program uses
+        self.own: dict[
+            int, Value
+        ] = {}  # with several groups of consumer warps: the buffers of each, by the id of the `alloc`
+        self.counts: dict[int, Value] = {}  # and the number of stages of each circular buffer that a program uses
         self.turns: Value | None = None
         self.quotients: InvariantDivisions | None = None
 
@@ -88,7 +90,7 @@ class WarpPartition:
         return cut.with_attrs(persistent=True) if self.plan.persistent else cut
 
     def several(self) -> None:
-        """What teams need that take turns: mbarriers, a place in shared memory for each, and where they go on in the rings."""
+        """Emits the setup of several groups of consumer warps: mbarriers, separate shared memory, and their pipeline states."""
         b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
         self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
         self.turns.name = "turns"
@@ -120,7 +122,7 @@ class WarpPartition:
                 self.maps[id(copy)] = known[key]
 
     def inside(self, op: Op) -> list[CopyGroup]:
-        """The rings used in the blocks of an op."""
+        """The circular buffers that the blocks of an op use."""
         blocks = {id(block) for block in op.blocks}
         for block in op.blocks:
             blocks |= {id(inner) for nested in walk(block) for inner in nested.blocks}
@@ -131,14 +133,14 @@ class WarpPartition:
 
 
 class RolePart:
-    """What both parts share: the loop over programs."""
+    """The common part of both roles: the loop over programs."""
 
     roles: WarpPartition
     builder: Builder
     places: PipelineState
 
     def all(self) -> None:
-        """The whole of the function's body, once or for one program after another."""
+        """Emits the whole body, once, or in a loop over programs."""
         roles, b, rings = self.roles, self.builder, self.roles.plan.rings
         self.places = PipelineState(b, rings)
         if roles.programs is None:
@@ -159,7 +161,7 @@ class RolePart:
         b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
 
     def place(self, program: Value) -> list[Value]:
-        """Where in the grid the program of a number stands (see `program_order`)."""
+        """The position in the grid of the program with a given number (see `program_order`)."""
         b, width = self.builder, self.roles.func.attrs.get("order")
         do = program_order.arithmetic(b)
         x, y = (b.value("num_programs", axis=axis) for axis in range(2))
@@ -170,11 +172,11 @@ class RolePart:
         return [*at, do("div", program, plane)]
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
-        """The first program and the distance to the next, and what is carried beside places in rings."""
+        """The first program, the distance to the next, and the carried values besides the pipeline states."""
         return first, step, []
 
     def one_program(self, carried: Sequence[Value]) -> list[Value]:
-        """The body of one program; what is carried to the next."""
+        """Emits the body of one program; returns the values carried to the next."""
         self.body()
         return []
 
@@ -186,7 +188,7 @@ class RolePart:
 
 
 def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
-    """The fences behind stores to products' operands that are not `copied`; `behind`: such a store stands before the block."""
+    """The fences after stores to operands that are not `copied`. `behind`: such a store precedes the block."""
     found: set[int] = set()
     for op in block.ops:
         for inner in op.blocks:
@@ -199,7 +201,7 @@ def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = F
 
 
 class ConsumerPart(RolePart, Rebuild):
-    """Everything but the copies, which it awaits."""
+    """The consumers' part: all ops except the copies, for which it waits."""
 
     def __init__(self, roles: WarpPartition):
         Rebuild.__init__(self, roles.func, lambda op, _: self.visit_op(op))
@@ -216,19 +218,19 @@ class ConsumerPart(RolePart, Rebuild):
         self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
         self.before: dict[
             int, Value
-        ] = {}  # of a ring whose products outlast an iteration: the slot of the iteration before
+        ] = {}  # of a circular buffer whose products outlast an iteration: the previous stage
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
-        # Groups that are read into registers, and the blocks in which no fence stands behind that yet.
+        # Groups that are read into registers, and the blocks in which no fence has followed those reads yet.
         self.reading: dict[int, Block] = {}
-        self.team: Value | None = None  # its number, where there are several
+        self.team: Value | None = None  # the number of its group, if there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
-        """Of several teams each takes every so many-th program, the first team the first. Its places in the rings are behind those of
-        the teams before, whose turn it is before its own: the first one need not wait for that."""
+        """Of n groups of consumer warps, group i takes every n-th program from the i-th on. Its pipeline states start after the stages
+        of the groups before it. The first group need not wait for that."""
         if self.roles.turns is None:
             return first, step, []
         b = self.builder
@@ -252,7 +254,7 @@ class ConsumerPart(RolePart, Rebuild):
         return [b.value("xor", turn, b.const(1, t.int32))]
 
     def pass_on(self) -> None:
-        """The products of a program are issued: the next team may begin."""
+        """Signals that the products of a program are issued, so the next group of consumer warps may begin."""
         b = self.builder
         if self.team is not None and self.roles.turns is not None:
             b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
@@ -271,7 +273,9 @@ class ConsumerPart(RolePart, Rebuild):
             ring = group.ring or group
             with self.builder.at(op):
                 if self.reading.pop(id(group), None) is not None:
-                    self.builder.op("fence")  # the copy engine writes by another way than threads read
+                    self.builder.op(
+                        "fence"
+                    )  # TMA writes through the async proxy, threads read through the generic proxy
                 self.builder.op("arrive", self.roles.empty[id(ring)], self.places.now[id(ring)][0])
                 self.places.advance(ring)
 
@@ -309,7 +313,8 @@ class ConsumerPart(RolePart, Rebuild):
             found.name = copy.buffer.name
 
     def product(self, op: Op) -> None:
-        """A product that outlasts its iteration. Behind the last of them those of the iteration before are done, and so are their slots."""
+        """Emits a product that outlasts its iteration. After the last one, the previous iteration's products are complete and their
+        stages free."""
         groups = self.late[op.id]
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
         self.builder.append(op.replace(attrs={**op.attrs, "in_flight": len(lasting)}))
@@ -318,7 +323,7 @@ class ConsumerPart(RolePart, Rebuild):
             self.places.advance(group.ring or group)
 
     def leave(self, ring: CopyGroup, goes_on: bool = True) -> None:
-        """Arrives for the slot of the iteration before, if there was one."""
+        """Emits the arrival for the previous iteration's stage, if there was one."""
         b, before = self.builder, self.before[id(ring)]
         was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
         b.op("arrive", self.roles.empty[id(ring)], before, was)
@@ -347,7 +352,7 @@ class ConsumerPart(RolePart, Rebuild):
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[CopyGroup], groups: Sequence[CopyGroup]) -> list[Value]:
-        """The results of a loop, those of products that outlast iterations behind a wait."""
+        """The results of a loop; those of products that outlast iterations follow a wait."""
         products = {x.id: x for g in groups for x in g.lasting}.values()
         if not products:
             return list(op.results)
@@ -376,7 +381,7 @@ class ConsumerPart(RolePart, Rebuild):
 
 
 class ProducerPart(RolePart):
-    """The copies, and what leads to them, made again."""
+    """The producer's part: the copies, and the scalars that they need, recomputed."""
 
     def __init__(self, roles: WarpPartition):
         self.roles, self.builder, self.needed = roles, roles.builder, roles.needed

@@ -14,20 +14,20 @@ from blocknb.layouts import wgmma
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
+#: Shared memory of one of two CTAs on a multiprocessor: of 228 KB, the hardware reserves 1 KB per CTA.
 HALF = 113 * 1024
 
 
 @dataclass(eq=False)
 class TmaCopy:
-    """A load that the copy engine does: the box, the views between it and the buffer, and the store to that buffer."""
+    """A load that TMA does: the box, the views between load and buffer, and the store to that buffer."""
 
     load: Op
     views: tuple[Op, ...]
     store: Op
     box: TmaBox
     kind: TensorMap
-    axes: tuple[int, ...]  # the array's axis of each of the buffer's
+    axes: tuple[int, ...]  # the array's axis for each axis of the buffer
 
     @property
     def buffer(self) -> Value:
@@ -36,9 +36,9 @@ class TmaCopy:
 
 @dataclass(eq=False)
 class CopyGroup:
-    """Copies that are awaited together, at one place: they share mbarriers. `slots` of each ring; `block` in which they stand; `last` the
-    op of that block behind which they are read no more; `lasting` the products that then still run. `computed`: they are read into
-    registers to be computed with."""
+    """Copies with one wait and common mbarriers. `slots`: stages of each circular buffer. `block`: the block of the copies. `last`: the
+    op of that block after which nothing reads them. `lasting`: the products that still run then. `computed`: warps read the tiles into
+    registers to compute with them."""
 
     copies: list[TmaCopy]
     block: Block
@@ -48,7 +48,7 @@ class CopyGroup:
     named: bool
     last: Op
     lasting: tuple[Op, ...] = ()
-    ring: CopyGroup | None = None  # the group in whose slots these copies go
+    ring: CopyGroup | None = None  # the group whose stages these copies use
     computed: bool = False
 
     @property
@@ -62,7 +62,7 @@ class CopyGroup:
 
 @dataclass
 class WarpSpecializationPlan:
-    """What is copied, and whether a CTA takes several programs."""
+    """The copies of a function, and whether a CTA runs several programs."""
 
     groups: list[CopyGroup] = field(default_factory=list)
     persistent: bool = False
@@ -72,7 +72,7 @@ class WarpSpecializationPlan:
 
     @property
     def warps(self) -> int:
-        """The producer's."""
+        """The number of producer warps."""
         return wgmma.GROUP if self.registers else 1
 
     @property
@@ -81,17 +81,17 @@ class WarpSpecializationPlan:
 
     @property
     def bytes(self) -> int:
-        """Of all rings."""
+        """The bytes of all circular buffers."""
         return sum(ring.slots * ring.bytes for ring in self.rings)
 
     def most(self, target: Target) -> int:
-        """The bytes of shared memory that the program may take."""
+        """The bytes of shared memory that the CTA may take."""
         return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
 
     def smaller(self, notes: Notes) -> WarpSpecializationPlan | None:
-        """The plan with a slot less where most are, None if there is none to spare."""
+        """The plan with one stage less where there are most; None if no stage can go."""
         if early := [ring for ring in self.rings if ring.loop is None and ring.slots > 1]:
-            early[0].slots -= 1  # it only comes earlier for the second one
+            early[0].slots -= 1  # the second stage only brings the copy forward
             return self
         least = min(2, max(ring.slots for ring in self.rings))
         largest = max(self.rings, key=lambda ring: (ring.slots > least, ring.bytes * ring.slots))
@@ -130,14 +130,14 @@ class WarpSpecializationPlan:
                 notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
         if self.registers:
             team, producer = self.registers
-            notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")
+            notes(None, f"registers per thread: {team} for consumers, {producer} for the producer")
         if self.teams > 1:
             notes(
                 None,
-                f"{self.teams} teams of warps take turns: one multiplies for its program while the other stores (ping-pong)",
+                f"{self.teams} groups of consumer warps take turns: one multiplies for its program while the other stores (ping-pong)",
             )
         if self.persistent:
             notes(
                 None,
-                "each CTA takes one program after another, so that copies for the next begin while the last is stored",
+                "each CTA runs one program after another: copies for the next one begin while the last one is stored",
             )

@@ -29,13 +29,13 @@ def tests_bounds(func: Func, target: Target) -> bool:
 
 
 def tests_assertions(func: Func, target: Target) -> bool:
-    """`debug` decides; where it is not given, a CPU tests them, and a GPU in checked mode."""
+    """Whether assertions are tested: `debug` decides. If it is not given, a CPU tests them, and a GPU only in checked mode."""
     wanted = func.attrs.get("debug")
     return bool(not target.is_gpu or func.attrs.get("checked") if wanted is None else wanted)
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether there is anything to add or to leave out."""
+    """Whether the function has accesses to check or assertions to remove."""
     if not tests_assertions(func, target) and any(op.name == "assert" for op in func.ops()):
         return True
     return tests_bounds(func, target) and any(op.name in ACCESSES for op in func.ops())
@@ -95,7 +95,7 @@ def bounds_checks(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def guarded(op: Op, guard: Guard, walk: Rebuild) -> Op:
-    """The access where it is allowed; the ops that find out, and report the rest, come before it."""
+    """The access restricted to allowed elements. The test and the report of other elements come before it."""
     emit, pointer, mask, at = walk.builder.value, op.args[0], mask_of(op), MASK_AT[op.name]
     allowed, cases = tested(pointer, guard, walk)
     bad = emit("not", allowed)
@@ -108,7 +108,7 @@ def guarded(op: Op, guard: Guard, walk: Rebuild) -> Op:
 
 
 def tested(pointer: Value, guard: Guard, walk: Rebuild) -> tuple[Value, list[tuple[int, Value | None]]]:
-    """Whether each element is allowed; and of each owner that may be at fault, its number and where it is the owner (None: everywhere)."""
+    """Whether each element is allowed; and for each owner that may be violated, its number and the elements that it owns (None: all)."""
     b, shape = walk.builder, pointer.type.shape
     if guard.carried is None:
         (argument,) = guard.possible

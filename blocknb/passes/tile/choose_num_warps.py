@@ -1,12 +1,12 @@
-"""The choice of the number of warps where nobody names one (a heuristic, as in Triton's autotuner configurations).
+"""The choice of the number of warps where the user gives none (a heuristic, as in Triton's autotuner configurations).
 
-A few warps suffice for a row: a reduction among them is cheap, and each thread has several loads in flight. A tile that does not fit
-into the registers of a few warps needs more. The limits below come from measurements on an H200: softmax and norms over all `num_warps`,
-with rows of 256 to 32768 elements in fp32 and fp16. Other kernels get four warps, as in Triton.
+A few warps suffice for a row: a reduction among them is cheap, and each thread has several loads in flight. A tile that does not fit into
+the registers of a few warps needs more. The limits below come from measurements on an H200: softmax and norms over all `num_warps`, with
+rows of 256 to 32768 elements in fp32 and fp16. Other kernels get four warps, as in Triton.
 
-For products the accumulators decide, which stay in registers for the whole loop. Four warps hold 128 x 128 of them, eight hold 128 x
-256. In attention, one product's result is multiplied again, so both accumulators are live at the same time. Such a kernel gets four
-warps, which multiply together on Hopper, for each 64 rows.
+For products the accumulators decide, which stay in registers for the whole loop. Four warps hold 128 x 128 of them, eight hold 128 x 256.
+In attention, one product's result is an operand of the next, so both accumulators are live at the same time. Such a kernel gets four
+warps, a warpgroup on Hopper, for each 64 rows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from blocknb.trace import Notes
 
 USUAL = 4
 MOST = 16
-LOADED = 512  # elements loaded that are worth a warp, as long as these are few
-LARGE = 2048  # elements of the largest tile that a warp keeps, 64 a thread
-#: Registers of a thread for what products leave, beside addresses, fragments and what else is computed; of 16 warps a thread has 128.
+LOADED = 512  # loaded elements per warp, for a small number of warps
+LARGE = 2048  # the elements of a tile that one warp can hold, 64 per thread
+#: Registers per thread for the results of products, besides addresses, fragments and other values; with 16 warps a thread has 128.
 ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
-SINGLE = (
-    96  # of four warps, where operands are fp32: these take registers on their way to shared memory, or many addresses
-)
-ROWS = 64  # of chained products, for four warps
-#: What the rule for few warps was not measured with.
+SINGLE = 96  # of four warps with fp32 operands, which need registers on their way to shared memory, or many addresses
+ROWS = 64  # rows of chained products per four warps
+#: Ops that the measurements for few warps did not include.
 OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
           "atomic": "atomics", "atomic_cas": "atomics", "dot": "products", "asm": "inline assembly"}  # fmt: skip
 
@@ -46,7 +44,7 @@ def applies(func: Func, target: Target) -> bool:
 def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
     """Chooses the number of warps where the launch and the decorator name none
 
-    When: nobody names `num_warps`.
+    When: neither the launch nor the decorator names `num_warps`.
 
     What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
     such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if
@@ -78,7 +76,7 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def choice(func: Func) -> tuple[int, str]:
-    """The number of warps, and why."""
+    """The number of warps, and the reason."""
     names = {op.name for op in func.ops()}
     if "dot" in names:
         return for_products(func)
@@ -95,12 +93,12 @@ def choice(func: Func) -> tuple[int, str]:
 
 
 def for_rows(func: Func, loads: Sequence[Op], largest: int, loaded: int, enough: int) -> tuple[int, str]:
-    """The number of warps of a kernel that reduces rows, and why. `enough` warps hold the largest tile."""
-    weighed = loaded > largest  # several loads of such rows: weights, say
+    """The number of warps of a kernel that reduces rows, and the reason. `enough` warps hold the largest tile."""
+    weighed = loaded > largest  # the kernel loads several such rows, for example weights
     few = 1 << min(max(loaded // LOADED, 1), USUAL).bit_length() - 1
     rows = min(largest // LOADED, 2 * USUAL) if weighed else 0
     if weighed and max(op.result.type.dtype.bits for op in loads) >= 32:
-        enough = min(largest // (LARGE // 2), MOST)  # 32 registers for a row, and room for two programs
+        enough = min(largest // (LARGE // 2), MOST)  # 32 registers per row, and room for two CTAs
     if max(enough, rows) > few:
         count = max(enough, rows)
         return count, f"{largest // count} elements of a tile each"
@@ -115,7 +113,7 @@ def for_rows(func: Func, loads: Sequence[Op], largest: int, loaded: int, enough:
 
 
 def for_products(func: Func) -> tuple[int, str]:
-    """The number of warps of a kernel with products, and why."""
+    """The number of warps of a kernel with products, and the reason."""
     made = made_of_dots(func)
     dots = [op for op in func.ops() if op.name == "dot"]
     rows = max((op.result.type.shape[0] for op in dots if op.args[0] in made), default=0)
@@ -132,7 +130,7 @@ def for_products(func: Func) -> tuple[int, str]:
 
 
 def results(block: Block, made: set[Value]) -> Iterator[int]:
-    """The 32-bit words of what products leave in each block that has some, and of what is made of them to be multiplied again."""
+    """The 32-bit words of the products' results in each block with products, and of the operands that are computed from them."""
     dots = [op for op in block.ops if op.name == "dot"]
     added_to = {op.args[2] for op in dots}
     dots = [op for op in dots if op.result not in added_to]

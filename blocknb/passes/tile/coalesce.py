@@ -1,9 +1,9 @@
-"""Memory coalescing: which thread reads which element.
+"""Memory coalescing: the layout of each load and store that gives neighbouring lanes neighbouring addresses.
 
-Memory serves a warp in 32-byte sectors, and a thread moves up to 16 bytes at once. So neighbouring lanes should access neighbouring
-addresses. The pass reads contiguity, alignment and the constancy of the mask from the affine analysis. It gives each thread as many
-consecutive elements as these allow, and then walks the lanes along the same axis. It only proposes: it leaves `layout` and `vec` on the
-op, and `layout_assignment` decides. Source: CUDA C++ Programming Guide, "Coalesced Access to Global Memory"; Triton's pass Coalesce.
+Memory serves a warp in 32-byte sectors, and a thread moves up to 16 bytes at once. The pass reads contiguity, alignment and the constancy
+of the mask from the affine analysis. It gives each thread as many consecutive elements as these allow, and then assigns the lanes along
+the same axis. It only proposes: it leaves `layout` and `vec` on the op, and `layout_assignment` decides. Source: CUDA C++ Programming
+Guide, "Coalesced Access to Global Memory"; Triton's pass Coalesce.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MAX_BYTES = 16  # the widest access a thread has
-VECTORS_FROM = 90  # the compute capability that adds vectors at once
+MAX_BYTES = 16  # the widest access of a thread
+VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
 
 
 @gpu_pass(optional=True)
@@ -33,7 +33,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     When: a kernel loads or stores tiles.
 
     What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses, and neighbouring
-    threads take neighbouring vectors. Warps are dealt along an axis that is not reduced, where there is one, so that each warp has whole
+    threads take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole
     lines.
 
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
@@ -67,7 +67,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         fitting = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
         if (
             op.name in ATOMICS
-        ):  # lanes walk along the addresses, one element each; the layout of what is added may have vectors
+        ):  # lanes take consecutive addresses, one element each; the layout of the addends may have vectors
             vec, fitting, why = vec if at_once(op, target, users) else 1, 1, ""
         layout = blocked(shape, order, fitting, num_warps, warps=lines)
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
@@ -84,14 +84,14 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
-    """Whether one instruction may add several elements: fp32 from sm_90 on, where nobody looks at what was there."""
+    """Whether one instruction may add several elements: fp32 from sm_90 on, if the old values are unused."""
     adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element == t.float32
     return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
 
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
-    """For the shapes of tiles the axes along which tiles of that shape are reduced. Not those along which all of them are given the
-    same loaded line (the weights of a norm): every warp that has whole lines would load all of it."""
+    """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same
+    loaded line (the weights of a norm), because every warp with whole lines would load all of it."""
     found: dict[tuple[int, ...], set[int]] = {}
     lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
     for op in func.ops():
@@ -103,11 +103,11 @@ def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
 
 
 def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:
-    """For a load or store: elements an access may move at once, the axes from fastest to slowest, and what limits the width."""
+    """For a load or store: the widest vector in elements, the axes from fastest to slowest, and the limits on the width."""
     pointer = op.args[0]
     shape, element = pointer.type.shape, pointer.type.dtype.element
     runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
-    # Ties go to the later axis: it is the one that row-major arrays run along.
+    # Ties go to the later axis, along which row-major arrays are contiguous.
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
     fast = order[0]
     aligned = facts.divisibility(pointer, fast) // element.bytes
@@ -128,5 +128,5 @@ def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, .
 
 
 def fact_width(limits: dict[str, int]) -> int:
-    """The width that addresses and mask allow, whatever the number of threads: another layout may make use of it."""
+    """The width that addresses and mask allow, for any number of threads: another layout may be able to use it."""
     return min(limit for why, limit in limits.items() if not why.startswith("the tile has"))

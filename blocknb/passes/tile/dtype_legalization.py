@@ -1,9 +1,10 @@
 """Type legalization: arithmetic in data types that the target lacks becomes arithmetic in types that it has.
 
 GPUs before sm_89 and all CPUs convert no 8-bit floats, no target computes in them, and two of the formats exist on no target here. A
-conversion becomes a few integer operations and one addition in fp32. To fp32, the bits move to their place and the exponent's bias
-changes. A subnormal number gets a leading one, which is subtracted again. From fp32, half a unit in the last place is added to the bits,
-with ties to even. Below the least normal number, adding a power of two does the rounding: its last place is the format's smallest step.
+conversion becomes a few integer operations and one addition in fp32. To fp32, shifts move the bits into place and an addition corrects
+the exponent's bias. A subnormal number gets a leading one, which a subtraction removes. From fp32, the code adds half a unit in the last
+place to the bits, with ties to even. Below the least normal number, it adds a power of two whose last place is the format's smallest
+step, which rounds the number.
 """
 
 from __future__ import annotations
@@ -81,19 +82,21 @@ def dtype_legalization(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def concerns(op: Op) -> bool:
-    """Whether there may be anything to be written out for an op."""
+    """Whether the pass may have to rewrite an op."""
     short = any(value.type.dtype in t.FLOAT8 for value in (*op.args, *op.results))
     return short or is_short_sum(op) or op.attrs.get("precision") == "tf32x3"
 
 
 def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
-    """A product of fp32 as three of tf32: of what tf32 holds of the operands, and of that with the rest. Where an infinity has no rest, or
-    meets none, the latter are no numbers, and are left out. They are added to the sum by ordinary instructions: tensor cores, which cut
-    off where those round, would lose in a long sum what the three products have gained."""
+    """A product of fp32 as three products of tf32 (3xTF32): of the rounded operands, and of each rounded operand with the other's rest.
+
+    Ordinary additions add the small products to the sum. Tensor cores truncate where additions round, and would lose the gained digits in
+    a long sum. The small products are dropped where they are NaN, as with infinities.
+    """
     attrs = {**op.attrs, "precision": "tf32"}
     if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
         return NotImplemented
-    notes(op, "dot: three products in tf32: what that cuts off an operand is multiplied, too")
+    notes(op, "dot: three products in tf32, which include the digits that tf32 rounds off")
     (x, rest_x), (y, rest_y) = (halves(b, value) for value in op.args[:2])
     nothing = b.const(0.0, op.result.type)
     small = b.value("dot", x, rest_y, b.value("dot", rest_x, y, nothing, **attrs), **attrs)
@@ -102,20 +105,20 @@ def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
 
 
 def halves(b: Builder, x: Value) -> tuple[Value, Value]:
-    """What tf32 holds of an fp32, and the rest."""
+    """An fp32 rounded to tf32, and the rest."""
     do = Bits(b, x.type.shape)
     upper = do.as_float(do("and", do.as_bits(x), -1 << 13))
     return upper, b.value("sub", x, upper)
 
 
 def is_short_sum(op: Op) -> bool:
-    """Whether an op is a product that is added up in fp16."""
+    """Whether an op is a product with an fp16 accumulator."""
     return op.name == "dot" and op.result.type.dtype == t.float16
 
 
 def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
-    """A product added up in fp32; rounded to fp16, unless it is to what a loop carries in fp32 (`longer_sums`)."""
-    notes(op, "dot: added up in fp32, as tensor cores do here, then rounded to fp16")
+    """The product with an fp32 accumulator, rounded to fp16. A value that a loop carries in fp32 is not rounded (`longer_sums`)."""
+    notes(op, "dot: accumulated in fp32, as tensor cores do here, then rounded to fp16")
     carried = op.args[2].type.dtype == t.float32
     wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
     if op.args[0].type.dtype in t.FLOAT8:
@@ -126,7 +129,7 @@ def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -
 
 
 def longer_sums(op: Op, rebuild: Rebuild, users: Mapping[Value, Sequence[tuple[Op, int]]]) -> Any:
-    """A loop that carries in fp32 what its products only add to."""
+    """A loop that carries the accumulators of its products in fp32."""
     b, body = rebuild.builder, op.blocks[0]
     wide = set()
     for i, (carried, end) in enumerate(zip(body.args[1:], body.terminator.args, strict=True)):
@@ -164,7 +167,7 @@ def both(source: DType, result: DType) -> bool:
 
 
 def cast(b: Builder, x: Value, result: DType, native: bool) -> Value:
-    """x as `result`, one of the two an 8-bit float."""
+    """x converted to `result`; one of the two types is an 8-bit float."""
     source = x.type.dtype
     if source in t.FLOAT8:
         if source == result:
@@ -184,7 +187,7 @@ def cast(b: Builder, x: Value, result: DType, native: bool) -> Value:
 
 
 class Bits:
-    """Operations on 32-bit integers of a tile's shape, with numbers for constants."""
+    """Operations on 32-bit integers of a tile's shape, with ints as constants."""
 
     def __init__(self, b: Builder, shape: tuple[int, ...]):
         self.b, self.shape = b, shape
@@ -209,12 +212,12 @@ class Bits:
 
 
 def single_bits(value: float) -> int:
-    """The bits of an fp32."""
+    """The bits of an fp32 number."""
     return struct.unpack("<i", struct.pack("<f", value))[0]
 
 
 def widen(b: Builder, x: Value) -> Value:
-    """An 8-bit float as fp32; an e5m2, which is the upper half of an fp16, as that."""
+    """An 8-bit float as fp32. An e5m2 becomes an fp16, of which it is the upper half."""
     kind, bits = FORMATS[x.type.dtype.name], b.value("bitcast", x, dtype=t.uint8)
     if x.type.dtype == t.float8e5:
         upper = b.value("cast", bits, dtype=t.uint16)
@@ -237,7 +240,7 @@ def widen(b: Builder, x: Value) -> Value:
 
 
 def narrowed(b: Builder, x: Value, result: DType) -> Value:
-    """An fp32 as an 8-bit float: to nearest, ties to even, what is too large the largest number."""
+    """An fp32 as an 8-bit float: to nearest, ties to even; saturating."""
     kind: Format = FORMATS[result.name]
     do, cut = Bits(b, x.type.shape), 23 - kind.mantissa
     word = do.as_bits(x)
@@ -246,7 +249,7 @@ def narrowed(b: Builder, x: Value, result: DType) -> Value:
     odd = do("and", do("shr", limited, cut), 1)
     rounded = do("shr", do("add", do("add", limited, odd), (1 << (cut - 1)) - 1), cut)
     normal = do("sub", rounded, (127 - kind.bias) << kind.mantissa)
-    step = 2.0 ** (24 - kind.bias - kind.mantissa)  # whose last place is worth the format's least number
+    step = 2.0 ** (24 - kind.bias - kind.mantissa)  # its last place is the format's least number
     small = do("sub", do.as_bits(do("add", do.as_float(limited), step)), single_bits(step))
     found = do.select(do.compare("lt", limited, single_bits(kind.least_normal)), small, normal)
     signed = do("or", found, do("and", do("shr", word, 24), 0x80))
@@ -258,7 +261,7 @@ def narrowed(b: Builder, x: Value, result: DType) -> Value:
 
 
 def to_odd(b: Builder, x: Value) -> Value:
-    """fp64 as fp32, with the last bit set where that was not exact: rounding once more rounds as if it were once."""
+    """fp64 as fp32, rounded to odd: the last bit is set if the result is inexact. A second rounding then gives the correct result."""
     do = Bits(b, x.type.shape)
     single = b.value("cast", x, dtype=t.float32)
     size, back = b.value("abs", x), b.value("abs", b.value("cast", single, dtype=t.float64))

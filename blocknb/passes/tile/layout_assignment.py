@@ -1,12 +1,11 @@
-"""Layout assignment: every tile gets a layout, and conversions stand where two layouts meet.
+"""Layout assignment: every tile gets a layout, and a conversion is emitted wherever two layouts meet.
 
 There are three kinds of values. *Anchored* values (loads, dots, reductions, loop-carried values, and arithmetic on them) get one layout
-each; `support/layout_choice` chooses it. *Cheap* values (constants, index and mask arithmetic) are recomputed in every layout that asks
-for them. *Views* (broadcast, reshape and transpose of an anchored value) move no data in any layout, so they are made on demand.
+each; `support/layout_choice` chooses it. *Cheap* values (constants, index and mask arithmetic) are recomputed in every layout that a user
+needs. *Views* (broadcast, reshape and transpose of an anchored value) move no data in any layout, so they are made on demand.
 
-One walk backwards collects the demands, because there users come before definitions. One walk forwards emits the code, each cheap op
-once per demanded layout and at its old place, so nothing invariant enters a loop. Triton does the same in its pass
-RemoveLayoutConversions.
+One walk backwards collects the demands, because it meets users before definitions. One walk forwards emits the code, each cheap op once
+per demanded layout and at its old place, so nothing invariant enters a loop. Triton's pass RemoveLayoutConversions does the same.
 """
 
 from __future__ import annotations
@@ -110,7 +109,8 @@ class LayoutAssignment:
                     self.demand_operands(op, layout)
 
     def told_layouts(self, op: Op) -> list[Layout | None]:
-        """The layouts in which operands are told of: one in which others want them anyway, the same for all of `outside`."""
+        """The layouts of the operands that an op reports (as `outside` does): a layout that other users need anyway, and one for all
+        operands."""
         layouts: list[Layout | None] = []
         for value in op.args:
             wanted = () if self.choice.anchored(value) else self.demands.get(value, ())
@@ -126,7 +126,7 @@ class LayoutAssignment:
             self.demand_all(op.args, own)
 
     def demand_all(self, values: Sequence[Value], layouts: Sequence[Layout | None]) -> None:
-        """The last values, as many as there are layouts, each in its layout (what comes before them is scalar)."""
+        """Demands the last values, one per layout, each in its layout. The values before them are scalars."""
         for value, layout in zip(values[len(values) - len(layouts) :], layouts, strict=True):
             if layout is not None:
                 self.demand(value, layout)
@@ -145,13 +145,13 @@ class LayoutAssignment:
         return self.at[value][layout]
 
     def define(self, value: Value, layout: Layout) -> Value:
-        """The new Value for `value` in `layout`."""
+        """Defines the new Value for `value` in `layout`."""
         new = Value(value.type.with_layout(layout), value.name)
         self.at.setdefault(value, {})[layout] = new
         return new
 
     def converts(self, value: Value) -> None:
-        """After an anchored value's definition: conversions to the other layouts in which it is wanted."""
+        """Emits, after an anchored value's definition, conversions to the other demanded layouts."""
         if not value.type.shape:
             return
         own = next(iter(self.at[value]))
@@ -213,7 +213,7 @@ class LayoutAssignment:
         blocks: tuple = (),
         convert_results: bool = True,
     ) -> Op:
-        """Appends `op` with new operands and results in the given layouts, keeping its id the first time."""
+        """Appends `op` with new operands and results in the given layouts. The first copy keeps the op's id."""
         own = list(layouts) * len(op.results) if len(layouts) == 1 else layouts
         results = tuple(self.define(v, x) if x is not None else v for v, x in zip(op.results, own, strict=True))
         attrs = dict(op.attrs)

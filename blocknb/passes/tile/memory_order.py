@@ -1,9 +1,9 @@
-"""The memory order of atomics, settled before any pass may move an access.
+"""Sets the memory order of atomics before any pass may move an access.
 
 A `while` that reads an atomic or a volatile load waits for another program. Later accesses must not return data from before the wait, so
 that read must acquire. An atomic whose result is unused acquires nothing, unless the program observes other programs later. After this
-pass, `sem` says what the hardware must do, and later passes and both code generators follow it. Source: PTX ISA, "Memory Consistency
-Model", acquire patterns.
+pass, `sem` is the order that the hardware must keep, and later passes and both code generators follow it. Source: PTX ISA, "Memory
+Consistency Model", acquire patterns.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def observes(op: Op, users: Mapping[Value, object]) -> bool:
-    """Whether the program can learn from an op what another running program has done."""
+    """Whether an op can observe an effect of another running program."""
     if op.name in ATOMICS:
         return looked_at(op, users)
     return bool(op.attrs.get("volatile")) or (op.name == "asm" and not op.attrs["pure"])

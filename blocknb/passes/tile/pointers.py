@@ -73,14 +73,14 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class AddressParts(NamedTuple):
-    """A tile as splat(uniform) + rest; None stands for nothing. The uniform part of pointers is a scalar pointer, always there."""
+    """A tile as splat(uniform) + rest; None is zero. Pointers always have a uniform part, a scalar pointer."""
 
     uniform: Value | None
     rest: Value | None
 
 
 class AddressSplitter(Rebuild):
-    """The rebuilding walk. `parts` knows the parts of new values that lead to addresses."""
+    """Rebuilds the function. `parts` holds the parts of new values that lead to addresses."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, lambda op, _: self.step(op))
@@ -89,10 +89,10 @@ class AddressSplitter(Rebuild):
         self.parts: dict[Value, AddressParts] = {}
         self.wanted = self.slice()
 
-    # -- which values lead to addresses ------------------------------------------------------------------------------------
+    # -- the values that lead to addresses ---------------------------------------------------------------------------------
 
     def slice(self) -> set[Value]:
-        """Tiles that addresses are made of, and carried tiles of integers, followed back through ops that have parts."""
+        """The tiles from which addresses are computed, and carried tiles of integers, through ops for which parts exist."""
         carried: dict[Value, tuple[Value, Value]] = {}
         work: list[Value] = []
         for op in self.func.ops():
@@ -113,7 +113,7 @@ class AddressSplitter(Rebuild):
         return set(reachable(filter(has_parts, work), made_of))
 
     def uniform(self, value: Value) -> bool:
-        """Whether a tile of the original has no rest."""
+        """Whether a tile of the original function has no rest."""
         op = self.original.get(value)
         if op is None or promised(op):
             return False
@@ -125,7 +125,7 @@ class AddressSplitter(Rebuild):
         return op.name in MOVES and self.uniform(op.args[0])
 
     def advances(self, value: Value, start: Value) -> bool:
-        """Whether a tile is `start` plus something uniform."""
+        """Whether a tile is `start` plus a uniform value."""
         if value is start:
             return True
         op = self.original.get(value)
@@ -154,7 +154,7 @@ class AddressSplitter(Rebuild):
         return op.results
 
     def access(self, op: Op) -> Any:
-        """A load or store whose address is one scalar pointer plus offsets."""
+        """Emits a load or store whose address is one scalar pointer plus offsets."""
         pointer = op.args[0]
         found = self.parts.get(pointer)
         if found is None or self.joined_already(pointer, found):
@@ -176,7 +176,7 @@ class AddressSplitter(Rebuild):
         )
 
     def of(self, value: Value) -> AddressParts | None:
-        """The parts of a new value: those found, or for integers all rest; None for pointers without a common base."""
+        """The parts of a new value. An integer without known parts is all rest; None for pointers without a common base."""
         if (found := self.parts.get(value)) is not None:
             return found
         op = self.original.get(value)
@@ -187,9 +187,9 @@ class AddressSplitter(Rebuild):
         return None if value.type.is_pointer else AddressParts(None, value)
 
     def split(self, op: Op) -> AddressParts | None:
-        """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
+        """Emits the parts of an op's result; None if they are the default (see `of`)."""
         emit, result = self.builder.value, op.result
-        if promised(op):  # which would be lost
+        if promised(op):  # the split would lose the promise
             return None
         match op.name:
             case "arange" if op.attrs["start"]:
@@ -209,7 +209,7 @@ class AddressSplitter(Rebuild):
         return None
 
     def moved(self, op: Op, x: AddressParts | None) -> AddressParts | None:
-        """A shape op, negation or widening of both parts."""
+        """Applies a shape op, negation or widening to both parts."""
         if x is None or x.uniform is None:
             return None
         uniform = x.uniform if op.name in MOVES else self.builder.value(op.name, x.uniform, **op.attrs)
@@ -221,7 +221,7 @@ class AddressSplitter(Rebuild):
         return AddressParts(self.plus(name, a.uniform, b.uniform), self.plus(name, a.rest, b.rest))
 
     def plus(self, name: str, a: Value | None, b: Value | None) -> Value | None:
-        """a + b or a - b (`name` says which), where None is nothing."""
+        """a + b or a - b, as `name` says; None is zero."""
         if b is None:
             return a
         if a is None:
@@ -239,14 +239,14 @@ class AddressSplitter(Rebuild):
         return AddressParts(uniform, None if a.rest is None or factor is None else emit("mul", a.rest, factor))
 
     def widened(self, a: Value | None, b: Value | None) -> tuple[Value | None, Value | None]:
-        """Two tiles of offsets in one integer type that holds both."""
+        """Two tiles of offsets, widened to a common integer type."""
         if a is None or b is None or a.type.dtype == b.type.dtype:
             return a, b
         a, b = (x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
         return a, b
 
     def join(self, parts: AddressParts, type: Tile) -> Value:
-        """The tile again."""
+        """The tile, computed from its parts."""
         whole = None if parts.uniform is None else self.builder.value("splat", parts.uniform, shape=type.shape)
         made = self.plus("ptradd" if type.is_pointer else "add", whole, parts.rest)
         assert made is not None, "a tile has one part at least"
@@ -255,7 +255,7 @@ class AddressSplitter(Rebuild):
     # -- loops -------------------------------------------------------------------------------------------------------------
 
     def loop(self, op: Op) -> Any:
-        """Carries the scalar of each tile that advances by something uniform."""
+        """Rebuilds a loop so that it carries only the scalar of each tile that advances by a uniform value."""
         scalars, rests = self.divided(op)
         if not scalars:
             return NotImplemented
@@ -278,7 +278,7 @@ class AddressSplitter(Rebuild):
         return [self.get(r) for r in op.results]
 
     def divided(self, op: Op) -> tuple[dict[int, Value], dict[int, Value | None]]:
-        """By number of the carried value: the scalars that the loop starts from, and the rests that stay."""
+        """By index of the carried value: the initial scalars, and the invariant rests."""
         scalars: dict[int, Value] = {}
         rests: dict[int, Value | None] = {}
         body = op.blocks[0]
@@ -295,7 +295,7 @@ class AddressSplitter(Rebuild):
         return scalars, rests
 
     def yielding(self, op: Op, rests: dict[int, Value | None]) -> Op:
-        """The loop's `yield` with scalars in the place of the tiles that were divided."""
+        """The loop's `yield` with scalars instead of the split tiles."""
         values = [self.get(a) for a in op.args]
         for i, rest in rests.items():
             found = self.of(values[i])
@@ -305,14 +305,14 @@ class AddressSplitter(Rebuild):
         return op.replace(args=tuple(values))
 
     def known(self, old: Value, parts: AddressParts) -> None:
-        """The tile `old` of the original is now the join of these parts."""
+        """Records that the original tile `old` is now the join of these parts."""
         made = self.join(parts, old.type)
         self.mapping[old] = made
         self.parts[made] = parts
 
 
 def promised(op: Op) -> bool:
-    """Whether the author promised something of the op's result, as a whole."""
+    """Whether the author promised something about the op's result as a whole."""
     return any(name in op.attrs for name in PROMISES)
 
 
@@ -323,11 +323,11 @@ def has_parts(value: Value) -> bool:
     )
 
 
-# -- what the card says ----------------------------------------------------------------------------------------------------
+# -- notes -----------------------------------------------------------------------------------------------------------------
 
 
 def explain(func: Func, notes: Notes) -> None:
-    """A note at each load and store of a tile: what its address is."""
+    """Adds a note to each load and store of a tile that describes its address."""
     makers = definitions(func)
     home: dict[Value, int] = {}
 

@@ -19,7 +19,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 TINY = 2.0**-126  # the least normal number of fp32
-SAFE = (2.0**-120, 2.0**120)  # divisors far from the ends, so that rounding on the way does not matter
+SAFE = (2.0**-120, 2.0**120)  # divisors far from the limits of the range, so that intermediate rounding does not matter
 
 
 @gpu_pass(optional=True)

@@ -1,12 +1,12 @@
 """Software prefetching into registers: an iteration issues the loads of a later one before it computes.
 
-A loop over rows loads, waits for memory and computes, and the memory system idles meanwhile. So the loop is rotated. The loads of the
-first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early load
-also asks whether that iteration exists, so nothing is loaded that the program would not have loaded.
+A loop over rows loads, waits for memory and computes, and the memory system idles meanwhile. So the pass rotates the loop. The loads of
+the first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early
+load includes whether that iteration exists, so the kernel loads nothing more than before.
 
-`pipelining_support` decides which loads may be issued early and finds their addresses. In loops with one product only lines, such as
-scales, are loaded this way; `warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and
-Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
+`pipelining_support` decides which loads may be issued early and finds their addresses. In loops with one product, the pass prefetches
+only lines, such as scales; `warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and Gupta,
+"Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from blocknb.passes.tile.unroll import grouped
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-REGISTERS = 64  # that a thread may hold of what is to come; of fewer than 256 a quarter
-ROOM = 24  # registers for addresses, scalars and masks; a loop is at its peak for few of its lines
+REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
+ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below its peak
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -83,7 +83,7 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class PrefetchPlan:
-    """A loop, those of its loads that are issued early, and by how many iterations."""
+    """The loads of a loop that are issued early, and by how many iterations."""
 
     loop: Op
     loads: tuple[Op, ...]
@@ -94,7 +94,7 @@ class PrefetchPlan:
 
 
 class PrefetchPlanner(PipeliningObstacles):
-    """Decides and says so: `plans` by the id of the loop."""
+    """Plans the early loads of all loops: `plans` by the id of the loop. It notes each decision."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func)
@@ -105,8 +105,8 @@ class PrefetchPlanner(PipeliningObstacles):
         self.plans: dict[int, PrefetchPlan] = {}
 
     def reserved(self, block: Block, inside: Op | None) -> int:
-        """Plans the loops in a block; the most registers that any of them carries. `inside` is the loop around the block, if it is a
-        `for` with stages: what loads in a branch or a `while` there are told."""
+        """Plans the loops in a block; returns the most registers that any of them carries. `inside` is the loop around the block, if it
+        is a `for` with stages; loads in a branch or a `while` there get a note."""
         most = 0
         for op in block.ops:
             if op.name == "for":
@@ -121,7 +121,7 @@ class PrefetchPlanner(PipeliningObstacles):
         return most
 
     def loop(self, loop: Op) -> int:
-        """Plans a loop after those within it, which run more often; the registers that are carried at once."""
+        """Plans a loop after its nested loops, which run more often; returns the registers that are carried at once."""
         wanted = stages(self.func, loop) - 1
         within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
         loads = [op for op in loop.blocks[0].ops if op.name == "load"]
@@ -150,15 +150,15 @@ class PrefetchPlanner(PipeliningObstacles):
         return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
 
     def lines(self, loop: Op) -> list[Op]:
-        """The loads of a loop with one product that bring a number or a line (scales), which take few registers. Tiles are left for copies,
-        and what tells where tiles lie for those who ask why they cannot be copied."""
+        """The loads of a number or a line (scales) in a loop with one product, which take few registers. Tiles are left for copies to
+        shared memory. Loads of indices get no early load either."""
         if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load")
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
 
     def is_index(self, value: Value) -> bool:
-        """Whether an address is made of a value."""
+        """Whether an address depends on a value."""
         found = forward_slice([value], self.users, lambda op: OPS[op.name].kind in ARITHMETIC)
         return any(op.name == "ptradd" for op in found)
 
@@ -167,7 +167,7 @@ class PrefetchPlanner(PipeliningObstacles):
             self.notes(load, f"not loaded ahead: {why}", "missed")
 
     def fit(self, loop: Op, loads: Sequence[Op], wanted: int, budget: int) -> int:
-        """Keeps as many of the loads, as far ahead, as the budget has registers for; how many they take."""
+        """Keeps as many loads, as far ahead, as the budget of registers allows; returns the registers that they take."""
         ahead, taken = max(1, min(wanted, budget // max(1, sum(map(self.registers, loads))))), 0
         kept: list[Op] = []
         for load in loads:
@@ -175,7 +175,7 @@ class PrefetchPlanner(PipeliningObstacles):
             if taken + needs > budget:
                 self.refuse(
                     [load],
-                    f"it takes {counted(needs, 'register')} a thread, and {max(0, budget - taken)} are left for that",
+                    f"it takes {counted(needs, 'register')} per thread, and {max(0, budget - taken)} are left for that",
                 )
                 continue
             kept.append(load)
@@ -186,7 +186,7 @@ class PrefetchPlanner(PipeliningObstacles):
         return taken
 
     def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
-        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} a thread"
+        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} per thread"
         if ahead < wanted:
             text += f" (not {wanted}, for lack of registers)"
         if passed := sorted({root.name for root, _ in self.writers(loop) if root is not None}):
@@ -197,7 +197,7 @@ class PrefetchPlanner(PipeliningObstacles):
         return registers(load.result, self.threads)
 
     def left(self, loop: Op) -> int:
-        """The registers that a thread has left for what a loop carries."""
+        """The registers per thread that are left for a loop's carried values."""
         limit = min(256, 65536 // self.threads)
         return min(REGISTERS, limit // 4, max(0, limit - ROOM - self.liveness.peak(loop)))
 
@@ -206,14 +206,14 @@ class PrefetchPlanner(PipeliningObstacles):
 
 
 class PrefetchRotation(Rebuild):
-    """The rebuilding walk, which does as the plans say."""
+    """Rebuilds the function according to the plans."""
 
     def __init__(self, func: Func, plans: dict[int, PrefetchPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans, self.facts = plans, affine.analyze(func)
 
     def rotate(self, op: Op) -> object:
-        """The loop with its early loads: those of the first iterations before it, and in it those of the iteration that is `ahead`."""
+        """Emits the loads of the first iterations, then the loop, which loads for the iteration that is `ahead`."""
         plan = self.plans.get(op.id)
         if plan is None:
             return NotImplemented
@@ -247,8 +247,8 @@ class PrefetchRotation(Rebuild):
         itself: bool = False,
         last: bool = False,
     ) -> Value:
-        """What the load brings so many iterations later, if there is such an iteration (which `exists` says is known). `itself`: this is
-        the op that stands for the load, not a copy; `last` of those of its trip."""
+        """The value of the load that many iterations later, if that iteration exists (`exists`: it surely does). `itself`: emit the op
+        that replaces the load, not a copy. `last`: it is the last early load of its iteration."""
         with self.builder.at(load):
             args = tuple(trips.operands(load, trip, exists))
             if itself:

@@ -18,7 +18,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 64  # elements of a part: shorter ones are not worth the trouble
+LEAST = 64  # elements of the shortest part that pays
 
 
 @gpu_pass()
@@ -67,7 +67,7 @@ def cut(num_warps: int, notes: Notes) -> Callable:
 
 
 class SplitScan:
-    """One scan written out: its axis becomes two, the number of the part and the place within it."""
+    """One scan, split: its axis becomes two axes, the number of the part and the position in it."""
 
     def __init__(self, op: Op, builder: Builder, parts: int):
         self.op, self.b, self.parts, self.axis = op, builder, parts, op.attrs["axis"]
@@ -92,7 +92,7 @@ class SplitScan:
         return list(emit_copy(copy, self.b, {}).results)
 
     def index(self, axis: int, wanted: int) -> Value:
-        """Where in the parts' shape the index along an axis is the one wanted."""
+        """Whether the index along an axis equals a number, as a mask of the parts' shape."""
         b = self.b
         found = b.value("cmp", *self.counted(axis, wanted), pred="eq")
         for other in range(len(self.shape)):
@@ -101,12 +101,12 @@ class SplitScan:
         return b.value("broadcast", found, shape=self.shape)
 
     def counted(self, axis: int, number: int) -> tuple[Value, Value]:
-        """The indices along an axis, and a number as a tile beside them."""
+        """The indices along an axis, and a number as a tile of the same shape."""
         size = self.shape[axis]
         return self.b.value("arange", start=0, end=size), self.b.const(number, Tile(t.int32, (size,)))
 
     def last(self, tiles: list[Value]) -> list[Value]:
-        """The last element of each part: a reduction in which the marked one wins, in whatever order it meets the others."""
+        """The last element of each part: a reduction in which the marked element wins, in any order."""
         b, axis = self.b, self.axis + 1
         marked = self.index(axis, 0 if self.reverse else self.shape[axis] - 1)
         kinds = [*(x.type.dtype for x in tiles), t.int1]
@@ -117,7 +117,7 @@ class SplitScan:
         return list(b.op("reduce", *tiles, marked, blocks=(block.done,), axis=axis).results[:-1])
 
     def shifted(self, totals: list[Value]) -> list[Value]:
-        """The total of all parts before each part, in the parts' shape (of the first part: anything)."""
+        """The total of all parts before each part, in the parts' shape; undefined for the first part."""
         b, axis = self.b, self.axis
         moved = b.value("add", *self.counted(axis, 1 if self.reverse else -1))
         few = self.shape[: axis + 1] + self.shape[axis + 2 :]
@@ -132,7 +132,7 @@ class SplitScan:
         return found
 
     def combine(self, operands: Sequence[Value]) -> list[Value]:
-        """The combine block on whole tiles."""
+        """Applies the combine block to whole tiles."""
         b, block = self.b, self.op.blocks[0]
         at = dict(zip(block.args, operands, strict=True))
         for inner in block.ops[:-1]:
@@ -143,7 +143,7 @@ class SplitScan:
         return [self.whole(x, at) for x in block.terminator.args]
 
     def whole(self, value: Value, at: dict[Value, Value]) -> Value:
-        """A value of the block as a tile; one from outside is the same everywhere."""
+        """A value of the combine block as a tile; a value from outside is splatted."""
         if value not in at:
             at[value] = self.b.value("splat", value, shape=self.shape)
         return at[value]

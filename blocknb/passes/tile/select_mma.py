@@ -19,7 +19,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Ops behind which a value is no longer that of a product: a decision of this pass.
+#: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
 
@@ -66,7 +66,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         notes(
             new,
-            f"dot: mma.sync.{instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
+            f"dot: mma.sync.{instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
         )
         return new.results
 
@@ -74,7 +74,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def multiplied(dtype: t.DType) -> str:
-    """The name under which the tables have an operand's type."""
+    """The name of an operand's type in the tables."""
     return "tf32" if dtype == t.float32 else dtype.name
 
 
@@ -115,8 +115,8 @@ def operands_of_dots(func: Func) -> set[Value]:
 
 
 def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
-    """The fragment layouts of both operands of a dot whose instruction has been chosen; None for one that it takes from shared memory,
-    which may come from any layout."""
+    """The fragment layouts of both operands of a dot whose instruction has been chosen; None for an operand in shared memory, which may
+    be stored from any layout."""
     instruction = instruction_of(op)
     warps = op.attrs["warps"]
     a, b = op.args[0].type.shape, op.args[1].type.shape
@@ -132,7 +132,7 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
 
 
 def instruction_of(op: Op) -> tables.MmaInstruction:
-    """The row of the table that a dot's instruction is. Raises KeyError."""
+    """The table row of a dot's instruction. Raises KeyError."""
     name = op.attrs["instr"]
     if wgmma.is_name(name):
         a, b, c = (x.type.dtype for x in op.args)
@@ -141,7 +141,7 @@ def instruction_of(op: Op) -> tables.MmaInstruction:
 
 
 def instruction_named(name: str) -> tables.MmaInstruction:
-    """The row of the table. Raises KeyError."""
+    """The table row of that name. Raises KeyError."""
     for row in tables.MMA_TABLE:
         if row.name == name:
             return row

@@ -24,7 +24,7 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MOST_HELD = 144  # registers of a thread for results and an operand: with more to do besides, they would be spilled
+MOST_HELD = 144  # registers per thread for results and an operand: more would spill if the kernel does other work
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -77,11 +77,11 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
         notes(made, choice.explain(made))
         return made.results
 
-    return tidy(rebuild(func, visit))  # what 8-bit floats would have been converted to is not needed
+    return tidy(rebuild(func, visit))  # the casts of 8-bit floats may now be unused
 
 
 class WgmmaSelection:
-    """The choice of wgmma in one function."""
+    """Selects wgmma for the dots of one function."""
 
     def __init__(self, func: Func):
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
@@ -90,7 +90,7 @@ class WgmmaSelection:
         self.turned = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_turn(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
-        """The dot with its wgmma, or None and why not, as a phrase."""
+        """The dot with its wgmma, or None and the reason against it, as a phrase."""
         op = op.replace(args=(*self.factors(op), op.args[2]))
         a, b, c = (x.type for x in op.args)
         if op.attrs.get("precision", "tf32") != "tf32":
@@ -117,7 +117,8 @@ class WgmmaSelection:
         return revised(op, attrs=attrs), ""
 
     def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
-        """Loads of fp32 operands that lie in memory along M or N, and in the buffers for wgmma along K; each with a layout for that."""
+        """The loads of fp32 operands that are contiguous along M or N in memory, but along K in the buffers for wgmma; each with a
+        layout for the transposition."""
         made, _ = self.lower(dot)
         if made is None:
             return
@@ -127,7 +128,7 @@ class WgmmaSelection:
                 yield op.id, tables.crosswise(op.attrs["layout"].shape, along_k, self.num_warps)
 
     def crossing(self, value: Value, side: int) -> tuple[Op, int] | None:
-        """The load of an fp32 operand that lies in memory along M or N, and that axis of it; None for any other operand."""
+        """The load of an fp32 operand that is contiguous along M or N in memory, and that axis of it; None for any other operand."""
         op, along_k = self.defs.get(value), 1 - side
         while op is not None and (op.name == "trans" or (side == 1 and computed(op))):
             along_k = 1 - along_k if op.name == "trans" else along_k
@@ -139,7 +140,7 @@ class WgmmaSelection:
         return (op, 1 - along_k) if side_by_side[0] & own.dim_mask(1 - along_k) else None
 
     def factors(self, op: Op) -> list[Value]:
-        """The operands to multiply: the 8-bit floats themselves, where a pass before made fp16 of them for want of an instruction."""
+        """The operands to multiply: the original 8-bit floats if `dtype_legalization` has cast them to fp16 for want of an instruction."""
         sources = []
         for value in op.args[:2]:
             made = self.defs.get(value)
@@ -157,13 +158,13 @@ class WgmmaSelection:
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
         few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
         return (
-            f"dot: {instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
+            f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
             f"{where} from shared memory{few}"
         )
 
 
 def made_of_dots(func: Func) -> set[Value]:
-    """Results of dots, and what elementwise ops, arms of an `if` and iterations of a loop make of them (attention's P, masked at times)."""
+    """Results of dots, and values computed from them by elementwise ops, arms of an `if` and loops (attention's P, sometimes masked)."""
     found: set[Value] = set()
     while True:
         count = len(found)
@@ -182,5 +183,5 @@ def made_of_dots(func: Func) -> set[Value]:
 
 
 def computed(op: Op) -> bool:
-    """Whether `dtype_legalization` made the op of a number; that is its first operand."""
+    """Whether `dtype_legalization` made the op to convert its first operand."""
     return op.origin == "dtype_legalization" and OPS[op.name].kind == "elementwise"

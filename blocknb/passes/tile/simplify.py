@@ -1,9 +1,9 @@
 """Canonicalization, common subexpression elimination, loop-invariant code motion and dead code elimination.
 
 One walk in program order does the first three, and a walk backwards (`support/dce`) the last. The walk keeps a stack of scopes. A scope
-holds the ops of a block under construction and a table of what they compute. An op whose operands come from outside of its loop goes to
-the end of the enclosing scope, which is just before the loop. An op that a table holds already is dropped. The affine analysis decides
-masks. The walk is repeated, a few times at most, while it changes something that earlier ops may profit from. Source: Aho et al.,
+holds the ops of a block under construction and a table of their values. An op whose operands come from outside of its loop moves to the
+end of the enclosing scope, which is just before the loop. An op with an equal one in a table is dropped. The affine analysis decides
+masks. The walk is repeated, a few times at most, while a change may enable further changes in earlier ops. Source: Aho et al.,
 "Compilers", chapters 8 and 9.
 """
 
@@ -76,7 +76,7 @@ def tidy(func: Func) -> Func:
 
 
 def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: str | None = None) -> Func:
-    """Walks over a function until nothing changes that earlier ops may profit from, ROUNDS times at most."""
+    """Repeats the walk until no change can affect earlier ops, ROUNDS times at most."""
     told: set[tuple[int, str]] = set()
     for _ in range(ROUNDS):
         rewriter = SimplifyRewriter(func, counts, notes, told, only)
@@ -88,7 +88,7 @@ def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: st
 
 SUMMARIES = {
     "folded": "folded to constants",
-    "known": "replaced by a value that was there already",
+    "known": "replaced by an existing value",
     "before": "computed before they are repeated",
     "merged": "merged with an equal op",
     "dead": "removed as unused",
@@ -96,19 +96,19 @@ SUMMARIES = {
 
 
 class SimplifyScope:
-    """A block under construction: its ops, and those that may be found again, by what they compute."""
+    """A block under construction: its ops, and a table of reusable ops by key."""
 
     __slots__ = ("moved", "ops", "seen", "transparent")
 
     def __init__(self, transparent: bool):
         self.ops: list[Op] = []
         self.seen: dict[Any, tuple[Value, ...]] = {}
-        self.transparent = transparent  # pure ops may leave it for the enclosing scope
+        self.transparent = transparent  # pure ops may move from it to the enclosing scope
         self.moved: Counter = Counter()
 
 
 class SimplifyRewriter:
-    """One round over a Func. `run` returns the Func itself when there was nothing to do."""
+    """One round over a Func. `run` returns the Func itself if nothing changed."""
 
     def __init__(self, func: Func, counts: dict, notes: Notes | None, told: set, only: str | None = None):
         self.func, self.counts, self.notes, self.told, self.only = func, counts, notes, told, only
@@ -119,9 +119,9 @@ class SimplifyRewriter:
         self.scopes: list[SimplifyScope] = []
         self.uses = Counter(a for op in func.ops() for a in op.args)
         self.at: Op | None = None
-        self.moved: Counter[str] = Counter()  # out of the block rebuilt last
+        self.moved: Counter[str] = Counter()  # moved out of the block that was rebuilt last
         self.changed = False
-        self.again = False  # something changed that ops before it may profit from
+        self.again = False  # a change may enable further changes in earlier ops
 
     def run(self) -> Func:
         scope = self.block(self.func.body.ops, transparent=False)
@@ -135,7 +135,7 @@ class SimplifyRewriter:
             return self.func
         return self.func.replace(body=Block(self.func.body.args, tuple(ops)))
 
-    # -- what the rules use ------------------------------------------------------------------------------------------------
+    # -- the interface of the rules ----------------------------------------------------------------------------------------
 
     def constant(self, value: Value) -> Any:
         """The number that every element of a value is, None when it is not constant."""
@@ -143,7 +143,7 @@ class SimplifyRewriter:
         return op.attrs["value"] if op is not None and op.name == "const" else None
 
     def fold(self, op: Op, constants: Sequence[Any]) -> Any:
-        """The constant that an elementwise op comes to, by its operands or by what is known of comparisons."""
+        """The constant result of an elementwise op, from its operands or from the facts about a comparison."""
         if None not in constants and (value := fold(op, constants)) is not None:
             self.count("folded", op.name)
             return value
@@ -156,7 +156,7 @@ class SimplifyRewriter:
         return affine.analyze(self.func)
 
     def used_here_only(self, value: Value) -> bool:
-        """Whether the op at hand is the only one that uses a value, and runs as often as the one that made it."""
+        """Whether the current op is the only user of a value, and runs as often as the op that made it."""
         return self.uses[value] == 1 and self.level[value] == len(self.scopes) - 1
 
     def count(self, kind: str, name: str) -> None:
@@ -171,7 +171,7 @@ class SimplifyRewriter:
         return self.make("const", value=value, type=type)
 
     def make(self, name: str, *args: Value, **attrs: Any) -> Value:
-        """A new op in the place of the one at hand, simplified in turn."""
+        """Emits a new op in the place of the current one, and simplifies it in turn."""
         (type,) = table.infer(name, tuple(a.type for a in args), attrs)
         at = self.at
         assert at is not None, "a rule runs while an op is at hand"
@@ -236,7 +236,7 @@ class SimplifyRewriter:
                 self.replaced(op, self.place(op) if found is None else (found,))
 
     def theirs(self, op: Op) -> bool:
-        """Whether an op is not ours to simplify."""
+        """Whether an op belongs to another pass, so that this run must not simplify it."""
         return self.only is not None and op.origin != self.only
 
     def replaced(self, op: Op, values: Sequence[Value]) -> None:
@@ -248,7 +248,7 @@ class SimplifyRewriter:
                     new.name = old.name
 
     def place(self, op: Op) -> tuple[Value, ...]:
-        """Puts an op where it belongs: nowhere if there is an equal one, before the loops that it does not depend on, or here."""
+        """Places an op: drops it for an equal op, moves it before the loops on which it does not depend, or appends it here."""
         here = len(self.scopes) - 1
         if not OPS[op.name].pure and OPS[op.name].kind != "reduce":
             return self.append(op, here)
@@ -278,7 +278,7 @@ class SimplifyRewriter:
     # -- ops with effects and blocks ---------------------------------------------------------------------------------------
 
     def access(self, op: Op) -> None:
-        """Masks that are known, and an `other` that says what is meant anyway."""
+        """Simplifies known masks, and removes an `other` that equals the default."""
         first = 1 if op.name == "load" else 2
         if len(op.args) <= first or self.theirs(op):
             self.append(op, len(self.scopes) - 1)
@@ -297,7 +297,7 @@ class SimplifyRewriter:
         elif op.name == "load" and len(op.args) > 2:
             other = self.constant(op.args[2])
             if other is not None and other == 0 and str(other) != "-0.0":
-                op, self.changed = op.replace(args=op.args[:2]), True  # zero is what a masked-off element is anyway
+                op, self.changed = op.replace(args=op.args[:2]), True  # zero is the default for masked-off elements
         self.append(op, len(self.scopes) - 1)
 
     def branch(self, op: Op) -> None:
@@ -347,7 +347,7 @@ class SimplifyRewriter:
         self.tell_moved(op)
 
     def combine(self, block: Block) -> Block:
-        """The block of a reduction is left alone, but for names from outside that stand for others now."""
+        """Copies the combine block of a reduction, with replaced outside values."""
         if not any(a in self.mapping for op in block.ops for a in op.args):
             return block
         return Block(block.args, tuple(op.replace(args=tuple(map(self.get, op.args))) for op in block.ops))
@@ -375,7 +375,7 @@ def _zero(type: Tile) -> bool | int | float:
 
 
 def _key(op: Op) -> tuple:
-    """What two equal ops have in common. Python takes 0.0 for -0.0, 1 for True, and NaN for different from itself; texts do not."""
+    """The key on which two equal ops agree. Python equates 0.0 with -0.0 and 1 with True, but not NaN with NaN; texts avoid all three."""
     if op.name == "const":
         return "const", repr(op.attrs["value"]), op.results[0].type
     attrs = tuple(sorted(op.attrs.items(), key=_by_name)) if op.attrs else ()

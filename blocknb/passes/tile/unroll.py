@@ -1,8 +1,8 @@
 """Loop unrolling.
 
-`static_range` asks for it, and `loop_unroll_factor` for a part of it. Very short loops are unrolled without being asked, because then
-their carried values need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the original loop
-for the remaining iterations. Copies keep the source place of their original, and name it in `was`. Source: Aho et al., "Compilers",
+`static_range` requests it, and `loop_unroll_factor` requests a part of it. The pass also unrolls very short loops on its own, because
+then their carried values need no registers of their own and their bodies simplify. The original loop follows a partly unrolled loop for
+the remaining iterations. Copies keep the source location of their original, and name it in `was`. Source: Aho et al., "Compilers",
 section 10.5.
 """
 
@@ -19,10 +19,10 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 FEW_TRIPS, FEW_OPS = 4, 32
-#: Of all iterations together: tiles of more compete for registers, and no copy runs ahead of straight code.
+#: The most elements over all iterations: larger tiles compete for registers, and straight code cannot be pipelined.
 FEW_PRODUCTS = 4
 NESTED = 4
-MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
+MANY_OPS = 1 << 14  # the most ops of an unrolled loop; more are slow to compile
 
 
 @tile_pass(optional=True)
@@ -65,7 +65,7 @@ def unroll(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def once(func: Func, notes: Notes) -> Func:
-    """One walk; inner loops whose bounds are made of the index of an unrolled one have their turn in the next."""
+    """Walks over the function once. Inner loops whose bounds depend on an unrolled index are unrolled in the next walk."""
     constants: dict[Value, int] = {op.result: op.attrs["value"] for op in func.ops() if op.name == "const"}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
@@ -98,21 +98,21 @@ def once(func: Func, notes: Notes) -> Func:
 
 
 def is_short(loop: Op, trips: int) -> bool:
-    """Whether a loop is unrolled unasked: few iterations of a small body with few products."""
+    """Whether the pass unrolls a loop on its own: few iterations of a small body with few products."""
     inside = list(walk(loop.blocks[0]))
     products = trips * sum(x.name == "dot" for x in inside)
     return trips <= FEW_TRIPS and len(inside) <= FEW_OPS and products <= FEW_PRODUCTS
 
 
 def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
-    """Emits a copy of a loop's body for these block arguments; returns what it yields."""
+    """Emits a copy of a loop's body for these block arguments; returns the values that it yields."""
     mapping = dict(zip(body.args, args, strict=True))
     clone(Block((), body.ops[:-1]), builder, mapping)
     return tuple(mapping.get(a, a) for a in body.terminator.args)
 
 
 def partly(op: Op, factor: int, step: int | None, rebuild: Rebuild, notes: Notes) -> Any:
-    """`factor` iterations in one while there are as many, then the loop as it was."""
+    """Emits a loop that does `factor` iterations in one, followed by the original loop for the rest."""
     if factor <= 1:
         return NotImplemented
     if not step:
@@ -126,13 +126,13 @@ def partly(op: Op, factor: int, step: int | None, rebuild: Rebuild, notes: Notes
 
 
 def grouped(loop: Op, factor: int, sign: Value, emit: Builder) -> Op:
-    """Emits a loop over groups of `factor` iterations; returns the loop for those left over. `sign` is that of the step: 1 or -1."""
+    """Emits a loop over groups of `factor` iterations; returns the loop for the rest. `sign` is that of the step: 1 or -1."""
     (lower, upper, step), body = loop.args[:3], loop.blocks[0]
 
     def number(n: int) -> Value:
         return emit.const(n, lower.type)
 
-    # Trips there are: (upper - lower + step - sign) / step, which truncates towards zero; then whole groups of `factor`.
+    # Number of iterations: (upper - lower + step - sign) / step, truncating towards zero; then whole groups of `factor`.
     span = emit.value("sub", upper, lower)
     trips = emit.value("div", emit.value("add", span, emit.value("sub", step, sign)), step)
     groups = emit.value("div", emit.value("max", trips, number(0)), number(factor))

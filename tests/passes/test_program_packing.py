@@ -62,7 +62,7 @@ def test_programs_that_share_nothing_share_a_cta(warps, programs):
         assert "program_packing" not in found
     else:  # two warps have a sum to find together
         assert found["program_packing"].after.attrs.get("programs") == programs
-        said = "up to 8 programs per CTA" if programs else "each program has a CTA to itself: it has barriers"
+        said = "up to 8 programs per CTA" if programs else "each program has its own CTA: it has barriers"
         assert found["program_packing"].notes[0].text.startswith(said)
     assert (".maxntid 32, 8" in trace.artifacts["ptx"]) is (programs is not None)
     assert (".reqntid" in trace.artifacts["ptx"]) is (programs is None)

@@ -48,7 +48,7 @@ def test_a_tile_without_room_for_two_stages_stays_in_registers(target: str):
     kernel, arguments = case(64, 256, 128)
     func, stages = kernel.lower(arguments, target, num_warps=8, num_stages=2)
     assert func.attrs["shared_bytes"] <= Target.parse(target).max_shared
-    assert texts(stages, "operand_staging") == ["not through shared memory, which has no room for two of its tiles"]
+    assert texts(stages, "operand_staging") == ["not staged: shared memory has no room for two of its tiles"]
     copied = texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
     if target != "sm_86":
         assert sum("slots of 16384 bytes" in text for text in copied) == 1
@@ -126,7 +126,7 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
 def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, target: str) -> None:
     kernel, func, stages, arguments = lowered(way, target, num_stages=2)
     told = texts(stages, "operand_staging")
-    assert told == ["8192 bytes through shared memory: they are computed with before they are multiplied"]
+    assert told == ["8192 bytes through shared memory: an operand is computed from them"]
     for seed in range(3):
         kernel.interpret(func, arguments, seed=seed)
 
@@ -258,5 +258,5 @@ def test_a_row_of_factors_is_prefetched_but_not_a_table_of_tile_positions(way: s
     kernel = Case("lined", lined, dict, lambda _: {"c": expected})
     for target in ("sm_80", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        assert texts(stages, "register_prefetch") == ["loaded 1 iteration ahead: 1 register a thread"] * early
+        assert texts(stages, "register_prefetch") == ["loaded 1 iteration ahead: 1 register per thread"] * early
         kernel.interpret(func, arguments)

@@ -283,7 +283,7 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
 @pytest.mark.parametrize(
     ("way", "why"),
     [
-        ("other", "where its mask is off it is not zero"),
+        ("other", "its masked-off elements are not zero"),
         ("table", "its address was loaded in the loop"),
         ("twice", "it is used more than once"),
         ("written", "the loop also writes a, at line"),

@@ -74,7 +74,7 @@ def test_subtiles_alternate_between_two_buffers():
 def test_with_two_consumer_groups_each_warp_stores_its_own_rows():
     """While one consumer group stores, the TMA engine has to copy for the other one."""
     func, stages, arguments = lowered(together=True)
-    assert notes(stages)[0].startswith("store: not by TMA: it copies for the other team")
+    assert notes(stages)[0].startswith("store: not by TMA: TMA copies for the other group of warps")
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
@@ -273,7 +273,7 @@ def test_results_that_an_atomic_signals_get_no_tma_store(sem):
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     tells = sem != "relaxed"
     assert (
-        any("(release) tells others" in text for text in notes(stages)) == tells
+        any("(release) signals other programs" in text for text in notes(stages)) == tells
     )  # acq_rel does not count, because its result is unused
     stored = {func.params.index(op.args[0]) for op in func.ops() if op.name == "tensor_map"}
     assert (2 in stored, 4 in stored) == (not tells, True)  # c, and e, which is stored after the atomic
@@ -310,7 +310,7 @@ def test_sums_that_an_atomic_signals_get_no_tma_reduction(sem):
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
     assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")
-    assert any("(release) tells others that it is done" in text for text in told) == (sem == "release")
+    assert any("(release) signals other programs that it is done" in text for text in told) == (sem == "release")
     case.interpret(func, arguments)
 
 
@@ -319,7 +319,7 @@ def test_each_arm_of_an_if_chooses_its_own_store():
     func, stages, arguments = lowered("gemm_grouped_wgmma")
     told = notes(stages)
     assert sum("store: by TMA" in text for text in told) == 1
-    assert "store: not by TMA: the bound of its rows is not known to the launch" in told
+    assert "store: not by TMA: the bound of its rows is not known at launch" in told
     assert {"store", "store_bulk"} <= {op.name for op in team(func)}
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)
 

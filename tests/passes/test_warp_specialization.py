@@ -188,7 +188,7 @@ def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
         ("wrapped", "its rows wrap around (% m"),
         ("both", "it is used in registers, too"),
         ("scaled", ""),
-        ("written", "may be to the same array"),
+        ("written", "may access the same array"),
         ("ordered", "keeps later accesses after it"),
     ],
 )

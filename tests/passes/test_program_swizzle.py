@@ -250,8 +250,8 @@ def test_a_number_that_has_other_uses_is_not_taken_for_a_place():
     [
         ("uneven", "they differ in length"),
         ("waits", "the `while` at line {} may wait for programs that have begun before"),
-        ("ticket", "the atomic at line {} tells them who came first"),
-        ("assembly", "the assembly at line {} asks for its CTA"),
+        ("ticket", "the atomic at line {} reveals the order in which they start"),
+        ("assembly", "the assembly at line {} reads the id of its CTA"),
         ("own", "the load at line {} reads other tiles in each of them"),
     ],
 )
@@ -266,7 +266,7 @@ def test_programs_keep_their_order_where_it_may_be_meant_or_does_not_help(how, w
 def test_programs_that_tell_their_numbers_keep_them():
     """Of one axis; of two, they tell their place in the grid, which is theirs in any order."""
     func, (note,), _ = lowered(case("divided", how="says"))
-    assert note.endswith("tells their numbers") and "order" not in func.attrs
+    assert note.endswith("reveals their numbers") and "order" not in func.attrs
     assert lowered(case("pointers", how="says"))[0].attrs["order"] == 4
 
 

@@ -262,25 +262,25 @@ def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.con
 
 
 REASONS = {
-    "gathered": "its rows are found through an array of indices",
-    "before": "its rows may begin before the array, and its mask does not say so",
-    "negative": "its rows may begin before the array, and its mask does not say so",
-    "backwards": "its rows run backwards",
+    "gathered": "its rows are addressed through an array of indices",
+    "before": "its rows may begin before the array, and its mask has no lower bound",
+    "negative": "its rows may begin before the array, and its mask has no lower bound",
+    "backwards": "its rows have a negative stride",
     "diagonal": "its mask is not the bounds of an array",
-    "loaded bound": "the bound of its rows is not known to the launch",
+    "loaded bound": "the bound of its rows is not known at launch",
     "two bounds": "its mask bounds an axis twice",
     "every other": "its mask is not the bounds of an array",
-    "filled": "where its mask is off it is not zero",
-    "minus zero": "where its mask is off it is not zero",
+    "filled": "its masked-off elements are not zero",
+    "minus zero": "its masked-off elements are not zero",
     "a number of rows": "its mask is not the bounds of an array",
     "a switch": "its mask is not the bounds of an array",
-    "strided twice": "neither its rows nor its columns lie side by side",
+    "strided twice": "neither its rows nor its columns are contiguous",
     "folded": "its rows are not a fixed distance apart",
-    "found": "its array is no argument of the kernel",
-    "further": "it may begin before the array, and its mask does not say so",
-    "odd further": "it does not start a known multiple of 16 bytes from its array (n)",
-    "waiting": "where it lies depends on a loop without an index",
-    "row": "its tile has not two axes",
+    "found": "its array is not an argument of the kernel",
+    "further": "it may begin before the array, and its mask has no lower bound",
+    "odd further": "its offset in the array is not known to be a multiple of 16 bytes (n)",
+    "waiting": "its position depends on a loop without an index",
+    "row": "its tile does not have two axes",
     "volatile": "it is volatile",
 }
 
@@ -306,7 +306,7 @@ def test_a_plain_tile_of_rows_is_one() -> None:
     [
         ({"s": 44}, "its rows are not known to be a multiple of 16 bytes apart"),
         ({"dtype": np.float64}, "its elements are fp64"),
-        ({"C": 4}, "a row of it has 8 bytes, which is no multiple of 16"),
+        ({"C": 4}, "its rows have 8 bytes, which is not a multiple of 16"),
         ({"x": empty(64, 33)[1:, 1:]}, "its array is not known to begin at a multiple of 16 bytes"),
     ],
 )

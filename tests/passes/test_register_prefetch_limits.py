@@ -43,7 +43,7 @@ def test_a_store_through_a_pointer_of_unknown_origin_may_be_to_any_array():
     arguments = {"table": np.array([out.ctypes.data], np.int64), "x": x, "n": 4, "B": 64}
     stage = only(by_table, arguments, num_stages=2)
     assert stage.after is stage.before
-    assert "may be to the same array" in texts(stage, "missed")[0]
+    assert "may access the same array" in texts(stage, "missed")[0]
 
 
 @kernel
@@ -145,14 +145,14 @@ def wide(block: int, arrays: int, **options: Any) -> Stage:
 
 def test_loads_take_no_more_registers_than_there_are_for_them():
     stage = wide(1024, 6, num_warps=2, num_stages=2)  # 16 registers each
-    assert texts(stage, "info")[0].startswith("loaded 1 iteration ahead: 16 registers a thread")
+    assert texts(stage, "info")[0].startswith("loaded 1 iteration ahead: 16 registers per thread")
     assert len(texts(stage, "info")) == 4
-    assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers a thread, and 0 are left for that"] * 2
+    assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers per thread, and 0 are left for that"] * 2
 
 
 def test_the_prefetch_distance_shrinks_to_fit_the_registers():
     assert texts(wide(1024, 2, num_warps=2, num_stages=4), "info")[0].startswith(
-        "loaded 2 iterations ahead: 32 registers a thread (not 3, for lack of registers)"
+        "loaded 2 iterations ahead: 32 registers per thread (not 3, for lack of registers)"
     )
 
 
