@@ -1,6 +1,6 @@
 """Expressions: operators, comparisons, conditions, subscripts, attributes, tuples.
 
-Whatever is known while compiling is computed by Python itself; only operations on run-time values emit ops. `and`, `or` and the
+Whatever is known at compile time is computed by Python itself; only operations on run-time values emit ops. `and`, `or` and the
 ternary look at their condition first, so that an arm that is not taken is never visited.
 """
 
@@ -90,7 +90,7 @@ def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
             tests = [condition(frame, test) for test in loop.ifs]
             if any(isinstance(test, Value) for test in tests):
                 error = Mismatch(
-                    "what a comprehension leaves out must be known while compiling", "select with tl.where"
+                    "what a comprehension leaves out must be known at compile time", "select with tl.where"
                 )
                 error.loc = frame.loc(loop.ifs[0])
                 raise error

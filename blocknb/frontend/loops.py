@@ -47,7 +47,9 @@ ROUNDS = 3
 def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
     if node.orelse:
         raise SyntaxUnsupported(
-            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+            "`else` of a loop is not supported in a kernel",
+            frame.loc(node.orelse[0]),
+            "put the statements after the loop",
         )
     iterator = node.iter
     if isinstance(iterator, ast.Call):
@@ -67,7 +69,7 @@ def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
         unroll(frame, node, elements, rest)
         return
     raise SyntaxUnsupported(
-        f"a `for` over {describe(elements)} cannot stand in a kernel",
+        f"a `for` over {describe(elements)} is not supported in a kernel",
         frame.loc(iterator),
         "loop over range(...), tl.static_range(...) or a tuple of constants",
     )
@@ -419,7 +421,9 @@ def reads_outside(node: ast.AST, name: str) -> bool:
 def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
     if node.orelse:
         raise SyntaxUnsupported(
-            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+            "`else` of a loop is not supported in a kernel",
+            frame.loc(node.orelse[0]),
+            "put the statements after the loop",
         )
     emit, before = frame.emit, dict(frame.names)
     assigned = assigned_names(frame, node.body)

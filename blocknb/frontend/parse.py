@@ -1,6 +1,6 @@
 """From a Python function to tile IR: `parse(source, arguments, options) -> Func`.
 
-The front end runs the kernel's syntax with two kinds of values: what is known while compiling (constexpr parameters, literals, shapes,
+The front end runs the kernel's syntax with two kinds of values: what is known at compile time (constexpr parameters, literals, shapes,
 dtypes) is computed by Python itself, and what is known at run time becomes ops. Calls of other kernels are inlined on the way. So the
 result holds no trace of constants, branches on them, or calls; only straight ops and structured `for`, `while` and `if`.
 """
@@ -36,7 +36,7 @@ class ArgType:
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument that is known while compiling: a constexpr, None, or an integer equal to 1."""
+    """An argument that is known at compile time: a constexpr, None, or an integer equal to 1."""
 
     value: Any
 

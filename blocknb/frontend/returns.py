@@ -51,7 +51,7 @@ class Arm:
 def visit_return(frame: Frame, node: ast.Return, rest: deque) -> Returned:
     if frame.loops:
         raise SyntaxUnsupported(
-            "`return` inside a loop cannot stand in a kernel",
+            "`return` inside a loop is not supported in a kernel",
             frame.loc(node),
             "let the condition of a `while` end the loop, and return after it",
         )

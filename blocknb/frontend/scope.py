@@ -1,6 +1,6 @@
 """Names while a function is being parsed: a `Frame` per function or inlined call, and what a name may stand for.
 
-A name stands for a `Value` (known at run time) or for a Python object (known while compiling: a number, None, a dtype, a function, a
+A name stands for a `Value` (known at run time) or for a Python object (known at compile time: a number, None, a dtype, a function, a
 tuple of such things). A name that lost its meaning, because only one arm of an `if` assigns it, stands for `Undefined` and
 says so when it is read.
 """
@@ -193,7 +193,7 @@ class Frame:
             type(node).__name__,
             (f"`{type(node).__name__}`", "a block program holds assignments, if, for, while and calls"),
         )
-        return SyntaxUnsupported(f"{what} cannot stand in a kernel", self.loc(node), hint)
+        return SyntaxUnsupported(f"{what} is not supported in a kernel", self.loc(node), hint)
 
 
 def as_constant(name: str, found: Any) -> Any:

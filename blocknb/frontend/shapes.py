@@ -12,11 +12,11 @@ from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer, Tile
 
-# -- arguments that must be known while compiling ----------------------------------------------------------------------------
+# -- arguments that must be known at compile time ----------------------------------------------------------------------------
 
 
 def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
-    """An argument that must be an integer known while compiling. Raises Mismatch that names it."""
+    """An argument that must be an integer known at compile time. Raises Mismatch that names it."""
     x = frame.emit.constant(x)
     what = what or f"`{argument}`"
     if isinstance(x, Value):
@@ -56,7 +56,7 @@ def nearest_powers(n: int) -> str:
 
 
 def shape_of(frame: Frame, shape: Any, argument: str = "shape") -> tuple[int, ...]:
-    """A shape: a tuple (or one int) of powers of two known while compiling, of at most 2^20 elements."""
+    """A shape: a tuple (or one int) of powers of two known at compile time, of at most 2^20 elements."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     sizes = tuple(constant_int(frame, n, argument, "the size of a tile") for n in shape)
     for n in sizes:

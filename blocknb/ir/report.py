@@ -1,6 +1,6 @@
 """What a running kernel says: what it prints, assertions that fail, accesses outside of arrays.
 
-A kernel speaks in records, and a record names its *site*, the place in the source with everything that is known while compiling. The
+A kernel speaks in records, and a record names its *site*, the place in the source with everything that is known at compile time. The
 interpreter, the CPU and the GPU make the same records, and the words are made of them here, so that a message does not depend on
 where the kernel ran. Lines of `device_print` have Triton's form, `pid (0, 0, 0) idx (3) x: 1.5`, but numbers are as short as they can
 be and the lines are in order: by program, then in the order of the prints, then by element.

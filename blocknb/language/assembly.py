@@ -111,7 +111,7 @@ def immediates(
         if entry == "n" and owner is not None:
             if constants[owner] is None or share(dtypes[owner], pack) > 1:
                 hint = 'give a literal or a constexpr, or "r" for a value that is computed at run time'
-                raise Wrong(f"the constraint 'n' of ${i} takes an integer known while compiling", hint, "args")
+                raise Wrong(f"the constraint 'n' of ${i} takes an integer known at compile time", hint, "args")
             written.add(owner)
             names.append(str(constants[owner]))
         else:

@@ -33,7 +33,7 @@ def inline_method(function: Callable) -> Callable:
 
 @inline
 def _needs_integer(x):
-    """Stops at a float; numbers known while compiling are Python's business."""
+    """Stops at a float; numbers known at compile time are Python's business."""
     if isinstance(x, (int, float)):
         return
     tl.static_assert(not x.dtype.is_floating(), f"it divides integers, not {x.dtype}; write tl.ceil(x / y)")

@@ -85,7 +85,7 @@ def test_constants_are_written_into_the_text():
             "=r,n",
             tl.int32,
             1,
-            "the constraint 'n' of $1 takes an integer known while compiling",
+            "the constraint 'n' of $1 takes an integer known at compile time",
             "[i]",
         ),
         ("mov.b32 $0, $1;", "=r,n,n", tl.int32, 1, "name 2 registers of arguments", "constraints"),
@@ -180,4 +180,4 @@ def test_functions_of_elements_have_no_effects_and_return_scalars():
     error = failure(k, TypeMismatch, out="*i32")
     assert error.message == "`store` in the function `storing` of map_elementwise"
     assert place(storing, error)[1] == "tl.store(p, x)"
-    assert "returns a tile of shape (2,) for an element" in failure(k2, TypeMismatch, out="*i32").message
+    assert "must return a scalar per element, not a tile of shape (2,)" in failure(k2, TypeMismatch, out="*i32").message

@@ -255,7 +255,7 @@ def early(out):
             mixed_dot,
             2,
             "tl.zeros((16, 16), tl.float32)",
-            "dot of fp16 and fp32: both operands need one dtype",
+            "dot of fp16 and fp32: both operands need the same dtype",
             ".to(tl.float16)",
         ),
         (vector_dot, 2, "tl.arange(0, 16)", "`dot` multiplies matrices, not int32 of shape (16,)", "x[:, None]"),
@@ -420,9 +420,9 @@ def combined(out, n):
     ("k", "error", "message", "hint"),
     [
         (unlabelled, TypeMismatch, "the prefix of `device_print` must be a string known at compile time", "label"),
-        (separated, TypeMismatch, "takes no `sep`", "line of its own"),
+        (separated, TypeMismatch, "takes no `sep`", "on its own line"),
         (unspoken, TypeMismatch, "the msg of `device_assert` must be a string known at compile time", "device_assert"),
-        (combined, Unsupported, "`device_print` cannot stand in a function on elements", "on the result"),
+        (combined, Unsupported, "`device_print` is not supported in a function on elements", "on the result"),
     ],
     ids=["prefix", "sep", "message", "combine"],
 )

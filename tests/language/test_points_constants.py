@@ -1,4 +1,4 @@
-"""The meaning of the language: what is known while compiling, and what names refer to."""
+"""The meaning of the language: what is known at compile time, and what names refer to."""
 
 from __future__ import annotations
 
