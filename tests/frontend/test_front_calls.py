@@ -280,7 +280,7 @@ def test_only_tuples_are_spread_and_only_constants_leave_out():
         tl.store(out, kept[0])
 
     error = failure(left_out, TypeMismatch, out="*i32", n="i32")
-    assert error.message == "what a comprehension leaves out must be known at compile time"
+    assert error.message == "the condition of a comprehension must be known at compile time"
     assert place(left_out, error) == (2, "i > n")
 
     @kernel

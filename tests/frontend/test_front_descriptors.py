@@ -214,7 +214,7 @@ MISTAKES = [
     (six_axes, {}, "at most 5 axes, not 6", "(1, 1, 1, 1, 1, 4)"),
     (ranks, {}, "of a block with 1 axis got 2 in `shape`", "(4, 8)"),
     (nan_of_integers, {}, "a block of int32 cannot be padded with NaN", '"nan"'),
-    (too_large, {}, "2097152 elements; the most is", "(1024, 2048)"),
+    (too_large, {}, "2097152 elements; the maximum is", "(1024, 2048)"),
     (too_few_offsets, {}, "`load` of a block with 2 axes got 1 in `offsets`", "[0]"),
     (wrong_block, {}, r"writes a block of shape \(2, 4\), not fp32 of shape \(4, 4\)", "tl.zeros((4, 4), tl.float32)"),
     (
