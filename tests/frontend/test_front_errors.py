@@ -324,7 +324,7 @@ def test_the_report_shows_lines_carets_calls_and_hint():
         f"called from {__file__}, line {k.source.first_line + 2}, in k",
         "        inner(out)",
         "        ^^^^^^^^^^",
-        "  hint: take 4 or 8 elements and mask what is too much; blocknb.next_power_of_2 rounds up",
+        "  hint: take 4 or 8 elements and mask the surplus; blocknb.next_power_of_2 rounds up",
     ]
     at = -1
     for part in expected:
