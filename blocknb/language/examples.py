@@ -1,4 +1,4 @@
-"""What the help of a name says besides what the name does: shapes, dtypes, errors, and an example.
+"""Additional documentation of each name of the language: shapes, dtypes, errors, and an example.
 
 The example is a kernel's body. A line with a comment is a claim, and the tests run it everywhere a kernel runs. It may use the arrays
 `a_ptr` (fp32: 0.0 to 15.0), `i_ptr` (int32: 0 to 15) and `out_ptr` (16 fp32 zeros). A declaration with an `Example:` of its own keeps
