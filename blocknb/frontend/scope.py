@@ -1,4 +1,4 @@
-"""Names while a function is being parsed: a `Frame` per function or inlined call, and what a name may stand for.
+"""Scopes of names during parsing: a `Frame` per function or inlined call, and the possible values of a name.
 
 A name holds a run-time `Value`, or a compile-time Python object: a number, None, a dtype, a function or a tuple of these. A name that
 only one arm of an `if` assigns becomes `Undefined` after it, and reading it raises an error.

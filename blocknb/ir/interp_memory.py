@@ -172,7 +172,7 @@ class Memory:
         if (self.fenced[where] == 0).any():
             return "reads shared memory by wgmma without a proxy fence after the store"
         late = (self.fenced[where] == self.epoch) & (self.writer[where] != warp)
-        return f"reads by wgmma what another warp has fenced{UNORDERED}" if late.any() else ""
+        return f"reads shared memory by wgmma that another warp has fenced{UNORDERED}" if late.any() else ""
 
     def touch(
         self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None, atomic: bool = False

@@ -78,9 +78,9 @@ class RoleMemory(Memory):
             return ""
         mine = where[self.writer[where] >= 0]
         if (self.fenced[mine] == 0).any():
-            return f"{reads} what was stored without a fence"
+            return f"{reads} shared memory that was stored without a fence"
         late = self.fenced[mine] > self.clocks.known[warp, self.writer[mine]]
-        return f"{reads} what another warp has fenced{UNORDERED}" if late.any() else ""
+        return f"{reads} shared memory that another warp has fenced{UNORDERED}" if late.any() else ""
 
     def tell_copy(self, warp: int, where: np.ndarray) -> str:
         """Issues a copy to shared memory. Returns an error message, or ""."""

@@ -95,7 +95,7 @@ class OpSpec:
 
     `infer(types, attrs)` gives the result types. `numpy(attrs, result dtype, *arrays)` is the meaning of an elementwise op; it takes arrays
     of any shape. `levels` are those at which the op may stand. `reads` and `writes` name the memory that the op touches: "global",
-    "shared", "report" (what a kernel tells its user) or "". `cost` is None where the operands decide it. `traits` need not name the kind.
+    "shared", "report" (prints and assertions) or "". `cost` is None where the operands decide it. `traits` need not name the kind.
     """
 
     name: str

@@ -140,7 +140,7 @@ def atomic_cas(pointer, cmp, val, sem=None, scope=None):
 
 @builtin
 def debug_barrier():
-    """Synchronizes all threads of the program; each thread then sees what the others have stored."""
+    """Synchronizes all threads of the program; each thread then sees the stores of the others."""
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------------
