@@ -1,9 +1,9 @@
-"""Errors a person can act on: one message, the place in the source, and a hint.
+"""The errors of blocknb: each has a message, a place in the source and a hint.
 
-Every error that blocknb raises about a kernel is a `KernelError`; its class says by whose fault it is. The message names the
-thing in the user's own terms, `loc` is the place in the cell or file (with the chain of inlined calls), and the hint says
-what to write instead. Rendering reads the source through `linecache`, where IPython keeps its cells, so the very same text
-appears in a terminal, in a notebook and in a test.
+Every error about a kernel is a `KernelError`. The subclass tells whether the kernel, the launch, the target or the compiler is at
+fault. The message uses the names of the user's source. `loc` is the place in the cell or file, with the chain of inlined calls.
+The hint says what to write instead. Rendering reads the source through `linecache`, where IPython keeps its cells. Terminals,
+notebooks and tests therefore show the same text.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """A span of source: 1-based lines, 0-based columns, and the call it was inlined at.
+    """A span of source. Lines are 1-based, columns are 0-based.
 
-    `file` is a path or the name under which `linecache` knows a notebook cell; `function` the kernel or helper that holds
-    the span; `caller` the place of the call for code that was inlined, None for the kernel itself.
+    `file` is a path, or the name of a notebook cell in `linecache`. `function` is the kernel or helper that contains the span.
+    `caller` is the place of the call if the code was inlined, and None in the kernel itself.
     """
 
     file: str
@@ -34,20 +34,20 @@ class Loc:
 
     @property
     def outermost(self) -> Loc:
-        """The place in the kernel that the user launched, whatever was inlined there."""
+        """The place in the launched kernel: the outermost call if the code was inlined."""
         loc = self
         while loc.caller is not None:
             loc = loc.caller
         return loc
 
     def excerpt(self) -> str:
-        """The source line with carets under the columns of the span; empty when the source is gone."""
+        """The source line with carets under the span. Empty if the source is not available."""
         text = linecache.getline(self.file, self.line).rstrip("\n")
         if not text.strip():
             return ""
         end = self.end_column if self.end_line in (0, self.line) and self.end_column else len(text)
         start = min(self.column, len(text))
-        # Columns of the ast module count UTF-8 bytes; carets count characters.
+        # The ast module counts columns in UTF-8 bytes; carets count characters.
         start_character = len(text.encode()[:start].decode(errors="ignore"))
         end_character = max(len(text.encode()[:end].decode(errors="ignore")), start_character + 1)
         carets = " " * start_character + "^" * (end_character - start_character)
@@ -55,7 +55,7 @@ class Loc:
 
 
 def display_file(file: str) -> str:
-    """The name a person knows a source by: cells are `<ipython-input-3-...>` in linecache and `cell 3` here."""
+    """The name of a source file in messages: linecache calls a cell `<ipython-input-3-...>`, messages call it `cell 3`."""
     if file.startswith("<ipython-input-"):
         return "cell " + file.removeprefix("<ipython-input-").split("-")[0]
     if "/ipykernel_" in file:
@@ -64,9 +64,9 @@ def display_file(file: str) -> str:
 
 
 class KernelError(Exception):
-    """Something is wrong with a kernel or with the way it was launched.
+    """The base class of all errors about a kernel or its launch.
 
-    `message` is one sentence, `loc` the place in the user's source (or None), `hint` what to write instead (or None).
+    `message` is one sentence. `loc` is the place in the user's source, or None. `hint` says what to write instead, or is None.
     """
 
     title = "kernel error"
@@ -79,7 +79,7 @@ class KernelError(Exception):
         return self.render()
 
     def render(self) -> str:
-        """The whole report as plain text: message, cell and line, carets, chain of calls, hint."""
+        """The report as plain text: message, cell and line, carets, chain of calls, hint."""
         lines = [self.message]
         loc = self.loc
         while loc is not None:
@@ -94,41 +94,43 @@ class KernelError(Exception):
 
 
 class CompilationError(KernelError):
-    """The kernel cannot be compiled as it is written, or not for this target; the classes below say why."""
+    """The compiler cannot compile the kernel, or cannot compile it for this target."""
 
     title = "compilation error"
 
 
 class SyntaxUnsupported(CompilationError):
-    """The kernel uses Python that a block program cannot hold (a class, `try`, recursion...)."""
+    """The kernel uses a Python feature that block programs do not support, such as a class, `try` or unbounded recursion."""
 
     title = "unsupported syntax"
 
 
 class TypeMismatch(CompilationError):
-    """Types, shapes or constants do not fit together, or a name is unknown."""
+    """Types, shapes or constants do not match, or a name is unknown."""
 
     title = "type mismatch"
 
 
 class StaticAssertionFailed(TypeMismatch):
-    """A `static_assert` of the kernel does not hold."""
+    """A `static_assert` fails during compilation."""
 
 
 class Unsupported(CompilationError):
-    """The kernel is right, but the target cannot do it."""
+    """The kernel is correct, but the target does not support an operation in it."""
 
     title = "unsupported by the target"
 
 
 def no_assembly(where: str, loc: Loc | None) -> Unsupported:
-    """The error for inline PTX where there is no GPU."""
-    hint = "launch with arrays on a GPU; or write the same with the language's own functions, for which `tl.math` is a start"
+    """The error for inline PTX on a target that is not a GPU."""
+    hint = (
+        "launch with arrays on a GPU, or replace the PTX by functions of the language, for example those of `tl.math`"
+    )
     return Unsupported(f"inline PTX needs a GPU, and {where} is none", loc, hint)
 
 
 class AssemblyError(CompilationError):
-    """The text of an inline assembly is wrong: ptxas's words. `line` and `column` of the call, until `loc` is known."""
+    """ptxas rejects the text of an inline assembly. `line` and `column` locate the call until `loc` is known."""
 
     title = "inline assembly"
 
@@ -140,21 +142,21 @@ class AssemblyError(CompilationError):
 
 
 class OutOfResources(KernelError):
-    """The kernel needs more than the target has; the message says how much of what, in numbers."""
+    """The kernel needs more of a resource than the target has. The message names the resource and both amounts."""
 
     title = "out of resources"
 
 
 class LaunchError(KernelError):
-    """The launch is wrong: missing or unknown arguments, a bad grid, arrays of two devices."""
+    """The launch is wrong: an argument is missing or unknown, the grid is invalid, or arrays are on two devices."""
 
     title = "bad launch"
 
 
 class ElementError(KernelError):
-    """An error of a running kernel at one element of a tile.
+    """An error that a running kernel detects at one element of a tile.
 
-    Carries `program` (the program ids, a tuple of three ints) and `index` (which element it is).
+    `program` holds the program ids, a tuple of three ints. `index` is the number of the element.
     """
 
     def __init__(
@@ -171,19 +173,19 @@ class ElementError(KernelError):
 
 
 class AccessError(ElementError):
-    """A load or store outside the array that its pointer came from. `index` is the offset of the element from the start of the array."""
+    """A load or store outside the array of its pointer. `index` is the offset from the start of the array, in elements."""
 
     title = "access outside an array"
 
 
 class DeviceAssertionFailed(ElementError):
-    """A `device_assert` (or `assert`) of a running kernel does not hold. `index` is the number of the element, in row-major order."""
+    """A `device_assert` (or `assert`) fails in a running kernel. `index` is the number of the element, in row-major order."""
 
     title = "assertion failed"
 
 
 class CompilerBug(KernelError):
-    """blocknb's own fault. Carries the Trace so far in `trace`, for a report."""
+    """A defect of blocknb itself. `trace` holds the Trace up to the failure, for a bug report."""
 
     title = "compiler bug"
 

@@ -1,8 +1,8 @@
-"""What the child of a fork must not inherit: locks that threads of the parent hold, and work that they have begun.
+"""Makes `os.fork` safe: the child gets new locks, and a fork waits for imports and for LLVM.
 
-A fork copies the memory of a process and one of its threads. A lock that another thread holds at this moment stays locked in the
-child for ever. So `renewed` gives an owner its locks and makes new ones in the child. Two things cannot be made new there: a module
-that a thread is importing, and LLVM, whose own locks are out of reach. Both happen under `guard`, and a fork waits until it is free.
+A fork copies the memory of a process, but only one of its threads. A lock that another thread holds at this moment stays locked in the
+child forever. `renewed` therefore creates the locks of an owner, and creates them again in the child. This cannot work for a module
+that a thread is importing, or for the internal locks of LLVM. Both run under `guard`, and a fork waits until `guard` is free.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-#: Held while modules of the compiler are imported and while LLVM works in this process. A fork waits for it.
+#: Held while a thread imports compiler modules or runs LLVM in this process. A fork waits for it.
 guard = threading.RLock()
 _owners: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
 
 
 def renewed(owner: Any, **makers: Callable[[], Any]) -> None:
-    """Sets attributes of an object, class or module to what the makers return; in the child of a fork, once more.
+    """Sets attributes of an object, class or module to the results of the makers, and does so again in the child of a fork.
 
-    `renewed(self, _lock=threading.Lock)`: read the attribute at each use, `with self._lock:`.
+    Example: `renewed(self, _lock=threading.Lock)`. Read the attribute at each use: `with self._lock:`.
     """
     for name, make in makers.items():
         setattr(owner, name, make())
@@ -39,7 +39,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    guard.release()  # the forking thread took it, and this thread is its copy
+    guard.release()  # the forking thread acquired it, and this thread is its copy
     for owner, makers in list(_owners.items()):
         for name, make in makers.items():
             setattr(owner, name, make())
@@ -48,8 +48,10 @@ def _after_in_child() -> None:
 
 
 def _free_properties() -> None:
-    """Makes new locks for the cached properties of this package. Before Python 3.12 each of them has one, which is held while a value
-    is computed."""
+    """Makes new locks for the cached properties of this package.
+
+    Before Python 3.12 each cached property has a lock, which a thread holds while it computes the value.
+    """
     for name, module in list(sys.modules.items()):
         if not name.startswith("blocknb."):
             continue

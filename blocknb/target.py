@@ -1,8 +1,7 @@
-"""What code is compiled for: `Target.parse("sm_90a")`, `Target.parse("cpu")`, `Target.parse("cpu:haswell")`.
+"""Compilation targets: `Target.parse("sm_90a")`, `Target.parse("cpu")`, `Target.parse("cpu:haswell")`.
 
-A target is plain data, so that a cache key, a test's parameter and a sentence in a note can all be made of it. GPU facts (CUDA
-C++ Programming Guide, "Technical Specifications per Compute Capability") and the CPUs that code is tested for are tables here;
-the CPU of this machine is asked of LLVM only when somebody says "cpu".
+A target is plain data that cache keys, test parameters and notes can use. Tables hold the GPU limits (CUDA C++ Programming Guide,
+"Technical Specifications per Compute Capability") and the tested CPUs. Only the name "cpu" queries LLVM for the host CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from blocknb.errors import Unsupported
 
 
 class UnknownTarget(Unsupported, ValueError):
-    """No target has this name; the message lists those that exist."""
+    """Raised for an unknown target name. The message lists the known names."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,10 @@ class Target:
     """A GPU architecture or a CPU.
 
     `kind` is "cuda" or "cpu"; `arch` LLVM's name ("sm_90a", "znver4"); `features` LLVM's feature string ("+ptx88", "+avx2,+fma").
-    `capability` is 90 for sm_90a and 0 for CPUs; `specific` says that the name ends in "a", with instructions of that one
-    architecture (wgmma on 90a). Limits of a GPU: `max_shared` bytes of shared memory a CTA may ask for, `shared_per_sm` bytes,
-    `max_warps` and `max_ctas` resident on one SM, `registers` (32 bit) of one SM. For CPUs they are 0.
+    `capability` is 90 for sm_90a and 0 for CPUs. `specific` is true if the name ends in "a"; such a target has architecture-specific
+    instructions (wgmma on 90a). `max_shared` is the limit of shared memory per CTA, and `shared_per_sm` that per SM, in bytes.
+    `max_warps` and `max_ctas` are the limits of resident warps and CTAs per SM, and `registers` is the number of 32-bit registers per
+    SM. For CPUs these limits are 0.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Target:
 
     @staticmethod
     def parse(name: str | Target) -> Target:
-        """The target of that name; raises UnknownTarget naming the known ones."""
+        """The target of that name. Raises UnknownTarget with the known names."""
         if isinstance(name, Target):
             return name
         if name == "cpu":
@@ -61,7 +61,7 @@ class Target:
 
     @property
     def ptx_version(self) -> tuple[int, int]:
-        """The PTX ISA that the features ask for: (8, 8) for "+ptx88"."""
+        """The PTX ISA version of the features: (8, 8) for "+ptx88"."""
         digits = self.features.removeprefix("+ptx")
         return (int(digits[:-1]), int(digits[-1]))
 
@@ -71,17 +71,17 @@ class Target:
 
     @property
     def vector_bits(self) -> int:
-        """Bits of the widest vector register of a CPU."""
+        """The width of the widest vector register of a CPU, in bits."""
         return 512 if self.has("avx512f") else 256 if self.has("avx2") or self.has("avx") else 128
 
 
 def known() -> list[str]:
-    """Every name that `Target.parse` takes."""
+    """All names that `Target.parse` accepts."""
     return [*_GPUS, "cpu", *(f"cpu:{name}" for name in _CPUS)]
 
 
-# PTX 8.1 is CUDA 12.1; from sm_90 on we write PTX 8.8 (CUDA 12.9), which has every instruction that LLVM 22 knows.
-# name: capability, PTX version, KB of shared memory a CTA and an SM, warps and CTAs an SM
+# PTX 8.1 is CUDA 12.1. From sm_90 on, the version is PTX 8.8 (CUDA 12.9), which has all instructions of LLVM 22.
+# name: capability, PTX version, KB of shared memory per CTA and per SM, warps and CTAs per SM
 _GPUS = {
     "sm_70": (70, 81, 96, 96, 64, 32),
     "sm_75": (75, 81, 64, 64, 32, 16),
@@ -100,8 +100,8 @@ _GPUS = {
 _V2 = "+cx16,+popcnt,+sse3,+sse4.1,+sse4.2,+ssse3"
 _V3 = _V2 + ",+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe"
 _V4 = _V3 + ",+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
-# CPUs by name, to look at code for another machine and to test ours against old ones. What a name implies is spelt out,
-# because `has` must know it and llvmlite does not tell.
+# CPUs by name, to show code for other machines and to test code for old ones. The table lists the implied features, because `has`
+# needs them and llvmlite does not report them.
 _CPUS = {
     "x86-64": "",
     "x86-64-v2": _V2,
@@ -142,13 +142,15 @@ def _named_cpu(name: str) -> Target:
     return Target(kind="cpu", arch=name, features=_CPUS[name])
 
 
-#: The CPU that "cpu" stands for instead of this machine's, "" for none.
+#: The CPU that "cpu" means instead of the host CPU, or "".
 _assumed = ""
 
 
 def assume_host(name: str) -> None:
-    """From now on kernels of this process are compiled for the CPU of that name ("x86-64-v2"), whose features this machine must have.
-    Raises UnknownTarget."""
+    """Makes "cpu" mean the CPU of that name ("x86-64-v2") in this process. The host CPU must have its features.
+
+    Raises UnknownTarget.
+    """
     global _assumed
     _named_cpu(name)
     _assumed = name

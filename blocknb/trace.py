@@ -1,9 +1,8 @@
-"""The Trace: one value that holds everything a compilation did.
+"""The Trace records everything about one compilation.
 
-The notebook, the command line, the tests and the docs read the Trace and nothing else. It keeps, for every stage, the IR before
-and after, the notes with the ops and source lines they concern, and the time; then the texts below the IR (LLVM, PTX, SASS or
-x86 assembly) and what the assembler reported. IR texts are printed when somebody looks, because printing costs more than most
-passes do.
+The notebook, the command line, the tests and the docs read only the Trace. For every stage it has the IR before and after, the notes
+with their ops and source lines, and the time. It also has the LLVM, PTX, SASS or x86 texts, and the report of the assembler. IR is
+converted to text on first use, because printing costs more time than most passes.
 """
 
 from __future__ import annotations
@@ -23,9 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One decision of a pass. `kind`: "info" (done), "missed" (could not, and why) or "warning". `op` is the id of the op it
-    concerns in the stage's output (-1: the whole kernel), `loc` its source, `origin` the pass. `failed`: the note tells of an
-    optimization that failed and was left out."""
+    """One decision of a pass.
+
+    `kind` is "info" (the pass changed something), "missed" (it could not, with the reason) or "warning". `op` is the id of the op in the
+    stage's output, or -1 for the whole kernel. `loc` is the op's source, and `origin` the pass. `failed` marks an optimization that
+    failed with an error and was left out.
+    """
 
     text: str
     origin: str
@@ -36,10 +38,10 @@ class Note:
 
 
 def left_out(optimization: str, origin: str, error: Exception) -> Note:
-    """The note of an optimization that failed with `error` and that the compilation goes on without.
+    """The note for an optimization that failed with `error`. The compilation continues without it.
 
-    Raises the error itself if it is a KernelError, which tells of the user's own mistake, or if BLOCKNB_STRICT is set in the
-    environment, as the tests do.
+    Raises the error itself if it is a KernelError, which is the user's mistake. Also raises it if BLOCKNB_STRICT is set in the
+    environment, as in the tests.
     """
     is_users = isinstance(error, KernelError) and not isinstance(error, CompilerBug)
     if is_users or os.environ.get("BLOCKNB_STRICT", "0") not in ("", "0"):
@@ -64,7 +66,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass, run. `title` is the first line of its docstring, `doc` the whole; `skipped` when it was switched off."""
+    """One executed pass. `title` is the first line of its docstring, `doc` the whole. `skipped` is true if the pass was disabled."""
 
     name: str
     title: str
@@ -95,7 +97,7 @@ class Stage:
 
 
 class DeferredStages(Sequence[Stage]):
-    """The stages of a kernel whose code came from a cache: made by `make` when somebody first looks, then kept."""
+    """The stages of a kernel whose code came from a cache. `make` computes them on first use."""
 
     def __init__(self, make: Callable[[], tuple[Stage, ...]]):
         self._make = make
@@ -113,8 +115,10 @@ class DeferredStages(Sequence[Stage]):
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler reported, per thread or per program; None where it is not known (no ptxas, or a CPU). `programs` may share a
-    CTA."""
+    """The resources that the assembler reported, per thread or per CTA.
+
+    A field is None if it is unknown (no ptxas, or a CPU). `programs` is the number of programs per CTA.
+    """
 
     registers: int | None = None
     spill_bytes: int | None = None
@@ -132,7 +136,7 @@ class Trace:
     `source` is the kernel's text with `file` and `first_line`; `signature` maps parameter names to type texts, `constants` the
     constexpr values; `stages[0]` is the front end (before is after); `milliseconds` maps stage names (front end, each pass,
     "codegen", "llvm parse", "llvm optimise", "llvm emit", "ptxas", "load") to times. `artifacts` maps "llvm", "ptx", "cubin",
-    "object" to text or bytes; `sass` is disassembled, and `assembly` listed, when asked for.
+    "object" to text or bytes. `sass` and `assembly` are computed on first use.
     """
 
     name: str
@@ -157,11 +161,11 @@ class Trace:
         return tuple(note for stage in self.stages for note in stage.notes)
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name. Raises KeyError naming the stages there are."""
+        """The stage of that name. Raises KeyError with the names of all stages."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise KeyError(f"no stage {name!r}; there are {', '.join(s.name for s in self.stages)}")
+        raise KeyError(f"no stage {name!r}; the stages are {', '.join(s.name for s in self.stages)}")
 
     @property
     def llvm(self) -> str | None:
@@ -173,12 +177,12 @@ class Trace:
 
     @cached_property
     def assembly(self) -> str | None:
-        """x86 (or Arm) assembly of a CPU compilation, for which LLVM runs once more."""
+        """The x86 (or Arm) assembly of a CPU compilation. LLVM runs again to list it."""
         return self.list_code(self.artifacts["llvm"]) if self.lists and self.list_code else None
 
     @property
     def lists(self) -> bool:
-        """Whether asking for `assembly` runs LLVM."""
+        """Whether reading `assembly` runs LLVM."""
         return bool(self.artifacts.get("object") and self.list_code)
 
     @cached_property
@@ -189,7 +193,7 @@ class Trace:
 
     @property
     def disassembles(self) -> bool:
-        """Whether asking for `sass` runs a disassembler."""
+        """Whether reading `sass` runs a disassembler."""
         return bool(self.artifacts.get("cubin") and self.disassemble)
 
     @property

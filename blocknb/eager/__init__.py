@@ -1,9 +1,8 @@
-"""The interpreter as a debugger: a kernel's own Python runs, on tiles that hold NumPy arrays.
+"""Interprets kernels for debugging: Python executes the kernel's own code, on tiles that hold NumPy arrays.
 
-`Interpreter` runs programs of a kernel one after another; what stands in the kernel is executed by Python itself, so `print`,
-`breakpoint()`, `try` and everything else work in it. Its operators and builtins go through the handlers of `blocknb.frontend`, which
-emit ops as ever, into an emitter that computes each at once. So promotion, errors and hints are the compiler's own, and whatever the
-compiler learns, this learns with it.
+`Interpreter` runs the programs of a kernel one after another. Python itself executes the code of the kernel, so `print`,
+`breakpoint()`, `try` and all other statements work. Operators and builtins use the handlers of `blocknb.frontend`, which emit ops. The
+emitter computes each op at once. Promotion, errors and hints are therefore those of the compiler.
 """
 
 from blocknb.eager.interpreter import Interpreter

@@ -1,4 +1,4 @@
-"""`breakpoint()` in a kernel: pdb (IPython's in a notebook), which sees the kernels' lines and not what blocknb does between them."""
+"""`breakpoint()` in a kernel: starts pdb (IPython's in a notebook), which steps through kernel lines and skips blocknb's own frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def debugger(function: Any, sources: Mapping[CodeType, Any]) -> Callable[..., Any]:
-    """What to call for `breakpoint` or `pdb.set_trace` in a kernel. Whoever has set a hook of his own gets that."""
+    """The function to call for `breakpoint` or `pdb.set_trace` in a kernel. A user-defined hook takes precedence."""
     if function is builtins.breakpoint and (_hooked() or os.environ.get("PYTHONBREAKPOINT")):
         return function
     base: Any = pdb.Pdb
@@ -34,7 +34,7 @@ def debugger(function: Any, sources: Mapping[CodeType, Any]) -> Callable[..., An
 
 
 def _hooked() -> bool:
-    """Whether somebody waits for `breakpoint()`. debugpy, which Jupyter's kernels load, ignores it until a client is connected."""
+    """Whether a debugger is attached. debugpy, which Jupyter's kernels load, ignores `breakpoint()` until a client connects."""
     hook: Any = sys.breakpointhook
     if hook is sys.__breakpointhook__:
         return False
@@ -47,7 +47,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _between(frame: FrameType | None, sources: Mapping[CodeType, Any]) -> bool:
-    """Whether a frame is blocknb's, or of something that blocknb calls within the line of a kernel."""
+    """Whether a frame belongs to blocknb, or to a function that blocknb calls within a kernel line."""
     while frame is not None:
         if _is_ours(frame):
             return True

@@ -1,6 +1,6 @@
-"""An Emitter that computes every op at once, with the interpreter of the IR, instead of keeping it.
+"""An Emitter that computes every op at once with the IR interpreter, instead of building IR.
 
-While a block is open, such as the combine of a sum, ops are kept as ever; they are computed when the op comes that holds the block.
+While a block is open, such as the combine of a sum, it keeps the ops. It computes them with the op that contains the block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blocknb.target import Target
 
 
 class Known(dict):
-    """Emitter.known, kept with the values themselves: a program that loops must not collect all constants it ever made."""
+    """Emitter.known, stored in the values themselves, so that a loop does not accumulate all its constants."""
 
     def __setitem__(self, x: Value, number: Any) -> None:
         if isinstance(x, EagerValue):
@@ -41,7 +41,7 @@ class Known(dict):
 
 
 class EagerOutput(list):
-    """Emitter.printed, shown as it comes."""
+    """Emitter.printed, written at once."""
 
     def __init__(self, shown: Callable[[], bool]):
         self.shown = shown
@@ -52,14 +52,14 @@ class EagerOutput(list):
 
 
 class Outside(dict):
-    """What a block may use from outside: values hold their own arrays."""
+    """The values that a block may use from outside. These values hold their own arrays."""
 
     def __missing__(self, x: Value) -> Any:
         return x.data  # type: ignore[attr-defined]
 
 
 class EagerMachine(Machine):
-    """The interpreter of one program at the tile level, fed op by op."""
+    """The tile-level interpreter of one program, which receives one op at a time."""
 
     def __init__(self, name: str, space: AddressSpace, sizes: Program, program: Program):
         super().__init__(Func(name, (), Block((), ())), space, sizes, program)
@@ -67,10 +67,10 @@ class EagerMachine(Machine):
 
 
 class EagerEmitter(Emitter):
-    """Computes what is emitted outside of blocks; `machine` is that of the program that runs."""
+    """Computes ops that are emitted outside of blocks. `machine` is that of the running program."""
 
     def __init__(self, interpreter: RunningKernel, options: Mapping[str, Any]):
-        super().__init__(Target.parse("cpu"), options)  # wherever the arrays are, it is the CPU that computes
+        super().__init__(Target.parse("cpu"), options)  # the CPU computes, wherever the arrays are
         self.known, self.printed = Known(), EagerOutput(lambda: interpreter.prints)
         self.runs = interpreter.run_helper
         self.interpreter = interpreter
@@ -91,7 +91,7 @@ class EagerEmitter(Emitter):
         op = Op(name, args, made, MappingProxyType(attrs) if attrs else EMPTY, tuple(blocks), None, "interpret")
         if name != "barrier":
             for value, array in zip(made, self._compute(op), strict=True):
-                value.data = np.asanyarray(array)  # pointers know their arrays
+                value.data = np.asanyarray(array)  # pointers have their provenance
         if name == "print":
             interpreter.tell()
         return op
@@ -108,7 +108,7 @@ class EagerEmitter(Emitter):
             return stop.value
 
     def promise(self, x: Value, **promises: Any) -> bool:
-        """Holds a promise against the number: one that is none would only fail, or give wrong results, in the compiled kernel."""
+        """Checks a promise against the actual number. A false promise would give wrong results in the compiled kernel."""
         divisors = promises.get("multiple_of")
         if divisors and isinstance(x, EagerValue) and _is_number(x) and int(x.data) % divisors[0]:
             what = f"multiple_of({x.name or 'x'}, {divisors[0]})"

@@ -1,7 +1,7 @@
-"""Functions of the author's own on elements, run as Python: `map_elementwise`, `reduce`, `associative_scan`.
+"""Runs user functions on elements as Python: `map_elementwise`, `reduce`, `associative_scan`.
 
-The function is written for scalars. It runs once on whole tiles, each of which stands for many scalars (`Interpreter.lanes`); only where
-it branches or loops on one of them, it runs again for every element. So `print` and `breakpoint()` work in it, too.
+The function takes scalars. It runs once on whole tiles, each of which represents many scalars (`Interpreter.lanes`). If it branches or
+loops on one of them, it runs again for every element. `print` and `breakpoint()` therefore work in it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def handles(name: str) -> Callable:
 
 
 class Elements:
-    """A function of scalars, applied to every element of tiles. `single`: it returns one value, and not a tuple."""
+    """A function of scalars, applied to every element of tiles. `single` is true if it returns one value instead of a tuple."""
 
     def __init__(self, interpreter: RunningKernel, function: Any, dtypes: Sequence[Any] | None = None):
         self.interpreter, self.function = interpreter, interpreter.callable(function)
-        self.dtypes, self.single = dtypes, True  # of the results; None: those of the first element
+        self.dtypes, self.single = dtypes, True  # dtypes of the results; None: those of the first element
 
     def __call__(self, operands: Sequence[Any], shape: tuple[int, ...]) -> list[EagerValue]:
         """`operands` are tiles of the shape, and constants."""
@@ -79,7 +79,7 @@ class Elements:
 
 
 class Pairs(Machine):
-    """The interpreter's order of combining along an axis, with a function of Python's for the block."""
+    """Combines along an axis in the order of the IR interpreter, with a Python function instead of a block."""
 
     def __init__(self, interpreter: RunningKernel, tiles: Sequence[Value], function: Any):
         super().__init__(Func("combine", (), Block((), ())), interpreter.space, interpreter.grid, (0, 0, 0))
@@ -125,7 +125,7 @@ def reduce(frame: Any, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = 
 def associative_scan(frame: Any, input: Any, axis: Any, combine_fn: Any, reverse: Any = False) -> Any:
     tiles = _tiles(frame, input)
     if not tiles[0].type.shape:
-        raise Mismatch("a scalar has no axis to scan along", "scan the tile that it comes from", "input")
+        raise Mismatch("a scalar has no axis to scan along", "pass a tile with at least one axis", "input")
     axis = axis_of(frame, axis, len(tiles[0].type.shape))
     pairs = Pairs(frame.interpreter, tiles, combine_fn)
     results = pairs.along("scan", tiles, axis, flag(frame, reverse, "reverse"))
@@ -137,10 +137,12 @@ def map_elementwise(frame: Any, scalar_fn: Any, *args: Any, pack: Any = 1) -> An
     emit, pack = frame.emit, constant_int(frame, pack, "pack")
     tiles = [x for x in args if isinstance(x, Value)]
     if not tiles or not all(isinstance(x, (Value, *NUMBERS)) for x in args):
-        raise Mismatch("map_elementwise maps tiles and numbers, one tile at least", None, "args")
+        raise Mismatch("map_elementwise needs tiles and numbers, with at least one tile", None, "args")
     shape = emit.common_shape(*tiles)
     if pack < 1 or pack & (pack - 1) or (shape[-1] if shape else 1) % pack:
-        raise Mismatch(f"pack={pack} for a tile of shape {shape}", "a power of two that divides the last axis", "pack")
+        raise Mismatch(
+            f"pack={pack} for a tile of shape {shape}", "use a power of two that divides the last axis", "pack"
+        )
     parts = [_parts(frame, emit.broadcast(x, shape), pack) if isinstance(x, Value) else [x] * pack for x in args]
     elements = Elements(frame.interpreter, scalar_fn)
     found = elements([part for each in parts for part in each], (*shape[:-1], shape[-1] // pack) if shape else ())

@@ -1,8 +1,8 @@
-"""Runs programs of a kernel as Python. An Interpreter is also what the rewritten code talks to, under the name `rewrite.HELPER`.
+"""Runs the programs of a kernel as Python. The rewritten code calls the Interpreter under the name `rewrite.HELPER`.
 
-What a kernel calls is told apart as the compiler does: builtins of the language and its library, helpers (whose Python runs, rewritten
-like the kernel's), dtypes. Anything else is Python's and is simply called. The one question that running cannot answer is the type of
-an arm that is not taken; for a conditional expression the compiler's own visitor is asked, on the names of the moment.
+The interpreter classifies calls as the compiler does: builtins, library functions, dtypes, and helpers, whose Python code is rewritten
+like the kernel's. It calls all other Python functions directly. Execution cannot find the type of an arm that is not taken. For
+conditional expressions, the compiler's visitor therefore computes the type from the current names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from blocknb.language.types import DType, Pointer
 
 
 class EagerFrame(Frame):
-    """The frame that handlers of builtins get: one for all programs and calls, since Python keeps the names."""
+    """The frame for handlers of builtins. One frame serves all programs and calls, because Python keeps the names."""
 
     def __init__(self, source: Source, interpreter: Interpreter):
         super().__init__(source, interpreter.emit)
@@ -57,8 +57,8 @@ class EagerFrame(Frame):
 class Interpreter:
     """The programs of one launch.
 
-    `arguments` has for each parameter a Constant, or an ArgType and the numbers that it is made of (for a pointer its address in
-    `space`). `options` are the launch's, which a kernel may ask for, `grid` three sizes; `run` records what it wants.
+    `arguments` has a Constant per parameter, or an ArgType with its numbers (for a pointer, its address in `space`). `options` are the
+    launch options that the kernel may query. `grid` has three sizes. `run` records the requested assignments.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Interpreter:
         run: Run,
     ):
         self.source, self.arguments, self.space, self.grid, self.run = source, arguments, space, grid, run
-        self.lanes = False  # whether values stand for many scalars at once
-        self.prints = True  # static_print does so once, as it would while compiling
+        self.lanes = False  # whether values represent many scalars at once
+        self.prints = True  # static_print prints only once, as at compile time
         self.sources: dict[types.CodeType, Source] = {}
         self._functions: dict[Any, types.FunctionType] = {}
-        self._pending: list[Any] = []  # what and, or, chained comparisons and conditional expressions have found so far
+        self._pending: list[Any] = []  # partial results of and, or, chained comparisons and conditional expressions
         self.machine = EagerMachine(source.name, space, grid, (0, 0, 0))
         self.emit: EagerEmitter = EagerEmitter(self, options)
         self.frame: EagerFrame = EagerFrame(source, self)
 
     def program(self, program: Program) -> None:
-        """Runs one program. Errors have their place, and a traceback that ends in the kernel's own frames."""
+        """Runs one program. Errors have a place, and a traceback that ends in frames of the kernel."""
         self.machine = EagerMachine(self.source.name, self.space, self.grid, program)
         token = running.set(self.invoke)
         self.lanes, self._pending = False, []
@@ -102,12 +102,12 @@ class Interpreter:
         self.run.programs.append(program)
 
     def tell(self) -> None:
-        """Prints what the kernel has printed, as it comes."""
+        """Writes the pending output of the kernel."""
         print(lines(self.space.printed, len(self.space.printed)), end="")
         self.space.printed.clear()
 
     def _of_the_kernel(self, error: Exception) -> Exception:
-        """What the compiler would say; a NameError of other code is that."""
+        """The compiler's error for an undefined name of the kernel. A NameError of other code stays as it is."""
         if isinstance(error, TypeRule):
             return TypeMismatch(str(error))
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -130,7 +130,9 @@ class Interpreter:
             }
             for part, x in made.items():
                 x.name = part.name
-            self.emit.promised.update(dict.fromkeys(made.values(), 1))  # errors tell a parameter from what is computed
+            self.emit.promised.update(
+                dict.fromkeys(made.values(), 1)
+            )  # errors distinguish parameters from computed values
             value = rebuild(value, iter([made.get(leaf, leaf) for leaf in leaves(value)]))
         if self.run.wants(program, name):
             self._keep(name, value, self.source.node.lineno, self.source.name)
@@ -142,7 +144,7 @@ class Interpreter:
         return np.asarray(x).astype(numpy_dtype(type.dtype))
 
     def function(self, source: Source) -> types.FunctionType:
-        """The Python of a kernel or helper, rewritten."""
+        """The rewritten Python function of a kernel or helper."""
         made = self._functions.get(source.function)
         if made is None:
             made = self._functions[source.function] = instantiate(source, self)
@@ -152,7 +154,7 @@ class Interpreter:
     # -- names and calls
 
     def outside(self, found: Any, name: str) -> Any:
-        """What a name from outside the function stands for. Arrays and lists stay: Python may well use them."""
+        """The value of a name from outside the function. Arrays and lists stay unchanged, because Python code may use them."""
         if isinstance(found, list) or getattr(found, "shape", None) or type(found).__module__ == "builtins":
             return found
         return as_constant(name, found)
@@ -164,12 +166,12 @@ class Interpreter:
             try:
                 return self.outside(getattr(base, name), name)
             except AttributeError:
-                pass  # the front end says it better
+                pass  # the front end has a better message
         found = expressions.attribute(self.frame, base, name)
         return self.callable(found) if isinstance(found, expressions.Method) else found
 
     def callable(self, function: Any) -> Callable[..., Any]:
-        """What to call, directly, where the kernel calls `function`."""
+        """The Python callable for a call of `function` in the kernel."""
         if function is builtins.breakpoint or function is pdb.set_trace:
             return debugger(function, self.sources)
         if function is builtins.print or function is builtins.range or hasattr(function, "blocknb_eager"):
@@ -185,7 +187,7 @@ class Interpreter:
         try:
             if function in calls.PYTHON:
                 return self._special(function)
-        except TypeError:  # unhashable, hence Python's
+        except TypeError:  # unhashable, hence a Python object
             return function
         if any(map(is_ours, (function, type(function), type(getattr(function, "__self__", None))))):
             return self._invoking(function)
@@ -201,7 +203,7 @@ class Interpreter:
         return call
 
     def _special(self, function: Any) -> Callable[..., Any]:
-        """Python's own functions that mean something else for tiles."""
+        """The replacement of a Python builtin that has another meaning for tiles."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if function is builtins.isinstance or (
@@ -213,7 +215,7 @@ class Interpreter:
         return call
 
     def _python(self, function: Any) -> Callable[..., Any]:
-        """A plain function of the user's: with constants it computes as while compiling, with tiles it is a helper."""
+        """A plain function of the user. With constants it runs as at compile time, and with tiles as a helper."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             known = self.emit.constant
@@ -227,11 +229,11 @@ class Interpreter:
             return function
         try:
             return self.function(Source(function))
-        except KernelError:  # no kernel could be such a function (*args, a lambda); tiles have operators there, too
+        except KernelError:  # cannot be a kernel (*args, a lambda); tiles have operators, so the plain function works
             return function
 
     def invoke(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call of something of the language."""
+        """Calls a function of the language."""
         if (source := source_of(function)) is not None:
             return self.function(source)(*args, **kwargs)
         try:
@@ -242,7 +244,7 @@ class Interpreter:
         return found
 
     def run_helper(self, frame: Frame, source: Source, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call of a helper from within a handler of the front end."""
+        """Calls a helper from a handler of the front end."""
         if any(isinstance(a, Value) and not isinstance(a, EagerValue) for a in args):
             return calls.visit_helper(frame, source, args, dict(kwargs), None)
         return self.function(source)(*args, **kwargs)
@@ -277,7 +279,7 @@ class Interpreter:
                 self._keep(names, value, line, "")
 
     def _keep(self, name: str, value: Any, line: int, function: str) -> None:
-        """Arrays of tiles are never written again, so they need no copy."""
+        """Records a value. The arrays of tiles are immutable, so they need no copy."""
         function = function or self._function_name()
         found = value.data if isinstance(value, EagerValue) else value
         self.run.keep(self.machine.program, function, line, name, found)
@@ -291,14 +293,14 @@ class Interpreter:
     # -- conditions
 
     def test(self, value: Any) -> bool:
-        """The condition of an `if`, `while` or `assert`. Objects of Python's are asked as Python asks them."""
+        """The condition of an `if`, `while` or `assert`. Python objects have their usual truth value."""
         return bool(unwrap(value))
 
     def negate(self, value: Any) -> Any:
         return self.emit.unary("not", value) if isinstance(value, Value) else not value
 
     def branch(self, value: Any) -> tuple[bool, bool]:
-        """The answer, and whether it was known only at run time."""
+        """The truth value of a condition, and whether it is a run-time value."""
         return self.test(value), isinstance(self.emit.constant(value), Value)
 
     def joined(self, value: Any, branch: tuple[bool, bool]) -> Any:
@@ -339,7 +341,7 @@ class Interpreter:
         return not isinstance(result, Value) and not result
 
     def compare(self, operator: str, left: Any, right: Any) -> Any:
-        """A comparison; membership in what is no tuple or text is Python's, by the number."""
+        """A comparison. Membership in an object other than a tuple or a string is that of Python, by the number."""
         if operator in ("In", "NotIn") and not isinstance(right, (tuple, str, Value)):
             number = left.item() if isinstance(left, EagerValue) and left.type.size == 1 else left
             return (number in right) == (operator == "In")
@@ -353,7 +355,7 @@ class Interpreter:
         return answer
 
     def arm(self, value: Any, number: int, taken: bool) -> Any:
-        """The arm that was taken, in the type that both have."""
+        """The value of the taken arm, in the common type of both arms."""
         if not self._pending.pop():
             return value
         frame = sys._getframe(1)
@@ -367,7 +369,7 @@ class Interpreter:
         except Disagreement as error:
             raise Mismatch(
                 f"the arms of the conditional expression are {error}",
-                "give both one type, with .to(...) or tl.full(...)",
+                "convert both to the same type with .to(...) or tl.full(...)",
             ) from None
 
     def _meet(self, x: Any, other: Any) -> Any:
@@ -377,7 +379,7 @@ class Interpreter:
         return x if isinstance(x, Value) else self.emit.number(x, kind.dtype, kind.shape)
 
     def _type_of(self, node: ast.expr, source: Source, names: Mapping[str, Any]) -> Any:
-        """What the compiler makes of an expression; None where it is Python that no compiler takes."""
+        """The compiler's value of an expression. None if the compiler does not support it."""
         frame = Frame(source, Emitter())
         frame.names.update(names)
         try:
@@ -388,7 +390,7 @@ class Interpreter:
     # -- loops
 
     def loop(self, function: Any, places: tuple, target: Any, line: int) -> Callable[..., Any]:
-        """What gives the elements of `for target in function(...)`. `places`: where the body assigns names."""
+        """The iterable of `for target in function(...)`. `places` are the places where the body assigns names."""
         if function is builtins.range or function is BUILTINS["range"]:
             return lambda *args, **kwargs: self._counted(
                 loops.range_bounds("range", list(args), kwargs)[0], len(args) == 1, dict(places), target, line
@@ -412,7 +414,7 @@ class Interpreter:
     def _counted(
         self, bounds: list[Any], single: bool, places: dict[str, tuple], target: Any, line: int
     ) -> Iterator[EagerValue]:
-        """A run-time loop: counts in int32 or int64, and names keep the types that they had before it."""
+        """A run-time loop. The index is int32 or int64, and names keep the types that they had before the loop."""
         if self.lanes and any(isinstance(x, EagerValue) and x.type.shape for x in bounds):
             raise OneByOne
         if self.emit.constant(bounds[2]) == 0:
@@ -445,12 +447,12 @@ class Interpreter:
 
 
 def is_ours(x: Any) -> bool:
-    """Whether a class or function belongs to the language or its front end, which then knows what it means in a kernel."""
+    """Whether a class or function belongs to the language or its front end, which define its meaning in a kernel."""
     return (getattr(x, "__module__", None) or "").startswith("blocknb.")
 
 
 def plain(x: Any) -> Any:
-    """An argument as the front end knows it: lists as tuples, constexprs as their values."""
+    """Converts an argument for the front end: lists to tuples, constexprs to their values."""
     if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
         return tuple(map(plain, x))
     return unwrap(x)

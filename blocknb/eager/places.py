@@ -1,4 +1,4 @@
-"""Gives an error of a running kernel its place, from the traceback: Python knows line and columns of every instruction."""
+"""Finds the place of an error in a running kernel from the traceback, which has the line and columns of every instruction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def locate(error: BaseException, sources: Mapping[CodeType, Source]) -> None:
-    """Sets the `loc` of a KernelError (with the calls that led there), and cuts from the traceback what blocknb did within the kernel's
-    line, so that a debugger opens in the kernel."""
+    """Sets the `loc` of a KernelError, with its chain of calls.
+
+    Also removes blocknb's frames from the end of the traceback, so that a debugger opens in the kernel.
+    """
     entries = []
     step = error.__traceback__
     while step is not None:
@@ -55,7 +57,7 @@ def _place(entry: TracebackType, source: Source, caller: Loc | None) -> Loc:
 
 
 def _of_argument(error: KernelError, source: Source, loc: Loc | None) -> Loc | None:
-    """The place of the argument that the error names, in the call that stands at `loc`."""
+    """The place of the argument that the error names, in the call at `loc`."""
     name, function = getattr(error, "argument", None), getattr(error, "function", None)
     if name is None or loc is None:
         return None
@@ -67,6 +69,6 @@ def _of_argument(error: KernelError, source: Source, loc: Loc | None) -> Loc | N
 
 
 def describe_call(error: Any, function: Any) -> None:
-    """Notes which function was being called, the innermost first."""
+    """Records the called function in the error, from the innermost to the outermost."""
     if getattr(error, "function", None) is None:
         error.function = function

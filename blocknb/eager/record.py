@@ -1,4 +1,4 @@
-"""What an interpreted launch remembers: values that were assigned, with their lines, for the names or the program asked for."""
+"""The record of an interpreted launch: assigned values with their lines, for the requested names or program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from blocknb.ir.interp_tile import Program
 
 @dataclass(frozen=True)
 class Assigned:
-    """One assignment: in which program, where (1-based line of the file or cell), to which name, and the value: an array of the tile's
-    shape (0-d for a scalar), or the Python object itself."""
+    """One assignment: the program, the 1-based line of the file or cell, the name and the value.
+
+    The value is an array of the tile's shape (0-d for a scalar), or the Python object itself.
+    """
 
     program: Program
     function: str
@@ -25,7 +27,7 @@ class Assigned:
 
 @dataclass
 class Run:
-    """One interpreted launch. `programs` are those that ran, in order; `assigned` what was recorded.
+    """One interpreted launch. `programs` are the executed programs in order, and `assigned` the recorded assignments.
 
     run = kernel.interpret((4,), record=(2, 0, 0))(x, out, BLOCK=64)
     run["acc"]                     # the values that `acc` took in program (2, 0, 0), in order, as (line, array)
@@ -56,7 +58,7 @@ class Run:
         self.assigned.append(Assigned(program, function, line, name, value))
 
     def of(self, name: str | None = None, program: Any = None) -> Iterator[Assigned]:
-        """The assignments to a name (None: any) in a program (an int or up to three; None: any), in the order they happened."""
+        """The assignments to a name (None: any) in a program (one to three ints; None: any), in order of execution."""
         program = None if program is None else program_id(program)
         return (a for a in self.assigned if name in (None, a.name) and program in (None, a.program))
 
@@ -72,12 +74,12 @@ class Run:
         return found
 
     def at(self, line: int, program: Any = None) -> dict[str, Any]:
-        """What the line assigned, by name; the last time if it ran repeatedly."""
+        """The values that the line assigned, by name. If it ran repeatedly, those of the last time."""
         return {a.name: a.value for a in self.of(None, program) if a.line == line}
 
 
 def program_id(program: int | Iterable[int]) -> Program:
-    """A program's id with all three of its axes."""
+    """A program id with all three axes."""
     ids = (program,) if isinstance(program, int) else tuple(program)
     x, y, z = (*map(int, ids), 0, 0)[:3]
     return x, y, z

@@ -1,10 +1,9 @@
-"""Rewrites a kernel's function where Python's meaning is not the language's, and compiles it under its own file and lines.
+"""Rewrites the AST of a kernel where Python's meaning differs from the language's, and compiles it with its own file and lines.
 
-Operators need nothing: tiles have them. What Python decides by itself goes through `HELPER`, a hidden name that stands for the
-interpreter: an assignment makes a number a run-time scalar, `and`, `or`, `not` and chained comparisons work on tiles, conditions are
-asked for one answer, a `range` counts in int32, names from outside give constexprs as plain values, and what is called is looked up
-among the builtins of the language. Every new node stands where the one it replaces stood, so tracebacks, `breakpoint()` and a
-debugger's `list` show the author's own lines.
+Operators stay, because tiles define them. Other constructs call `HELPER`, a hidden name for the interpreter. An assignment converts a
+number to a run-time scalar. `and`, `or`, `not` and chained comparisons work on tiles. Conditions must be scalar. A `range` counts in
+int32. Names from outside give the plain values of constexprs, and calls look up the builtins of the language. Every new node has the
+place of the node that it replaces. Tracebacks, `breakpoint()` and a debugger's `list` therefore show the original lines.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HELPER = "__blocknb__"
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The code of a function, and the conditional expressions in it as they were written."""
+    """The code of a rewritten function, and the original AST of its conditional expressions."""
 
     code: types.CodeType
     ternaries: tuple[ast.IfExp, ...]
@@ -34,7 +33,7 @@ _made: weakref.WeakKeyDictionary[Any, Rewritten] = weakref.WeakKeyDictionary()
 
 
 def rewritten(source: Source) -> Rewritten:
-    """The rewritten function; made once. Raises SyntaxUnsupported for what could be no kernel at all (`*args`, no source)."""
+    """The rewritten function, computed once. Raises SyntaxUnsupported if it cannot be a kernel (`*args`, no source)."""
     found = _made.get(source.function)
     if found is None:
         found = _made[source.function] = _rewrite(source)
@@ -45,7 +44,7 @@ def instantiate(source: Source, helper: Any) -> types.FunctionType:
     """The rewritten function, with the globals and the closure of the original and `helper` for the hidden name."""
     code, original = rewritten(source).code, source.function
     cells = {**source.closure, HELPER: types.CellType(helper)}
-    missing = types.CellType()  # of a name that the original has optimised away
+    missing = types.CellType()  # a name that Python has optimized away in the original
     made = types.FunctionType(
         code, original.__globals__, original.__name__, None, tuple(cells.get(n, missing) for n in code.co_freevars)
     )
@@ -69,7 +68,7 @@ def _rewrite(source: Source) -> Rewritten:
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)  # instantiate gives them
     definition.body = rewriter.body(definition.body)
     outer: Any = ast.parse(f"def outer({', '.join([*source.closure, HELPER])}): pass").body[0]
-    # Not a name of `outer`, so that a call of itself finds what everybody finds.
+    # Not a name of `outer`, so that a recursive call finds the global name.
     outer.body = [definition] if definition.name in source.closure else [ast.Global([definition.name]), definition]
     module = ast.fix_missing_locations(ast.Module([outer], []))
     code = compile(module, source.file, "exec", dont_inherit=True)
@@ -79,7 +78,7 @@ def _rewrite(source: Source) -> Rewritten:
 
 
 def names_of(target: ast.expr) -> Any:
-    """The names of an assignment's target, in its shape; None for what is no name."""
+    """The names of an assignment's target, in its tuple structure. None for a target that is not a name."""
     match target:
         case ast.Name(id=name):
             return name
@@ -103,7 +102,7 @@ class EagerRewriter(ast.NodeTransformer):
         return found
 
     def call(self, at: Any, method: str, *args: Any) -> ast.Call:
-        """`HELPER.method(args)`, standing where the node `at` stands; plain values become constants."""
+        """`HELPER.method(args)` at the place of the node `at`. Plain values become constants."""
         nodes = [a if isinstance(a, ast.expr) else ast.Constant(a) for a in args]
         function = ast.Attribute(ast.Name(HELPER, ast.Load()), method, ast.Load())
         made = ast.Call(function, nodes, [])
@@ -152,7 +151,7 @@ class EagerRewriter(ast.NodeTransformer):
         return list(found)
 
     def visit_If(self, node: ast.If) -> Any:
-        """After a run-time branch that may assign a parameter, a constant that it was is none any more."""
+        """A parameter that a run-time branch may assign is not a constant after the branch."""
         changed = self.assigned_parameters(node.body, node.orelse)
         test: ast.expr = self.call(node.test, "test", self.visit(node.test))
         after: list[ast.stmt] = []
@@ -177,7 +176,7 @@ class EagerRewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Store()), at)
 
     def carried(self, node: Any) -> list[ast.stmt]:
-        """Before a run-time loop: parameters that it assigns are constants no more."""
+        """Makes the parameters that a run-time loop assigns run-time values before the loop."""
         return [
             ast.copy_location(ast.Assign([self.store(n, node)], self.call(node, "carried", self.load(n, node))), node)
             for n in self.assigned_parameters(node.body)
@@ -234,13 +233,13 @@ class EagerRewriter(ast.NodeTransformer):
         return ast.copy_location(made, node)
 
     def visit_List(self, node: ast.List) -> ast.expr:
-        """A list is a tuple, as for the compiler; an empty one is there to be filled."""
+        """A list becomes a tuple, as in the compiler. An empty list stays, because the code may append to it."""
         if isinstance(node.ctx, ast.Load) and node.elts:
             return ast.copy_location(ast.Tuple(list(map(self.visit, node.elts)), ast.Load()), node)
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """`x and y`: result(first("and", x) or then(y)); each step says whether the answer is decided."""
+        """`x and y` becomes result(first("and", x) or then(y)). Each step returns whether the result is decided."""
         word = "and" if isinstance(node.op, ast.And) else "or"
         first, *rest = node.values
         steps = [self.call(node, "first", word, self.visit(first))]
@@ -265,7 +264,7 @@ class EagerRewriter(ast.NodeTransformer):
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        """Both arms must be of one type, so whoever takes one asks for the other's: `arm(value, which ternary, taken)`."""
+        """Both arms must have the same type, so the taken arm asks for that of the other: `arm(value, which ternary, taken)`."""
         number = len(self.ternaries)
         self.ternaries.append(copy.deepcopy(node))
         test = self.call(node.test, "choose", self.visit(node.test))

@@ -1,4 +1,4 @@
-"""What the values, the emitter and the functions of an interpreted kernel use of the interpreter that runs it."""
+"""The interface of the interpreter for the values, the emitter and the functions of an interpreted kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.ir.interp_tile import Program
 
 
 class RunningKernel(Protocol):
-    """The interpreter of one kernel, as its values see it. `lanes` says whether a value stands for many scalars at once."""
+    """The interface of a kernel's interpreter. `lanes` tells whether a value represents many scalars at once."""
 
     space: AddressSpace
     grid: Program
@@ -23,7 +23,7 @@ class RunningKernel(Protocol):
     frame: Any
 
     def callable(self, function: Any) -> Callable[..., Any]:
-        """A function of the kernel as one that Python can call."""
+        """A Python callable for a function of the kernel."""
         ...
 
     def run_helper(self, frame: Frame, source: Source, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -31,5 +31,5 @@ class RunningKernel(Protocol):
         ...
 
     def tell(self) -> None:
-        """Prints what the kernel has printed."""
+        """Writes the pending output of the kernel."""
         ...

@@ -1,7 +1,7 @@
-"""Tiles that exist: Values that hold an array, and take Python's operators, subscripts and conversions.
+"""Tiles of an interpreted kernel: Values that hold an array, with Python's operators, subscripts and conversions.
 
-To the front end such a tile is a Value like any other. Its operators ask the emitter for the op, as the visitor of the syntax would, so
-that `x * 2` means the same in a kernel, at the prompt of a debugger, and in a plain function that a kernel calls.
+For the front end such a tile is an ordinary Value. Its operators call the emitter, as the visitor of the syntax does. `x * 2` therefore
+has the same meaning in a kernel, at the prompt of a debugger, and in a plain function that a kernel calls.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ UNKNOWN: Any = object()
 
 
 class EagerValue(Value):
-    """A tile or scalar of one program. `data` is its array (of the tile's shape; pointers as addresses of the interpreter), `constant`
-    the number that the compiler would know, `interpreter` whoever computed it.
+    """A tile or scalar of one program.
+
+    `data` is an array of the tile's shape; pointers are addresses of the interpreter. `constant` is the number that the compiler would
+    know. `interpreter` is the interpreter that computed the value.
 
     It prints as its numbers, `repr` adds dtype and shape; `numpy()` copies it out, `np.asarray(x)`, `int(x)`, `float(x)` and
     `if x:` do what they do for an array.
@@ -42,7 +44,7 @@ class EagerValue(Value):
     # -- looking at it
 
     def numpy(self) -> np.ndarray:
-        """A copy of the elements; of pointers, their addresses."""
+        """A copy of the elements, or of the addresses of pointers."""
         return np.array(self.data)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -51,7 +53,7 @@ class EagerValue(Value):
     def item(self) -> Any:
         """The one element as a Python number."""
         if self.type.size != 1:
-            raise Mismatch(f"a tile of shape {self.type.shape} is not one number", "x.numpy() is its array")
+            raise Mismatch(f"a tile of shape {self.type.shape} cannot become one number", "x.numpy() returns its array")
         number = self.data.reshape(-1)[0]
         return float(number) if self.type.dtype.is_float else number.item()
 
@@ -99,7 +101,7 @@ class EagerValue(Value):
         return self.type.shape[0]
 
     def __iter__(self) -> Any:
-        raise Mismatch("a tile has no element access, and cannot be unpacked", "x.numpy() is its array")
+        raise Mismatch("a tile has no element access, and cannot be unpacked", "x.numpy() returns its array")
 
     def __getitem__(self, index: Any) -> Value:
         entries = list(index) if isinstance(index, tuple) else [index]
@@ -112,7 +114,7 @@ class EagerValue(Value):
             raise AttributeError(name)
         try:
             found = attribute(self.interpreter.frame, self, name)
-        except KernelError as error:  # for hasattr, and for the tools that ask an object for anything
+        except KernelError as error:  # for hasattr, and for tools that probe attributes
             raise UnknownAttribute(error.message, hint=error.hint) from None
         return self.interpreter.callable(found) if isinstance(found, Method) else found
 
@@ -120,13 +122,13 @@ class EagerValue(Value):
 
 
 class UnknownAttribute(Mismatch, AttributeError):
-    """A tile has no such attribute: an error of the kernel, and to Python an AttributeError."""
+    """Raised for an unknown attribute of a tile. It is an error of the kernel and an AttributeError."""
 
     title = Mismatch.title
 
 
 class OneByOne(BaseException):
-    """A function that combines scalars branches on one: it cannot run on all elements at once. Never leaves this room."""
+    """Raised if a function of scalars branches on one, so that it cannot run on all elements at once. Internal to this package."""
 
 
 def _binary(symbol: str) -> Callable:

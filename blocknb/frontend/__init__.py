@@ -1,6 +1,6 @@
-"""The front end: a Python function becomes tile IR.
+"""The front end translates a Python function into tile IR.
 
-`source.Source` holds a function's text and AST, `parse.parse` runs it symbolically; `parse.ArgType` and `parse.Constant` say what the
-arguments are, `dependencies.dependencies` what the kernel's meaning depends on. Nothing is imported here: who only looks for a compiled
-kernel on disk needs no parser.
+`source.Source` holds the text and the AST of a function. `parse.parse` executes the AST symbolically. `parse.ArgType` and
+`parse.Constant` describe the arguments. `dependencies.dependencies` lists everything that the generated code depends on. This module
+imports nothing, because a launch that finds its kernel in the disk cache does not need the parser.
 """

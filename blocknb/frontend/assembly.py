@@ -15,7 +15,7 @@ from blocknb.language.types import Pointer
 def _text(frame: Frame, x: Any, argument: str) -> str:
     x = frame.emit.constant(x)
     if isinstance(x, Value) or not isinstance(x, str):
-        raise Mismatch(f"`{argument}` must be a string known while compiling, not {describe(x)}", None, argument)
+        raise Mismatch(f"`{argument}` must be a string known at compile time, not {describe(x)}", None, argument)
     return x
 
 
@@ -27,12 +27,10 @@ def inline_asm_elementwise(
     text, constraints = _text(frame, asm, "asm"), _text(frame, constraints, "constraints")
     dtypes = tuple(dtype_of(d) for d in (dtype if isinstance(dtype, tuple) else (dtype,)))
     if not dtypes or any(isinstance(d, Pointer) for d in dtypes):
-        raise Mismatch(
-            "a result of inline assembly has a dtype, and is no pointer", "return tl.int64 and cast", "dtype"
-        )
+        raise Mismatch("inline assembly cannot return a pointer", "return tl.int64, and cast it to a pointer", "dtype")
     pack = constant_int(frame, pack, "pack")
     if pack < 1:
-        raise Mismatch(f"`pack` is a number of elements, not {pack}", None, "pack")
+        raise Mismatch(f"`pack` must be a positive number of elements, not {pack}", None, "pack")
     tiles = [tile_of(frame, x, "args") for x in (args if isinstance(args, tuple) else (args,))]
     shape = emit.common_shape(*tiles)
     numbers = [n if isinstance(n := emit.constant(x), int) else None for x in tiles]

@@ -1,4 +1,4 @@
-"""What an assignment stores through its target: a name, or a tuple of targets."""
+"""Assigns values to the targets of an assignment: a name, or a nested tuple of names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from blocknb.frontend.scope import Frame
 
 
 def assign_target(frame: Frame, target: ast.expr, value: Any) -> None:
-    """Assigns a value to the target of an assignment, a loop or a comprehension. Raises TypeMismatch, SyntaxUnsupported."""
+    """Assigns a value to the target of an assignment, a loop or a comprehension.
+
+    Raises TypeMismatch if the value cannot be unpacked, and SyntaxUnsupported if the target is not a name or a tuple.
+    """
     match target:
         case ast.Name(id=name):
             frame.assign(name, value, target)
@@ -20,7 +23,7 @@ def assign_target(frame: Frame, target: ast.expr, value: Any) -> None:
                 raise TypeMismatch(
                     f"{describe(value)} cannot be unpacked into {len(targets)} names",
                     frame.loc(target),
-                    "only tuples can be unpacked; tl.split(x) takes a last axis of two apart",
+                    "only tuples can be unpacked; tl.split(x) splits a last axis of size two into two tiles",
                 )
             if starred := next((element for element in targets if isinstance(element, ast.Starred)), None):
                 raise frame.unsupported(starred)
@@ -30,7 +33,7 @@ def assign_target(frame: Frame, target: ast.expr, value: Any) -> None:
                 raise TypeMismatch(
                     f"{len(value)} values for {len(targets)} names",
                     frame.loc(target),
-                    f"there must be as many names as values: {', '.join(names)} = ...",
+                    f"write as many names as values: {', '.join(names)} = ...",
                 )
             for element, part in zip(targets, value, strict=True):
                 assign_target(frame, element, part)

@@ -1,4 +1,4 @@
-"""Atomics and the barrier of a program: what a kernel says to other programs, and among its own threads."""
+"""The builtins for atomics, which synchronize programs, and the barrier, which synchronizes the threads of one program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blocknb.language.types import BoolPointer
 
 
 def _order(frame: Frame, sem: Any, scope: Any) -> dict[str, str]:
-    """How the atomic orders other accesses (default acq_rel), and among whom (default gpu)."""
+    """The memory order (default acq_rel) and the scope (default gpu) of an atomic."""
     names = {
         "sem": ("acq_rel" if sem is None else sem, SEMANTICS),
         "scope": ("gpu" if scope is None else scope, SCOPES),
@@ -31,14 +31,14 @@ def _check(kind: str, pointer: Any) -> None:
         raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
     allowed, dtype = ATOMIC_DTYPES[kind], pointer.type.dtype.element_ty
     if dtype not in allowed or isinstance(pointer.type.dtype, BoolPointer):
-        hint = f"hardware has it for {', '.join(map(str, allowed))}: keep the array in one of these"
+        hint = f"hardware supports {', '.join(map(str, allowed))}: give the array one of these dtypes"
         if kind == "xchg" and dtype in ATOMIC_DTYPES["cas"]:
-            hint += ", or repeat tl.atomic_cas, which takes 16 bits, until it returns what it compared with"
+            hint += ", or repeat tl.atomic_cas, which supports 16 bits, until it returns the expected old value"
         raise Mismatch(f"`{name}` does not work on {dtype}", hint, "pointer")
 
 
 def _operand(frame: Frame, pointer: Value, x: Any, argument: str) -> Value:
-    """A value in the pointer's dtype and shape."""
+    """Converts a value to the pointer's dtype and shape."""
     emit, dtype = frame.emit, pointer.type.dtype.element
     x = emit.constant(x)
     if isinstance(x, NUMBERS):

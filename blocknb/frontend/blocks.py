@@ -1,9 +1,9 @@
-"""Block pointers, and how a window over an array becomes a tile of pointers and a mask.
+"""Lowers block pointers: a window over an array becomes a tile of pointers and a mask.
 
-A window is lowered to what a kernel without block pointers would write: one scalar pointer to its first element (64-bit arithmetic, once
-for each access), plus a tile of offsets within the window that depends on nothing but strides, so that a loop keeps it, plus a mask.
-The trick is the mask: `0 <= offset + i < size` is one unsigned comparison, because what is negative is larger than any size. The
-offsets within a window are 32-bit numbers only if constant strides show that they fit.
+A window is lowered to the ops that a kernel without block pointers would contain. A scalar pointer to the first element takes 64-bit
+arithmetic, once per access. A tile of offsets within the window depends only on the strides, so a loop computes it once. The mask
+`0 <= offset + i < size` is one unsigned comparison, because a negative number is larger than any size as an unsigned number. The
+offsets within a window are 32-bit only if constant strides prove that they fit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ PADDING = ("", "zero", "nan")
 def window(
     frame: Frame, view: BlockPointer | DescriptorValue, offsets: Sequence[Any], checked: Sequence[int]
 ) -> tuple[Value, Value | None]:
-    """The pointers to the elements of a block whose first element is at `offsets`, and where they lie in the array along the
-    `checked` axes (None: everywhere)."""
+    """The pointers to a block whose first element is at `offsets`, and its mask.
+
+    The mask holds where the elements are inside the array along the `checked` axes. It is None if no axis is checked.
+    """
     emit, block = frame.emit, view.block_shape
     rest = within(emit, view.strides, block)
     pointers = emit.broadcast(first_element(emit, view.base, offsets, view.strides), block)
@@ -56,7 +58,10 @@ def first_element(emit: Emitter, base: Value, offsets: Sequence[Any], strides: S
 
 
 def within(emit: Emitter, strides: Sequence[Any], block: Sequence[int]) -> Value | None:
-    """How far the elements of a window lie behind its first one, a tile that broadcasts to `block`; None when there is one only."""
+    """The offsets of the elements of a window from its first element, as a tile that broadcasts to `block`.
+
+    None if the window has only one element.
+    """
     moving = [(i, n, emit.constant(s)) for i, (n, s) in enumerate(zip(block, strides, strict=True)) if n > 1]
     constants = [abs(s) * (n - 1) for _, n, s in moving if not isinstance(s, Value)]
     small = len(constants) == len(moving) and sum(constants) < 2**31
@@ -73,7 +78,7 @@ def within(emit: Emitter, strides: Sequence[Any], block: Sequence[int]) -> Value
 
 
 def along(emit: Emitter, offset: Any, n: int, size: Any) -> Value:
-    """The indices offset .. offset + n - 1 along an axis; in 64 bits if the offset or the size is of that width."""
+    """The indices offset .. offset + n - 1 along an axis, in 64 bits if the offset or the size has 64 bits."""
     dtype = t.int32 if narrow(emit, offset) and narrow(emit, size) else t.int64
     steps = emit.cast(emit.value("arange", start=0, end=n), dtype)
     if emit.constant(offset) == 0:
@@ -90,7 +95,7 @@ def narrow(emit: Emitter, x: Any) -> bool:
 
 
 def inside(emit: Emitter, index: Value, size: Any) -> Value:
-    """Where a tile of indices lies in 0 .. size - 1: as unsigned numbers, negative ones lie above all sizes."""
+    """The mask of the indices in 0 .. size - 1. As unsigned numbers, negative indices are larger than every size."""
     if index.type.dtype == t.int32 and not narrow(emit, size):
         index = emit.cast(index, t.int64)
     signed = index.type.dtype
@@ -104,7 +109,7 @@ def inside(emit: Emitter, index: Value, size: Any) -> Value:
 
 
 def raised(emit: Emitter, x: Value, axis: int, rank: int) -> Value:
-    """A tile of rank one along the given axis of that rank, of size one along the others."""
+    """Reshapes a tile of rank one to the given rank: the elements lie along `axis`, the other axes have size one."""
     for i in range(rank):
         if i != axis:
             x = emit.value("expand_dims", x, axis=i)
@@ -112,7 +117,7 @@ def raised(emit: Emitter, x: Value, axis: int, rank: int) -> Value:
 
 
 def both(emit: Emitter, a: Value | None, b: Value) -> Value:
-    """Two masks as one."""
+    """The conjunction of two masks."""
     return b if a is None else emit.value("and", *emit.agree(t.int1, a, b))
 
 
@@ -120,7 +125,7 @@ def both(emit: Emitter, a: Value | None, b: Value) -> Value:
 
 
 def integers(frame: Frame, x: Any, argument: str) -> tuple[Any, ...]:
-    """A tuple argument whose elements are integer scalars or numbers; one alone stands for a tuple of one."""
+    """A tuple argument of integer scalars or numbers. A single number stands for a tuple of one element."""
     return tuple(integer(frame, element, argument) for element in (x if isinstance(x, tuple) else (x,)))
 
 
@@ -135,16 +140,16 @@ def integer(frame: Frame, x: Any, argument: str) -> Any:
     if isinstance(x, Value) and not x.type.shape and not x.type.is_pointer and x.type.dtype.is_integer:
         return frame.emit.cast(x, t.int32) if x.type.dtype.bits < 32 else x
     hint = "it is None: pass a number, or guard the line with `if ... is not None:`" if x is None else None
-    raise Mismatch(f"`{argument}` holds integer scalars, not {describe(x)}", hint, argument)
+    raise Mismatch(f"`{argument}` must hold integer scalars, not {describe(x)}", hint, argument)
 
 
 def same_rank(name: str, given: dict[str, tuple[Any, ...]], rank: int) -> None:
-    """Raises Mismatch unless every tuple has as many elements as the block has axes."""
+    """Raises Mismatch unless every tuple has one element per axis of the block."""
     for argument, elements in given.items():
         if len(elements) != rank:
             raise Mismatch(
                 f"`{name}` of a block with {rank} {'axis' if rank == 1 else 'axes'} got {len(elements)} in `{argument}`",
-                f"{', '.join(f'`{a}`' for a in given)} and `block_shape` have one element for each axis",
+                f"{', '.join(f'`{a}`' for a in given)} and `block_shape` need one element per axis",
                 argument,
             )
 
@@ -153,7 +158,7 @@ def array_pointer(name: str, base: Any) -> Value:
     if not is_pointer(base) or base.type.shape:
         raise Mismatch(
             f"`{name}` needs the pointer of an array as its base, not {describe(base)}",
-            "pass an array argument of the kernel, or that plus a scalar",
+            "pass an array argument of the kernel, or the argument plus a scalar offset",
             "base",
         )
     return base
@@ -167,7 +172,7 @@ def make_block_ptr(
     frame: Frame, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
 ) -> BlockPointer:
     emit, base = frame.emit, array_pointer("make_block_ptr", base)
-    if isinstance(base.type.dtype, BoolPointer):  # blocks of bools are loaded as the bytes that they are
+    if isinstance(base.type.dtype, BoolPointer):  # arrays of bools are loaded as bytes
         base = emit.cast(base, Pointer(t.int8))
     block = shape_of(frame, block_shape, "block_shape")
     axes = order if isinstance(order, tuple) else (order,)
@@ -178,7 +183,7 @@ def make_block_ptr(
     if sorted(axes) != list(range(len(axes))):
         raise Mismatch(
             f"the order {axes} does not name each axis once",
-            f"row-major arrays have {tuple(reversed(range(len(axes))))}",
+            f"write each axis once; row-major arrays have {tuple(reversed(range(len(axes))))}",
             "order",
         )
     start = tuple(x if isinstance(x, Value) else emit.runtime(x) for x in given["offsets"])
@@ -189,8 +194,8 @@ def make_block_ptr(
 def advance(frame: Frame, base: Any, offsets: Any) -> BlockPointer:
     if not isinstance(base, BlockPointer):
         raise Mismatch(
-            f"`advance` moves a block pointer, not {describe(base)}",
-            "a pointer moves by `pointer + offset`" if is_pointer(base) else "tl.make_block_ptr makes one",
+            f"`advance` needs a block pointer, not {describe(base)}",
+            "move a pointer by `pointer + offset`" if is_pointer(base) else "tl.make_block_ptr makes one",
             "base",
         )
     steps = integers(frame, offsets, "offsets")
@@ -200,7 +205,7 @@ def advance(frame: Frame, base: Any, offsets: Any) -> BlockPointer:
 
 
 def moved_by(emit: Emitter, offset: Value, step: Any) -> Value:
-    """An offset and a step, in the offset's dtype, so that a loop can carry it."""
+    """The sum of an offset and a step in the offset's dtype, so that a loop can carry it."""
     step, dtype = emit.constant(step), offset.type.dtype
     if isinstance(step, int) and step == 0:
         return offset
@@ -214,7 +219,7 @@ def moved_by(emit: Emitter, offset: Value, step: Any) -> Value:
 
 
 def checked_axes(frame: Frame, boundary_check: Any, rank: int) -> tuple[int, ...]:
-    """`boundary_check`: an axis or several, each once."""
+    """The axes of `boundary_check`: one axis, or a tuple of distinct axes."""
     if boundary_check is None or boundary_check is False:
         return ()
     axes = boundary_check if isinstance(boundary_check, tuple) else (boundary_check,)
@@ -232,14 +237,14 @@ def checked_axes(frame: Frame, boundary_check: Any, rank: int) -> tuple[int, ...
 
 
 def padding(option: Any, dtype: t.DType) -> float | None:
-    """What is loaded from outside the array: NaN, or None for zero."""
+    """The value that a load returns outside the array: NaN, or None for zero."""
     if option is not None and option not in PADDING:
         raise Mismatch(f"unknown padding {option!r}", 'one of "zero" and "nan"', "padding_option")
     if option != "nan":
         return None
     if not dtype.is_float:
         raise Mismatch(
-            f"a block of {dtype} cannot be padded with NaN", 'integers have none; use "zero"', "padding_option"
+            f"a block of {dtype} cannot be padded with NaN", 'integers have no NaN; use "zero"', "padding_option"
         )
     return float("nan")
 
@@ -247,12 +252,12 @@ def padding(option: Any, dtype: t.DType) -> float | None:
 def opened(
     frame: Frame, name: str, pointer: BlockPointer, mask: Any, boundary_check: Any, other: Any = None
 ) -> tuple[Value, Value | None]:
-    """For a load or store: the pointers that a block pointer stands for, and the mask."""
+    """The pointers and the mask of a load or store through a block pointer."""
     for argument, given in (("mask", mask), ("other", other)):
         if given is not None:
             raise Mismatch(
                 f"`{name}` through a block pointer takes no `{argument}`",
-                "name the axes that may leave the array: boundary_check=(0, 1); what lies outside is loaded as zero",
+                "name the axes that may leave the array: boundary_check=(0, 1); loads return zero outside the array",
                 argument,
             )
     axes = checked_axes(frame, boundary_check, len(pointer.block_shape))

@@ -1,7 +1,8 @@
-"""Calls: builtins of the language, helper kernels (inlined), dtypes, Python's own functions, and what is computed while compiling.
+"""Translates calls: builtins of the language, helper kernels, dtypes and plain Python functions.
 
-A name in a kernel is looked up like any Python name, and what it refers to decides what a call of it means: a builtin by whatever
-alias, a kernel or library function with a Source, or a plain Python function, which can only be called on constants.
+The front end looks up a name in a kernel as Python does. The object decides the meaning of the call. A builtin emits ops, under
+whatever alias it was imported. A kernel or library function is inlined. A plain Python function runs at compile time and takes only
+constants.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from blocknb import language
 from blocknb.errors import KernelError, Loc, StaticAssertionFailed, SyntaxUnsupported
-from blocknb.frontend import (  # noqa: F401 (some only register their handlers)
+from blocknb.frontend import (  # noqa: F401 (some modules only register their handlers)
     assembly,
     atomics,
     debug,
@@ -47,7 +48,7 @@ _signatures: dict[str, tuple[tuple[Parameter, ...], str | None]] = {}
 
 
 def signature(name: str) -> tuple[tuple[Parameter, ...], str | None]:
-    """The parameters a builtin declares, and the name of its `*` parameter."""
+    """The parameters that a builtin declares, and the name of its `*` parameter."""
     if name not in _signatures:
         parameters = list(inspect.signature(surface.BUILTINS[name]).parameters.values())
         star = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
@@ -63,7 +64,7 @@ def signature(name: str) -> tuple[tuple[Parameter, ...], str | None]:
 def bind(
     name: str, parameters: Sequence[Parameter], args: Sequence[Any], kwargs: dict[str, Any], star: str | None = None
 ) -> dict[str, Any]:
-    """Arguments by parameter name, defaults filled in; errors say which argument is missing, unknown or too many."""
+    """The arguments by parameter name, with defaults. Raises Mismatch if an argument is missing, unknown or surplus."""
     positional = [p.name for p in parameters if not p.keyword_only]
     if len(args) > len(positional) and star is None:
         raise Mismatch(
@@ -73,7 +74,7 @@ def bind(
     bound = dict(zip(positional, args, strict=False))
     for key, value in kwargs.items():
         if key in bound:
-            raise Mismatch(f"`{name}` gets its argument `{key}` twice", None, key)
+            raise Mismatch(f"`{name}` gets the argument `{key}` twice", None, key)
         bound[key] = value
     known = {p.name for p in parameters}
     for key in kwargs:
@@ -98,10 +99,10 @@ def call_builtin(frame: Frame, name: str, args: Sequence[Any], kwargs: dict[str,
     parameters, star = signature(name)
     handler = frame.handlers.get(name)
     if handler is None:
-        raise Mismatch(f"`{name}` cannot be called here", "tl.range and tl.static_range stand only in `for ... in`")
+        raise Mismatch(f"`{name}` cannot be called here", "use tl.range and tl.static_range only in `for ... in`")
     if star is None:
         return handler(frame, **bind(name, parameters, args, kwargs))
-    if star in kwargs:  # reshape(x, shape=(4, 8)): the parameter under its name
+    if star in kwargs:  # reshape(x, shape=(4, 8)) names the `*` parameter
         args, kwargs = [*args, kwargs[star]], {k: v for k, v in kwargs.items() if k != star}
     named = [p for p in parameters if not p.keyword_only]
     bound = bind(name, parameters, args, kwargs, star)
@@ -116,7 +117,9 @@ def call_builtin(frame: Frame, name: str, args: Sequence[Any], kwargs: dict[str,
 def visit_call(frame: Frame, node: ast.Call) -> Any:
     function = frame.expr(node.func)
     if spread := next((k.value for k in node.keywords if k.arg is None), None):
-        raise SyntaxUnsupported("`**` in a call cannot stand in a kernel", frame.loc(spread), "write the arguments out")
+        raise SyntaxUnsupported(
+            "`**` in a call is not supported in a kernel", frame.loc(spread), "write the arguments out"
+        )
     args: list[Any] = []
     for a in node.args:
         args += _elements(frame, a.value) if isinstance(a, ast.Starred) else (frame.expr(a),)
@@ -132,30 +135,36 @@ def visit_call(frame: Frame, node: ast.Call) -> Any:
 
 
 def _elements(frame: Frame, node: ast.expr) -> tuple:
-    """The arguments that `*x` stands for."""
+    """The arguments that `*x` expands to."""
     x = frame.expr(node)
     if not isinstance(x, tuple):
-        error = Mismatch(f"`*` spreads a tuple, not {describe(x)}", "tl.split(x) takes a last axis of two apart")
+        error = Mismatch(
+            f"`*` expands a tuple, not {describe(x)}", "tl.split(x) splits a last axis of size two into two tiles"
+        )
         error.loc = frame.loc(node)
         raise error
     return x
 
 
 def shadowed(frame: Frame, node: ast.expr, value: Value) -> Mismatch:
-    """A call of a value, most often because a name that was a function has been assigned."""
+    """The error for a call of a value, most often because the kernel assigned to the name of a function."""
     hint = None
     if isinstance(node, ast.Name) and (where := frame.where.get(node.id)):
-        hint = f"`{node.id}` was assigned at line {getattr(where, 'lineno', 0)}; give that another name"
+        hint = f"line {getattr(where, 'lineno', 0)} assigns to `{node.id}`; use another name there"
     error = Mismatch(f"`{ast.unparse(node)}` is a value here ({describe(value)}), not a function", hint)
     error.loc = frame.loc(node)
     return error
 
 
-LEFTOVERS = ("_builder", "_semantic", "_generator")  # internals of old Triton that kernels in the wild still pass
+LEFTOVERS = (
+    "_builder",
+    "_semantic",
+    "_generator",
+)  # internal arguments of old Triton versions, which published kernels still pass
 
 
 def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> Any:
-    """The place of one argument of a call, or None when it is not written there."""
+    """The place of one argument of a call, or None if the call does not contain it."""
     for keyword in node.keywords:
         if keyword.arg == argument:
             return frame.loc(keyword.value)
@@ -177,7 +186,7 @@ def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> 
 
 
 def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
-    """Calls whatever a name referred to."""
+    """Calls the object that a name refers to."""
     if isinstance(function, Method):
         function, args = function.function, [function.receiver, *args]
     if isinstance(function, Operator):
@@ -193,7 +202,7 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
             raise Mismatch(f"the dtype {function} converts one value, not {len(args) + len(kwargs)}")
         return shapes.cast(frame, args[0], function)
     if function is t.DType:
-        return shapes.dtype_of(*args, **kwargs)  # tl.dtype("uint16"), of a name put together while compiling
+        return shapes.dtype_of(*args, **kwargs)  # tl.dtype("uint16")
     if isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_make"):
         try:
             return function(*args, **kwargs)
@@ -217,7 +226,7 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
 
 
 def compile_time(x: Any, frame: Frame) -> Any:
-    """The argument of tl.constexpr(...), which must be known while compiling."""
+    """The argument of tl.constexpr(...), which must be known at compile time."""
     x = frame.emit.constant(x)
     if isinstance(x, Value):
         raise Mismatch(
@@ -228,7 +237,7 @@ def compile_time(x: Any, frame: Frame) -> Any:
 
 
 def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A plain Python function, called while compiling: every argument must be a constant."""
+    """Calls a plain Python function at compile time. Every argument must be a constant."""
     if not callable(function):
         raise Mismatch(f"{describe(function)} is not a function")
     name = getattr(function, "__name__", str(function))
@@ -239,7 +248,7 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
             return call(frame, LIBRARY[name], [*args], kwargs)  # blocknb.cdiv, meant for the host, is tl.cdiv here
         own = inspect.isfunction(function)
         hint = (
-            "decorate it with @blocknb.kernel, and it is inlined here"
+            "decorate it with @blocknb.kernel; the compiler then inlines it here"
             if own and not of_library(function)
             else instead_of_function(name)
         )
@@ -264,7 +273,7 @@ def contains_value(x: Any) -> bool:
 
 
 def inline(frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
-    """Visits the body of a helper in place of the call; its ops keep their own lines, with the call as `caller`."""
+    """Visits the body of a helper in place of the call. The ops keep their own lines, with the call as `caller`."""
     if frame.emit.runs is not None:
         return frame.emit.runs(frame, source, args, kwargs)
     return visit_helper(frame, source, args, kwargs, node)
@@ -282,7 +291,7 @@ def visit_helper(
         returned = inner.run(source.node.body)
     except KernelError as error:
         if getattr(source.function, "inline", False) and error.loc is not None and in_language(error.loc):
-            # The lines of the library say nothing to its user; the call does.
+            # The error points to the user's call, not into the library.
             error.loc = caller
             if not in_language(caller):
                 what, _, instead = error.message.removeprefix("static_assert failed: ").partition("; ")
@@ -292,7 +301,7 @@ def visit_helper(
 
 
 def in_language(loc: Loc | None) -> bool:
-    """Whether a place lies in the part of the language that is written in itself."""
+    """Whether a place lies in a library function that is written in the language itself."""
     return loc is not None and loc.file.startswith(LANGUAGE)
 
 
@@ -300,7 +309,7 @@ def in_language(loc: Loc | None) -> bool:
 
 
 def _promise(name: str) -> None:
-    """A hint keeps its place on the op of its operand, where the analysis of addresses finds it."""
+    """Registers a hint, which becomes an attribute of the op of its operand. Axis info reads the attribute."""
 
     def handler(frame: Frame, input: Any, values: Any) -> Any:
         divisors = values if isinstance(values, tuple) else (values,)
@@ -320,8 +329,11 @@ for _name in ("multiple_of", "max_contiguous", "max_constancy"):
 
 @emits("assume")
 def assume(frame: Frame, cond: Any) -> None:
-    """What is joined by `&` is assumed piece by piece; a comparison with a constant bounds the other side, and `x % n == 0` says what
-    `multiple_of` says. Other conditions are true without being of use."""
+    """Records the facts that a condition implies.
+
+    Operands of `&` are assumed one by one. A comparison with a constant bounds the other side. `x % n == 0` has the meaning of
+    `multiple_of`. The compiler does not use other conditions.
+    """
     cond = frame.emit.constant(cond)
     if isinstance(cond, Value):
         frame.emit.hold(frame.emit.truth(cond))
@@ -359,7 +371,7 @@ def _assume(emit: Emitter, cond: Value) -> None:
 
 
 def _promise_bounds(emit: Emitter, a: Value, bounds: dict[str, int]) -> None:
-    """Promises bounds of an integer, and of the integers that it is a wider copy of."""
+    """Promises bounds of an integer, and of the narrower integers that it was extended from."""
     while True:
         emit.promise(a, **bounds)
         rest = emit.maker(a)
@@ -429,7 +441,7 @@ def _length(frame: Frame, x: Any) -> int:
 
 
 def _isinstance(frame: Frame, x: Any, kinds: Any) -> bool:
-    """A run-time value is a tl.tensor, and nothing else; a constant is what it is, and a tl.constexpr too."""
+    """A run-time value is an instance of tl.tensor only. A constant is an instance of its own class and of tl.constexpr."""
     from blocknb import language
 
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
@@ -449,13 +461,14 @@ def _attribute(frame: Frame, x: Any, name: str, *default: Any) -> Any:
 
 
 def _print(frame: Frame, *values: Any, **kwargs: Any) -> None:
-    """Constants are shown while compiling, run-time values by the running kernel; a label may come first."""
+    """Prints constants at compile time, and run-time values in the running kernel. The first argument may be a label."""
     if not any(map(contains_value, values)):
         static_print(frame, *values, **kwargs)
         return
     if unknown := sorted(kwargs.keys() - {"hex"}):
         raise Mismatch(
-            f"`print` of run-time values takes no `{unknown[0]}`", "each element is printed on a line of its own"
+            f"`print` of run-time values takes no `{unknown[0]}`",
+            "leave it out: the kernel prints each element on its own line",
         )
     labelled = isinstance(values[0], str)
     debug.device_print(frame, values[0] if labelled else "", *values[labelled:], **kwargs)
@@ -463,13 +476,13 @@ def _print(frame: Frame, *values: Any, **kwargs: Any) -> None:
 
 def _range(frame: Frame, *args: Any) -> Any:
     if any(map(contains_value, args)):
-        raise Mismatch("a range with run-time bounds stands only in `for ... in`")
+        raise Mismatch("use a range with run-time bounds only in `for ... in`")
     return call_python(frame, range, args, {})
 
 
 def _tuple(frame: Frame, x: Any = ()) -> tuple:
     if isinstance(x, Value):
-        raise Mismatch(f"{describe(x)} is no sequence", "write the elements out: (a, b)")
+        raise Mismatch(f"{describe(x)} is not a sequence", "write the elements out: (a, b)")
     return x if isinstance(x, tuple) else call_python(frame, tuple, [x], {})
 
 

@@ -1,8 +1,8 @@
-"""Functions of the author's own on elements: `map_elementwise`, `reduce` and `associative_scan`.
+"""Translates user functions on elements: `map_elementwise`, `reduce` and `associative_scan`.
 
-The function is visited once, on scalars. For a reduction or scan its ops become the combine block, branches turned into choices. A
-function that loops or loads cannot be such a block; then the tiles are combined as wholes, in a tree of halves (or, for a scan, by
-doubling distances), with the function lifted to tiles (see `lifting`), as it is for `map_elementwise`.
+The front end visits the function once, on scalars. In a reduction or scan the ops become the combine block, with branches replaced by
+selects. A function that loops or loads cannot be a combine block. The front end then lifts it to tiles (see `lifting`), as it does for
+`map_elementwise`. It reduces the tiles by a binary tree, and scans them by doubling the distance (Hillis and Steele, 1986).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blocknb.language.types import Tile
 
 @dataclass(frozen=True)
 class Traced:
-    """A function visited on scalars: its parameters, its ops, what it returns; `where` names it in messages."""
+    """A function visited on scalars: its parameters, its ops and its results. `where` names it in messages."""
 
     args: tuple[Value, ...]
     ops: tuple[Op, ...]
@@ -37,14 +37,14 @@ class Traced:
     where: str
 
     def on(self, emit: Emitter, values: Sequence[Value], shape: tuple[int, ...]) -> list[Value]:
-        """The ops once more, on other values: scalars, or tiles of a shape."""
+        """Emits the ops again on other values: scalars, or tiles of a shape."""
         lift = Lift(emit, shape, dict(zip(self.args, values, strict=True)), self.where)
         lift.ops(self.ops)
         return [lift.tile(x) for x in self.returned]
 
 
 def trace(frame: Frame, function: Any, operands: Sequence[Any], where: str) -> Traced:
-    """Visits a function; operands are dtypes of scalars, or constants, which it sees as they are."""
+    """Visits a function. An operand is the dtype of a scalar, or a constant."""
     emit = frame.emit
     given = [Value(Tile(x)) if isinstance(x, (t.DType, t.Pointer)) else x for x in operands]
     args = tuple(x for x in given if isinstance(x, Value))
@@ -57,7 +57,9 @@ def trace(frame: Frame, function: Any, operands: Sequence[Any], where: str) -> T
         emit.elements -= 1
     for x in returned:
         if x.type.shape:
-            raise Mismatch(f"the function returns a tile of shape {x.type.shape} for an element", "return scalars")
+            raise Mismatch(
+                f"the function must return a scalar per element, not a tile of shape {x.type.shape}", "return scalars"
+            )
     return Traced(args, block.done.ops, returned, not isinstance(result, tuple), where)
 
 
@@ -71,15 +73,15 @@ def called(function: Any) -> str:
 
 
 def _mapped_shape(frame: Frame, args: Sequence[Any], pack: int) -> tuple[int, ...]:
-    """The shape that the operands of `map_elementwise` have together. Raises Mismatch for what cannot be mapped or packed."""
+    """The common shape of the operands of `map_elementwise`. Raises Mismatch if they cannot be mapped or packed."""
     if pack < 1 or pack & (pack - 1):
-        raise Mismatch(f"`pack` is a power of two, not {pack}", None, "pack")
+        raise Mismatch(f"`pack` must be a power of two, not {pack}", None, "pack")
     tiles = [x for x in args if isinstance(x, Value)]
     if not tiles:
-        raise Mismatch("map_elementwise takes one tile at least", "call the function itself on numbers")
+        raise Mismatch("map_elementwise needs at least one tile", "call the function itself on numbers")
     shape = frame.emit.common_shape(*tiles)
     if shape and shape[-1] % pack:
-        raise Mismatch(f"pack={pack} for a last axis of {shape[-1]}", None, "pack")
+        raise Mismatch(f"pack={pack} is larger than the last axis of size {shape[-1]}", None, "pack")
     if not shape and pack > 1:
         raise Mismatch("scalars have no neighbours to pack", "leave `pack` out", "pack")
     if not all(isinstance(x, (Value, *NUMBERS)) for x in args):
@@ -116,7 +118,7 @@ def operand_shape(operands: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _parts(frame: Frame, x: Value, pack: int) -> list[Value]:
-    """The elements of each group of `pack` neighbours, as so many tiles."""
+    """Splits a tile into `pack` tiles: tile i holds element i of every group of `pack` neighbours."""
     if pack == 1:
         return [x]
     *rest, n = x.type.shape
@@ -142,11 +144,11 @@ def _whole(frame: Frame, parts: Sequence[Value], shape: tuple[int, ...]) -> Valu
 
 
 def check_combine(function: Any, operands: int) -> None:
-    """A combine function takes two values for every operand."""
+    """Raises Mismatch unless the combine function takes two values per operand."""
     source = source_of(function)
     if source is None:
         if callable(function):
-            return  # a builtin, or a plain function, which says so when it is called
+            return  # A builtin has no Source. A plain function raises its own error at the call.
         raise Mismatch(
             f"`combine_fn` must be a kernel function, not {describe(function)}",
             "define it with two parameters, decorated with @blocknb.kernel",
@@ -157,7 +159,7 @@ def check_combine(function: Any, operands: int) -> None:
         raise Mismatch(
             f"the combine function `{source.name}` takes {plural(len(source.parameters), 'argument')}, but it is called with "
             f"{2 * operands}",
-            "for one operand it is f(a, b); for n operands it takes n values, n more to combine them with, and returns n",
+            "write f(a, b) for one operand; for n operands take 2n values (first all of a, then all of b) and return n",
             "combine_fn",
         )
 
@@ -167,8 +169,10 @@ def plural(count: int, noun: str) -> str:
 
 
 class Combine:
-    """A function of the author's that combines elements of `tiles`. Called, it emits the ops of a combine block; `loops` says that
-    there can be none, and that `on_tiles` must be used."""
+    """A user function that combines elements of `tiles`. A call emits the ops of a combine block.
+
+    If `loops` is true, the function cannot be a combine block, and the caller uses `on_tiles` instead.
+    """
 
     def __init__(self, frame: Frame, tiles: Sequence[Value], function: Any, where: str):
         self.frame, self.tiles, self.function, self.where = frame, tiles, function, where
@@ -179,7 +183,7 @@ class Combine:
             count = len(self.traced.returned)
             raise Mismatch(
                 f"the combine function returns {plural(count, 'value')} for {plural(len(tiles), 'operand')}",
-                "it returns as many as it combines: return a, b",
+                "return one value per operand: return a, b",
                 "combine_fn",
             )
         self.loops = loops(self.traced.ops)
@@ -193,7 +197,9 @@ class Combine:
         for op in emit._open[-1]:
             if OPS[op.name].kind not in ("elementwise", "source"):
                 raise Mismatch(
-                    f"`{op.name}` in {self.where}", "it computes scalars from scalars and has no effects", "combine_fn"
+                    f"`{op.name}` in {self.where}",
+                    "a combine function computes scalars from scalars and has no side effects",
+                    "combine_fn",
                 )
         return [emit.cast(r, x.type.dtype) for r, x in zip(results, self.tiles, strict=True)]
 
@@ -203,7 +209,7 @@ class Combine:
 
 
 def user_combine(frame: Frame, input: Any, combine_fn: Any, name: str) -> tuple[list[Value], Combine]:
-    """The operands of a reduction or scan in one shape, and its combine."""
+    """The operands of a reduction or scan in one shape, and the Combine of its function."""
     inputs = input if isinstance(input, tuple) else (input,)
     check_combine(combine_fn, len(inputs))
     tiles = [shapes.tile_of(frame, x) for x in inputs]
@@ -221,7 +227,7 @@ def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any 
 
 
 def in_halves(emit: Emitter, tiles: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
-    """A reduction on whole tiles: neighbours along the axis are combined until one is left."""
+    """Reduces whole tiles: each step combines neighbours along the axis, until one element is left."""
     frame = combine.frame
     while (size := tiles[0].type.shape[axis]) > 1:
         shape = tiles[0].type.shape
@@ -233,7 +239,7 @@ def in_halves(emit: Emitter, tiles: Sequence[Value], axis: int, combine: Combine
 
 
 def by_doubling(frame: Frame, tiles: Sequence[Value], axis: int, reverse: bool, combine: Combine) -> tuple[Value, ...]:
-    """A scan on whole tiles: after the step of distance d an element stands for the 2d up to it."""
+    """Scans whole tiles: after the step of distance d, each element combines the last 2d elements up to it."""
     emit, shape = frame.emit, tiles[0].type.shape
     index = emit.value("arange", start=0, end=shape[axis])
     for other in range(len(shape)):

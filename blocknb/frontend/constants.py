@@ -1,4 +1,4 @@
-"""Python numbers as constants of a dtype: what they become, and what they then are; and the error for what does not fit."""
+"""Converts Python numbers to constants of a dtype, and defines the error for numbers that do not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.language.types import DType
 
 
 class Mismatch(TypeMismatch):
-    """A TypeMismatch that may name the argument of the call at fault, so that the carets go there."""
+    """A TypeMismatch that may name the faulty argument of a call. The carets then point at that argument."""
 
     title = TypeMismatch.title
 
@@ -29,7 +29,7 @@ def own_dtype(x: bool | int | float) -> DType:
 
 
 def convert_number(value: bool | int | float, dtype: DType) -> bool | int | float:
-    """A Python number as the Python number a constant of the dtype holds."""
+    """The Python number that a constant of the dtype holds after conversion. Raises Mismatch if it does not fit."""
     if dtype.is_float and dtype.bits == 8:
         return FORMATS[dtype.name].decode(FORMATS[dtype.name].encode(float(value)))
     if dtype.is_float:  # an integer that is no fp64 is rounded once, not to fp64 first
@@ -40,7 +40,7 @@ def convert_number(value: bool | int | float, dtype: DType) -> bool | int | floa
         if not math.isfinite(value):
             raise Mismatch(
                 f"{value} cannot become {dtype}",
-                "integers have no infinity; take the smallest or largest integer instead",
+                "integers have no infinity or NaN; use the smallest or largest integer instead",
             )
         return saturated(value, dtype)
     value = int(value) & ((1 << dtype.bits) - 1)
@@ -48,7 +48,7 @@ def convert_number(value: bool | int | float, dtype: DType) -> bool | int | floa
 
 
 def saturated(value: float, dtype: DType) -> int:
-    """A float as the integer that a cast makes of it: truncated and clamped into the range of the dtype, 0 for NaN."""
+    """The integer that a cast makes of a float: truncated and clamped to the range of the dtype, 0 for NaN."""
     if math.isnan(value):
         return 0
     low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
@@ -56,7 +56,7 @@ def saturated(value: float, dtype: DType) -> int:
 
 
 def held(value: bool | int | float, dtype: DType) -> bool | int | float:
-    """The number that a constant of the dtype holds: of 0.1 in fp32 that is another one than 0.1."""
+    """The number rounded to the dtype: 0.1 in fp32 differs from 0.1 in fp64."""
     if not dtype.is_float or dtype.is_fp8() or (dtype == t.float64 and isinstance(value, float)):
         return value  # fp8 is rounded by convert_number
     return float(meaning.constant(value, dtype))

@@ -1,4 +1,4 @@
-"""What a running kernel says: `device_print` and `device_assert`, which `print` and `assert` on run-time values become."""
+"""The builtins `device_print` and `device_assert`. `print` and `assert` on run-time values become these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blocknb.language import types as t
 
 
 def _text(frame: Frame, x: Any, name: str, argument: str, example: str) -> str:
-    """A string that is known while compiling."""
+    """A string that is known at compile time."""
     x = frame.emit.constant(x)
     if not isinstance(x, str):
         raise Mismatch(
@@ -25,8 +25,8 @@ def _text(frame: Frame, x: Any, name: str, argument: str, example: str) -> str:
 def _refuse_on_elements(frame: Frame, name: str) -> None:
     if frame.emit.elements:
         raise Unsupported(
-            f"`{name}` cannot stand in a function on elements, which runs as often and in the order that the machine likes",
-            hint="use it on the operands or on the result of the reduction, scan or map",
+            f"`{name}` is not supported in a function on elements, because the order and the number of its calls are undefined",
+            hint="use it outside, on the operands or on the result of the reduction, scan or map",
         )
 
 
@@ -39,8 +39,8 @@ def device_print(frame: Frame, prefix: Any, *args: Any, hex: Any = False) -> Non
         for element in x if isinstance(x, tuple) else (x,):
             if not isinstance(element, (Value, *NUMBERS)):
                 raise Mismatch(
-                    f"`device_print` shows numbers and tiles, not {describe(element)}",
-                    "one call for each label; tl.static_print shows what is known at compile time",
+                    f"`device_print` prints numbers and tiles, not {describe(element)}",
+                    "write one call per label; use tl.static_print for compile-time values",
                     "args",
                 )
             values.append(frame.emit.runtime(element))

@@ -1,8 +1,8 @@
-"""What a kernel's meaning depends on: the source of everything reached, and the values of every constant captured.
+"""Computes a cache key from everything that a kernel depends on: the source of all functions it reaches, and all captured constants.
 
-The runtime puts `dependencies(source).key` into the key of its caches. It is asked at every launch, since a helper may have been
-defined again in another cell, so asking must be cheap: the first answer keeps checks (see `description`), most of which compare
-identities. The language itself is not in the key: its version is the compiler's.
+The runtime puts `dependencies(source).key` into its cache keys. Every launch asks for the key, because another cell may have defined a
+helper again. The lookup must therefore be cheap. The first result stores checks (see `description`), and most of them compare object
+identities. The key does not cover the language itself, because the version of the compiler does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from blocknb.frontend.source import MISSING, Source
 
 @dataclass(eq=False)
 class Dependencies:
-    """The answer for one Source or constant. `key` is a digest of `text`; `sources` are the kernels reached, the asked one first.
+    """The dependencies of one Source or constant.
 
-    `places`, `fields` and `checks` are those of the Collector; `current` looks at all. `unknown` names what is opaque: where there is
-    any, no other process may use the key.
+    `key` is a digest of `text`. `sources` are the reached kernels, beginning with the root. `places`, `fields` and `checks` come from
+    the Collector, and `current` evaluates them all. `unknown` names the opaque objects. If there are any, other processes must not use
+    the key.
     """
 
     key: str
@@ -37,7 +38,7 @@ class Dependencies:
         return not self.unknown
 
     def current(self) -> bool:
-        """Whether every name still refers to the object it did, and none of these has changed. A few dictionary lookups."""
+        """Whether every name still refers to the same object and no object has changed. Costs a few dictionary lookups."""
         for place, name, found in self.places:
             if place.get(name, MISSING) is not found:
                 return False
@@ -52,7 +53,7 @@ class Dependencies:
 
 @dataclass(frozen=True, eq=False)
 class HostCall:
-    """A call of Python's that was made while compiling, and its result, which is a constant of the code."""
+    """A call of a host function at compile time, and its result, which is a constant in the generated code."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -61,19 +62,19 @@ class HostCall:
     loc: Loc | None = None
 
     def repeats(self) -> bool:
-        """Calls again: whether the result is the same."""
+        """Calls the function again and returns whether the result is the same."""
         try:
             return self.same(self.function(*self.args, **self.kwargs))
-        except Exception:  # the next compilation calls it, too, and says at which line it failed
+        except Exception:  # The next compilation calls it again and reports the line of the failure.
             return False
 
     def unknown(self) -> tuple[str, ...]:
-        """The names of what the function reaches and nothing describes. Without any, checks of what is described see every change."""
+        """The names of the opaque objects that the function reaches. If there are none, the checks detect every change."""
         return tuple(dict.fromkeys(described((self.function, self.args, dict(self.kwargs)))[1]))
 
 
 def dependencies(source: Source) -> Dependencies:
-    """The Dependencies of a kernel as of now: the same object as long as nothing it reaches was changed."""
+    """The current Dependencies of a kernel. Returns the same object until something that the kernel reaches changes."""
     answer = source.answer
     if answer is None or not answer.current():
         collector = Collector()
@@ -83,14 +84,14 @@ def dependencies(source: Source) -> Dependencies:
 
 
 def of_constant(value: Any) -> Dependencies:
-    """The Dependencies of a constexpr argument. A function stands for all that it reaches."""
+    """The Dependencies of a constexpr argument. For a function they cover everything that it reaches."""
     collector = Collector()
     text = collector.describe(value)
     return _answer(collector, text, text if not collector.parts else f"{text} {collector.digest()}")
 
 
 def constant_key(value: Any) -> str:
-    """A text that stands for a constexpr argument in a cache key."""
+    """The text that represents a constexpr argument in a cache key."""
     return of_constant(value).key
 
 

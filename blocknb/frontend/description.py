@@ -1,9 +1,10 @@
-"""The text that stands for a Python object in a cache key, and cheap checks whether the object is still what the text says.
+"""Describes Python objects by text for cache keys, and checks cheaply whether an object still matches its description.
 
 A `Collector` walks over everything that an object reaches: elements, attributes, closures, defaults, classes, and the globals that
-functions name. What two processes can compare becomes text. What may change in place leaves a check behind that compares identities.
-An object whose state cannot be read (a generator, a file, the memory of `functools.lru_cache`, a function of C that depends on more than
-its arguments) is opaque: no other process may use the text, and calls that reach it are repeated at each launch.
+functions name. State that two processes can compare becomes text. State that may change in place gets a check that compares object
+identities. An object is opaque if its state cannot be read: a generator, a file, the cache of `functools.lru_cache`, or a C function
+that depends on more than its arguments. Other processes must not use a text with opaque objects, and every launch repeats calls that
+reach one.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from blocknb.language.types import TypeQueries
 
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 EXACT = frozenset(ATOMS)
-_FIXED = (*ATOMS, constexpr, TypeQueries)  # attributes of these are described with the whole
+_FIXED = (*ATOMS, constexpr, TypeQueries)  # their description includes the attributes
 _METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _MEMORIES = (type(functools.lru_cache(len)),)
-#: Of a class, what is made by Python and says nothing more.
+#: Attributes that Python adds to every class.
 MADE = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dataclass_fields__",
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
     "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_",
 ))  # fmt: skip
-_MOST = 5_000  # objects; whatever reaches more is opaque
-_ARRAY = 1 << 16  # bytes of an array that are read at each check
+_MOST = 5_000  # a larger object graph is opaque
+_ARRAY = 1 << 16  # bytes; each check reads arrays up to this size
 
 
 class Collector:
-    """One walk. `sources` are the kernels reached, by function; `parts` their texts.
+    """One walk over the objects that a kernel reaches. `sources` are the kernels by function, and `parts` are their texts.
 
-    The checks are of three kinds, cheapest first: `places` are (dictionary, name, object), `fields` are (object, attribute, value), both
-    compared by identity; `checks` are functions that return whether all is as it was.
+    There are three kinds of checks, from cheap to expensive. `places` are (dictionary, name, object) and `fields` are (object,
+    attribute, value). Both compare identities. `checks` are functions that return whether the state is unchanged.
     """
 
     def __init__(self) -> None:
@@ -58,8 +59,8 @@ class Collector:
         self.places: list[tuple[Any, str, Any]] = []
         self.fields: list[tuple[Any, str, Any]] = []
         self.checks: list[Callable[[], bool]] = []
-        self.unknown: list[str] = []  # names of what is opaque
-        self._seen: dict[int, tuple[int, Any]] = {}  # what may reach itself, and is kept alive here
+        self.unknown: list[str] = []  # names of opaque objects
+        self._seen: dict[int, tuple[int, Any]] = {}  # objects that may reach themselves; the list keeps them alive
         self._visited = 0
 
     @property
@@ -73,7 +74,7 @@ class Collector:
     # ---- kernels -------------------------------------------------------------------------------------------------------------
 
     def reach(self, source: Source) -> str:
-        """Adds a kernel, its defaults and what it refers to; returns the text that stands for it elsewhere."""
+        """Adds a kernel, its defaults and its references. Returns the text that represents it in other descriptions."""
         if source.function not in self.sources:
             text = inspect.cleandoc(source.text)
             self.sources[source.function] = source
@@ -87,8 +88,11 @@ class Collector:
         return f"<function {list(self.sources).index(source.function)}>"
 
     def _watch_defaults(self, function: types.FunctionType) -> None:
-        """A function without defaults is called with all its arguments, so that new ones would change nothing. The parameters of a kernel
-        are read without their constexprs, so these are watched here."""
+        """Adds checks for the defaults of a function.
+
+        Callers pass all arguments to a function without defaults, so new defaults would not matter. The launch reads the parameters of
+        a kernel without its constexprs, so these need a check here.
+        """
         if function.__defaults__ is not None:
             self.fields.append((function, "__defaults__", function.__defaults__))
         if function.__kwdefaults__ is not None:
@@ -101,7 +105,7 @@ class Collector:
     # ---- names and attributes ------------------------------------------------------------------------------------------------
 
     def _name(self, function: types.FunctionType, path: tuple[str, ...]) -> str:
-        """What a dotted path means in a function."""
+        """The text of the object that a dotted path refers to in a function."""
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if path[0] in cells:
             cell = cells[path[0]]
@@ -117,8 +121,10 @@ class Collector:
         return self.follow(found, path[1:])
 
     def follow(self, found: Any, names: tuple[str, ...]) -> str:
-        """Follows attributes from an object, and describes where they lead. Python's own rules say what an attribute is, so that
-        properties are evaluated; each is read again at every check."""
+        """Follows attributes from an object and describes the last one.
+
+        Attributes are read by Python's rules, so properties are evaluated. Every check reads each property again.
+        """
         for i, name in enumerate(names):
             if found is MISSING or isinstance(found, _FIXED):
                 break
@@ -139,7 +145,7 @@ class Collector:
                 self.checks.append(functools.partial(_is_same, found, name, value))
             elif isinstance(value, _METHODS) and value == once_more:
                 self.checks.append(functools.partial(_is_equal, found, name, value))
-            else:  # it is computed: what it gives is compared, not what it is made of
+            else:  # a property: the check compares its result
                 return self._computed(functools.partial(_read_all, found, names[i:]))
             found = value
         return self.describe(found)
@@ -165,7 +171,7 @@ class Collector:
             return self.opaque(x)
         if type(x) is tuple:
             return f"tuple ({', '.join(map(self.describe, x))})"
-        if isinstance(x, types.ModuleType):  # all that is in it may be looked up by a computed name
+        if isinstance(x, types.ModuleType):  # code may look up any entry by a computed name
             return f"module {x.__name__}" if ours(x.__name__) or steady(x.__name__, "") else self.opaque(x)
         if isinstance(x, _METHODS):
             return self._method(x)
@@ -180,7 +186,7 @@ class Collector:
         return self._object(x)
 
     def opaque(self, x: Any) -> str:
-        """An object that only this process can tell apart."""
+        """The text of an object that only this process can identify."""
         named = x if hasattr(x, "__qualname__") else type(x)
         module = getattr(named, "__module__", None) or getattr(getattr(x, "__self__", None), "__name__", "")
         self.unknown.append(f"{module}.{named.__qualname__}".removeprefix("builtins.").removeprefix("__main__."))
@@ -200,7 +206,9 @@ class Collector:
         if isinstance(x, functools.partial):
             return f"partial {self.describe((x.func, x.args, x.keywords))}"
         if isinstance(x, _MEMORIES):
-            return f"memory of {self.describe(x.__wrapped__)} {self.opaque(x)}"  # what it remembers is not to be read
+            return (
+                f"memory of {self.describe(x.__wrapped__)} {self.opaque(x)}"  # the contents of the cache cannot be read
+            )
         if isinstance(x, np.ndarray) and type(x) is np.ndarray:
             return self._array(x)
         if isinstance(x, _SLOTS) or (callable(x) and library_module(type(x).__module__)):
@@ -208,7 +216,7 @@ class Collector:
         return self._instance(x)
 
     def _function(self, function: types.FunctionType) -> str:
-        """A host function: its bytecode, its defaults, and everything that it names."""
+        """The text of a host function: its bytecode, its defaults and everything that it names."""
         module, name = function.__module__ or "", function.__qualname__
         if ours(module):
             return f"{module}.{name}"
@@ -234,7 +242,7 @@ class Collector:
         return f"[{'; '.join(lines)}]"
 
     def _method(self, method: Any) -> str:
-        """A function bound to an object. Of a Python function that reads attributes of its object only, those are described."""
+        """The text of a bound method. If it is a Python function that only reads attributes of its object, the text covers these alone."""
         owner = method.__self__
         if isinstance(method, types.MethodType):
             function = method.__func__
@@ -251,7 +259,7 @@ class Collector:
         return f"method {method.__name__} of {self.describe(owner)}"
 
     def _library(self, x: Any, module: str) -> str:
-        """A callable of a library, which its name and version stand for."""
+        """The text of a library's callable: its name and version."""
         name = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
         known = isinstance(x, (*_SLOTS, *_METHODS)) or (name is not None and leads(module, name, x))
         if name is None or not known or not (steady(module, name) or isinstance(x, _SLOTS)):
@@ -276,7 +284,7 @@ class Collector:
         return f"[{'; '.join(lines)}]"
 
     def _instance(self, x: Any) -> str:
-        """The state of an object: what it holds as a container or number, its attributes and slots, and its class."""
+        """The text of an object's state: its contents as a container or number, its attributes and slots, and its class."""
         cls = type(x)
         lines: list[str] = []
         if isinstance(x, (list, deque)):
@@ -306,7 +314,7 @@ class Collector:
         libraries = (base.__module__.split(".")[0] for base in type(x).__mro__ if library_class(base))
         if set(libraries) <= VALUES:
             return text
-        return f"{text} {self.opaque(x)}"  # such a base may have a state that Python does not show
+        return f"{text} {self.opaque(x)}"  # such a base may have state that Python cannot read
 
     def _attributes(self, x: Any) -> list[str]:
         lines = []
@@ -321,7 +329,7 @@ class Collector:
         return lines
 
     def _value(self, x: Any) -> str:
-        """An object of a library's class, described as pickling would write it."""
+        """The text of an object of a library's class, as `pickle` reduces it."""
         module = type(x).__module__
         if isinstance(x, enum.Enum) or (module == "torch" and type(x).__name__ == "dtype"):
             return f"{module}.{type(x).__qualname__} {x!r}"
@@ -329,7 +337,7 @@ class Collector:
             return self.opaque(x)
         try:
             state = x.__reduce_ex__(4)[1:3]
-        except TypeError:  # what pickling refuses has a state that cannot be told
+        except TypeError:  # the state of an object that cannot be pickled is opaque
             return self.opaque(x)
         self.checks.append(lambda: x.__reduce_ex__(4)[1:3] == state)
         return f"{module}.{type(x).__qualname__} {version(module)} {self.describe(state)}"
@@ -353,7 +361,7 @@ class Collector:
 
 
 def described(x: Any) -> tuple[str, tuple[str, ...]]:
-    """(the text that stands for an object, the names of what is opaque in it)."""
+    """The text of an object, and the names of the opaque objects in it."""
     collector = Collector()
     text = collector.describe(x)
     return text if not collector.parts else f"{text} {collector.digest()}", tuple(collector.unknown)
@@ -361,7 +369,7 @@ def described(x: Any) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """Whether a value that was computed once more is the value of before: the same text, or of what is opaque the same object."""
+    """Compares a recomputed value with the earlier one: by text, or by identity if the object is opaque."""
 
     value: Any
     text: str
@@ -386,10 +394,10 @@ def _contents(cell: Any) -> Any:
 
 
 def _read(owner: Any, name: str) -> Any:
-    """An attribute; MISSING where there is none, and a text for what a property raises."""
+    """The value of an attribute, MISSING if there is none, or a text if a property raises an exception."""
     try:
         return getattr(owner, name, MISSING)
-    except Exception as error:  # the compilation reads it, too, and reports it
+    except Exception as error:  # the compilation reads it as well and reports the error
         return f"<raises {type(error).__name__}: {error}>"
 
 

@@ -1,8 +1,8 @@
-"""Tensor descriptors: made in a kernel or passed to it, and accessed block by block.
+"""Lowers tensor descriptors, which a kernel makes itself or receives as arguments, and their block accesses.
 
-An access is a window over the array (see `blocks`) with all axes checked: what lies outside is loaded as padding and never written.
-So descriptors need no hardware for them; the rules that such hardware has (a last stride of 1, multiples of 16 bytes) are checked
-all the same where numbers are constants, because a kernel that breaks them runs nowhere else.
+An access is a window over the array (see `blocks`) with all axes checked. Loads return the padding outside the array, and stores write
+nothing there. Descriptors therefore work on targets without TMA. The front end still checks the rules of TMA on constants (a last
+stride of 1, multiples of 16 bytes), because a kernel that breaks them would not run in Triton.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blocknb.ir.core import Value
 from blocknb.language import types as t
 
 MAX_RANK = 5
-ALIGNMENT = 16  # bytes: of the base, of every stride but the last, and the least size of a block's last axis
+ALIGNMENT = 16  # bytes: alignment of the base and of all strides but the last; minimum size of a block's last axis
 LEAST_ROWS, LEAST_ROW_BYTES = 8, 32  # of a gather or scatter
 
 # -- making one --------------------------------------------------------------------------------------------------------------
@@ -44,25 +44,25 @@ def make_tensor_descriptor(
 
 
 def refusal(dtype: t.DType, block: tuple[int, ...], strides: list[Any]) -> tuple[str, str, str] | None:
-    """Why there is no such descriptor: message, hint, and the argument at fault. Strides known at run time only are let through."""
+    """The message, the hint and the faulty argument of an invalid descriptor. Accepts strides that are known only at run time."""
     if len(block) > MAX_RANK:
-        return f"a tensor descriptor has at most {MAX_RANK} axes, not {len(block)}", "fold some into one", "block_shape"
+        return f"a tensor descriptor has at most {MAX_RANK} axes, not {len(block)}", "merge some axes", "block_shape"
     if block[-1] * dtype.bytes < ALIGNMENT:
         return (
-            f"the last axis of the block {block} has {block[-1] * dtype.bytes} bytes of {dtype}, and {ALIGNMENT} are the least",
-            f"make it {ALIGNMENT // dtype.bytes} elements long at least",
+            f"the last axis of the block {block} has {block[-1] * dtype.bytes} bytes of {dtype}, but needs at least {ALIGNMENT}",
+            f"give the last axis at least {ALIGNMENT // dtype.bytes} elements",
             "block_shape",
         )
     if isinstance(strides[-1], Value):
         return (
-            "the last stride of a tensor descriptor must be known to be 1 while compiling",
-            "write 1; an array whose last axis is strided needs a block pointer or a tile of pointers",
+            "the last stride of a tensor descriptor must be the constant 1",
+            "write 1; if the last axis is strided, use a block pointer or a tile of pointers",
             "strides",
         )
     if strides[-1] != 1:
         return (
-            f"the last stride of a tensor descriptor is 1, not {strides[-1]}",
-            "describe the array transposed",
+            f"the last stride of a tensor descriptor must be 1, not {strides[-1]}",
+            "make the descriptor of the transposed array",
             "strides",
         )
     for stride in strides[:-1]:
@@ -84,12 +84,12 @@ def make_tensor_descriptor_before(frame: Frame, base: Any, shape: Any, strides: 
 
 
 def field_names(name: str, rank: int) -> tuple[str, ...]:
-    """The run-time parameters that a descriptor passed as `name` becomes: the base under that name, the sizes, all strides but the last."""
+    """The run-time parameters of a descriptor argument `name`: the base under that name, the sizes, and all strides but the last."""
     return name, *(f"{name}.shape{i}" for i in range(rank)), *(f"{name}.stride{i}" for i in range(rank - 1))
 
 
 def passed_descriptor(name: str, kind: t.Descriptor, divisor: int) -> tuple[DescriptorValue, dict[Value, int]]:
-    """A descriptor that is a parameter, and the parameters it is made of with what divides them. `divisor`: of the last size."""
+    """A descriptor parameter, with its run-time parameters and their divisors. `divisor` is that of the last size."""
     rank = kind.rank
     pointer = t.BoolPointer() if kind.dtype == t.int1 else t.Pointer(kind.dtype)
     types = [pointer, *[t.int32] * rank, *[t.int64] * (rank - 1)]
@@ -118,7 +118,7 @@ def described(name: str, desc: Any, argument: str) -> DescriptorValue:
     if desc is None:
         hint = "it is None: guard the line with `if ... is not None:`"
     elif is_pointer(desc):
-        hint = "pass blocknb.TensorDescriptor(array, shape, strides, block_shape) in the place of this pointer"
+        hint = "pass blocknb.TensorDescriptor(array, shape, strides, block_shape) instead of this pointer"
     raise Mismatch(f"`{name}` needs a tensor descriptor, not {describe(desc)}", hint, argument)
 
 
@@ -128,7 +128,7 @@ def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str =
 
 
 def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, ...]) -> Any:
-    """A value to be written, which has the shape of what is written, or is a scalar."""
+    """The value of a store. It is a scalar or has the shape of the block."""
     if isinstance(value, Value) and value.type.shape not in ((), shape):
         raise Mismatch(f"`{name}` writes a block of shape {shape}, not {describe(value)}", "reshape it first", "value")
     return value
@@ -160,7 +160,10 @@ def descriptor_store(frame: Frame, self: Any, offsets: Any, value: Any) -> None:
 
 
 def read_as(frame: Frame, desc: DescriptorValue, dtype: Any) -> DescriptorValue:
-    """A descriptor of another dtype of the same size, where it was made of an address without one, as unsigned integers."""
+    """Reinterprets a descriptor in another dtype of the same size.
+
+    A descriptor made of an untyped address has unsigned integers.
+    """
     if (
         desc.dtype.kind != "uint"
         or desc.dtype == dtype
@@ -177,7 +180,7 @@ def load_before(frame: Frame, desc_pointer: Any, offsets: Any, shape: Any, dtype
     desc, asked = read_as(frame, described(name, desc_pointer, "desc_pointer"), dtype), shape_of(frame, shape)
     if asked != desc.block_shape or dtype != desc.dtype:
         raise Mismatch(
-            f"`{name}` asks for {dtype} of shape {asked}, and the descriptor has blocks of {desc.dtype} of shape {desc.block_shape}",
+            f"`{name}` reads {dtype} of shape {asked}, but the descriptor has blocks of {desc.dtype} of shape {desc.block_shape}",
             "give both the same block",
             "shape" if asked != desc.block_shape else "dtype",
         )
@@ -213,7 +216,7 @@ def rows(frame: Frame, name: str, desc: Any, x_offsets: Any, y_offset: Any) -> t
     emit, desc = frame.emit, described(name, desc, "self")
     if len(desc.block_shape) != 2 or desc.block_shape[0] != 1:
         raise Mismatch(
-            f"`{name}` works on blocks of one row, not of shape {desc.block_shape}",
+            f"`{name}` needs a descriptor of one-row blocks, not of shape {desc.block_shape}",
             "make the descriptor with block_shape=(1, columns)",
             "self",
         )
@@ -221,15 +224,15 @@ def rows(frame: Frame, name: str, desc: Any, x_offsets: Any, y_offset: Any) -> t
     least = LEAST_ROW_BYTES // desc.dtype.bytes
     if not isinstance(x_offsets, Value) or len(x_offsets.type.shape) != 1 or not x_offsets.type.dtype.is_integer:
         raise Mismatch(
-            f"`{name}` takes a row of row numbers, not {describe(x_offsets)}",
+            f"`{name}` needs a one-dimensional tile of row numbers, not {describe(x_offsets)}",
             "for example tl.load(rows + ...)",
             "x_offsets",
         )
     count = x_offsets.type.shape[0]
     if count < LEAST_ROWS or columns < least:
         raise Mismatch(
-            f"`{name}` of {count} rows and {columns} columns of {desc.dtype}: {LEAST_ROWS} rows and {least} columns are the least",
-            "take more of both, or use a tile of pointers",
+            f"`{name}` of {count} rows and {columns} columns of {desc.dtype}: it needs at least {LEAST_ROWS} rows and {least} columns",
+            "use larger blocks, or a tile of pointers",
             "x_offsets" if count < LEAST_ROWS else "self",
         )
     start = blocks.integer(frame, y_offset, "y_offset")

@@ -1,4 +1,4 @@
-"""The builtin `dot`: the checks of its operands, the dtype of its accumulator, and products of stacks of matrices."""
+"""The builtin `dot`: checks its operands, chooses the accumulator's dtype, and splits batched products into single ones."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def dot(
 
 
 def _operands(frame: Frame, input: Any, other: Any, max_num_imprecise_acc: Any) -> tuple[Value, Value]:
-    """The operands as one instruction multiplies them: two matrices of one dtype that fit together. Raises Mismatch."""
+    """Converts the operands to two matrices of one dtype with equal inner sizes. Raises Mismatch if that is not possible."""
     for x, argument in ((input, "input"), (other, "other")):
         if not isinstance(x, Value) or len(x.type.shape) != 2:
             raise Mismatch(
                 f"`dot` multiplies matrices, not {describe(x)}",
-                "make it two-dimensional: x[:, None] is a column, x[None, :] a row",
+                "make it two-dimensional: x[:, None] is a column and x[None, :] is a row",
                 argument,
             )
         if x.type.dtype not in DOT_DTYPES and not x.type.dtype.is_fp8():
@@ -63,26 +63,26 @@ def _operands(frame: Frame, input: Any, other: Any, max_num_imprecise_acc: Any) 
         hint = (
             "transpose the second operand: tl.trans(b)"
             if k == n
-            else "the columns of the first must be as many as the rows of the second"
+            else "the first operand needs as many columns as the second has rows"
         )
         raise Mismatch(f"dot of shapes {(m, k)} and {(k2, n)}: the inner sizes {k} and {k2} differ", hint, "other")
     if dtype != other.type.dtype and not fp8:
         raise Mismatch(
-            f"dot of {dtype} and {other.type.dtype}: both operands need one dtype",
+            f"dot of {dtype} and {other.type.dtype}: both operands need the same dtype",
             f"cast one: .to({spelled(dtype)})",
             "other",
         )
     if fp8 and isinstance(max_num_imprecise_acc, int) and max_num_imprecise_acc > k:
         raise Mismatch(
-            f"max_num_imprecise_acc is {max_num_imprecise_acc}, but only {k} products are added",
-            "leave it out: sums are made in fp32 here",
+            f"max_num_imprecise_acc is {max_num_imprecise_acc}, but the inner size is only {k}",
+            "leave it out: blocknb accumulates in fp32",
             "max_num_imprecise_acc",
         )
     return input, other
 
 
 def _stacked(frame: Frame, input: Value, other: Value, acc: Any, options: tuple) -> Value:
-    """The products of two stacks of matrices, one after another."""
+    """A batched product: one `dot` per pair of matrices."""
     from blocknb.language.moves import _stacked_dot
 
     if input.type.shape[0] != other.type.shape[0]:
@@ -97,8 +97,11 @@ def _stacked(frame: Frame, input: Value, other: Value, acc: Any, options: tuple)
 
 
 def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
-    """The dtype of a product: the one asked for of fp16 and fp8, and always the natural one of the others, as in Triton, where kernels
-    name a wider `out_dtype` for what they add it to."""
+    """The accumulator dtype of a product.
+
+    Products of fp16 and fp8 take the requested dtype. All others take their natural dtype, as in Triton, where kernels may name a wider
+    `out_dtype`.
+    """
     natural = {t.int8: t.int32, t.float64: t.float64}.get(dtype, t.float32)
     chosen = dtype == t.float16 or dtype.is_fp8()
     asked = (
@@ -113,7 +116,7 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
     if out_dtype is not None and not chosen and asked != t.bfloat16 and not isinstance(acc, Value):
         return natural
     raise Mismatch(
-        f"a dot of {dtype} is accumulated in {natural}, not in {asked}",
+        f"a dot of {dtype} accumulates in {natural}, not in {asked}",
         f"use {spelled(natural)} and cast the result",
         "acc" if out_dtype is None else "out_dtype",
     )
@@ -123,7 +126,7 @@ _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
 
 def _precision(input_precision: Any, allow_tf32: Any) -> str:
-    """The precision of fp32 products. Those made of several products of bf16, to come close to fp32, are computed as ieee."""
+    """The precision of fp32 products. `bf16x3` and `bf16x6`, which approximate fp32 by products of bf16, are computed as `ieee`."""
     if input_precision is None:
         return "ieee" if allow_tf32 is False else "tf32"
     name = str(getattr(input_precision, "value", input_precision)).lower()

@@ -1,8 +1,8 @@
 """Emits tile IR from Triton's loosely typed operands: constants, casts, broadcasts, arithmetic.
 
-An operand is either a `Value` (known at run time, with a type) or a plain Python number (a literal or a constexpr, which is weak in
-promotion). The functions here make operands agree, by Triton's rules, and emit the explicit `cast`, `splat`, `expand_dims` and
-`broadcast` ops that the IR wants. Errors carry no place; whoever visits the syntax adds it.
+An operand is either a run-time `Value` with a type, or a plain Python number (a literal or a constexpr), which is weak in promotion.
+The functions here convert operands to a common type by Triton's rules, and emit the explicit `cast`, `splat`, `expand_dims` and
+`broadcast` ops that the IR requires. Errors have no place; the visitor of the syntax node adds it.
 """
 
 from __future__ import annotations
@@ -50,39 +50,41 @@ COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "
 
 
 class Emitter(Builder):
-    """A Builder that remembers which values are constants, and that can take back what it emitted."""
+    """A Builder that remembers which values are constants, and that can roll back emitted ops."""
 
     def __init__(self, target: Target | None = None, options: Mapping[str, Any] | None = None) -> None:
         super().__init__("parse")
-        self.target, self.options = target, dict(options or {})  # what the kernel may ask for
+        self.target, self.options = target, dict(options or {})  # the target that the kernel may query
         self.known: dict[Value, Any] = {}
         self.calls: list[HostCall] = []
         self.printed: list[str] = []
-        self.elements = 0  # how many functions on elements (of a reduction, a scan, a map) are being visited
+        self.elements = 0  # nesting depth of functions on elements (of a reduction, a scan or a map)
         self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
         self.limits: dict[
             Value, tuple[int | None, int | None]
         ] = {}  # parameters -> the least and the most that it promises
         self.counters: dict[Value, int] = {}  # indices of open loops -> divisors promised of them
-        self.runs: Callable[..., Any] | None = None  # (frame, source, args, kwargs): helpers are run, and not visited
+        self.runs: Callable[..., Any] | None = (
+            None  # (frame, source, args, kwargs): set if helpers run instead of being visited
+        )
         self._places: dict[Value, tuple[list[Op], int]] = {}  # value -> the block it was made in, and where
 
     def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a function of Python's, and notes what it gives: a constant of the code."""
+        """Calls a host function and records its result, which becomes a constant in the generated code."""
         result = function(*args, **kwargs)
         self.calls.append(HostCall(function, tuple(args), kwargs, again(result), self.loc))
         return result
 
     @property
     def depth(self) -> int:
-        """How many blocks are open."""
+        """The number of open blocks."""
         return len(self._open)
 
     def mark(self) -> tuple[int, int, int]:
         return self.next_id, len(self._open[-1]), len(self.printed)
 
     def rewind(self, mark: tuple[int, int, int]) -> None:
-        """Forgets everything emitted into the open block since the mark."""
+        """Removes all ops that were emitted into the open block since the mark."""
         self.next_id, length, printed = mark
         del self._open[-1][length:]
         del self.printed[printed:]
@@ -93,18 +95,20 @@ class Emitter(Builder):
         return super().append(op)
 
     def _place(self, x: Value) -> int | None:
-        """Where in the open block the op stands that made a value."""
+        """The index in the open block of the op that defines a value."""
         ops, at = self._places.get(x, (None, 0))
         return at if ops is self._open[-1] and at < len(ops) and x in ops[at].results else None
 
     def maker(self, x: Value) -> Op | None:
-        """The op of this block that made a value."""
+        """The op of this block that defines a value."""
         at = self._place(x)
         return None if at is None else self._open[-1][at]
 
     def promise(self, x: Value, **promises: Any) -> bool:
-        """Keeps a promise of the author's about x: on the op that made it, if that stands in this very block (where the promise is
-        made whenever the op runs), on the parameter it is, or on the loop whose index it is. False if there is no such place."""
+        """Attaches a promise of the author about x to the op that defines it, to the parameter, or to the loop with this index.
+
+        The op must be in the open block, because there the promise holds whenever the op runs. Returns False if no place exists.
+        """
         at, ops = self._place(x), self._open[-1]
         if at is not None and ops[at].results == (x,):
             attrs = {**ops[at].attrs, **joined(ops[at].attrs, promises)}
@@ -122,7 +126,7 @@ class Emitter(Builder):
         return True
 
     def hold(self, condition: Value) -> None:
-        """What to do about a condition that the author says holds: whoever only emits cannot tell."""
+        """Handles a condition that the author promises. The emitter ignores it; the interpreter checks it."""
 
     # -- constants and conversions -------------------------------------------------------------------------------------
 
@@ -138,7 +142,7 @@ class Emitter(Builder):
         return self.op(name, *args, **attrs).results[0]
 
     def runtime(self, x: Any) -> Value:
-        """A Value for any operand: Python numbers take the dtype they have on their own."""
+        """A Value for any operand. Python numbers take their default dtype."""
         if isinstance(x, Value):
             return x
         if isinstance(x, NUMBERS):
@@ -146,7 +150,7 @@ class Emitter(Builder):
         raise Mismatch(f"{describe(x)} is not a number or a tile")
 
     def constant(self, x: Any) -> Any:
-        """The Python number behind an operand that is known while compiling; the operand itself otherwise."""
+        """The Python number behind an operand that is known at compile time; the operand itself otherwise."""
         return self.known.get(x, x) if isinstance(x, Value) and not x.type.shape else x
 
     def cast(self, x: Any, dtype: Any) -> Value:
@@ -165,7 +169,7 @@ class Emitter(Builder):
         return self.value("cast", x, dtype=dtype)
 
     def widened(self, x: Any) -> Any:
-        """fp8, in which nothing is computed, in fp16, which holds every number of every fp8 format; anything else as it is."""
+        """Converts fp8 to fp16, which holds every number of every fp8 format. Returns other dtypes unchanged."""
         return self.cast(x, t.float16) if isinstance(x, Value) and x.type.dtype.is_fp8() else x
 
     def _cast_pointer(self, x: Value, dtype: Any) -> Value:
@@ -179,7 +183,7 @@ class Emitter(Builder):
         ) and source not in (t.int64, t.uint64):
             raise Mismatch(
                 f"{describe(x)} cannot become {describe(dtype)}",
-                "for the numbers a pointer points to, load first: tl.load(pointer); an address converts to int64 and to other pointers"
+                "load the numbers first: tl.load(pointer); the address itself converts to int64 and to other pointers"
                 if x.type.is_pointer
                 else "addresses are integers of 64 bits",
             )
@@ -215,7 +219,7 @@ class Emitter(Builder):
         return shape
 
     def agree(self, dtype: Any, *operands: Any) -> list[Value]:
-        """All operands in one dtype and one shape. Casts come before broadcasts: they are cheaper there."""
+        """Converts all operands to one dtype and one shape. Casts precede broadcasts, because they are cheaper on the smaller tile."""
         shape = self.common_shape(*operands)
         return [
             self.broadcast(self.cast(x, dtype), shape) if isinstance(x, Value) else self.number(x, dtype, shape)
@@ -272,7 +276,7 @@ class Emitter(Builder):
         if symbol not in ("+", "-") or (symbol == "-" and pointer is y) or is_pointer(offset):
             raise Mismatch(
                 f"`{symbol}` between {describe(x)} and {describe(y)}",
-                "a pointer takes `+ integer` and `- integer` only; for the numbers it points to, load first: tl.load(pointer)",
+                "pointers support only `+ integer` and `- integer`; to compute with the numbers, load first: tl.load(pointer)",
             )
         dtype = offset.type.dtype if isinstance(offset, Value) else own_dtype(offset)
         if dtype.is_float:
@@ -344,7 +348,7 @@ class Emitter(Builder):
 
 
 def joined(known: Mapping[str, Any], promises: Mapping[str, Any]) -> dict[str, Any]:
-    """Promises beside those that were made before: of bounds the tighter."""
+    """Merges promises with earlier ones, and keeps the tighter bounds."""
     found = dict(promises)
     for name, tighter in (("least", max), ("most", min)):
         given = [x for x in (known.get(name), promises.get(name)) if x is not None]
@@ -366,11 +370,11 @@ def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
         a, b = x.type.dtype, y.type.dtype
         dtype = t.promote(a, b)
         if dtype == t.bfloat16 and a != b and not (a.is_float and b.is_float):
-            dtype = t.float32  # as Triton: bf16 stays only among its own
+            dtype = t.float32  # as in Triton, only two bf16 operands give bf16
         if division and not dtype.is_float and (a.kind == "int") != (b.kind == "int"):
             raise Mismatch(
                 f"division of {a} by {b}: one is signed, the other is not",
-                "cast one of them, so that both are signed or both unsigned",
+                "cast one of them: both must be signed or both unsigned",
             )
     else:
         tile, literal = (x, y) if isinstance(x, Value) else (y, x)
@@ -380,7 +384,7 @@ def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
 
 
 def refuse_float8(what: str, dtype: Any, argument: str | None = None) -> None:
-    """Raises Mismatch for what would compute in fp8, whose few bits a sum or a product does not survive."""
+    """Raises Mismatch for arithmetic in fp8, which has too few bits for sums and products."""
     if dtype.is_fp8():
         raise Mismatch(
             f"{what} does not compute in {dtype}: floats of 8 bits are for memory and for tl.dot",
@@ -416,7 +420,7 @@ def check_operands(symbol: str, *operands: Any) -> None:
 
 
 def fold(symbol: str, x: Any, y: Any) -> Any:
-    """`x symbol y` while compiling, as Python has it."""
+    """Computes `x symbol y` at compile time, by Python's rules."""
     try:
         return PYTHON[symbol](x, y)
     except ZeroDivisionError:
@@ -429,12 +433,12 @@ def _none_hint(x: Any) -> str | None:
     if x is None:
         return "it is None: guard the line with `if ... is not None:`"
     if hasattr(x, "__array__") or hasattr(x, "data_ptr"):
-        return "arrays from outside must be arguments of the kernel; it sees them as pointers"
+        return "pass the array as an argument of the kernel, which receives a pointer"
     return None
 
 
 def describe(x: Any) -> str:
-    """An operand in the user's own terms."""
+    """Describes an operand in the words of the language, for messages."""
     if isinstance(x, Value):
         kind = x.type
         what = repr(kind.dtype) if not kind.is_pointer else f"a pointer to {kind.dtype.element_ty}"
@@ -457,7 +461,7 @@ def describe(x: Any) -> str:
 
 
 def spelled(dtype: Any) -> str:
-    """A dtype as one writes it in a kernel: tl.float32."""
+    """A dtype as source text: `tl.float32`."""
     name = str(getattr(dtype, "name", dtype)).replace("bf16", "bfloat16")
     return f"tl.{'float' + name[2:] if name.startswith('fp') else name}"
 
@@ -466,7 +470,7 @@ def check_size(shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
     if size > t.MAX_TILE_ELEMENTS:
         raise Mismatch(
-            f"a tile of shape {shape} has {size} elements; the most is {t.MAX_TILE_ELEMENTS}",
+            f"a tile of shape {shape} has {size} elements; the maximum is {t.MAX_TILE_ELEMENTS}",
             "make the block smaller and loop over the blocks, or launch more programs",
         )
 
@@ -478,5 +482,5 @@ def _shape_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str | None:
         return "add the missing axis by hand: x[:, None] makes a column, x[None, :] a row"
     for axis, (m, n) in enumerate(zip(a, b, strict=False)):
         if len(a) == len(b) and m != n and 1 not in (m, n):
-            return f"axis {axis} has {m} elements in one and {n} in the other; sizes meet where they are equal or one of them is 1"
+            return f"axis {axis} has {m} elements in one and {n} in the other; sizes must be equal, or one of them must be 1"
     return None

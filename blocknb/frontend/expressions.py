@@ -1,7 +1,7 @@
 """Expressions: operators, comparisons, conditions, subscripts, attributes, tuples.
 
-Whatever is known while compiling is computed by Python itself; only operations on run-time values emit ops. `and`, `or` and the
-ternary look at their condition first, so that an arm that is not taken is never visited.
+Python itself computes everything that is known at compile time; only operations on run-time values emit ops. `and`, `or` and the
+ternary evaluate their condition first, so the front end never visits an arm that is not taken.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Operator:
         return (frame.emit.compare if compares else frame.emit.binary)(self.symbol, self.receiver, other)
 
 
-#: What kernels call by name where an operator would bind less tightly: `x.__lshift__(4).to(tl.int8)`.
+#: Operator methods that kernels call by name to avoid parentheses: `x.__lshift__(4).to(tl.int8)`.
 OPERATORS = {
     "__add__": "+", "__sub__": "-", "__mul__": "*", "__truediv__": "/", "__floordiv__": "//", "__mod__": "%",
     "__and__": "&", "__or__": "|", "__xor__": "^", "__lshift__": "<<", "__rshift__": ">>",
@@ -75,7 +75,7 @@ def visit_tuple(frame: Frame, node: ast.Tuple | ast.List) -> tuple:
 
 @expression(ast.ListComp)
 def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
-    """A tuple of what the element is for each element of a tuple; as in Python, its names are its own."""
+    """A comprehension over a tuple gives a tuple. As in Python, its variables are local to it."""
     loop = node.generators[0]
     function = frame.expr(loop.iter.func) if isinstance(loop.iter, ast.Call) else None
     counts = function is range or getattr(function, "builtin", None) in ("range", "static_range")
@@ -90,7 +90,7 @@ def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
             tests = [condition(frame, test) for test in loop.ifs]
             if any(isinstance(test, Value) for test in tests):
                 error = Mismatch(
-                    "what a comprehension leaves out must be known while compiling", "select with tl.where"
+                    "the condition of a comprehension must be known at compile time", "select with tl.where"
                 )
                 error.loc = frame.loc(loop.ifs[0])
                 raise error
@@ -129,7 +129,7 @@ def visit_compare(frame: Frame, node: ast.Compare) -> Any:
 def compare_one(frame: Frame, op: ast.cmpop, x: Any, y: Any) -> Any:
     if isinstance(op, (ast.Is, ast.IsNot)):
         if isinstance(x, Value) and isinstance(y, Value):
-            raise Mismatch("`is` compares a run-time value", "write == for the numbers; `is` is for None")
+            raise Mismatch("`is` cannot compare a run-time value", "use == for numbers, and `is` only with None")
         same = x is y or (isinstance(x, t.TypeQueries) and x == y)
         return same == isinstance(op, ast.Is)
     if isinstance(op, (ast.In, ast.NotIn)):
@@ -138,14 +138,14 @@ def compare_one(frame: Frame, op: ast.cmpop, x: Any, y: Any) -> Any:
             or not isinstance(y, (tuple, str, dict, frozenset))
             or any(isinstance(e, Value) for e in y)
         ):
-            raise Mismatch("`in` looks for a constant among constants", "write (x == a) | (x == b) for run-time values")
+            raise Mismatch("`in` works on constants only", "write (x == a) | (x == b) for run-time values")
         return (x in y) == isinstance(op, ast.In)
     return frame.emit.compare(SYMBOLS[type(op)], x, y)
 
 
 @expression(ast.BoolOp)
 def visit_bool(frame: Frame, node: ast.BoolOp) -> Any:
-    """Constants short-circuit as in Python; run-time operands are all computed and combined bit by bit, as in Triton."""
+    """Constants short-circuit as in Python. Run-time operands are all evaluated and combined bitwise, as in Triton."""
     word = "and" if isinstance(node.op, ast.And) else "or"
     result = frame.expr(node.values[0])
     for operand in node.values[1:]:
@@ -159,7 +159,7 @@ def visit_bool(frame: Frame, node: ast.BoolOp) -> Any:
 
 
 def conjunction(frame: Frame, word: str, x: Any, y: Any) -> Any:
-    """`x and y`, `x or y` of conditions of which one at least is known only at run time."""
+    """`x and y` or `x or y`, where at least one condition is a run-time value."""
     emit = frame.emit
     if not isinstance(x, Value):
         return y if bool(x) == (word == "and") else x
@@ -180,7 +180,8 @@ def visit_ternary(frame: Frame, node: ast.IfExp) -> Any:
     merged = merge_arms(emit, test, arms[0][0], [arms[0][1]], arms[1][0], [arms[1][1]])[0]
     if isinstance(merged, Exception):
         raise Mismatch(
-            f"the arms of the conditional expression are {merged}", "give both one type, with .to(...) or tl.full(...)"
+            f"the arms of the conditional expression are {merged}",
+            "convert both to the same type with .to(...) or tl.full(...)",
         )
     return merged
 
@@ -196,7 +197,7 @@ def condition(frame: Frame, node: ast.expr) -> Any:
 
 
 def one_answer(frame: Frame, test: Any) -> Any:
-    """What a branch on `test` goes by: a Python bool or a scalar int1 Value. Raises Mismatch for tiles of several elements."""
+    """The condition of a branch on `test`: a Python bool or a scalar int1 Value. Raises Mismatch for tiles of several elements."""
     test = frame.emit.constant(test)
     if not isinstance(test, Value):
         if hasattr(test, "__array__"):
@@ -210,8 +211,8 @@ def one_answer(frame: Frame, test: Any) -> Any:
     if test.type.size == 1:
         return shapes.to_scalar(frame.emit, test)
     raise Mismatch(
-        f"the condition is a tile of shape {test.type.shape}, but a branch needs one answer for the whole program",
-        "choose element by element with tl.where(condition, a, b), or reduce the condition with tl.max or tl.sum",
+        f"the condition is a tile of shape {test.type.shape}, but a branch needs one scalar per program",
+        "select per element with tl.where(condition, a, b), or reduce the condition with tl.max or tl.sum",
     )
 
 
@@ -231,7 +232,7 @@ def visit_formatted(frame: Frame, node: ast.FormattedValue) -> str:
 
 
 def printable(x: Any) -> Any:
-    """What static_print and f-strings show: constants themselves, run-time values by their type."""
+    """The text of static_print and f-strings: constants by value, run-time values by type."""
     if isinstance(x, tuple):
         return tuple(printable(element) for element in x)
     return str(x.type) if isinstance(x, (Value, RecordValue)) else x
@@ -247,7 +248,7 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
         raise SyntaxUnsupported(
             f"a kernel cannot launch `{base.__name__}`",
             frame.loc(node),
-            f"inside a kernel it is called without a grid, and inlined: {base.__name__}(...)",
+            f"call it without a grid, and the compiler inlines it: {base.__name__}(...)",
         )
     if isinstance(base, Value):
         return index_tile(frame, base, node.slice)
@@ -258,11 +259,12 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
         return as_constant("it", frame.emit.host(operator.getitem, (base, index), {}))
     except (IndexError, KeyError):
         what = f"a tuple of {len(base)} elements" if isinstance(base, tuple) else repr(base)
-        hint = "pointers and scalars have the shape (); the sizes of an array are arguments of the kernel"
+        hint = "pointers and scalars have the shape (); pass the sizes of an array as arguments of the kernel"
         raise Mismatch(f"index {index!r} is out of range for {what}", hint if base == () else None) from None
     except TypeError:
         raise Mismatch(
-            f"{describe(base)} cannot be indexed with {describe(index)}", "index tuples with constants"
+            f"{describe(base)} cannot be indexed with {describe(index)}",
+            "only tuples can be indexed, and only with constants",
         ) from None
 
 
@@ -279,9 +281,10 @@ def index_tile(frame: Frame, x: Value, node: ast.expr) -> Value:
 
 
 def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
-    """What stands in the brackets of a tile, done: None makes an axis, slice(None) keeps one, ... the rest.
+    """Indexes a tile: None adds an axis, slice(None) keeps one, and `...` keeps the rest.
 
-    Beside a None a scalar's `:` keeps nothing, as Triton has it: kernels write index[:, None] for a program's number, too."""
+    Next to a None, `:` on a scalar is allowed and keeps nothing, as in Triton: kernels write `index[:, None]` for program ids.
+    """
     if not x.type.shape and None in entries:
         entries = [e for e in entries if e is None or e is Ellipsis]
     kept = sum(e is not None and e is not Ellipsis for e in entries)
@@ -291,7 +294,7 @@ def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
     if kept > rank or entries.count(Ellipsis) > 1:
         raise Mismatch(
             f"{kept} axes are indexed, but the tile has shape {x.type.shape}",
-            "one `:` for every axis, None for a new one",
+            "write one `:` per axis, and None for each new axis",
         )
     at = entries.index(Ellipsis)
     entries[at : at + 1] = [slice(None)] * (rank - kept)
@@ -320,9 +323,9 @@ def no_elements(x: Value) -> Mismatch:
     hint = (
         "load the element with tl.load(pointer + index)"
         if is_pointer(x)
-        else "a tile has no element access: mask with tl.where and reduce, or load the part from memory"
+        else "tiles have no element access: select the element with tl.where and reduce, or load it from memory"
     )
-    return Mismatch(f"{what} cannot be indexed with numbers or slices; only `:` and None stand in its brackets", hint)
+    return Mismatch(f"{what} cannot be indexed with numbers or slices; only `:` and None are allowed", hint)
 
 
 # -- attributes --------------------------------------------------------------------------------------------------------------
@@ -334,13 +337,13 @@ def visit_attribute(frame: Frame, node: ast.Attribute) -> Any:
 
 
 def attribute(frame: Frame, base: Any, name: str) -> Any:
-    """`base.name` of whatever stands in a kernel."""
+    """The meaning of `base.name` in a kernel."""
     if isinstance(base, Value):
         return value_attribute(frame, base, name)
     if isinstance(base, RecordValue):
         return record_attribute(base, name)
     if name == "value" and isinstance(base, (*NUMBERS, str, tuple, types.NoneType)):
-        return base  # constexpr.value, where the constexpr was unwrapped already
+        return base  # constexpr.value of a constexpr that is already unwrapped
     if isinstance(base, (*NUMBERS, types.NoneType)):
         return constant_attribute(frame, base, name)
     try:
@@ -358,7 +361,7 @@ def _none_hint(base: Any) -> str | None:
 
 
 def constant_attribute(frame: Frame, base: Any, name: str) -> Any:
-    """Methods of numbers, as of scalars: a literal 1 for a scale still has `.to(tl.float32)`."""
+    """The methods of numbers are those of scalars: a literal 1 has `.to(tl.float32)`."""
     if base is None or name in ("real", "imag", "numerator", "denominator"):
         raise Mismatch(f"{describe(base)} has no `{name}`", _none_hint(base))
     return value_attribute(frame, frame.emit.runtime(base), name)

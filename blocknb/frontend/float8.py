@@ -1,8 +1,8 @@
-"""What the front end writes out for floats of eight bits: signs, the larger of two, and the conversions of fp8e4b15.
+"""Expands operations on 8-bit floats into bit arithmetic: sign changes, minimum and maximum, and conversions of fp8e4b15.
 
-No machine and no library knows fp8e4b15, so its conversions are arithmetic on its bits here. It is an fp16 of seven bits of mantissa
-less and without the top bit of the exponent, under the same bias, so its bits stand inside those of an fp16. Numbers beyond 1.75
-become 1.75 of their sign. So does a NaN, as in Triton, but always +1.75: what sign a NaN has after a conversion is the machine's affair.
+No hardware supports fp8e4b15, so the front end converts it by arithmetic on bits. The format is fp16 without seven mantissa bits and
+without the top exponent bit, with the same bias. Its bits are therefore a bit field of an fp16. Numbers beyond 1.75 saturate to 1.75
+with their sign. A NaN becomes +1.75, as in Triton, because the sign of a NaN after a conversion depends on the hardware.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST = 0x3F00  # 1.75 in fp16
 
 
 class ValueEmitter(Protocol):
-    """What the conversions use of the emitter."""
+    """The methods of the emitter that the conversions need."""
 
     def value(self, name: str, *args: Value, **attrs: Any) -> Value:
         """The result of an op."""
@@ -28,7 +28,7 @@ class ValueEmitter(Protocol):
         ...
 
     def widened(self, x: Value) -> Value:
-        """x as a dtype that hardware computes with."""
+        """x in a dtype that hardware can compute with."""
         ...
 
     def number(self, value: Any, dtype: Any, shape: tuple[int, ...]) -> Value:
@@ -37,7 +37,7 @@ class ValueEmitter(Protocol):
 
 
 def convert(emit: ValueEmitter, x: Value, dtype: Any) -> Value:
-    """x, of fp8e4b15 or on the way there, as another dtype."""
+    """Converts x from or to fp8e4b15."""
     if x.type.dtype != t.float8e4b15:
         return _narrow(emit, x)
     if dtype.is_fp8() or not dtype.is_float:
@@ -46,7 +46,7 @@ def convert(emit: ValueEmitter, x: Value, dtype: Any) -> Value:
 
 
 def signed(emit: ValueEmitter, x: Value, op: str, bits: int) -> Value:
-    """x with its sign changed, by `op` with `bits`."""
+    """Changes the sign of x by the bitwise `op` with `bits`."""
     dtype = x.type.dtype
     old = emit.value("bitcast", x, dtype=t.uint8)
     new = emit.value(op, old, _constant(emit, old, bits))
@@ -59,7 +59,7 @@ def signed(emit: ValueEmitter, x: Value, op: str, bits: int) -> Value:
 
 
 def extremum(emit: ValueEmitter, op: str, a: Value, b: Value, nan: bool) -> Value:
-    """The larger (`max`) or smaller of two; a NaN wins if `nan`, else it loses; -0 is below +0."""
+    """The larger (`max`) or smaller of two. A NaN wins if `nan` is true and loses otherwise; -0 is below +0."""
     x, y = emit.widened(a), emit.widened(b)
     chosen = emit.value("select", emit.value("cmp", x, y, pred="gt" if op == "max" else "lt"), a, b)
     patterns = (emit.value("bitcast", v, dtype=t.uint8) for v in (a, b))
@@ -76,7 +76,7 @@ def _constant(emit: ValueEmitter, like: Value, number: int) -> Value:
 
 
 def _widen(emit: ValueEmitter, x: Value) -> Value:
-    """fp16: the seven bits of the size move up by seven, and the sign to the front."""
+    """fp8e4b15 to fp16: shifts the seven magnitude bits up by seven, and the sign to the top bit."""
     bits = emit.value("cast", emit.value("bitcast", x, dtype=t.uint8), dtype=t.uint16)
     size = emit.value("shl", emit.value("and", bits, _constant(emit, bits, 0x7F)), _constant(emit, bits, 7))
     sign = emit.value("shl", emit.value("and", bits, _constant(emit, bits, 0x80)), _constant(emit, bits, 8))
@@ -84,7 +84,7 @@ def _widen(emit: ValueEmitter, x: Value) -> Value:
 
 
 def _narrow(emit: ValueEmitter, x: Value) -> Value:
-    """The nearest, ties away from zero. fp16 is reached by cutting off, so that half a step is seen for what it is."""
+    """Rounds to the nearest fp8e4b15, ties away from zero. Truncates to fp16 first, so that double rounding creates no false ties."""
 
     dtype = x.type.dtype
     half = emit.cast(x if dtype.is_float else emit.cast(x, t.float32), t.float16)
@@ -103,7 +103,7 @@ def _narrow(emit: ValueEmitter, x: Value) -> Value:
 
 
 def toward_zero(emit: ValueEmitter, x: Value, nearest: Value) -> Value:
-    """x rounded toward zero, from x rounded to nearest: where that went up, the float before it."""
+    """x rounded toward zero. Starts from x rounded to nearest, and steps back one float where that is larger in magnitude."""
     dtype = nearest.type.dtype
     integer = {8: t.int8, 16: t.int16, 32: t.int32}[dtype.bits]
     back = emit.cast(nearest, x.type.dtype)

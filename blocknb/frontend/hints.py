@@ -1,6 +1,6 @@
-"""What to write instead of names that people bring along from NumPy, torch, CUDA and Python.
+"""Hints for names that the language does not have but NumPy, torch, CUDA or Python does.
 
-A table, because the nearest spelling (`astype` is close to `type`) is often the wrong advice.
+The hints come from a table, because the name with the closest spelling is often wrong (`astype` resembles `type`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INSTEAD = {
     "amax": "tl.max(x, axis)",
     "amin": "tl.min(x, axis)",
     "any": "tl.max(condition.to(tl.int32), axis)",
-    "append": "lists are tuples here and do not change: parts + (value,) makes a longer one",
+    "append": "lists are immutable tuples in a kernel: use parts + (value,)",
     "arccos": f"libdevice.acos(x); {_DEVICE}",
     "arcsin": f"libdevice.asin(x); {_DEVICE}",
     "arctan": f"libdevice.atan(x); {_DEVICE}",
@@ -29,11 +29,11 @@ INSTEAD = {
     "clip": "tl.clamp(x, low, high)",
     "concat": "tl.cat(a, b) for one axis, tl.join(a, b) makes a new one",
     "concatenate": "tl.cat(a, b) for one axis, tl.join(a, b) makes a new one",
-    "copy": "values never change, so they need no copies",
+    "copy": "values are immutable, so they need no copies",
     "double": "x.to(tl.float64)",
     "einsum": "tl.dot(a, b) for matrices, tl.sum(a * b, axis) for the rest",
     "empty": "tl.zeros(shape, dtype)",
-    "extend": "lists are tuples here and do not change: parts + more makes a longer one",
+    "extend": "lists are immutable tuples in a kernel: use parts + more",
     "flatten": "tl.ravel(x)",
     "float": "x.to(tl.float32)",
     "full_like": "tl.full(x.shape, value, x.dtype)",
@@ -43,7 +43,7 @@ INSTEAD = {
     "isfinite": f"libdevice.finitef(x); {_DEVICE}",
     "isinf": f"libdevice.isinf(x); {_DEVICE}",
     "isnan": "x != x",
-    "item": "a scalar is a value already; tl.sum(x) makes one of a tile",
+    "item": "a scalar needs no conversion; tl.sum(x) reduces a tile to a scalar",
     "linspace": "start + tl.arange(0, N) * step",
     "log10": f"libdevice.log10(x); {_DEVICE}",
     "log1p": f"libdevice.log1p(x); {_DEVICE}",
@@ -65,7 +65,7 @@ INSTEAD = {
     "silu": "x * tl.sigmoid(x)",
     "size": "x.numel",
     "square": "x * x",
-    "squeeze": "x.reshape(...) with the shape it shall have",
+    "squeeze": "x.reshape(...) with the new shape",
     "stack": "tl.join(a, b)",
     "std": "tl.sqrt(tl.sum((x - mean) * (x - mean), axis) / n)",
     "syncthreads": "tl.debug_barrier(); loads and stores of one program are in order without it",
@@ -77,7 +77,7 @@ INSTEAD = {
     "unsqueeze": "x[:, None], or tl.expand_dims(x, axis)",
     "var": "tl.sum((x - mean) * (x - mean), axis) / n",
 }
-#: Names under which others have what the language has under its own.
+#: Names in other libraries for functions that the language has under another name.
 SYNONYMS = {
     "absolute": "abs", "fabs": "abs", "fmax": "maximum", "fmin": "minimum", "divide": "fdiv", "where": "where", "clamp": "clamp",
     "prod": "reduce", "amax": "max", "amin": "min", "matmul": "dot", "transpose": "trans", "concatenate": "cat",
@@ -85,12 +85,12 @@ SYNONYMS = {
 
 
 def instead_of(name: str) -> str | None:
-    """What to write in place of a name the language does not have."""
+    """The hint for a name that the language does not have."""
     return INSTEAD.get(name)
 
 
 def instead_of_function(name: str) -> str:
-    """What to call in place of a host function of that name."""
+    """The hint for a call of a host function of that name."""
     known = SYNONYMS.get(name, name)
     if known in BUILTINS or known in LIBRARY:
         return f"tl.{known} works on run-time values"
@@ -98,7 +98,7 @@ def instead_of_function(name: str) -> str:
 
 
 def literal_dtype_name(x: Any, names: Iterable[str]) -> str | None:
-    """The name in the language of a dtype of NumPy or torch, such as np.float32; None if it is no such thing."""
+    """The name in the language of a NumPy or torch dtype such as np.float32, or None for any other object."""
     name = str(getattr(x, "__name__", x)).removeprefix("torch.")
     name = {"bool": "int1", "bool_": "int1", "half": "float16", "double": "float64", "single": "float32"}.get(
         name, name

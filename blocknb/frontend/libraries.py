@@ -1,7 +1,7 @@
-"""Which code belongs to Python or an installed package, and which of its functions give the same answer to the same arguments.
+"""Tells which code belongs to Python or an installed package, and which of its functions are pure.
 
-In a cache key a library's function or class is known by its name and version. That is right for `math.floor` and wrong for
-`os.environ.get`, whose answer depends on more than its arguments. What is not listed here counts as the second kind.
+A cache key names a library's function or class by name and version. That is right for a pure function such as `math.floor`. It is
+wrong for `os.environ.get`, whose result depends on more than its arguments. Functions that this module does not list count as impure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FUNCTIONS = frozenset((
     "builtins", "cmath", "collections", "copy", "dataclasses", "decimal", "enum", "fractions", "functools", "heapq", "itertools",
     "math", "ml_dtypes", "numbers", "numpy", "operator", "re", "statistics", "string", "struct", "textwrap", "types", "typing",
 ))  # fmt: skip
-#: Functions of these modules whose answer depends on something else.
+#: Functions of these modules whose result depends on other state.
 STATEFUL = frozenset((
     "__import__", "breakpoint", "compile", "dir", "empty", "empty_like", "eval", "exec", "fromfile", "fromregex", "genfromtxt",
     "geterr", "get_printoptions", "globals", "hash", "id", "input", "load", "loadtxt", "locals", "memmap", "open", "vars",
 ))  # fmt: skip
 _STATEFUL_MODULES = ("numpy.random", "numpy.lib.npyio", "numpy.lib._npyio_impl", "numpy.lib.format", "numpy.ctypeslib")
-#: Modules whose objects are plain values: pickling them says what they are.
+#: Modules whose objects are plain values, so that their pickled form describes them completely.
 VALUES = FUNCTIONS | frozenset(("datetime", "ipaddress", "pathlib", "uuid", "zoneinfo"))
 _FOLDER = os.path.dirname(os.__file__) + os.sep
 
@@ -46,14 +46,14 @@ def library_module(name: str) -> bool:
 
 
 def library_class(cls: type) -> bool:
-    """Whether a class belongs to Python or an installed package, and not to a user for whom one of them has made it."""
+    """Whether a class belongs to Python or an installed package. A class that a library generates for a user does not."""
     return library_module(cls.__module__) and (
         cls.__module__ == "builtins" or leads(cls.__module__, cls.__qualname__, cls)
     )
 
 
 def leads(module: str, name: str, x: Any) -> bool:
-    """Whether an object is what its module has under its name."""
+    """Whether the object's module has this object under the object's name."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -61,18 +61,17 @@ def leads(module: str, name: str, x: Any) -> bool:
 
 
 def ours(name: str) -> bool:
-    """Whether a module is blocknb's own. Its version is in every key, and so its names stand for what they name. The ready-made kernels
-    are like a user's."""
+    """Whether a module is part of blocknb, whose version is in every key. The ready-made kernels count as user code."""
     return (name == "blocknb" or name.startswith("blocknb.")) and not name.startswith("blocknb.kernels")
 
 
 def of_library(function: Any) -> bool:
-    """Whether a host function belongs to Python or an installed package, so that its name stands for it."""
+    """Whether a host function belongs to Python or an installed package, so that its name identifies it."""
     return isinstance(function, types.FunctionType) and library_file(function.__code__.co_filename)
 
 
 def steady(module: str, name: str) -> bool:
-    """Whether a library's function gives the same answer to the same arguments, now and in another process."""
+    """Whether a library's function is pure: equal arguments give equal results, in other processes as well."""
     if module.split(".")[0] not in FUNCTIONS or name.split(".")[-1] in STATEFUL:
         return False
     return not module.startswith(_STATEFUL_MODULES)

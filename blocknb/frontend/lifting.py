@@ -1,10 +1,10 @@
-"""From a function of scalars to tiles: every op of a block is written once for all elements.
+"""Lifts a function of scalars to tiles (vectorization by if-conversion): each op is emitted once for all elements.
 
-What branches on an element becomes a choice: both arms are computed and `select` picks. The *path* of an op is the mask of the
-elements that reach it; loads are masked with it. A loop runs until no element is left in it, and those that have left keep
-what they had. An arm that holds a loop or a load, or is long, stands under a real branch that is taken if any element wants it.
-Values that do not depend on the elements stay scalars, and branches on them stay branches. With the shape () there is one
-element, and an arm becomes straight code: that is how the combine function of a reduction loses its branches.
+A branch on an element becomes a `select` between both arms. The *path* of an op is the mask of the elements that reach it, and it
+masks the loads. A loop runs until its last element leaves; elements that have left keep their values. An arm that is long, or that
+contains a loop or a load, stays under a branch, which is taken if any element needs it. Values that do not depend on the elements stay
+scalars, and branches on them stay branches. With the shape () each arm becomes straight code. The combine functions of reductions lose
+their branches in this way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from blocknb.language import types as t
 from blocknb.language.ops import LOOPS, OPS, STRUCTURED, TERMINATORS
 from blocknb.language.types import Tile
 
-LONG = 24  # ops in an arm that are worth a branch of the whole block
+LONG = 24  # an arm with this many ops gets a branch
 Path = Value | None  # None: every element
 
 
 def branches(ops: Sequence[Op]) -> bool:
-    """Whether control flow stands among the ops of a function of scalars."""
+    """Whether the ops of a scalar function contain control flow."""
     return any(op.name in STRUCTURED for op in ops)
 
 
@@ -34,7 +34,7 @@ def loops(ops: Sequence[Op]) -> bool:
 
 
 class Lift:
-    """Writes ops on scalars for tiles of a shape. `at` has the tile (or scalar) that stands for each value so far."""
+    """Emits scalar ops for tiles of a shape. `at` maps each scalar value to its tile or scalar."""
 
     def __init__(self, emit: Emitter, shape: tuple[int, ...], at: dict[Value, Value], where: str):
         self.emit, self.shape, self.at, self.where = emit, shape, dict(at), where
@@ -51,7 +51,7 @@ class Lift:
         return self.at.get(value, value)
 
     def varies(self, value: Value) -> bool:
-        """Whether a value, as it now is, differs from element to element."""
+        """Whether a value currently differs between elements."""
         return value in self.varying or (bool(self.shape) and value.type.shape == self.shape)
 
     def tile(self, value: Value) -> Value:
@@ -102,7 +102,7 @@ class Lift:
             self.define(old, new)
 
     def load(self, op: Op, path: Path) -> None:
-        """An element's load happens where its path leads."""
+        """A load, masked by its path."""
         pointer, *rest = (self.get(a) for a in op.args)
         if path is None and not any(map(self.varies, (pointer, *rest))):
             made = self.emit.op("load", pointer, *rest, **op.attrs)
@@ -143,7 +143,7 @@ class Lift:
             self.varying.update([self.at[result]] if not self.shape else [])
 
     def arm(self, block: Block, path: Value) -> list[Value]:
-        """The values of an arm; straight code, or under a branch of its own that skips it where no element wants it."""
+        """The values of an arm: straight code, or code under a branch that skips the arm if no element needs it."""
         yielded = block.terminator.args
         if not self.shape or not (loops(block.ops) or sum(1 for _ in walk(block)) > LONG):
             self.ops(block.ops, path)
@@ -152,9 +152,9 @@ class Lift:
             self.ops(block.ops, path)
             values = [self.tile(v) for v in yielded]
         types = tuple(v.type for v in values)
-        if any(kind.is_pointer for kind in types):  # there is no pointer to yield instead
+        if any(kind.is_pointer for kind in types):  # no other pointer can be yielded
             raise self.refuse(
-                block.terminator, "a pointer made in a branch that loads or loops", "move the branch into the offset"
+                block.terminator, "a pointer made in a branch that loads or loops", "branch on the offset instead"
             )
         blocks = [
             close(self.emit, opened.done.ops, [(v, v.type) for v in values]),
@@ -163,7 +163,7 @@ class Lift:
         return list(self.emit.op("if", self.any(path), blocks=blocks, types=types).results)
 
     def plain_branch(self, op: Op, condition: Value, path: Path) -> None:
-        """A branch that all elements take together."""
+        """A branch on a scalar condition, which all elements take together."""
         arms, yields = [], []
         for block in op.blocks:
             with self.emit.block() as opened:
@@ -185,7 +185,7 @@ class Lift:
     # -- loops
 
     def repeat(self, op: Op, path: Path) -> None:
-        """`while`: what it carries, and the elements that are still in it."""
+        """A `while`, which carries its values and the mask of the elements that are still in it."""
         before, after = op.blocks
 
         def test(carried: Sequence[Value], active: Value) -> tuple[Value, list[Value]]:
@@ -223,7 +223,7 @@ class Lift:
         return new if new is old else self.emit.value("select", mask, new, old)
 
     def count(self, op: Op, path: Path) -> None:
-        """`for`: together where all elements count alike, else as a `while` with the index among what it carries."""
+        """A `for`. If its bounds are scalars, it stays a `for`; otherwise it becomes a `while` that carries the index."""
         (block,), emit = op.blocks, self.emit
         bounds = [self.get(a) for a in op.args[:3]]
         if not any(map(self.varies, bounds)):

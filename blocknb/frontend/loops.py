@@ -1,8 +1,8 @@
-"""Loops: `for` over range and static_range, and `while`.
+"""Translates loops: `for` over range and static_range, and `while`.
 
-A name that is assigned in the body and was alive before the loop is carried: it is a block argument of the loop and keeps the type
-of its initial value. Which names really change is known only after the body has been visited, because arms on constants may be
-dead; so the body is visited with every candidate carried, and again with only those that changed when there were too many.
+A loop carries each name that its body assigns and that has a value before the loop. The name becomes a block argument and keeps the
+type of its initial value. Branches on constants may be dead, so the names that really change are known only after the visit. The front
+end visits the body with all candidates carried. If some did not change, it visits the body again without them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from blocknb.language.surface import BUILTINS
 from blocknb.language.types import Tile
 
 MAX_UNROLLED = 10_000
-MAX_RETURNING = 64  # turns, each of which nests in the one before
+MAX_RETURNING = 64  # iterations; each nests in the one before
 ROUNDS = 3
 
 
@@ -47,7 +47,9 @@ ROUNDS = 3
 def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
     if node.orelse:
         raise SyntaxUnsupported(
-            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+            "`else` of a loop is not supported in a kernel",
+            frame.loc(node.orelse[0]),
+            "put the statements after the loop",
         )
     iterator = node.iter
     if isinstance(iterator, ast.Call):
@@ -67,14 +69,14 @@ def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
         unroll(frame, node, elements, rest)
         return
     raise SyntaxUnsupported(
-        f"a `for` over {describe(elements)} cannot stand in a kernel",
+        f"a `for` over {describe(elements)} is not supported in a kernel",
         frame.loc(iterator),
         "loop over range(...), tl.static_range(...) or a tuple of constants",
     )
 
 
 def static_bound(frame: Frame, node: ast.Call, x: Any, position: int) -> int:
-    """A bound of static_range: 0 the start, 1 the end, 2 the step."""
+    """A bound of static_range. Index 0 is the start, 1 the end and 2 the step."""
     name = ("start", "end", "step")[position]
     try:
         return constant_int(frame, x, name, f"the {name} of static_range")
@@ -99,7 +101,7 @@ def range_bounds(name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[li
 
 
 def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: deque[ast.stmt]) -> None:
-    """The body once for every element, each a constant."""
+    """Visits the body once per element; the loop variable is a constant."""
     items = list(itertools.islice(elements, MAX_UNROLLED + 1))
     if len(items) > MAX_UNROLLED:
         raise TypeMismatch(
@@ -122,8 +124,10 @@ def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: deque[ast
 
 
 class Turn(ast.stmt):
-    """The turns of an unrolled loop that are still to come, as a statement: what follows a `return` under a run-time branch in one
-    turn, and so moves into the arms of that branch."""
+    """The remaining iterations of an unrolled loop, as a statement.
+
+    A `return` under a run-time branch moves the following statements into the arms of that branch. This statement is among them.
+    """
 
     _fields = ("loop",)
 
@@ -161,14 +165,14 @@ def assigned_names(frame: Frame, body: Iterable[ast.stmt]) -> dict[str, bool]:
 
 
 def changeable(frame: Frame, assigned: Iterable[str], before: dict[str, Any], index: str | None = None) -> list[str]:
-    """The assigned names that have a meaning before the loop, without the loop's variable."""
+    """The assigned names that have a value before the loop, without the loop variable."""
     return frame.ordered(n for n in assigned if n in before and n != index and not isinstance(before[n], Undefined))
 
 
 class Carried:
-    """The names a loop carries: their trees before it, the run-time leaves of those, and the block arguments for them.
+    """The names that a loop carries: their trees before the loop, the run-time leaves, and the block arguments of these.
 
-    Of a record only the moving leaves are carried, unless its name is among the `loose` ones.
+    The loop carries only the `MOVING` fields of a record, unless the record's name is in `loose`.
     """
 
     def __init__(self, frame: Frame, names: Iterable[str], loose: Iterable[str] = ()):
@@ -182,7 +186,7 @@ class Carried:
             yield leaf, is_runtime(leaf) and (role != Role.FIXED or name in self.loose)
 
     def loosened(self) -> set[str]:
-        """The names of which a leaf that is not carried changed in the body, and all that were loose already."""
+        """The loose names, together with the names whose body changed a leaf that the loop does not carry."""
         found = set(self.loose)
         for name, tree in self.trees.items():
             now = self.frame.names[name]
@@ -196,7 +200,7 @@ class Carried:
         return [Value(v.type, name) for v, (name, _) in zip(self.initial, self.slots, strict=True)]
 
     def bind(self, values: Iterable[Value]) -> None:
-        """Lets the names stand for these values, one for every run-time leaf."""
+        """Binds the names to these values, one per run-time leaf."""
         values = iter(values)
         for name, tree in self.trees.items():
             self.frame.names[name] = rebuild(
@@ -204,7 +208,7 @@ class Carried:
             )
 
     def yielded(self) -> list[tuple[Any, Tile]]:
-        """What the names stand for at the body's end, with the types they must have. Raises TypeMismatch when one changed."""
+        """The values of the names at the end of the body, in the carried types. Raises TypeMismatch if a type changed."""
         found, initial = [], iter(self.initial)
         for name, tree in self.trees.items():
             now = self.frame.names[name]
@@ -229,7 +233,7 @@ class Carried:
 
 
 def changed_type(name: str, before: Any, after: Any, loc: Loc | None) -> TypeMismatch:
-    hint = f"give `{name}` before the loop the type it has in it"
+    hint = f"give `{name}` the same type before the loop as inside it"
     if (
         isinstance(after, Value)
         and isinstance(before, Value)
@@ -255,7 +259,7 @@ def fits(x: Any, kind: Tile) -> bool:
 
 
 def changed_names(frame: Frame, entry: dict[str, Any], names: Iterable[str]) -> list[str]:
-    """Those of the names whose meaning at the body's end differs from that at its beginning."""
+    """The names whose value at the end of the body differs from that at its beginning."""
     return [n for n in names if not same_tree(entry[n], frame.names[n])]
 
 
@@ -264,7 +268,7 @@ def same_tree(a: Any, b: Any) -> bool:
 
 
 def forget_new_names(frame: Frame, before: dict[str, Any], assigned: Iterable[str], node: ast.stmt) -> None:
-    """After the loop only names that lived before it do."""
+    """Makes the names that only the loop assigns undefined after it."""
     for name in assigned:
         if name not in before or isinstance(before[name], Undefined):
             frame.names[name] = Undefined(
@@ -321,7 +325,9 @@ def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[st
     body = close(emit, block.ops, carried.yielded(), args)
     attrs = loop_attrs(frame, hints, bounds)
     if divisor > 1 and emit.known.get(step, 1) % divisor == 0 and lower not in emit.known:
-        lower = emit.value("promise", lower, multiple_of=(divisor,))  # what holds in every turn does so in the first
+        lower = emit.value(
+            "promise", lower, multiple_of=(divisor,)
+        )  # promises that hold in every iteration hold in the first one
     loop = emit.op("for", lower, upper, step, *carried.initial, blocks=(body,), **attrs)
     finish(frame, carried, loop.results, before, (*assigned, index), node)
     if not survives:
@@ -338,7 +344,7 @@ def finish(
     assigned: Iterable[str],
     node: ast.stmt,
 ) -> None:
-    """The meaning of all names after a loop."""
+    """Sets the values of all names after a loop."""
     frame.names = dict(before)
     forget_new_names(frame, before, assigned, node)
     carried.bind(results)
@@ -357,7 +363,7 @@ def visit_body(frame: Frame, body: list[ast.stmt], args: Iterable[Value]) -> Blo
 
 
 def loop_bounds(frame: Frame, bounds: list[Any], node: Any = None) -> list[Value]:
-    """The three bounds as scalars of int32, or of int64 where one of them is. `node`: the call of range, for messages."""
+    """The three bounds as int32 scalars, or as int64 if one of them is int64. `node` is the call of range, for messages."""
     wide = False
     for i, x in enumerate(bounds):
         if (
@@ -368,7 +374,7 @@ def loop_bounds(frame: Frame, bounds: list[Any], node: Any = None) -> list[Value
             at = node.args[min(i, len(node.args) - 1)] if node is not None and node.args else node
             hint = "convert with .to(tl.int32), or use // instead of /"
             error = Mismatch(
-                f"the bounds of a range are integer scalars, not {describe(x)}", hint, ("arg1", "arg2", "step")[i]
+                f"the bounds of a range must be integer scalars, not {describe(x)}", hint, ("arg1", "arg2", "step")[i]
             )
             error.loc = frame.loc(at) if at is not None else None
             raise error
@@ -378,7 +384,7 @@ def loop_bounds(frame: Frame, bounds: list[Any], node: Any = None) -> list[Value
 
 
 def loop_attrs(frame: Frame, hints: dict[str, Any], bounds: list[Any]) -> dict[str, Any]:
-    """`num_stages`, and `unroll` or `unroll_factor`, as asked for; hints for other compilers are accepted and mean nothing here."""
+    """The attributes `num_stages` and `unroll` or `unroll_factor` of a loop. Hints for other compilers are accepted and ignored."""
     attrs: dict[str, Any] = {}
     if (stages := hints.get("num_stages")) is not None:
         attrs["num_stages"] = constant_int(frame, stages, "num_stages")
@@ -393,7 +399,7 @@ def loop_attrs(frame: Frame, hints: dict[str, Any], bounds: list[Any]) -> dict[s
 
 
 def used_outside(frame: Frame, loop: ast.For) -> bool:
-    """Whether the loop variable is read anywhere but in loops of which it is the variable."""
+    """Whether the kernel reads the loop variable outside the loops that define it."""
     assert isinstance(loop.target, ast.Name)
     known, name = frame.source.survivors, loop.target.id
     if name not in known:
@@ -419,7 +425,9 @@ def reads_outside(node: ast.AST, name: str) -> bool:
 def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
     if node.orelse:
         raise SyntaxUnsupported(
-            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+            "`else` of a loop is not supported in a kernel",
+            frame.loc(node.orelse[0]),
+            "put the statements after the loop",
         )
     emit, before = frame.emit, dict(frame.names)
     assigned = assigned_names(frame, node.body)

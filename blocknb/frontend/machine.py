@@ -1,4 +1,4 @@
-"""What a kernel may ask of the machine that it is compiled for: `tl.target_info`, `tl.extra.cuda`."""
+"""The builtins that query the target of the compilation: `tl.target_info` and `tl.extra.cuda`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.language import types as t
 
 
 def capability(frame: Frame) -> int:
-    """Of the GPU that the kernel is compiled for; 0 without one."""
+    """The compute capability of the target GPU, or 0 for a CPU."""
     target = frame.emit.target
     return target.capability if target is not None and target.is_gpu else 0
 
@@ -34,7 +34,7 @@ def is_hip(frame: Frame) -> bool:
 
 
 class CurrentTarget:
-    """Triton's GPUTarget, as far as a kernel looks at it."""
+    """The part of Triton's GPUTarget that kernels use."""
 
     def __init__(self, backend: str, arch: Any):
         self.backend, self.arch, self.warp_size = backend, arch, 32
@@ -49,7 +49,9 @@ def current_target(frame: Frame) -> CurrentTarget:
 @emits("num_warps")
 def num_warps(frame: Frame) -> int:
     options = frame.emit.options
-    options["num_warps"] = options.get("num_warps") or 4  # who asks before the compiler chooses has chosen
+    options["num_warps"] = (
+        options.get("num_warps") or 4
+    )  # The query fixes the number of warps before the compiler chooses one.
     return int(options["num_warps"])
 
 
@@ -62,7 +64,7 @@ def _register(name: str, text: str, constraint: str, dtype: t.DType, pure: bool)
     def handler(frame: Frame) -> Value:
         if frame.emit.target is not None and not is_cuda(frame):
             hint = "guard it with `if tl.target_info.is_cuda():`, which is decided while compiling"
-            raise Unsupported(f"`{name}` reads a register of the GPU, and a CPU has none", hint=hint)
+            raise Unsupported(f"`{name}` reads a special register of the GPU, and the target is a CPU", hint=hint)
         return frame.emit.value("asm", text=text, constraints=constraint, dtypes=(dtype,), pure=pure, pack=1)
 
     emits(name)(handler)

@@ -1,4 +1,4 @@
-"""`load`, `store` and `dot`."""
+"""The builtins `load` and `store`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check_pointer(name: str, pointer: Any, boundary_check: Any, value: Any = No
 
 
 def _mask(frame: Frame, mask: Any) -> Value | None:
-    """A mask as an int1 Value, or None when every lane is on."""
+    """A mask as an int1 Value, or None if all elements are accessed."""
     mask = frame.emit.constant(mask)
     if mask is None or mask is True:
         return None
@@ -64,7 +64,7 @@ def _spread(frame: Frame, pointer: Value, x: Value, argument: str) -> Value:
     """x in the pointer's shape."""
     if x.type.shape and not pointer.type.shape:
         raise Mismatch(
-            f"`{argument}` is a tile of shape {x.type.shape}, but the pointer is a single one",
+            f"`{argument}` is a tile of shape {x.type.shape}, but the pointer is a scalar",
             "add offsets to the pointer: ptr + tl.arange(...)",
             argument,
         )
@@ -79,16 +79,16 @@ def _spread(frame: Frame, pointer: Value, x: Value, argument: str) -> Value:
 
 
 def _same_offsets(pointer: Value, x: Value, argument: str) -> str | None:
-    """The advice where the ranks agree and the sizes do not."""
+    """The hint for equal ranks with different sizes."""
     if len(pointer.type.shape) != len(x.type.shape):
         return None
     if argument == "mask":
-        return "make the mask of the very offsets that are added to the pointer: mask=offsets < n"
-    return f"the pointers must be as many as the values: add offsets of shape {x.type.shape}"
+        return "make the mask from the same offsets as the pointers: mask=offsets < n"
+    return f"add offsets of shape {x.type.shape} to the pointer, one per value"
 
 
 def _with_mask(frame: Frame, pointer: Value, mask: Any) -> tuple[Value, Value | None]:
-    """Pointer and mask in one shape; a larger mask repeats the pointers, as in Triton."""
+    """Broadcasts the pointer and the mask to one shape. A larger mask repeats the pointers, as in Triton."""
     mask = _mask(frame, mask)
     if mask is None:
         return pointer, None
@@ -117,7 +117,9 @@ def load(
     _check_pointer("load", pointer, boundary_check)
     if other is not None and mask is None:
         raise Mismatch(
-            "`other` is given without a mask", "say which elements are to be replaced: mask=offsets < n", "other"
+            "`other` is given without a mask",
+            "`other` replaces the elements outside the mask; add one: mask=offsets < n",
+            "other",
         )
     pointer, mask_value = _with_mask(frame, pointer, mask)
     args = [pointer]

@@ -1,8 +1,8 @@
-"""Joins what two arms, or two turns of a loop, say about the same names.
+"""Merges the values that two arms, or two iterations of a loop, give to the same names.
 
-A name may stand for a tree: a tuple of tuples (or a record of trees) of leaves, where a leaf is a run-time Value or a constant. Only
-leaves that differ become results of an `if` or carried values of a loop; the tree is put together again around them. The trick is
-that a block which has been closed already can be opened again to convert its constants to run-time values before it yields.
+A name may hold a tree: nested tuples or records of leaves, where a leaf is a run-time Value or a constant. Only leaves that differ
+become results of an `if` or carried values of a loop, as phi nodes in SSA do. The tree is rebuilt around them. A closed block can be
+reopened, so that it converts its constants to run-time values before it yields them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from blocknb.language.types import Tile
 
 
 class Disagreement(Exception):
-    """Two meanings of a name that cannot become one; the text says what they are: "fp32 and int32"."""
+    """Two values of a name that cannot be merged. The text describes both: "fp32 and int32"."""
 
 
-#: What a name stands for, or a function returned, at the end of an arm from which nobody goes on to ask.
+#: The value of a name, or of a function's result, at the end of an arm after which nothing reads it.
 NEVER = object()
 
 
 class Role(Enum):
-    """Where a leaf stands: by itself (or in tuples only), or in a record's field that loops usually change, or do not."""
+    """The position of a leaf: outside records, in a record field that loops usually change, or in another record field."""
 
     PLAIN = 0
     MOVING = 1
@@ -69,14 +69,14 @@ def same_shape(a: Any, b: Any) -> bool:
 
 
 def identical(a: Any, b: Any) -> bool:
-    """One Value, or constants that nothing can tell apart."""
+    """Whether two leaves are the same Value or equal constants of the same type."""
     if a is b:
         return True
     if isinstance(a, Value) or isinstance(b, Value) or type(a) is not type(b):
         return False
     try:
         return bool(a == b)
-    except Exception:  # a foreign object may refuse to be compared, and is then different
+    except Exception:  # an object that cannot be compared counts as different
         return False
 
 
@@ -85,7 +85,7 @@ def is_runtime(x: Any) -> bool:
 
 
 def leaf_type(a: Any, b: Any, role: Role = Role.PLAIN) -> Tile:
-    """The type in which two different leaves can meet; integers of records meet in int64. Raises Disagreement."""
+    """The common type of two different leaves. For integers in records it is int64. Raises Disagreement."""
     if not (is_runtime(a) and is_runtime(b)):
         raise Disagreement(f"{describe(a)} and {describe(b)}")
     if role != Role.PLAIN and is_integer(a) and is_integer(b):
@@ -104,7 +104,7 @@ def leaf_type(a: Any, b: Any, role: Role = Role.PLAIN) -> Tile:
 
 
 def _literal_type(a: Any, b: Any) -> Tile:
-    """The type in which two literals can meet. Raises Disagreement."""
+    """The common type of two literals. Raises Disagreement."""
     own = t.literal_dtype(a), t.literal_dtype(b)
     if own[0] == own[1]:
         return Tile(own[0])
@@ -133,13 +133,13 @@ def literal_fits(dtype: Any, value: bool | int | float) -> bool:
 
 
 def _types_made_in(ops: Sequence[Op], tree: Any) -> list[Tile | None]:
-    """The types of the leaves of a tree that the ops of an arm make, which are not seen outside of it; None for the others."""
+    """The types of the leaves that the ops of an arm define, which are not visible outside the arm. None for other leaves."""
     made = {value for op in ops for value in op.results}
     return [x.type if isinstance(x, Value) and x in made else None for x in leaves(tree)]
 
 
 def _types_where_different(a: Any, b: Any) -> list[Tile | None]:
-    """The types in which the leaves of two trees meet, None where they are identical. Raises Disagreement."""
+    """The common types of the leaves of two trees, None where they are identical. Raises Disagreement."""
     return [
         None if identical(x, y) else leaf_type(x, y, role)
         for (x, role), y in zip(placed_leaves(a), leaves(b), strict=True)
@@ -160,9 +160,9 @@ def merge_arms(
     else_ops: Sequence[Op],
     other: Sequence[Any],
 ) -> list[Any]:
-    """Emits the `if` whose arms are the given ops, and returns what each pair of trees becomes after it.
+    """Emits the `if` whose arms are the given ops, and returns the merged tree of each pair.
 
-    Pairs that cannot be joined come back as a Disagreement, for the caller to report or to forget. With NEVER everything joins.
+    A pair that cannot be merged becomes a Disagreement, which the caller reports or drops. NEVER merges with everything.
     """
     merged: list[Any] = []
     pairs: list[tuple[Any, Any]] = []
@@ -202,7 +202,7 @@ def merge_arms(
 
 
 def close(emit: Emitter, ops: Sequence[Op], values: Sequence[tuple[Any, Tile]], args: Sequence[Value] = ()) -> Block:
-    """A block of the given ops that yields the values, constants converted to the types asked for."""
+    """A block of the given ops that yields the values. It converts constants to the given types."""
     with emit.block(args) as block:
         for op in ops:
             emit.append(op)

@@ -80,7 +80,7 @@ def _operand(x: Any, argument: str) -> Any:
 
 
 def common_dtype(emit: Emitter, *operands: Any) -> tuple[Any, list[Value]]:
-    """The dtype of operands among which, as in Triton's maximum and fma, Python numbers are not weak; and the operands."""
+    """The common dtype and the converted operands. Python numbers are not weak here, as in Triton's `maximum` and `fma`."""
     values = [emit.runtime(x) for x in operands]
     dtype = values[0].type.dtype
     for value in values[1:]:
@@ -89,7 +89,7 @@ def common_dtype(emit: Emitter, *operands: Any) -> tuple[Any, list[Value]]:
 
 
 def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
-    """As the op table has it: -0.0 is below 0.0, and a NaN wins if `nan`, else it loses."""
+    """`max` or `min` of two constants: -0.0 is below 0.0. A NaN wins if `nan` is true, and loses otherwise."""
     if x != x or y != y:
         return x if (x != x) == nan else y
     if x == y:
@@ -98,7 +98,7 @@ def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
 
 
 def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
-    """`max` or `min` of two operands, bf16 in fp32; of two constants a constant."""
+    """`max` or `min` of two operands, bf16 in fp32. Two constants give a constant."""
     if not isinstance(x, Value) and not isinstance(y, Value):
         return constant_extremum(op, x, y, nan)
     bf16 = [isinstance(v, Value) and v.type.dtype == t.bfloat16 for v in (x, y)]
@@ -169,7 +169,7 @@ def _quotient(frame: Frame, name: str, x: Any, y: Any, nearest: bool) -> Value:
     emit = frame.emit
     dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
     if not dtype.is_float:
-        raise Mismatch(f"`{name}` divides floats, not {dtype}", "x / y divides integers in fp32, x // y whole")
+        raise Mismatch(f"`{name}` divides floats, not {dtype}", "for integers, write x / y (in fp32) or x // y")
     refuse_float8(f"`{name}`", dtype)
     wide = t.float32 if dtype.bits < 32 else dtype
     result = emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
@@ -188,7 +188,7 @@ def where(frame: Frame, condition: Any, x: Any, y: Any) -> Any:
         if not (is_pointer(x) and is_pointer(y)) or x.type.dtype != y.type.dtype:
             raise Mismatch(
                 f"`where` between {describe(x)} and {describe(y)}",
-                "choose between offsets, and add the result to one pointer",
+                "select between offsets, and add the result to one pointer",
             )
         dtype = x.type.dtype
     elif isinstance(x, Value) or isinstance(y, Value):
@@ -222,12 +222,14 @@ Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
 def reduction(
     frame: Frame, inputs: Sequence[Value], axis: Any, keep_dims: Any, combine: Combine, along: Callable | None = None
 ) -> tuple[Value, ...]:
-    """Reduces tiles of one shape along an axis (None: all elements). `combine` gets 2n scalars and returns n; `along` reduces along
-    an axis, by default as one op."""
+    """Reduces tiles of one shape along an axis, or over all elements if the axis is None.
+
+    `combine` takes 2n scalars and returns n. `along` reduces along an axis, by default with one op.
+    """
     along = along or reduce_axis
     emit, shape = frame.emit, inputs[0].type.shape
     if not shape:
-        raise Mismatch("a scalar cannot be reduced", "reduce the tile that it comes from", "input")
+        raise Mismatch("a scalar cannot be reduced", "pass a tile with at least one axis", "input")
     keep = flag(frame, keep_dims, "keep_dims")
     if axis is None:
         flat = tuple(shapes.ravel(frame, x) for x in inputs)
@@ -235,7 +237,9 @@ def reduction(
         return tuple(emit.broadcast(r, (1,) * len(shape)) for r in results) if keep else results
     if isinstance(axis, tuple):
         raise Mismatch(
-            f"one axis is reduced at a time, not {axis}", "reduce axis after axis, or axis=None for all", "axis"
+            f"the axis of a reduction must be one integer, not {axis}",
+            "reduce one axis after the other, or all with axis=None",
+            "axis",
         )
     axis = axis_of(frame, axis, len(shape))
     results = along(emit, inputs, axis, combine)
@@ -260,7 +264,7 @@ def _one_op(name: str, **attrs: Any) -> Combine:
 
 
 def _first_best(predicate: str, tie_break_left: bool) -> Combine:
-    """(value, index) pairs: the better value wins, and of equal ones the lower index. A NaN loses against a number and equals NaNs."""
+    """Combines (value, index) pairs: the better value wins. On ties the lower index wins. A NaN loses to numbers and equals NaNs."""
 
     def combine(emit: Emitter, args: Sequence[Value]) -> tuple[Value, Value]:
         a, i, b, j = args
@@ -280,7 +284,7 @@ def _first_best(predicate: str, tie_break_left: bool) -> Combine:
 
 
 def summed_dtype(own: t.DType, asked: Any = None) -> Any:
-    """The dtype in which a sum is made: the one asked for, else the operand's, at least 32 bits wide for integers."""
+    """The accumulation dtype of a sum: the requested one, or else the operand's, with at least 32 bits for integers."""
     if asked is not None:
         return dtype_of(asked)
     if own.is_integer and own.bits < 32:

@@ -1,8 +1,9 @@
-"""From a Python function to tile IR: `parse(source, arguments, options) -> Func`.
+"""Translates a Python function to tile IR: `parse(source, arguments, options) -> Func`.
 
-The front end runs the kernel's syntax with two kinds of values: what is known while compiling (constexpr parameters, literals, shapes,
-dtypes) is computed by Python itself, and what is known at run time becomes ops. Calls of other kernels are inlined on the way. So the
-result holds no trace of constants, branches on them, or calls; only straight ops and structured `for`, `while` and `if`.
+The front end executes the kernel's AST by partial evaluation, with two kinds of values. Python itself computes compile-time values
+(constexpr parameters, literals, shapes, dtypes). Operations on run-time values become ops. The front end inlines calls of other
+kernels. The result therefore has no branches on constants and no calls. It contains straight-line ops and structured `for`, `while`
+and `if`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from blocknb.target import Target
 
 @dataclass(frozen=True)
 class ArgType:
-    """A run-time argument: its scalar type, and a divisor of its value (of its address in bytes, for a pointer; of the size of the last
-    axis, for a tensor descriptor)."""
+    """A run-time argument: its scalar type, and a divisor.
+
+    The divisor divides the value of an integer, the address of a pointer in bytes, or the last size of a tensor descriptor.
+    """
 
     type: Tile | Descriptor
     divisibility: int = 1
@@ -36,14 +39,14 @@ class ArgType:
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument that is known while compiling: a constexpr, None, or an integer equal to 1."""
+    """An argument that is known at compile time: a constexpr, None, or an integer equal to 1."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class TupleArgument:
-    """A tuple of arguments; `make` gives what the kernel sees of it from what it sees of its elements."""
+    """A tuple of arguments. `make` builds the kernel's value of the tuple from the values of its elements."""
 
     parts: tuple[Argument, ...]
     make: Callable[[Iterable[Any]], tuple] = tuple
@@ -59,15 +62,14 @@ def parse(
     target: Target | None = None,
     calls: list[HostCall] | None = None,
 ) -> Func:
-    """Runs the kernel's Python on symbols: constants fold, the rest becomes tile IR
+    """Executes the kernel's Python symbolically: constants fold, the rest becomes tile IR
 
     Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
     kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
     `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
-    the Func's attrs; `target` is what the kernel is told that it is compiled for; to `calls` each call of a
-    host function is added. Raises SyntaxUnsupported or TypeMismatch, with the
-    place in the source and a hint.
+    the Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to
+    `calls`. Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
     """
     emit = Emitter(target, options)
     emit.calls = [] if calls is None else calls
@@ -88,7 +90,7 @@ def parse(
         emit.promised.update(parts)
     try:
         frame.run(source.node.body)
-    finally:  # what was printed before an error may explain it
+    finally:  # output of static_print may explain the error
         print(*emit.printed, sep="", end="")
     body = Block((), emit.finish())
     hints = [Hint(p.name, emit.promised[p], *emit.limits.get(p, (None, None))) for p in params]
@@ -104,7 +106,7 @@ def parse(
 
 
 def passed(name: str, argument: Argument) -> tuple[Any, dict[Value, int]]:
-    """What an argument stands for in the kernel, and the parameters of the Func that it becomes, with their divisors."""
+    """The value of an argument in the kernel, and its parameters of the Func with their divisors."""
     if isinstance(argument, Constant):
         return as_constant(name, argument.value), {}
     if isinstance(argument, TupleArgument):

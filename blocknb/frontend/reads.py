@@ -1,7 +1,7 @@
-"""What the bytecode of a Python function reads from outside: globals, free variables, attributes of its first parameter, imports.
+"""Finds what the bytecode of a Python function reads: globals, free variables, attributes of its first parameter, and imports.
 
-A host function runs while a kernel is compiled, and its result is a constant of the code. The source text of a function may be missing
-or may have been edited since. Its bytecode is what runs, so the bytecode is what stands for the function in a cache key.
+A host function runs at compile time, and its result is a constant in the generated code. Its source text may be missing or edited. A
+cache key therefore represents the function by its bytecode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Reads:
-    """The paths that a code object and those nested in it read: `mod.CONST` is ("mod", "CONST").
+    """The paths that a code object and its nested code objects read: `mod.CONST` is ("mod", "CONST").
 
     `names` begin with a global or builtin name, `cells` with a free variable. `first` are paths of attributes of the first parameter,
-    or None where that parameter is used in any other way. `modules` are the names of imported modules.
+    or None if the code uses that parameter in any other way. `modules` are the names of imported modules.
     """
 
     names: tuple[Path, ...]
@@ -47,7 +47,7 @@ def reads(code: types.CodeType) -> Reads:
     modules: set[str] = set()
     parameter = code.co_varnames[0] if code.co_argcount else None
     whole = parameter is None or parameter in code.co_cellvars
-    if "__class__" in code.co_freevars:  # `super()` reads this and the first parameter, and no instruction says so
+    if "__class__" in code.co_freevars:  # `super()` reads this and the first parameter, without an instruction
         whole = True
         cells.add(("__class__",))
     for at, (operation, argument) in enumerate(steps):
@@ -73,7 +73,7 @@ def reads(code: types.CodeType) -> Reads:
 
 
 def _attributes(steps: list[tuple[str, Any]], at: int) -> Path:
-    """The names of the attributes that are read of what the step at `at` loads."""
+    """The names of the attributes that the code reads from the object that step `at` loads."""
     path = []
     for operation, argument in steps[at + 1 :]:
         if operation not in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -84,7 +84,7 @@ def _attributes(steps: list[tuple[str, Any]], at: int) -> Path:
 
 @functools.lru_cache(4096)
 def digest(code: types.CodeType) -> str:
-    """A text that stands for what a code object does; files and lines are no part of it."""
+    """A text that identifies the behaviour of a code object. It excludes file names and line numbers."""
     return hashlib.sha256(_text(code).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Records: values of the language that are made of several others, such as a block pointer with its offsets.
+"""Records: values of the language that consist of several other values, such as a block pointer with its offsets.
 
-A record has fields that are trees of leaves, as tuples are, and constants that say what it is. Branches and loops join records
-field by field (see `merge`), so a record costs nothing at run time: what is used of it becomes ops, the rest is never seen.
+A record has fields, which are trees of leaves like tuples, and constants that describe it. Branches and loops merge records field by
+field (see `merge`). A record costs nothing at run time, because only the fields that the kernel uses become ops.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from blocknb.language.types import Pointer, Tile
 
 @dataclass(frozen=True, eq=False)
 class RecordValue:
-    """What all have in common. `TREES` names the fields with values known at run time, `MOVING` those of them that loops usually
-    change, `CLASSES` the classes of the language that a record is an instance of."""
+    """The base class of records.
+
+    `TREES` names the fields with run-time values. `MOVING` names those that loops usually change. `CLASSES` are the classes of the
+    language that `isinstance` accepts for the record.
+    """
 
     TREES: ClassVar[tuple[str, ...]] = ()
     MOVING: ClassVar[tuple[str, ...]] = ()
@@ -25,7 +28,7 @@ class RecordValue:
 
     @property
     def type(self) -> Any:
-        """What the kernel's author sees as the record's type."""
+        """The type of the record in the language."""
         raise NotImplementedError
 
     @property
@@ -38,13 +41,13 @@ class RecordValue:
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """What two records must have in common to be joined."""
+        """The constants that two records must share to be merged."""
         return type(self), *(getattr(self, f.name) for f in fields(self) if f.name not in self.TREES)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockPointer(RecordValue):
-    """`base` is a scalar pointer; `shape`, `strides` and `offsets` are integer scalars or numbers, in elements, one an axis."""
+    """`base` is a scalar pointer; `shape`, `strides` and `offsets` are integer scalars or numbers, in elements, one per axis."""
 
     TREES: ClassVar = ("base", "shape", "strides", "offsets")
     MOVING: ClassVar = ("offsets",)
@@ -58,7 +61,7 @@ class BlockPointer(RecordValue):
 
     @property
     def type(self) -> Pointer:
-        """As in Triton a pointer to a block, which leads to the dtype by `element_ty` twice."""
+        """A pointer to a block type, as in Triton: `type.element_ty.element_ty` is the dtype."""
         return Pointer(Tile(self.base.type.dtype.element_ty, self.block_shape))  # type: ignore[arg-type]
 
     def __str__(self) -> str:

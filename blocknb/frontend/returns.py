@@ -1,12 +1,13 @@
-"""Branches and returns.
+"""Translates branches and returns to structured control flow.
 
-A branch on a constant visits the taken arm only. A branch on a run-time value visits both into blocks of an `if`, and every name on
-which they differ becomes a result of it.
+A branch on a constant visits only the taken arm. A branch on a run-time value visits both arms into blocks of an `if`. Every name that
+differs between the arms becomes a result of the `if`.
 
-There is no jump in structured IR. So a `return` under a run-time `if` moves the rest of the function into the arm that goes on; where
-both arms may go on, into both, a few times. Beyond that the code would grow with the number of ways through the function, and a flag
-takes over: the `if` also yields whether it returned, and what; the rest, up to the next statement with a return in it, stands in an
-`if` of its own on that flag. Names and values that the arm which returned does not have are zero there, and nobody reads them.
+Structured IR has no jumps. A `return` under a run-time `if` therefore moves the rest of the function into the arm that continues. If
+both arms may continue, the front end copies the rest into both. The number of copies is limited, because it grows with the number of
+paths. Beyond the limit the front end uses a flag: the `if` also yields whether the function has returned, and its result. The
+statements up to the next `return` go under another `if` on that flag. The arm that returned yields zeros for names that it does not
+define, and no op reads them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from blocknb.frontend.merge import NEVER, Disagreement, identical, merge_arms
 from blocknb.frontend.scope import Frame, Maybe, Outcome, Returned, Undefined, statement
 from blocknb.ir.core import Op, Value
 
-MAX_DEPTH = 32  # blocks within blocks, of which every early return opens one, before flags take over
-MAX_COPIES = 4  # of what follows returns in branches that may also go on
+MAX_DEPTH = 32  # nesting depth of blocks from early returns, before flags are used
+MAX_COPIES = 4  # copies of the statements after a branch that may return or continue
 NOWHERE = Undefined("is not assigned")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a branch, visited: its statements and ops, what the names stand for at its end, and how it ended the function."""
+    """A visited arm of a branch: its statements and ops, the names at its end, and how it ended the function."""
 
     statements: Sequence[ast.stmt]
     ops: Sequence[Op]
@@ -51,12 +52,12 @@ class Arm:
 def visit_return(frame: Frame, node: ast.Return, rest: deque) -> Returned:
     if frame.loops:
         raise SyntaxUnsupported(
-            "`return` inside a loop cannot stand in a kernel",
+            "`return` inside a loop is not supported in a kernel",
             frame.loc(node),
             "let the condition of a `while` end the loop, and return after it",
         )
     value = frame.expr(node.value) if node.value is not None else None
-    return Returned(value if frame.parent is not None else None)  # what a kernel returns goes nowhere, as in Triton
+    return Returned(value if frame.parent is not None else None)  # the result of a kernel is dropped, as in Triton
 
 
 @statement(ast.If)
@@ -96,7 +97,7 @@ def contains_return(node: ast.AST) -> bool:
 
 
 def ends(statements: Sequence[ast.stmt]) -> bool:
-    """Whether every way through the statements ends the function."""
+    """Whether every path through the statements ends the function."""
     match statements[-1:]:
         case [ast.Return() | ast.Raise()]:
             return True
@@ -109,13 +110,13 @@ def ends(statements: Sequence[ast.stmt]) -> bool:
 
 
 def flag_returns(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> Outcome:
-    """A run-time branch with a return in it, of which only some ways may go on to the statements after it."""
+    """Emits a run-time branch that returns on some paths and continues on others."""
     outer, frame.flagged = frame.flagged, True
     try:
         outcome = flagged(frame, node, test, rest)
     finally:
         frame.flagged = outer
-    if isinstance(outcome, Maybe) and not outer:  # where it went on, it came to the function's end
+    if isinstance(outcome, Maybe) and not outer:  # an arm that continues reaches the end of the function
         if outcome.value is not None:
             raise differs(frame, node, Disagreement("a value, and nothing where its end is reached"))
         return Returned(None)
@@ -124,7 +125,7 @@ def flag_returns(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt])
 
 def flagged(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> Outcome:
     bodies, goes_on = [node.body, node.orelse], [not ends(node.body), not ends(node.orelse)]
-    if frame.emit.depth < MAX_DEPTH and sum(goes_on) == 1:  # the rest belongs to one arm
+    if frame.emit.depth < MAX_DEPTH and sum(goes_on) == 1:  # the remaining statements belong to one arm
         bodies[goes_on.index(True)] = [*bodies[goes_on.index(True)], *rest]
         rest.clear()
     outcome = join(frame, node, test, *(visit_arm(frame, body) for body in bodies))
@@ -141,9 +142,11 @@ def flagged(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> O
 
 
 def join(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm) -> Outcome:
-    """Emits the `if` of two arms of which one at least has a return in it, gives the names their meaning after it, and says how
-    it ended the function."""
-    if then.outcome is None and other.outcome is None:  # the returns stood in arms not taken
+    """Emits the `if` of two arms, at least one of which returns, and sets the names after it.
+
+    Returns how the `if` ended the function.
+    """
+    if then.outcome is None and other.outcome is None:  # the returns are in arms that are not taken
         join_names(frame, node, test, then, other)
         return None
     flags = then.flag, other.flag
@@ -160,12 +163,12 @@ def differs(frame: Frame, node: ast.If, why: Disagreement) -> TypeMismatch:
     return TypeMismatch(
         f"`{frame.source.name}` returns different types from the arms of this branch: {why}",
         frame.loc(node.test),
-        "return values of one type everywhere",
+        "return values of the same type in all arms",
     )
 
 
 def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *more: tuple[Any, Any]) -> list[Any]:
-    """Emits the `if` of two arms, gives the names their meaning after it, and returns what further pairs of trees become."""
+    """Emits the `if` of two arms, sets the names after it, and returns the merged trees of the further pairs."""
     pairs = pairs_of_names(frame, then, other)
     joined = {n: pair for n, pair in pairs.items() if not any(isinstance(x, Undefined) for x in pair)}
     every = [*joined.values(), *more]
@@ -189,8 +192,8 @@ def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *
 
 
 def pairs_of_names(frame: Frame, then: Arm, other: Arm) -> dict[str, tuple[Any, Any]]:
-    """What the names stand for at the ends of two arms that give them different meanings. A new meaning that both give is taken over."""
-    gone = then.flag is True, other.flag is True  # an arm that has ended the function says nothing about names
+    """The names whose values differ between two arms, with both values. Values on which both arms agree are set at once."""
+    gone = then.flag is True, other.flag is True  # an arm that ended the function does not affect names
     if all(gone):
         return {}
     found = {}
@@ -213,9 +216,9 @@ def stored_names(statements: Sequence[ast.stmt]) -> dict[str, None]:
 
 
 def disagree(frame: Frame, node: ast.If, name: str, why: Disagreement) -> None:
-    """A name that lived before the branch must keep its type; one made in it only cannot be used afterwards."""
+    """Handles a name with two types. If it existed before the branch, that is an error; otherwise it is undefined after the branch."""
     text = f"is of different types after the arms of the branch at line {node.lineno}: {why}"
-    hint = "give it one type in both arms, for example with .to(...) or tl.full(...)"
+    hint = "give it the same type in both arms, for example with .to(...) or tl.full(...)"
     if name in frame.names and not isinstance(frame.names[name], Undefined):
         raise TypeMismatch(f"`{name}` {text}", frame.loc(frame.where.get(name, node)), hint)
     frame.names[name] = Undefined(text, hint)

@@ -1,4 +1,4 @@
-"""`dot_scaled`: its arguments are checked here, what it computes is written in the language (`language.microscaling`)."""
+"""The builtin `dot_scaled`: checks the arguments. `language.microscaling` implements the computation in the language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.frontend.shapes import dtype_of, flag
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 
-#: The dtypes in which the elements of a format may come; bytes are seen as the first.
+#: The dtypes that hold the elements of a format. Bytes are reinterpreted as the first.
 FORMATS = {
     "e2m1": (t.uint8, t.int8),
     "e4m3": (t.float8e4nv, t.uint8, t.int8),
@@ -26,14 +26,16 @@ def dot_scaled(
     frame: Frame, lhs: Any, lhs_scale: Any, lhs_format: Any, rhs: Any, rhs_scale: Any, rhs_format: Any, acc: Any = None,
     fast_math: Any = False, lhs_k_pack: Any = True, rhs_k_pack: Any = True, out_dtype: Any = t.float32,
 ) -> Value:  # fmt: skip
-    """A NaN among the scales makes NaNs also with `fast_math`, which allows not to."""
+    """Emits `dot_scaled`. A NaN scale gives NaNs even with `fast_math`, which would allow other results."""
     flag(frame, fast_math, "fast_math")
     if dtype_of(out_dtype, "out_dtype") != t.float32:
-        raise Mismatch("`dot_scaled` adds in fp32", "leave out_dtype out, and cast the result", "out_dtype")
+        raise Mismatch("`dot_scaled` accumulates in fp32", "omit out_dtype, and cast the result", "out_dtype")
     a, m, k = _operand(frame, "lhs", lhs, lhs_format, flag(frame, lhs_k_pack, "lhs_k_pack"))
     b, n, k2 = _operand(frame, "rhs", rhs, rhs_format, flag(frame, rhs_k_pack, "rhs_k_pack"))
     if len(a.type.shape) != len(b.type.shape):
-        raise Mismatch(f"dot_scaled of {describe(a)} and {describe(b)}", "both are matrices, or stacks of them", "rhs")
+        raise Mismatch(
+            f"dot_scaled of {describe(a)} and {describe(b)}", "both must be matrices, or both stacks of matrices", "rhs"
+        )
     if k != k2:
         raise Mismatch(
             f"dot_scaled of {k} elements along K on the left and {k2} on the right",
@@ -53,7 +55,7 @@ def dot_scaled(
 
 
 def _operand(frame: Frame, name: str, x: Any, kind: Any, k_pack: bool) -> tuple[Value, int, int]:
-    """The operand in the dtype of its format, how many rows (columns, on the right) it has, and its elements along K."""
+    """The operand in the dtype of its format, its number of rows (columns, on the right), and its number of elements along K."""
     if kind not in FORMATS:
         raise Mismatch(f"unknown format {kind!r}", f"one of {', '.join(FORMATS)}", f"{name}_format")
     if not isinstance(x, Value) or len(x.type.shape) not in (2, 3):
@@ -61,7 +63,7 @@ def _operand(frame: Frame, name: str, x: Any, kind: Any, k_pack: bool) -> tuple[
     if x.type.dtype not in FORMATS[kind]:
         raise Mismatch(
             f"`{name}` is {x.type.dtype}, but its format is {kind!r}",
-            f"elements of {kind} come as {' or '.join(spelled(d) for d in FORMATS[kind])}",
+            f"pass elements of {kind} as {' or '.join(spelled(d) for d in FORMATS[kind])}",
             name,
         )
     if not k_pack and kind != "e2m1":
@@ -75,7 +77,7 @@ def _operand(frame: Frame, name: str, x: Any, kind: Any, k_pack: bool) -> tuple[
 
 
 def _scale(name: str, scale: Any, lines: tuple[int, ...], k: int) -> Value | None:
-    """The scales: one for 32 elements along K as e8m0 codes, or one for 16 as fp8e4nv."""
+    """The scales: one e8m0 code per 32 elements along K, or one fp8e4nv per 16."""
     if scale is None:
         return None
     if not isinstance(scale, Value) or scale.type.dtype not in (t.uint8, t.float8e4nv):
@@ -84,8 +86,8 @@ def _scale(name: str, scale: Any, lines: tuple[int, ...], k: int) -> Value | Non
     wanted = (*lines, k // group)
     if scale.type.shape != wanted or k < group:
         raise Mismatch(
-            f"`{name}` has shape {scale.type.shape} where {wanted} is wanted",
-            f"one scale for {group} elements along K, which is its last axis (also on the right: do not transpose it)",
+            f"`{name}` has shape {scale.type.shape}, not {wanted}",
+            f"give one scale per {group} elements along K, the last axis of the scales on both sides (do not transpose the right one)",
             name,
         )
     return scale

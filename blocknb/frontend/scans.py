@@ -16,10 +16,10 @@ from blocknb.language.types import Tile
 
 
 def scan_axis(frame: Frame, inputs: Sequence[Value], axis: Any, reverse: Any, combine: Combine) -> tuple[Value, ...]:
-    """Scans tiles of one shape along an axis. `combine` gets 2n scalars, what is before and what comes next, and returns n."""
+    """Scans tiles of one shape along an axis. `combine` takes n accumulated and n new scalars, and returns n."""
     emit, shape = frame.emit, inputs[0].type.shape
     if not shape:
-        raise Mismatch("a scalar has no axis to scan along", "scan the tile that it comes from", "input")
+        raise Mismatch("a scalar has no axis to scan along", "pass a tile with at least one axis", "input")
     axis = axis_of(frame, axis, len(shape))
     args = tuple(
         Value(Tile(x.type.dtype), f"{side}{i}" if len(inputs) > 1 else side)
@@ -67,7 +67,7 @@ def cumprod(frame: Frame, input: Any, axis: Any = 0, reverse: Any = False) -> Va
 def gather(frame: Frame, src: Any, index: Any, axis: Any) -> Value:
     x, i = tile_of(frame, src, "src"), tile_of(frame, index, "index")
     if i.type.is_pointer or not i.type.dtype.is_integer or i.type.dtype.kind == "bool":
-        raise Mismatch(f"indices are integers, not {i.type.dtype}", "convert with .to(tl.int32)", "index")
+        raise Mismatch(f"indices must be integers, not {i.type.dtype}", "convert with .to(tl.int32)", "index")
     if not x.type.shape:
         raise Mismatch("a scalar has no elements to gather", "gather from a tile; tl.load reads from memory", "src")
     axis = axis_of(frame, axis, len(x.type.shape))
@@ -75,7 +75,7 @@ def gather(frame: Frame, src: Any, index: Any, axis: Any) -> Value:
     if len(i.type.shape) != len(x.type.shape) or others[0] != others[1]:
         raise Mismatch(
             f"the index has shape {i.type.shape} for a source of shape {x.type.shape}",
-            f"their axes must be equal but for axis {axis}; tl.broadcast_to repeats an index",
+            f"all axes except axis {axis} must be equal; tl.broadcast_to repeats an index",
             "index",
         )
     return frame.emit.value("gather", x, i, axis=axis)

@@ -1,8 +1,7 @@
-"""Names while a function is being parsed: a `Frame` per function or inlined call, and what a name may stand for.
+"""Scopes of names during parsing: a `Frame` per function or inlined call, and the possible values of a name.
 
-A name stands for a `Value` (known at run time) or for a Python object (known while compiling: a number, None, a dtype, a function, a
-tuple of such things). A name that lost its meaning, because only one arm of an `if` assigns it, stands for `Undefined` and
-says so when it is read.
+A name holds a run-time `Value`, or a compile-time Python object: a number, None, a dtype, a function or a tuple of these. A name that
+only one arm of an `if` assigns becomes `Undefined` after it, and reading it raises an error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from blocknb.language.ops import TypeRule
 
 @dataclass(frozen=True)
 class Undefined:
-    """The meaning of a name that has none any more: `why` completes "`x` ..."."""
+    """The value of a name that is no longer defined. `why` completes the message "`x` ..."."""
 
     why: str
     hint: str | None = None
@@ -38,7 +37,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Maybe:
-    """A function has returned `value` where the condition `flag` holds, and has gone on where it does not."""
+    """A function has returned `value` if the condition `flag` holds, and continues otherwise."""
 
     flag: Value
     value: Any
@@ -46,7 +45,7 @@ class Maybe:
 
 Outcome = Returned | Maybe | None
 
-#: How often a helper may call itself, with other constants each time.
+#: How often a helper may call itself, with different constants each time.
 RECURSION = 32
 
 EXPRESSIONS: dict[type, Callable[[Frame, Any], Any]] = {}
@@ -59,8 +58,10 @@ def expression(*kinds: type) -> Callable:
 
 
 def statement(*kinds: type) -> Callable:
-    """Registers the visitor of statement nodes: (frame, node, the statements after it) -> how the function ended, or None. What it
-    puts before those statements is visited next."""
+    """Registers the visitor of statement nodes: (frame, node, following statements) -> how the function ended, or None.
+
+    The visitor may insert statements at the front of the following ones.
+    """
     return lambda visit: STATEMENTS.update((kind, visit) for kind in kinds) or visit
 
 
@@ -68,7 +69,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
 def emits(*names: str) -> Callable:
-    """Registers what builtins of the language emit: a function (frame, arguments as declared) -> Value or constant."""
+    """Registers the handler of builtins: (frame, arguments as declared) -> Value or constant."""
     return lambda handler: HANDLERS.update((name, handler) for name in names) or handler
 
 
@@ -80,12 +81,12 @@ class Frame:
     def __init__(self, source: Source, emit: Emitter, caller: Loc | None = None, parent: Frame | None = None):
         self.source, self.emit, self.caller, self.parent = source, emit, caller, parent
         self.names: dict[str, Any] = {}
-        self.known: dict[str, Any] = {}  # of a helper, the arguments that are no values
+        self.known: dict[str, Any] = {}  # the compile-time arguments of a helper
         self.where: dict[str, ast.AST] = {}  # the last assignment to each name, for messages
         self.loops = 0  # how many loops are open in this function
         self.ranks: dict[str, int] = {}  # names in the order in which they first got a meaning
-        self.copies = 1  # how often the statement being visited is visited in all
-        self.flagged = False  # whether what is visited ends with Maybe where only some ways through it return
+        self.copies = 1  # how often the current statement is visited in total
+        self.flagged = False  # whether the visited statements may end with Maybe
 
     def loc(self, node: Any) -> Loc:
         """The place of a node of this function, with the chain of calls that led here."""
@@ -95,7 +96,7 @@ class Frame:
         )
 
     def refuse_endless(self) -> None:
-        """A helper may call itself as long as its constants change: they are what can end it."""
+        """Raises SyntaxUnsupported for a recursive call whose constants do not change, because such a recursion never ends."""
         same = 0
         above = self.parent
         while above is not None:
@@ -106,14 +107,14 @@ class Frame:
                     raise SyntaxUnsupported(
                         f"recursion: `{self.source.name}` calls itself{times}",
                         replace(self.caller, caller=above.caller) if times and self.caller else self.caller,
-                        "calls are inlined, so compile-time constants must end them; write a `for` or `while`",
+                        "the compiler inlines calls, so only compile-time constants can end a recursion; write a `for` or `while`",
                     )
             above = above.parent
 
     # -- visiting ------------------------------------------------------------------------------------------------------
 
     def expr(self, node: ast.expr) -> Any:
-        """The meaning of an expression. Errors without a place get the innermost node's."""
+        """The value of an expression. An error without a place gets that of the innermost node."""
         if type(node) is ast.Constant:
             return node.value
         visit = EXPRESSIONS.get(type(node))
@@ -134,8 +135,8 @@ class Frame:
             emit.loc = saved
 
     def run(self, statements: Iterable[ast.stmt]) -> Outcome:
-        """Visits statements in order, and says how the function ended among them; None when it goes on after them."""
-        todo = deque(statements)  # no traversal: a visit may take or put statements
+        """Visits statements in order. Returns how they ended the function, or None if it continues after them."""
+        todo = deque(statements)  # a visit may remove or insert statements
         if not self.ranks:
             self.ranks.update((name, i) for i, name in enumerate(self.names))
         while todo:
@@ -191,13 +192,13 @@ class Frame:
     def unsupported(self, node: ast.AST) -> SyntaxUnsupported:
         what, hint = UNSUPPORTED.get(
             type(node).__name__,
-            (f"`{type(node).__name__}`", "a block program holds assignments, if, for, while and calls"),
+            (f"`{type(node).__name__}`", "a kernel may contain assignments, if, for, while and calls"),
         )
-        return SyntaxUnsupported(f"{what} cannot stand in a kernel", self.loc(node), hint)
+        return SyntaxUnsupported(f"{what} is not supported in a kernel", self.loc(node), hint)
 
 
 def as_constant(name: str, found: Any) -> Any:
-    """A global or captured object as a kernel sees it: constexprs as their value, NumPy scalars as Python numbers, lists as tuples."""
+    """Converts a global or captured object: constexprs to their value, NumPy scalars to Python numbers, lists to tuples."""
     if isinstance(found, Value):
         return found
     if isinstance(found, constexpr):
@@ -209,7 +210,7 @@ def as_constant(name: str, found: Any) -> Any:
             return found.item()
         raise Mismatch(
             f"`{name}` is an array from outside the kernel",
-            "make it an argument: the kernel then sees a pointer to its elements",
+            "make it an argument; the kernel then receives a pointer to its elements",
         )
     return found
 
@@ -219,23 +220,23 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     import difflib
 
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    if len(close) == 2:  # a second guess only where it is nearly as good
+    if len(close) == 2:  # show the second guess only if it is nearly as close
         first, second = (difflib.SequenceMatcher(None, c, name).ratio() for c in close)
         close = close[: 1 if first - second > 0.1 else 2]
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
 
 
 UNSUPPORTED = {
-    "Try": ("`try`", "nothing raises in a kernel; test the condition with `if`"),
-    "TryStar": ("`try`", "nothing raises in a kernel; test the condition with `if`"),
+    "Try": ("`try`", "kernels do not raise exceptions; test the condition with `if`"),
+    "TryStar": ("`try`", "kernels do not raise exceptions; test the condition with `if`"),
     "With": ("`with`", "call what you need directly"),
     "AsyncWith": ("`async with`", "call what you need directly"),
     "AsyncFor": ("`async for`", "write a plain `for`"),
-    "Break": ("`break`", "let the condition of a `while` end the loop, or mask what the rest of the loop does"),
+    "Break": ("`break`", "end the loop by the condition of a `while`, or mask the rest of its body"),
     "Continue": ("`continue`", "put the rest of the loop's body under an `if`"),
     "FunctionDef": (
         "another function",
-        "define it outside, decorated with @blocknb.kernel; it is inlined where it is called",
+        "define it outside, decorated with @blocknb.kernel; the compiler inlines its calls",
     ),
     "AsyncFunctionDef": ("another function", "define it outside, decorated with @blocknb.kernel"),
     "ClassDef": ("a class", "keep data in tiles, scalars and tuples"),
@@ -253,11 +254,11 @@ UNSUPPORTED = {
     "Starred": ("`*`", "write the elements out"),
     "Yield": ("`yield`", "store results with tl.store"),
     "YieldFrom": ("`yield from`", "store results with tl.store"),
-    "Await": ("`await`", "a kernel runs to its end without waiting"),
+    "Await": ("`await`", "kernels cannot be suspended"),
     "Import": ("`import`", "import at the top of the file or cell"),
     "ImportFrom": ("`import`", "import at the top of the file or cell"),
     "Global": ("`global`", "pass values as arguments and return them"),
     "Nonlocal": ("`nonlocal`", "pass values as arguments and return them"),
-    "Delete": ("`del`", "nothing needs freeing in a kernel"),
+    "Delete": ("`del`", "leave it out: values need no deletion in a kernel"),
     "Match": ("`match`", "write if/elif"),
 }

@@ -1,4 +1,4 @@
-"""The builtins that make tiles and change their shape, and the checks of shapes, axes and dtypes given as constants."""
+"""The builtins that create and reshape tiles, and the checks of constant shapes, axes and dtypes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer, Tile
 
-# -- arguments that must be known while compiling ----------------------------------------------------------------------------
+# -- arguments that must be known at compile time ----------------------------------------------------------------------------
 
 
 def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
-    """An argument that must be an integer known while compiling. Raises Mismatch that names it."""
+    """An argument that must be a compile-time integer. Raises Mismatch, which names the argument."""
     x = frame.emit.constant(x)
     what = what or f"`{argument}`"
     if isinstance(x, Value):
@@ -29,7 +29,7 @@ def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
 
 
 def unknown_yet(frame: Frame, x: Value, what: str, argument: str) -> Mismatch:
-    """A run-time value where a constant is needed; an argument of the kernel only lacks its annotation."""
+    """The error for a run-time value where a constant is needed. For an argument of the kernel the hint shows the annotation."""
     if x.name and x in frame.emit.promised:
         return Mismatch(
             f"{what} must be known at compile time, but `{x.name}` is an argument of the kernel ({describe(x)})",
@@ -56,14 +56,14 @@ def nearest_powers(n: int) -> str:
 
 
 def shape_of(frame: Frame, shape: Any, argument: str = "shape") -> tuple[int, ...]:
-    """A shape: a tuple (or one int) of powers of two known while compiling, of at most 2^20 elements."""
+    """A shape: a tuple (or one int) of powers of two known at compile time, of at most 2^20 elements."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     sizes = tuple(constant_int(frame, n, argument, "the size of a tile") for n in shape)
     for n in sizes:
         if n <= 0 or n & (n - 1):
             raise Mismatch(
                 f"the size {n} in the shape {sizes} is not a power of two",
-                f"take {nearest_powers(n)} and mask what is too much; blocknb.next_power_of_2 rounds up",
+                f"take {nearest_powers(n)} and mask the surplus; blocknb.next_power_of_2 rounds up",
                 argument,
             )
     try:
@@ -75,15 +75,15 @@ def shape_of(frame: Frame, shape: Any, argument: str = "shape") -> tuple[int, ..
 
 
 def unpack_shape(shape: tuple) -> Any:
-    """`reshape(x, 4, 8)` and `reshape(x, (4, 8))` are the same."""
+    """The sizes of a shape, which may be one tuple or several ints: `reshape(x, (4, 8))` equals `reshape(x, 4, 8)`."""
     return shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
 
 
 def dtype_of(x: Any, argument: str = "dtype") -> Any:
-    """A dtype argument; Python's int, float and bool stand for int32, fp32 and int1."""
+    """A dtype argument. Python's int, float and bool mean int32, fp32 and int1."""
     if x in (int, float, bool):
         return {int: t.int32, float: t.float32, bool: t.int1}[x]
-    if isinstance(x, Tile):  # the type of a scalar, or of a block: what a block pointer points to
+    if isinstance(x, Tile):  # a scalar type, or the block type that a block pointer points to
         return x.dtype
     if isinstance(x, str) and x in t.BY_NAME:
         return t.BY_NAME[x]
@@ -94,7 +94,7 @@ def dtype_of(x: Any, argument: str = "dtype") -> Any:
             hint = did_you_mean(x, t.BY_NAME)
         raise Mismatch(
             f"`{argument}` must be a dtype of the language, not {describe(x)}",
-            hint or "a dtype is tl.float32, tl.int32, or another value's x.dtype",
+            hint or "write a dtype such as tl.float32, or that of another value: x.dtype",
             argument,
         )
     return x
@@ -147,7 +147,7 @@ def arange(frame: Frame, start: Any, end: Any) -> Value:
     if n & (n - 1):
         raise Mismatch(
             f"arange({start}, {end}) has {n} elements, which is not a power of two",
-            f"take {nearest_powers(n)} elements and mask what is too much; blocknb.next_power_of_2 rounds up",
+            f"take {nearest_powers(n)} elements and mask the surplus; blocknb.next_power_of_2 rounds up",
             "end",
         )
     if n > t.MAX_TILE_ELEMENTS:
@@ -288,7 +288,7 @@ def trans(frame: Frame, input: Any, *dims: Any) -> Value:
         if rank < 2:
             raise Mismatch(
                 f"a tile of shape {x.type.shape} cannot be transposed",
-                "make it a row or a column first: x[None, :] or x[:, None]",
+                "make it a row x[None, :] or a column x[:, None] first",
                 "input",
             )
         dims = (*range(rank - 2), rank - 1, rank - 2)

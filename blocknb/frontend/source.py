@@ -1,8 +1,7 @@
-"""The source of a kernel: its text, its AST, its parameters, and what the names in it refer to.
+"""The source of a kernel: its text, its AST, its parameters, and the objects that its names refer to.
 
-A `Source` wraps a Python function. The text is read through `linecache`, where IPython keeps its cells, and parsed in place: line
-numbers are those of the file and columns those of the line, also for a function that is indented. It is read when it is first
-needed, and once.
+A `Source` wraps a Python function. It reads the text through `linecache`, where IPython keeps its cells, once and on first use. The AST
+has the line numbers of the file and the columns of the line, even if the function is indented.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _WRITTEN = itertools.count(1)
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: `constexpr` when it is annotated so; `default` is MISSING or a plain value."""
+    """One parameter. `constexpr` tells whether it has that annotation. `default` is MISSING or a plain value."""
 
     name: str
     constexpr: bool = False
@@ -40,7 +39,7 @@ class Parameter:
 
 
 def written(text: str, like: types.FunctionType) -> types.FunctionType:
-    """The function that a text defines, with the globals and the closure of `like`; errors show its lines."""
+    """The function that a text defines, with the globals and the closure of `like`. Errors show lines of the text."""
     file = f"<{like.__name__}, written {next(_WRITTEN)}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     cells = inspect.getclosurevars(like).nonlocals
@@ -50,7 +49,7 @@ def written(text: str, like: types.FunctionType) -> types.FunctionType:
 
 
 class Source:
-    """A Python function as the front end sees it. Cheap to make; text and AST are read on first use."""
+    """A Python function with its text and AST, which are read on first use."""
 
     def __init__(self, function: Any):
         self.function = function
@@ -85,7 +84,7 @@ class Source:
                 raise SyntaxUnsupported(
                     f"`{self.name}` takes {star}{p.name}",
                     self.loc(arguments.vararg if star == "*" else arguments.kwarg),
-                    "give every parameter of a kernel a name of its own",
+                    "give each parameter of a kernel its own name",
                 )
             found.append(Parameter(p.name, _is_constexpr(p.annotation), unwrap(p.default), p.kind == p.KEYWORD_ONLY))
         return tuple(found)
@@ -111,15 +110,17 @@ class Source:
             text = "".join(lines[start : last_line(self.function.__code__, lines)])
             try:
                 return text, self._parse(text)
-            except SyntaxError:  # a string without use, of several lines, at its very end: Python's slow way finds that
+            except (
+                SyntaxError
+            ):  # the function ends with an unused string of several lines; only the slow `inspect` finds its end
                 text = "".join(inspect.getblock(lines[start:]))
             try:
                 return text, self._parse(text)
-            except SyntaxError:  # Python has compiled this very function, so the file is no longer what it was
+            except SyntaxError:  # Python has compiled this function, so the file must have changed
                 raise self._changed() from None
 
     def _parse(self, text: str) -> ast.FunctionDef:
-        """Parsed in place: an indented definition goes under an `if`, so that neither lines nor columns move."""
+        """Parses the definition in place. An indented definition goes under an `if`, so that lines and columns stay the same."""
         indented = text[:1].isspace()
         padding = self.first_line - 1 - indented
         statement = ast.parse("\n" * padding + ("if 1:\n" if indented else "") + text, self.file).body[0]
@@ -136,15 +137,15 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The definition as it stands in the file, indentation and decorators included.
+        """The text of the definition in the file, with indentation and decorators.
 
-        Raises SyntaxUnsupported when it cannot be found, or is not the definition any more.
+        Raises SyntaxUnsupported if the text cannot be found, or if the file has changed.
         """
         return self._parsed[0]
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the definition, each with its end."""
+        """The lines of the definition, with their line ends."""
         return self.text.splitlines(keepends=True)
 
     @property
@@ -153,7 +154,7 @@ class Source:
         return self._parsed[1]
 
     def loc(self, node: ast.AST | None = None, caller: Loc | None = None) -> Loc:
-        """The place of a node of this function; without one, of the definition's first line."""
+        """The place of a node of this function, by default of the first line."""
         if node is None:
             return Loc(self.file, self.first_line, 0, 0, 0, self.name, caller)
         return Loc(self.file, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, self.name, caller)  # type: ignore[attr-defined]
@@ -163,7 +164,7 @@ class Source:
         """The names assigned anywhere in the body, and every dotted path read in body and defaults."""
         stored: set[str] = set()
         paths: set[tuple[str, ...]] = set()
-        # A tree of Python, with lists in it: nothing is reached twice, and `ast.walk` takes several times as long.
+        # A Python AST has no shared nodes. This walk is several times faster than `ast.walk`.
         todo: list[Any] = [*self.node.body, *self.node.args.defaults, *self.node.args.kw_defaults]
         while todo:
             node = todo.pop()
@@ -184,17 +185,17 @@ class Source:
 
     @cached_property
     def local_names(self) -> frozenset[str]:
-        """Parameters and every name that is assigned anywhere in the body: Python's own rule for what is local."""
+        """The parameters, and every name that the body assigns: Python's rule for local names."""
         return self._names[0].union(p.name for p in self.parameters)
 
     @cached_property
     def references(self) -> tuple[tuple[str, ...], ...]:
-        """What the function reads from outside, as dotted paths: `tl.load` is ("tl", "load"). Sorted, without repetitions."""
+        """The dotted paths that the function reads from outside, sorted and unique: `tl.load` is ("tl", "load")."""
         return tuple(sorted(path for path in self._names[1] if path[0] not in self.local_names))
 
     @cached_property
     def moduli(self) -> frozenset[str]:
-        """The parameters that stand right of a `%`, here or in a kernel that they are passed on to under a name of its own."""
+        """The parameters that are the right operand of a `%`, here or in a kernel to which this one passes them."""
         return frozenset(self._moduli(frozenset()))
 
     def _moduli(self, callers: frozenset[Source]) -> Iterator[str]:
@@ -230,7 +231,7 @@ class Source:
         return vars(builtins)
 
     def lookup(self, name: str) -> Any:
-        """What a name that is not local refers to at this moment. Raises KeyError."""
+        """The object that a non-local name currently refers to. Raises KeyError."""
         if name in self.closure:
             try:
                 return self.closure[name].cell_contents
@@ -248,9 +249,9 @@ class Source:
 
 
 def last_line(code: types.CodeType, lines: list[str]) -> int:
-    """The last line of a definition: where its code ends, and all lines after that which are indented deeper than its first.
+    """The last line of a definition: the end of its code, and all following lines with deeper indentation than its first line.
 
-    A tenth of the time that `inspect.getblock` needs, which tokenises.
+    Takes a tenth of the time of `inspect.getblock`, which runs the tokenizer.
     """
     last = code.co_firstlineno
     for current in reachable([code], lambda code: (x for x in code.co_consts if isinstance(x, types.CodeType))):
@@ -268,7 +269,7 @@ def last_line(code: types.CodeType, lines: list[str]) -> int:
 
 
 def _is_constexpr(annotation: Any) -> bool:
-    """Also under `from __future__ import annotations`, where annotations are text."""
+    """Whether an annotation is constexpr. Under `from __future__ import annotations` it is a string."""
     return annotation is constexpr or (
         isinstance(annotation, str) and annotation.rpartition(".")[2].strip("'\" ") == "constexpr"
     )

@@ -1,4 +1,4 @@
-"""Statements: assignments and checks. Branches and returns stand in returns.py, loops in loops.py."""
+"""Translates assignments and assertions. Branches and returns are in returns.py, loops in loops.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def visit_pass(frame: Frame, node: ast.Pass, rest: list) -> None:
 
 @statement(ast.Expr)
 def visit_expression(frame: Frame, node: ast.Expr, rest: list) -> None:
-    if not isinstance(node.value, ast.Constant):  # a docstring or a stray constant says nothing
+    if not isinstance(node.value, ast.Constant):  # a docstring or an unused constant has no effect
         frame.expr(node.value)
 
 
@@ -32,7 +32,7 @@ def visit_expression(frame: Frame, node: ast.Expr, rest: list) -> None:
 
 
 def settle(frame: Frame, value: Any) -> Any:
-    """What a plain assignment stores: numbers become run-time scalars, as in Triton, and are weak no longer."""
+    """The value that a plain assignment stores. As in Triton, numbers become run-time scalars, which are not weak."""
     if isinstance(value, NUMBERS):
         return frame.emit.runtime(value)
     if isinstance(value, tuple):
@@ -117,5 +117,5 @@ def visit_raise(frame: Frame, node: ast.Raise, rest: list) -> None:
     raise TypeMismatch(
         f"the kernel raises{text}",
         frame.loc(node),
-        "this line is reached with the constants of this launch; nothing raises at run time, so only conditions on constants can guard it",
+        "the constants of this launch reach this line; guard it by a condition on constants, because kernels do not raise at run time",
     )

@@ -1,9 +1,9 @@
-"""The address space of the interpreter: array arguments as ranges of one integer line.
+"""The address space of the interpreter: each array argument is a range of integers.
 
-A pointer is an int64 number of bytes, as on hardware, so pointer arithmetic, casts of pointers and pointers loaded from memory
-need no special case. The trick is the spacing: every array sits in the middle of a window of 2**40 bytes of its own, so
-that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance. Tables of pointers
-hold addresses of this machine; they lie below all windows, and those inside an array that was passed are taken for its elements.
+A pointer is an int64 byte address, as on hardware, so pointer arithmetic, casts and pointers loaded from memory need no special case.
+Every array lies in the middle of its own window of 2**40 bytes. An address far outside its array therefore still identifies the array,
+and no stray access hits another array. Tables of pointers contain host addresses, which lie below all windows. A host address inside
+an array argument refers to its elements.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from blocknb.ir.report import Access, Printed, access_error, action_of, reach, r
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
-FIRST = 256  # the first window; below it lie the addresses of this machine
+FIRST = 256  # the first window; host addresses are below it
 
 
 class AddressSpace:
-    """Arrays with addresses. `names` are what messages call them.
+    """Arrays with addresses. `names` are the names of the arrays in messages.
 
-    `observer(number of the array, byte offsets, the bytes about to be written or None)` is told of every access.
+    The space calls `observer(number of the array, byte offsets, the bytes about to be written or None)` for every access.
     """
 
     def __init__(self) -> None:
         self.observer: Callable[[int, np.ndarray, np.ndarray | None], None] | None = None
         self.names: list[str] = []
-        self.starts: list[int] = []  # of each array: where its data begin, in bytes from its lowest
-        self.of_argument: list[int] = []  # of each argument: the number of its array, if it is one
-        self.printed: list[Printed] = []  # what kernels said
+        self.starts: list[int] = []  # per array: offset of the first element from the lowest byte
+        self.of_argument: list[int] = []  # per argument: the number of its array, or None
+        self.printed: list[Printed] = []  # reports of the kernels
         self.keep: list[np.ndarray] = []
         self.bytes: list[np.ndarray] = []
-        self.lowest: list[int] = []  # where each array begins on this machine
+        self.lowest: list[int] = []  # per array: its host address
 
     def add(self, name: str, array: np.ndarray, lowest: int | None = None) -> int:
-        """Makes an array's bytes (for a strided one: all from its lowest to its highest) addressable; the data's address.
+        """Makes the bytes of an array addressable, from its lowest to its highest. Returns the address of its first element.
 
-        `lowest`: where the bytes really lie, when the array is a copy of a GPU's memory.
+        `lowest` is the original address if the array is a copy of GPU memory.
         """
         low, high = np.lib.array_utils.byte_bounds(array) if array.size else (array.ctypes.data,) * 2
         raw = (ctypes.c_ubyte * (high - low)).from_address(low)
@@ -93,7 +93,7 @@ class AddressSpace:
             memory[where] = new
 
     def update(self, op: Op, program: tuple, addresses: np.ndarray, values: list[np.ndarray], mask: Any) -> np.ndarray:
-        """An atomic on each element where `mask` is on, one after another; what was there before, zero where it is off."""
+        """Executes an atomic on each element where `mask` is on, one after another. Returns the old values, and zero elsewhere."""
         dtype = values[-1].dtype
         operands = [np.ascontiguousarray(v).reshape(-1) for v in values]
         result = np.zeros(addresses.size, dtype)
@@ -118,7 +118,7 @@ class AddressSpace:
         return result.reshape(addresses.shape)
 
     def spell(self, addresses: np.ndarray, size: int) -> str:
-        """Addresses of elements of a size as a person knows them: `x + 3`."""
+        """The text of addresses in terms of arrays: `x + 3`."""
         numbers = np.unique((self._known(np.asarray(addresses)) >> WINDOW_BITS) - FIRST).tolist()
         if len(numbers) != 1 or not 0 <= numbers[0] < len(self.bytes):
             return str(addresses)
@@ -146,8 +146,10 @@ class AddressSpace:
         return Owned.of(np.asarray(address, np.int64), 2 * ((address >> WINDOW_BITS) - FIRST))
 
     def owners(self, addresses: np.ndarray, size: int) -> np.ndarray:
-        """For each address the first array that holds an element of `size` bytes there: 2 * number, one more where the address is
-        that of this machine; else UNOWNED."""
+        """For each address, the first array with an element of `size` bytes there.
+
+        The result is 2 * number, plus one for a host address, or UNOWNED.
+        """
         addresses = np.asarray(addresses)
         found = np.full(addresses.shape, UNOWNED)
         for number in reversed(range(len(self.bytes))):
@@ -160,7 +162,7 @@ class AddressSpace:
         return self.lowest[owner // 2] if owner % 2 else self._base(owner // 2)
 
     def _known(self, addresses: np.ndarray) -> np.ndarray:
-        """With addresses of this machine, which a kernel has found in a table of pointers, as addresses in here."""
+        """Converts host addresses, which a kernel loaded from a table of pointers, to addresses of this space."""
         if not ((addresses > 0) & (addresses < FIRST << WINDOW_BITS)).any():
             return addresses
         for number, (memory, low) in enumerate(zip(self.bytes, self.lowest, strict=True)):
@@ -169,7 +171,7 @@ class AddressSpace:
         return addresses
 
     def _guessed(self, addresses: np.ndarray) -> np.ndarray:
-        """Owners of pointers that carry none, by the windows that their addresses lie in."""
+        """The owners of pointers without provenance, from the windows of their addresses."""
         numbers = (self._known(addresses) >> WINDOW_BITS) - FIRST
         raw = (addresses > 0) & (addresses < FIRST << WINDOW_BITS)
         return np.where((numbers >= 0) & (numbers < len(self.bytes)), 2 * numbers + raw, UNOWNED)
@@ -177,7 +179,7 @@ class AddressSpace:
     def _locate(
         self, op: Op, program: tuple, addresses: np.ndarray, on: np.ndarray, size: int
     ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
-        """For each array touched: the positions that touch it, its number, the byte offsets; all checked."""
+        """For each accessed array: the positions that access it, its number, and the byte offsets. Checks all of them."""
         owners, active = owners_of(addresses), np.asarray(addresses).reshape(-1)[on]
         if owners is not None:
             owners = np.broadcast_to(owners, addresses.shape).reshape(-1)[on]
@@ -186,7 +188,7 @@ class AddressSpace:
             owners = guessed if owners is None else np.where(owners == UNOWNED, guessed, owners)
         for owner in np.unique(owners).tolist():
             if owner == UNOWNED:
-                raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)
+                raise AccessError(f"a {op.name} through a pointer outside all arrays", op.loc, program=program)
             mine, number = owners == owner, owner // 2
             offsets, memory = active[mine] - self._origin(owner), self.bytes[number]
             outside = (offsets < 0) | (offsets > len(memory) - size)
@@ -199,7 +201,7 @@ class AddressSpace:
 
 
 def programs_of(grid: int | Sequence[int]) -> tuple[tuple[int, int, int], list[tuple[int, int, int]]]:
-    """A grid filled up to three axes, and the ids of its programs."""
+    """A grid extended to three axes, and the ids of its programs."""
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     full = tuple(int(n) for n in (*sizes, 1, 1, 1)[:3])
     x, y, z = full

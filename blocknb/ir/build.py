@@ -1,10 +1,9 @@
 """Builds and rebuilds functions.
 
-A `Builder` collects ops for the block at hand, infers their result types from the op table and stamps them with the place of
-the op they stand for (`at`) and with the pass that runs (`made_by`), so that no pass does any work for source links.
-`rebuild` is how most passes are written: it walks a Func in program order, hands each op with its operands already replaced to a
-function, and that function either leaves it (returns NotImplemented) or emits something else and returns the values that take the
-results' place.
+A `Builder` collects ops in the open block and infers their result types from the op table. It marks each op with the place of the op
+that it replaces (`at`) and with the running pass (`made_by`), so passes need no code for source links. Most passes use `rebuild`. It
+walks a Func in program order and calls a function for each op, with the operands already replaced. The function returns NotImplemented
+to keep the op. Otherwise it emits other ops and returns the values that replace the results.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _origin: ContextVar[str] = ContextVar("origin", default="")
 
 @contextmanager
 def made_by(origin: str) -> Iterator[None]:
-    """Inside, new ops get this origin: the runner of passes names the pass here, and passes do not name themselves."""
+    """Sets the origin of new ops inside the `with`. The runner of passes uses it to name the pass."""
     token = _origin.set(origin)
     try:
         yield
@@ -34,12 +33,12 @@ def made_by(origin: str) -> Iterator[None]:
 
 
 def current_origin() -> str:
-    """The name of the pass that runs, "" outside of the runner."""
+    """The name of the running pass, or "" outside the runner."""
     return _origin.get()
 
 
 def revised(op: Op, **changes: Any) -> Op:
-    """The op with other fields, as the pass that runs has made it."""
+    """The op with changed fields and the running pass as its origin."""
     return op.replace(origin=current_origin(), **changes)
 
 
@@ -57,7 +56,7 @@ class Builder:
 
     @contextmanager
     def at(self, op: Op | None = None, loc: Loc | None = None) -> Iterator[None]:
-        """Ops emitted inside stand for `op` (its place; it becomes their `was`), or merely have the place `loc`."""
+        """Ops that are emitted inside replace `op`: they get its place and its id as `was`. With `loc` they only get that place."""
         saved = self.loc, self.was
         self.loc, self.was = (op.loc, (op.id,)) if op is not None else (loc, ())
         try:
@@ -66,7 +65,7 @@ class Builder:
             self.loc, self.was = saved
 
     def append(self, op: Op) -> Op:
-        """Puts an op that exists already (or was made by hand) at the end of the open block."""
+        """Appends an existing op to the open block."""
         self._open[-1].append(op)
         return op
 
@@ -78,7 +77,7 @@ class Builder:
         results: Sequence[Value] | None = None,
         **attrs: Any,
     ) -> Op:
-        """Emits an op; result types come from the op table. Raises table.TypeRule when the operands do not fit."""
+        """Emits an op, whose result types come from the op table. Raises table.TypeRule if the operands do not match."""
         types = table.infer(name, tuple(a.type for a in args), attrs)
         if results is None:
             results = tuple(Value(x) for x in types)
@@ -129,7 +128,7 @@ class OpenBlock:
 
 
 class Rebuild:
-    """One walk over a Func that makes a new one.
+    """One walk over a Func that builds a new one.
 
     `visit(op, rebuild)` is called for each op, outer before inner, with operands replaced. It returns NotImplemented to keep
     the op (its blocks are then rebuilt in turn), or the sequence of values that replace its results after having emitted what
@@ -157,7 +156,7 @@ class Rebuild:
         mapping, builder = self.mapping, self.builder
         args = tuple([mapping.get(a, a) for a in op.args])
         current = op if args == op.args else op.replace(args=args)
-        saved = builder.loc, builder.was  # as `builder.at(op)`, which takes a tenth of the time of all passes
+        saved = builder.loc, builder.was  # inlined `builder.at(op)`, which would take a tenth of the time of all passes
         builder.loc, builder.was = op.loc, (op.id,)
         try:
             replaced = self.visit(current, self)
@@ -181,7 +180,7 @@ class Rebuild:
         return self.builder.append(op)
 
     def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
-        """A nested block rebuilt; with `args` given they stand for the old block arguments."""
+        """Rebuilds a nested block. `args`, if given, replace the old block arguments."""
         if args is not None:
             self.mapping.update((old, new) for old, new in zip(block.args, args, strict=True) if old is not new)
         with self.builder.block(block.args if args is None else args) as opened:
@@ -197,18 +196,18 @@ class Rebuild:
 
 
 def rebuild(func: Func, visit: Callable[[Op, Rebuild], Any], origin: str | None = None, **changes: Any) -> Func:
-    """`func` with every op handed to `visit`; see Rebuild. `changes` are fields of the new Func."""
+    """Rebuilds `func` by calling `visit` for every op; see Rebuild. `changes` are fields of the new Func."""
     return Rebuild(func, visit, origin).run(**changes)
 
 
 def clone(block: Block, builder: Builder, mapping: dict[Value, Value]) -> None:
-    """Emits copies of a block's ops with fresh results and ids; `mapping` gives values for its free ones and is extended."""
+    """Emits copies of a block's ops with fresh results and ids. `mapping` replaces free values, and gains the fresh results."""
     for op in block.ops:
         emit_copy(op, builder, mapping)
 
 
 def emit_copy(op: Op, builder: Builder, mapping: dict[Value, Value]) -> Op:
-    """A copy of one op, blocks and all, whose operands go through `mapping`; its results are fresh and enter `mapping`."""
+    """Emits a copy of one op with its blocks. `mapping` replaces operands, and gains the fresh results."""
     blocks = []
     for inner in op.blocks:
         args = tuple(Value(a.type, a.name) for a in inner.args)

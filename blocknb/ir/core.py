@@ -1,10 +1,9 @@
 """The IR: Value, Op, Block, Func. Immutable, structured SSA.
 
-One `Op` class serves every operation at every level; what a name means stands in the op table (`blocknb.language.ops`). A pass
-is a function from Func to Func, so a snapshot of the IR is just a reference, and every stage of a compilation can be kept.
-Two things make the difference between snapshots readable: an op has an `id` that survives a rebuild, and `was`, the ids it
-replaces or copies; and a rebuilt op keeps its result Values unless their type changes. A Value does not know its op: whoever
-needs definitions calls `definitions(func)`.
+One `Op` class represents every operation at every level. The op table (`blocknb.language.ops`) defines the meaning of each name. A pass
+is a function from Func to Func, so a snapshot of the IR is a reference, and the compiler can keep every stage. Two properties make
+snapshots comparable. An op has an `id` that survives a rebuild, and `was`, the ids that it replaces or copies. A rebuilt op keeps its
+result Values unless their type changes. A Value does not refer to its op; call `definitions(func)` for that.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A straight list of ops with block arguments; the last op of a nested block is its terminator (`yield` or `condition`)."""
+    """A list of ops with block arguments. The last op of a nested block is its terminator (`yield` or `condition`)."""
 
     args: tuple[Value, ...]
     ops: tuple[Op, ...]
@@ -75,8 +74,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What is known of a parameter at compile time: its name, a divisor of its value (of its address in bytes, for a pointer), and
-    the least and the most that the author says it is."""
+    """The compile-time knowledge about a parameter.
+
+    It consists of the name, a divisor of the value (for a pointer, of the address in bytes), and the bounds that the author promises.
+    """
 
     name: str
     divisibility: int = 1
@@ -88,8 +89,8 @@ class Hint:
 class Func:
     """A kernel for one signature. `level` is tile, distributed or memory; `attrs` hold num_warps, num_stages, shared_bytes and so on.
 
-    `hints` has one Hint a parameter. The Func of the tile level knows nothing of threads; program ids are values of the
-    `program_id` op, so the map from program to CTA can change without touching the body.
+    `hints` has one Hint per parameter. A Func of the tile level does not mention threads. Program ids are results of the `program_id`
+    op, so passes can change the map from programs to CTAs without changing the body.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Func:
 
     @cached_property
     def next_id(self) -> int:
-        """The first op id that is free."""
+        """The first free op id."""
         return 1 + max((op.id for op in walk(self.body)), default=-1)
 
     def ops(self) -> Iterator[Op]:
@@ -116,7 +117,7 @@ class Func:
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """Every op of a block and of the blocks nested in it, outer ops before inner ones, in program order."""
+    """All ops of a block and its nested blocks in program order, outer ops before inner ones."""
     for op in block.ops:
         yield op
         for inner in op.blocks:
@@ -124,20 +125,20 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def within(op: Op) -> Iterator[Op]:
-    """An op and those nested in it, in program order."""
+    """An op and its nested ops, in program order."""
     yield op
     for block in op.blocks:
         yield from walk(block)
 
 
 def operands(op: Op) -> Iterator[Value]:
-    """What an op and those nested in it use."""
+    """The operands of an op and its nested ops."""
     for inner in within(op):
         yield from inner.args
 
 
 def definitions(func: Func) -> dict[Value, Op]:
-    """The op that defines each op result. Parameters and block arguments are not in it."""
+    """The defining op of each op result. Parameters and block arguments are not included."""
     return {value: op for op in func.ops() for value in op.results}
 
 

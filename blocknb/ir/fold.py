@@ -1,4 +1,4 @@
-"""Evaluates an elementwise op on constants, with the op table's own meaning: what `simplify` folds with."""
+"""Constant folding: evaluates an elementwise op on constants by the op table's NumPy meaning."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The interpreter: runs the IR of any level with NumPy and is the oracle for passes and code generators.
+"""The interpreter runs the IR of any level with NumPy. It is the oracle for passes and code generators.
 
 At the tile level (`interp_tile`) a tile is an array of its shape. At the distributed level (`interp_distributed`) it is an array
-[warp, lane, register], so that an op which silently moves data between threads is an error. At the memory level (`interp_memory`) every
-warp is a coroutine of its own and shared memory is bytes. A masked-off element without `other` is zero.
+[warp, lane, register], so an op that moves data between threads unnoticed is an error. At the memory level (`interp_memory`) every warp
+is a coroutine, and shared memory is an array of bytes. A masked-off element without `other` is zero.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ def run(
     implicit_barriers: bool = False,
     ctas: int | None = None,
 ) -> None:
-    """Runs the programs of a grid, in an order drawn from `seed`, on NumPy arrays (for pointers) and numbers; in place.
+    """Runs the programs of a grid in a random order from `seed`. Arguments are numbers, and NumPy arrays, which it writes in place.
 
-    `programs` picks some ids of the grid. `implicit_barriers` runs memory-level IR that has no barriers yet as if one stood
-    before every access to memory. `ctas`: how many of them share the programs of a persistent function, by default a random
-    number up to three. What the kernel prints is printed at the end, in order. Raises AccessError for an access outside its
-    array, DeviceAssertionFailed, and CompilerBug where the IR
-    itself is wrong: replicas that disagree, data that a thread does not hold, races on shared memory, deadlock.
+    `programs` selects ids of the grid. `implicit_barriers` runs memory IR without barriers as if one preceded every memory access.
+    `ctas` is the number of CTAs that share the programs of a persistent function, by default a random number up to three. The output
+    of the kernel is printed at the end, in order. Raises AccessError for an access outside its array, and DeviceAssertionFailed. Raises
+    CompilerBug if the IR is wrong: replicas differ, a thread lacks data, shared memory has a race, or the program deadlocks.
     """
     if len(args) != len(func.params):
         raise ValueError(f"{func.name} takes {len(func.params)} arguments, not {len(args)}")
@@ -55,12 +54,12 @@ def run(
     chosen = list(everyone if programs is None else programs)
     order = np.random.default_rng(seed)
     count = len(chosen)
-    if func.attrs.get("persistent"):  # its CTAs take the programs one after another
+    if func.attrs.get("persistent"):  # CTAs run the programs one after another
         if programs is not None:
             raise ValueError("the CTAs of a persistent function run all programs of the grid")
         count = min(count, int(order.integers(1, 4)) if ctas is None else ctas)
         chosen = [(cta, 0, 0) for cta in range(count)]
-    # A program that waits may rely on lower ids only, and here they must have ended.
+    # A program may wait only for lower ids, and these must have ended before.
     rising = waits(func.body)
     try:
         for number in range(len(chosen)) if rising else order.permutation(len(chosen)):
@@ -77,7 +76,7 @@ def run(
 
 
 def waits(block: Block) -> bool:
-    """Whether a program may wait for another one: a `while` that looks at memory which others change."""
+    """Whether a program may wait for another one, by a `while` on memory that other programs change."""
     loops = (op for op in walk(block) if op.name == "while")
     inside = (op for loop in loops for inner in loop.blocks for op in walk(inner))
     return any(op.name in ATOMICS or op.attrs.get("volatile") for op in inside)
@@ -92,7 +91,7 @@ def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndar
 
 
 def _one(func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program) -> None:
-    """Runs one program at the tile or the distributed level, where a barrier stops nobody."""
+    """Runs one program at the tile or the distributed level, where barriers have no effect."""
     if func.level == "distributed":
         machine: Machine = DistributedMachine(func, space, sizes, program)
     else:

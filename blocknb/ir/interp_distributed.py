@@ -1,9 +1,9 @@
-"""The interpreter at the distributed level: a tile is an array [warp, lane, register], as its layout has it.
+"""Interprets distributed IR: a tile is an array [warp, lane, register], in the order of its layout.
 
-Elementwise ops work on such arrays as they stand. What an op does to places is computed from layouts and never assumed: an op
-that moves no data (broadcast, trans, reshape...) takes each element from a register of the very same thread, and it is an error
-if it is not there. Conversions, reductions, products and stores put the tile together first, and there replicas must agree. The
-trick is that one warp of the memory level is this machine over a slice of the places, with a mask of what the warp holds.
+Elementwise ops work on these arrays directly. An op without data movement (broadcast, trans, reshape...) takes each element from a
+register of the same thread. It is an error if the thread does not hold the element. Conversions, reductions, products and stores
+assemble the tile first, and all replicas must be equal. One warp of the memory level is this machine on a slice of the places, with a
+mask of the elements that the warp holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VIEWS, MOVES = named("view"), named("move")
 
 
 class DistributedMachine(interp_tile.Machine):
-    """All warps of a program at once; `warps` selects those that this machine stands for."""
+    """Runs all warps of a program at once. `warps` selects the warps of this machine."""
 
     warps: slice = slice(None)
 
@@ -36,7 +36,7 @@ class DistributedMachine(interp_tile.Machine):
         return layout.indices()[self.warps]
 
     def gather(self, op: Op, values: np.ndarray, type: Tile) -> tuple[np.ndarray, np.ndarray]:
-        """The tile that places hold, and which of its elements anyone here holds. Replicas must agree in every bit."""
+        """The tile that the places hold, and the mask of the elements that this machine holds. Replicas must agree in every bit."""
         if not type.shape:
             return np.asarray(values), np.ones((), bool)
         places = self.places(op, type.layout)
@@ -56,7 +56,7 @@ class DistributedMachine(interp_tile.Machine):
         return flat.reshape(type.shape), held.reshape(type.shape)
 
     def deal(self, op: Op, tile: np.ndarray, held: np.ndarray, type: Tile) -> np.ndarray:
-        """The values that places of `type` hold, from a tile of which `held` is known."""
+        """The values of the places of `type`, from a tile whose elements in `held` are known."""
         if not type.shape:
             if not np.all(held):
                 raise self.bug(op, "the result needs elements that the warp does not hold")
@@ -85,11 +85,11 @@ class DistributedMachine(interp_tile.Machine):
         return tile, held & self.owns(type.layout if type.shape else None)
 
     def owns(self, layout: Layout | None) -> bool:
-        """Whether what is done once for each element at hand is done here, and not in another warp that has them, too."""
+        """Whether this machine owns each element. Of several warps with the same element, one owns it."""
         return True
 
     def atomic(self, op: Op, args: list) -> tuple:
-        """Each element once, whoever holds it; then all who hold it get the old value."""
+        """Executes the atomic once per element. All replicas get the old value."""
         tiles = [self.gather(op, x, arg.type) for x, arg in zip(args, op.args, strict=True)]
         held = tiles[0][1]
         old = np.zeros(held.shape, tiles[1][0].dtype)
@@ -126,14 +126,14 @@ class DistributedMachine(interp_tile.Machine):
         return self.deal(op, interp_tile.dot(op, a, b, c), known, op.result.type)
 
     def along_axis(self, op: Op, args: list) -> np.ndarray:
-        """`flip` and `gather`: the elements wanted, of which the thread group must hold all."""
+        """`flip` and `gather`. The warps of this machine must hold all source elements."""
         index, valid = self.gather(op, args[1], op.args[1].type) if len(args) > 1 else (None, np.True_)
         x, known = self.source(op, args[0], index, valid)
         moved = interp_tile.along_axis(op, x, index)
         return self.deal(op, moved, interp_tile.along_axis(op, known, index) & valid, op.result.type)
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The tile that is moved from, and which of it is at hand."""
+        """The source tile of a move, and the mask of its available elements."""
         return self.gather(op, value, op.args[0].type)
 
     def scan(self, op: Op, args: list) -> tuple:
@@ -143,7 +143,7 @@ class DistributedMachine(interp_tile.Machine):
         return tuple(self.deal(op, x, known, r.type) for x, r in zip(results, op.results, strict=True))
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
-        """An operand of a product, and which elements of it are at hand."""
+        """An operand of a product, and the mask of its available elements."""
         return self.gather(op, value, op.args[i].type)
 
     def reduce(self, op: Op, args: list) -> tuple:
@@ -182,7 +182,7 @@ class DistributedMachine(interp_tile.Machine):
 
 @lru_cache(maxsize=4096)
 def _own_registers(name: str, source: Tile, target: Tile, perm: tuple[int, ...] | None) -> np.ndarray | None:
-    """For each place of the result the register of the same thread that holds its element; None if there is not always one."""
+    """For each place of the result, the register of the same thread with its element. None if some place has no such register."""
     wanted = target.layout.indices()
     if name == "broadcast":
         coordinates = np.unravel_index(wanted, target.shape)
@@ -201,5 +201,5 @@ def _own_registers(name: str, source: Tile, target: Tile, perm: tuple[int, ...] 
 
 
 def _raw(values: np.ndarray) -> np.ndarray:
-    """The bits of each value, so that NaN meets NaN."""
+    """The bits of each value, so that equal NaNs compare as equal."""
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

@@ -1,16 +1,15 @@
-"""The interpreter at the memory level: every warp is a coroutine, shared memory is bytes, and both are made to fail.
+"""Interprets memory IR: every warp is a coroutine, shared memory is an array of bytes, and races are errors.
 
-Between two barriers the warps run one after another in random order, so that code which relies on an order gives wrong results
-for some seed. That alone would miss races that happen to be harmless in NumPy, so each byte, of shared memory and of arrays,
-also remembers who wrote and who read it since the last barrier. A race is an error whatever the order; so is a read of shared
-bytes that nobody wrote, or that were last written through another buffer (their live ranges overlap). Shared memory starts as
-0xFF: NaN as a float of any width, -1 as an integer.
+Between two barriers the warps run one after another in random order. Code that depends on an order gives wrong results for some seed.
+Some races are harmless in NumPy, so each byte of shared memory and arrays also records its readers and writers since the last barrier.
+A race is an error in any order. A read of shared bytes without a write is an error as well. So is a read of bytes that another buffer
+overwrote, because live ranges overlap. Shared memory starts as 0xFF, which is NaN as a float and -1 as an integer.
 
-An asynchronous copy is worth as little as hardware promises: from its issue its bytes are poison, and nobody may touch them; when its
-warp has waited for it they are written, as by a store at that moment. A program must not end before its copies have arrived.
+The bytes of an asynchronous copy are undefined from its issue on, and warps must not access them. They are written when the warp has
+waited for the copy. A program must not end before its copies are complete.
 
-A store by several warps of the same value to the same place is what a replicated tile does, and no race. But hardware lets one
-of them do it, so that any other warp, replica or not, may read the value only after a barrier.
+Several warps may store the same value to the same place, because replicated tiles do this. Hardware lets only one warp store it. All
+other warps may therefore read the value only after a barrier.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 
 POISON = 0xFF
-NOBODY, UNDER_WAY = -1, -2  # in place of the buffer through which a byte was written
+NOBODY, UNDER_WAY = -1, -2  # instead of the buffer that wrote a byte
 UNORDERED = ", with no barrier in between"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A buffer at run time: its first byte and its type; `number` is the id of its op."""
+    """A buffer at run time: its first byte and its type. `number` is the id of its op."""
 
     offset: int
     type: Buffer
@@ -49,7 +48,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a wgmma reads of a buffer, and what it found when it began."""
+    """The bytes of a buffer that a wgmma reads, and their contents at its issue."""
 
     buffer: Allocation
     wanted: np.ndarray
@@ -58,35 +57,35 @@ class Reading:
 
 @dataclass
 class Product:
-    """A wgmma under way: what it reads, and its result, which nobody may use yet."""
+    """A wgmma in flight: its operands, and its result, which no op may use before the wait."""
 
     read: list[Reading] = field(default_factory=list)
     result: Any = None
 
 
 class Touches:
-    """Which warps have read and written each byte of a memory in this epoch, the time between two barriers."""
+    """The warps that have read or written each byte of a memory in this epoch. An epoch is the time between two barriers."""
 
     def __init__(self, size: int):
-        # Sets of warps as bits; they hold for the epoch beside them.
+        # Sets of warps as bit masks, each valid for the epoch that is stored with it.
         self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.readers, self.read = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.updaters, self.updated = np.zeros(size, np.uint64), np.zeros(size, np.int64)
 
     def note_read(self, warp: int, epoch: int, where: np.ndarray) -> str:
-        """Remembers a read; what is wrong with it, or ""."""
+        """Records a read. Returns an error message, or ""."""
         self.readers[where] = self._now(self.readers, self.read, epoch, where) | np.uint64(1 << warp)
         self.read[where] = epoch
         race = self._now(self.writers, self.written, epoch, where) & ~np.uint64(1 << warp)
         return "another warp writes" if race.any() else self._updates(warp, epoch, where)
 
     def _updates(self, warp: int, epoch: int, where: np.ndarray) -> str:
-        """What is wrong with a plain access where atomics are at work, or ""."""
+        """An error message if a plain access races with atomics, or ""."""
         updaters = self._now(self.updaters, self.updated, epoch, where) & ~np.uint64(1 << warp)
         return "another warp updates" if updaters.any() else ""
 
     def note_update(self, warp: int, epoch: int, where: np.ndarray) -> str:
-        """Remembers an atomic, which meets other atomics without harm; what is wrong with it, or ""."""
+        """Records an atomic, which does not race with other atomics. Returns an error message, or ""."""
         others = ~np.uint64(1 << warp)
         writes = self._now(self.writers, self.written, epoch, where) & others
         reads = self._now(self.readers, self.read, epoch, where) & others
@@ -95,7 +94,7 @@ class Touches:
         return "another warp writes" if writes.any() else "another warp reads" if reads.any() else ""
 
     def note_write(self, warp: int, epoch: int, where: np.ndarray, changes: np.ndarray) -> str:
-        """Remembers a write, which alters the bytes where `changes` is true; what is wrong with it, or ""."""
+        """Records a write, which alters the bytes where `changes` is true. Returns an error message, or ""."""
         others = ~np.uint64(1 << warp)
         writers = self._now(self.writers, self.written, epoch, where)
         second = ((writers & others != 0) & changes).any()
@@ -109,38 +108,40 @@ class Touches:
 
 
 class Memory:
-    """What the warps of one program share: the bytes of shared memory, and the account of who touched what. `offsets`: of each buffer
-    by the id of its op, as far as these have no place yet."""
+    """The memory that the warps of one program share, with the accesses to each byte.
+
+    `offsets` has the offset of each buffer by the id of its op, for buffers that are not allocated yet.
+    """
 
     def __init__(self, func: Func, check_races: bool):
         self.offsets, size = _places(func)
         self.data = np.full(size, POISON, np.uint8)
-        self.owner = np.full(size, NOBODY)  # the buffer through which a byte was written last
-        self.writer = np.full(size, -1)  # the warp that did it
+        self.owner = np.full(size, NOBODY)  # the buffer that wrote each byte last
+        self.writer = np.full(size, -1)  # the warp that wrote it
         self.fenced: np.ndarray = np.zeros(size, np.int64)  # the epoch in which that warp fenced it, 0: not yet
         self.touches = self.account(size)
-        self.arrays: dict[int, Any] = {}  # the same account for each array in global memory
+        self.arrays: dict[int, Any] = {}  # the accesses to each array in global memory
         self.epoch, self.check_races = 1, check_races
 
     def account(self, size: int) -> Any:
-        """The account of who touched what of so many bytes."""
+        """A new record of the accesses to a number of bytes."""
         return Touches(size)
 
     def begin(self, warp: int, where: np.ndarray, buffer: Allocation) -> str:
-        """Begins a copy to bytes of shared memory; what is wrong with it, or ""."""
+        """Begins a copy to shared memory. Returns an error message, or ""."""
         trouble = self.write(warp, where, np.full(len(where), POISON, np.uint8), buffer)
         self.owner[where] = UNDER_WAY
         return trouble
 
     def land(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
-        """Ends a copy; what is wrong with it, or ""."""
+        """Completes a copy. Returns an error message, or ""."""
         self.owner[where] = NOBODY
         return self.write(warp, where, data, buffer)
 
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
-        """Writes bytes of shared memory; what is wrong with it, or ""."""
+        """Writes bytes of shared memory. Returns an error message, or ""."""
         if (self.owner[where] == UNDER_WAY).any():
-            return "writes shared memory to which a copy is under way"
+            return "writes shared memory while a copy to it is in flight"
         changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
         trouble = self.touches.note_write(warp, self.epoch, where, changes)
         self.owner[where], self.writer[where], self.fenced[where] = buffer.number, warp, 0
@@ -148,35 +149,35 @@ class Memory:
         return f"writes shared memory that {trouble}{UNORDERED}" if trouble and self.check_races else ""
 
     def read(self, warp: int, where: np.ndarray, buffer: Allocation, loads: bool = False) -> tuple[np.ndarray, str]:
-        """Bytes of shared memory, and what is wrong with reading them, or "". `loads`: into registers, which takes a while."""
+        """The bytes of shared memory, and an error message or "". `loads` marks a load to registers, which completes later."""
         trouble = self.touches.note_read(warp, self.epoch, where)
         if trouble and self.check_races:
             return self.data[where], f"reads shared memory that {trouble}{UNORDERED}"
         if (self.owner[where] == UNDER_WAY).any():
-            return self.data[where], "reads shared memory to which a copy is under way"
+            return self.data[where], "reads shared memory while a copy to it is in flight"
         if (self.owner[where] == NOBODY).any():
-            return self.data[where], "reads shared memory that nothing has written"
+            return self.data[where], "reads shared memory that was never written"
         if (self.owner[where] != buffer.number).any():
             return self.data[where], "reads shared memory that another buffer has overwritten"
         return self.data[where], ""
 
     def fence(self, warp: int) -> None:
-        """What a warp has written may be read by wgmma, after the next barrier."""
+        """A proxy fence: wgmma may read the warp's earlier writes after the next barrier."""
         self.fenced[(self.writer == warp) & (self.fenced == 0)] = self.epoch
 
     def unfenced(self, warp: int, where: np.ndarray) -> str:
-        """What is wrong with a read by wgmma, or ""."""
+        """An error message if wgmma reads bytes without a fence, or ""."""
         if not self.check_races:
             return ""
         if (self.fenced[where] == 0).any():
-            return "reads by wgmma what was stored without a fence"
+            return "reads shared memory by wgmma without a proxy fence after the store"
         late = (self.fenced[where] == self.epoch) & (self.writer[where] != warp)
-        return f"reads by wgmma what another warp has fenced{UNORDERED}" if late.any() else ""
+        return f"reads shared memory by wgmma that another warp has fenced{UNORDERED}" if late.any() else ""
 
     def touch(
         self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None, atomic: bool = False
     ) -> str:
-        """Remembers an access to the array of that number; what is wrong with it, or ""."""
+        """Records an access to the array of that number. Returns an error message, or ""."""
         if not self.check_races:
             return ""
         touches = self.arrays.get(number)
@@ -189,7 +190,7 @@ class Memory:
         return touches.note_write(warp, self.epoch, where, old[where] != new)
 
 
-Copy = tuple[np.ndarray, np.ndarray, Allocation]  # bytes of shared memory, what they will hold, the buffer
+Copy = tuple[np.ndarray, np.ndarray, Allocation]  # bytes of shared memory, their new contents, the buffer
 
 
 class Warp(DistributedMachine):
@@ -199,19 +200,19 @@ class Warp(DistributedMachine):
         super().__init__(func, space, sizes, program)
         self.number, self.memory = number, memory
         self.take_place(number)
-        self.groups: list[list[Copy]] = [[]]  # of copies under way; the last is yet to be committed
-        self.products: list[Product] = []  # by wgmma, under way
+        self.groups: list[list[Copy]] = [[]]  # copies in flight; the last group is not committed yet
+        self.products: list[Product] = []  # wgmma in flight
 
     def take_place(self, place: int) -> None:
-        """The number of the warp among those of its program."""
+        """The number of the warp within its program."""
         self.place, self.warps = place, slice(place, place + 1)
 
     def step(self, op: Op, args: list) -> tuple:
         if self.products and op.name != "dot_wait":
             summed = 2 if op.name == "dot" and wgmma.is_name(op.attrs.get("instr", "")) else None
-            used = [x for i, x in enumerate(args) if i != summed]  # products run in order, so one may add to another
+            used = [x for i, x in enumerate(args) if i != summed]  # wgmma complete in order: one may add to another
             if any(x is product.result for x in used for product in self.products):
-                raise self.bug(op, f"warp {self.number} uses the result of a product that is under way")
+                raise self.bug(op, f"warp {self.number} uses the result of a product that is in flight")
         if op.name not in ACCESSES:
             return super().step(op, args)
         atomic = op.name in ATOMICS
@@ -237,7 +238,7 @@ class Warp(DistributedMachine):
         return self.place == 0
 
     def atomic(self, op: Op, args: list) -> tuple:
-        """With a buffer, the owners of the elements leave the old values there for all."""
+        """With a buffer, the owners of the elements write the old values there for the other warps."""
         if not isinstance(args[0], Allocation):
             return super().atomic(op, args)
         layout = op.args[1].type.layout
@@ -249,7 +250,7 @@ class Warp(DistributedMachine):
         return ()
 
     def keep(self, op: Op, buffer: Allocation, held: np.ndarray, values: np.ndarray) -> None:
-        """Writes the elements that are held, in order, to a buffer."""
+        """Writes the elements that this warp holds to a buffer, in order."""
         where = self.bytes_of(buffer, np.flatnonzero(held))
         data = np.ascontiguousarray(values).view(np.uint8)
         self.complain(op, self.memory.write(self.number, where.reshape(-1), data.reshape(-1), buffer))
@@ -260,12 +261,12 @@ class Warp(DistributedMachine):
                 offset, type = op.attrs.get("offset"), op.attrs["type"]
                 offset = self.memory.offsets.get(op.id, offset)
                 if offset is None or offset + type.bytes > len(self.memory.data):
-                    raise self.bug(op, "the buffer has no place in shared memory")
+                    raise self.bug(op, "the buffer has no offset in shared memory")
                 return (Allocation(offset, type, op.id),)
             case "slot":
                 ring, index = args[0], int(args[1])
                 if not 0 <= index < ring.type.slots:
-                    raise self.bug(op, f"slot {index} of a ring of {ring.type.slots}")
+                    raise self.bug(op, f"stage {index} of a circular buffer of {ring.type.slots} stages")
                 return (Allocation(ring.offset + index * ring.type.slot.bytes, ring.type.slot, ring.number),)
             case "copy_async":
                 self.copy(op, args)
@@ -287,7 +288,7 @@ class Warp(DistributedMachine):
             case "fence":
                 self.memory.fence(self.number)
                 return ()
-            case "warp_barrier":  # a warp is in step here
+            case "warp_barrier":  # the lanes of a warp run in lockstep here
                 return ()
             case "local_load":
                 type = op.result.type
@@ -298,7 +299,7 @@ class Warp(DistributedMachine):
         return super().move(op, args)
 
     def copy(self, op: Op, args: list) -> None:
-        """Begins an asynchronous copy of the elements that this warp is the one to copy."""
+        """Begins an asynchronous copy of the elements that this warp owns."""
         if not self.owns(op.args[1].type.layout):
             return
         tiles = [self.gather(op, x, arg.type) for x, arg in zip(args[1:], op.args[1:], strict=True)]
@@ -316,13 +317,13 @@ class Warp(DistributedMachine):
                 self.complain(op, self.memory.land(self.number, where, data, buffer))
 
     def bytes_of(self, buffer: Allocation, elements: np.ndarray) -> np.ndarray:
-        """The addresses of the bytes of some elements (flat indices), [elements, bytes of one]."""
+        """The byte addresses of elements, given by flat indices, as an array [elements, bytes per element]."""
         size = buffer.type.dtype.bytes
         offsets = buffer.type.layout.offsets().reshape(-1)[elements]
         return (buffer.offset + offsets * size)[:, None] + np.arange(size)
 
     def read(self, op: Op, buffer: Allocation, wanted: np.ndarray) -> np.ndarray:
-        """A tile of a buffer's elements where `wanted`, zeros elsewhere."""
+        """A tile of a buffer's elements where `wanted` is true, and zeros elsewhere."""
         where = self.bytes_of(buffer, np.flatnonzero(wanted))
         data, trouble = self.memory.read(self.number, where.reshape(-1), buffer, op.name == "local_load")
         self.complain(op, trouble)
@@ -331,8 +332,11 @@ class Warp(DistributedMachine):
         return tile
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
-        """From registers what this warp holds; from a buffer the rows or columns that its part of the result needs, or (wgmma) that
-        of the warps it works together with."""
+        """An operand of a product.
+
+        Registers give the elements that this warp holds. A buffer gives the rows or columns that the warp's part of the result needs.
+        For wgmma it gives those of the whole warpgroup.
+        """
         if not isinstance(value, Allocation):
             return super().operand(op, i, value)
         result = op.result.type
@@ -353,7 +357,7 @@ class Warp(DistributedMachine):
         return (found.T, wanted.T) if turned else (found, wanted)
 
     def dot(self, op: Op, args: list) -> np.ndarray:
-        """With wgmma operands may be read until it has been waited for."""
+        """A product. wgmma may read its operands until the wait."""
         if not wgmma.is_name(op.attrs.get("instr", "")):
             return super().dot(op, args)
         self.products.append(Product())
@@ -362,15 +366,15 @@ class Warp(DistributedMachine):
         return result
 
     def arrive(self, op: Op, pending: int) -> None:
-        """Waits until no more wgmma than that are under way. What the others have read must be there still."""
+        """Waits until at most that many wgmma are in flight. The operands of the completed ones must be unchanged."""
         while len(self.products) > pending:
             for reading in self.products.pop(0).read:
                 now = self.read(op, reading.buffer, reading.wanted)
                 if now.tobytes() != reading.found.tobytes():
-                    self.complain(op, "waits for a product whose operand is overwritten already")
+                    self.complain(op, "waits for a product whose operand was overwritten in the meantime")
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Of a buffer the elements that this warp's part of the result is taken from."""
+        """The elements of a buffer that this warp's part of the result needs."""
         if not isinstance(value, Allocation):
             return super().source(op, value, index, valid)
         result = op.result.type
@@ -397,9 +401,9 @@ def run_warps(
     check_races: bool = True,
     implicit_barriers: bool = False,
 ) -> None:
-    """Runs one program: all warps up to their next barrier in random order, again and again.
+    """Runs one program: repeatedly, all warps run to their next barrier in random order.
 
-    Raises CompilerBug when some warps wait at a barrier that others pass by, or wait at different ones.
+    Raises CompilerBug if the warps do not all wait at the same barrier.
     """
     count = func.attrs.get("num_warps", 4)
     memory = Memory(func, check_races)
@@ -422,14 +426,13 @@ def run_warps(
         walks = {number: walks[number] for number in waiting}
         memory.epoch += 1
     if any(warp.products for warp in warps):
-        raise CompilerBug(f"the program {program} ends while products are under way", func.loc)
+        raise CompilerBug(f"the program {program} ends while products are in flight", func.loc)
     if any(any(warp.groups) for warp in warps):
-        raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
+        raise CompilerBug(f"the program {program} ends while copies to shared memory are in flight", func.loc)
 
 
 def _places(func: Func) -> tuple[dict[int, int], int]:
-    """A place for each buffer that has none, before `shared_memory_allocation` has run, by the id of its op; and the size of shared
-    memory."""
+    """Offsets of the buffers without one (before `shared_memory_allocation`) by the id of their op, and the size of shared memory."""
     allocs = [op for op in func.ops() if op.name == "alloc"]
     size = max((op.attrs["offset"] + op.attrs["type"].bytes for op in allocs if "offset" in op.attrs), default=0)
     found = {}

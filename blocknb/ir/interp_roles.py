@@ -1,12 +1,12 @@
-"""The interpreter where warps have roles: mbarriers, the copy engine, and CTAs that run several programs.
+"""Interprets warp-specialized functions: mbarriers, the copy engine (TMA), and CTAs that run several programs.
 
-The warps of the team and the producer are coroutines that go on in random order, one step at a time, and so does the copy engine:
-what it was told to do is done at a random moment later. Races are found by clocks (`clocks`), whatever the order;
-what mbarriers and tensor maps hold is in `mbarriers`.
+The consumer warps and the producer warp are coroutines. The scheduler picks one at random and runs one step of it. The copy engine
+executes each request at a random later moment. Vector clocks (`clocks`) find races in any order of execution. `mbarriers` holds the
+state of mbarriers and tensor maps.
 
-The copy engine writes a buffer from the moment it is told to, and nobody may look until a wait for the mbarrier has shown that it is
-done. It reads a buffer until a wait for that, and no fence or barrier less will do than hardware asks for. What it stores can be read
-back by nobody in the same program. A program must not end before it has waited for everything.
+The copy engine may write a buffer from the issue of a copy on. Warps must not access the buffer until a wait on the mbarrier has
+completed. The copy engine may read a buffer until a store wait has completed. The interpreter requires the same fences and barriers as
+hardware. A program must not read back what its copy engine stores, and must not end before all its copies are complete.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from blocknb.ir.text import print_op
 from blocknb.language.types import Tile
 
 RELEASES = ("release", "acq_rel")
-ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine accesses
+ALIGNMENT = 16  # bytes; the start and the strides of a tensor map
 
 
 @dataclass(eq=False)
 class Store:
-    """A bulk store: how to do its parts, what it reads, and how far it is."""
+    """A bulk store: functions that perform its parts, the bytes that it reads, and its progress."""
 
     warp: int
     read: Callable[[], None]
@@ -43,13 +43,13 @@ class Store:
 
 
 class RoleMemory(Memory):
-    """Shared memory whose accesses are ordered by clocks, and which the copy engine accesses, too."""
+    """Shared memory that warps and the copy engine access, with vector clocks for race detection."""
 
     def __init__(self, func: Func, check_races: bool, clocks: Clocks):
         self.clocks = clocks
         super().__init__(func, check_races)
-        self.lent = np.zeros(len(self.data), np.int32)  # to so many bulk stores that nobody has waited for
-        # What each warp loads into registers, for all that the copy engine can tell.
+        self.lent = np.zeros(len(self.data), np.int32)  # by byte: number of bulk stores without a wait
+        # The bytes that each warp may still be loading into registers.
         self.loading = np.zeros((clocks.warps, len(self.data)), bool)
 
     def account(self, size: int) -> Marks:
@@ -57,7 +57,7 @@ class RoleMemory(Memory):
 
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
         if self.lent[where].any():
-            return "writes shared memory that the copy engine stores, without having waited for it"
+            return "writes shared memory that a bulk store may still read; wait for the store first"
         return super().write(warp, where, data, buffer)
 
     def read(self, warp: int, where: np.ndarray, buffer: Allocation, loads: bool = False) -> tuple[np.ndarray, str]:
@@ -66,7 +66,7 @@ class RoleMemory(Memory):
         return super().read(warp, where, buffer, loads)
 
     def loaded(self, warp: int) -> None:
-        """What a warp has read is in its registers: it arrives at an mbarrier without waiting for that (seen on an H200)."""
+        """Marks a warp's loads as complete. An arrival at an mbarrier does not wait for earlier loads (observed on an H200)."""
         self.loading[warp] = False
 
     def fence(self, warp: int) -> None:
@@ -78,28 +78,28 @@ class RoleMemory(Memory):
             return ""
         mine = where[self.writer[where] >= 0]
         if (self.fenced[mine] == 0).any():
-            return f"{reads} what was stored without a fence"
+            return f"{reads} shared memory that was stored without a fence"
         late = self.fenced[mine] > self.clocks.known[warp, self.writer[mine]]
-        return f"{reads} what another warp has fenced{UNORDERED}" if late.any() else ""
+        return f"{reads} shared memory that another warp has fenced{UNORDERED}" if late.any() else ""
 
     def tell_copy(self, warp: int, where: np.ndarray) -> str:
-        """The copy engine is told to fill bytes; what is wrong with it, or ""."""
+        """Issues a copy to shared memory. Returns an error message, or ""."""
         if (self.owner[where] == UNDER_WAY).any():
-            return "copies to shared memory to which a copy is under way"
+            return "copies to shared memory while another copy to it is in flight"
         if self.lent[where].any():
-            return "copies to shared memory that the copy engine stores, without a wait for it"
+            return "copies to shared memory that a bulk store may still read; wait for the store first"
         trouble = self.touches.overwrite(warp, where) if self.check_races else ""
         if not trouble:
             trouble = self.unfenced(warp, where, "copies over")
             if not trouble and self.check_races and self.loading[:, where].any():
-                trouble = "copies over what a warp still reads: no fence and no product stands behind that"
+                trouble = "overwrites shared memory that a warp may still load: a fence or an MMA must follow the load"
         else:
             trouble = f"copies to shared memory that {trouble}{UNORDERED}"
         self.data[where], self.owner[where] = POISON, UNDER_WAY
         return trouble
 
     def fill(self, where: np.ndarray, data: np.ndarray, buffer: Allocation, column: int, moment: int) -> None:
-        """The copy engine's bytes arrive."""
+        """Writes the bytes of a completed copy."""
         self.data[where], self.owner[where] = data, buffer.number
         self.writer[where], self.fenced[where] = -1, -1
         self.touches.note_copy(where, column, moment)
@@ -107,7 +107,7 @@ class RoleMemory(Memory):
 
 @dataclass
 class Cta:
-    """What the warps of a CTA share besides memory: the mbarriers by the id of their op, and what the copy engine has to do."""
+    """The state of a CTA besides memory: mbarriers by the id of their op, and pending requests to the copy engine."""
 
     clocks: Clocks
     order: np.random.Generator
@@ -118,7 +118,7 @@ class Cta:
 
 
 class Agent(Warp):
-    """A warp of the team (role 0) or the producer (role 1)."""
+    """A consumer warp (role 0) or a producer warp (role 1)."""
 
     def __init__(self, *rest: Any, cta: Cta, role: int, needed: frozenset[int]):
         super().__init__(*rest)
@@ -128,7 +128,7 @@ class Agent(Warp):
             self.take_place(place)
         self.memory: RoleMemory
         self.inside = False  # of the block of its role
-        self.between = False  # two steps, and able to go on
+        self.between = False  # between two steps, and able to continue
         self.awaits: Callable[[], bool] | None = None
 
     def ready(self) -> bool:
@@ -143,7 +143,7 @@ class Agent(Warp):
             raise self.bug(op, f"{self.title} {trouble}")
 
     def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
-        """The producer has no tiles, so before the roles part it does what its own part needs."""
+        """The producer has no tiles. Before the warps take their roles, it executes only the ops that its own code needs."""
         if self.role and block is self.func.body:
             block = Block(block.args, tuple(op for op in block.ops if op.id in self.needed))
         return (yield from super().execute(block, env))
@@ -219,11 +219,13 @@ class Agent(Warp):
         return super().dot(op, args)
 
     def atomic(self, op: Op, args: list) -> tuple:
-        """One that tells others what its program has done cannot tell them of bulk stores, whose end nobody waits for."""
+        """An atomic that signals other programs. It must not signal while a bulk store without a wait may still write."""
         mine = any(store.warp == self.number for store in self.cta.stores)
-        mine = mine and not self.func.attrs.get("persistent")  # by a program before that would do no harm
+        mine = mine and not self.func.attrs.get("persistent")  # stores of earlier programs are harmless
         if mine and self.memory.check_races and op.attrs["sem"] in RELEASES:
-            raise self.bug(op, f"{self.title} tells others that it is done, while the copy engine may still store")
+            raise self.bug(
+                op, f"{self.title} signals other programs while a bulk store may still write; wait for the store first"
+            )
         return super().atomic(op, args)
 
     def mbarrier(self, op: Op, args: list) -> Mbarrier:
@@ -245,7 +247,7 @@ class Agent(Warp):
         return Map(kind, base, tuple(extents), tuple(strides))
 
     def copy_bulk(self, op: Op, args: list) -> None:
-        """Tells the copy engine to fill a buffer; each of its instructions is done at a moment of its own."""
+        """Issues a copy to a buffer. Each of its instructions completes at its own random moment."""
         buffer, map, *coordinates = args[0], args[1], *(int(x) for x in args[4:])
         barrier = self.mbarrier(op, args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
@@ -270,10 +272,10 @@ class Agent(Warp):
         return land
 
     def reach(self, op: Op, name: str, box: Box, map: Map, observe: Callable) -> np.ndarray:
-        """The elements of an array under a box, zeros where it is out of bounds; `observe` is told which bytes they are."""
+        """The elements of an array under a box, with zeros out of bounds. Calls `observe` with their bytes."""
         row = map.extents[-1] * map.type.dtype.bytes
-        if name == "store" and row % ALIGNMENT and not box.inside.all():  # it clips at the next multiple
-            raise self.bug(op, f"{self.title} stores to rows of {row} bytes, and zeros behind them")
+        if name == "store" and row % ALIGNMENT and not box.inside.all():  # hardware clips at the next multiple
+            raise self.bug(op, f"{self.title} stores rows of {row} bytes, not of a multiple of {ALIGNMENT}")
         self.space.observer = observe
         try:
             kind = map.type.dtype.numpy
@@ -293,7 +295,7 @@ class Agent(Warp):
         return self.memory.arrays[array]
 
     def store_bulk(self, op: Op, args: list) -> None:
-        """Tells the copy engine to store a buffer: it reads it some time before a wait for that, and writes some time later."""
+        """Issues a store of a buffer. The copy engine reads the buffer before the store wait completes, and writes the array later."""
         map, buffer, *coordinates = args[0], args[1], *(int(x) for x in args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
         own = "layout" in op.attrs
@@ -357,9 +359,9 @@ def run_roles(
     check_races: bool = True,
     implicit_barriers: bool = False,
 ) -> None:
-    """Runs one CTA of `count`, or one program: warps and the copy engine take turns at random.
+    """Runs one CTA of `count`, or one program, in random order of warps and copy engine.
 
-    Raises CompilerBug when nobody can go on, and when the program ends before what it has begun is done.
+    Raises CompilerBug on a deadlock, or if the program ends before its asynchronous operations are complete.
     """
     team = func.attrs.get("num_warps", 4)
     parts = next((op for op in func.body.ops if op.name == "roles"), None)
@@ -381,19 +383,21 @@ def run_roles(
         warp.implicit_barriers = implicit_barriers and not warp.role
     Schedule(func, cta, warps, team, program).run(env)
     if any(warp.products for warp in warps):
-        raise CompilerBug(f"the program {program} ends while products are under way", func.loc)
+        raise CompilerBug(f"the program {program} ends while products are in flight", func.loc)
     if any(any(warp.groups) for warp in warps) or (memory.owner == UNDER_WAY).any():
-        raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
+        raise CompilerBug(f"the program {program} ends while copies to shared memory are in flight", func.loc)
     if (memory.touches.landed > clocks.known.max(axis=0)[memory.touches.writer]).any():
-        raise CompilerBug(f"the program {program} ends before anybody has waited for its copies", func.loc)
+        raise CompilerBug(f"the program {program} ends without a wait for its copies", func.loc)
     if any(barrier.is_begun for made in cta.mbarriers.values() for barrier in made):
-        raise CompilerBug(f"the program {program} ends while a phase of an mbarrier is half over", func.loc)
+        raise CompilerBug(f"the program {program} ends while a phase of an mbarrier is incomplete", func.loc)
     if not all(store.waited for store in cta.stores):
-        raise CompilerBug(f"the program {program} ends while the copy engine stores shared memory", func.loc)
+        raise CompilerBug(
+            f"the program {program} ends while a bulk store reads shared memory; wait for the store first", func.loc
+        )
 
 
 def _needed(func: Func, parts: Op) -> frozenset[int]:
-    """The ops in front of the roles that the producer runs, too: barriers, and what its own part is computed from."""
+    """The ops before the roles that the producer also runs: barriers, and the backward slice of its own code."""
     wanted = {value for op in walk(parts.blocks[1]) for value in op.args}
     found = {parts.id}
     for op in reversed(func.body.ops):
@@ -404,14 +408,14 @@ def _needed(func: Func, parts: Op) -> frozenset[int]:
 
 
 class Schedule:
-    """Lets the warps of a CTA and the copy engine take turns, each run at a pace of its own."""
+    """Schedules the warps of a CTA and the copy engine at random. The relative speeds differ between runs."""
 
     def __init__(self, func: Func, cta: Cta, warps: list[Agent], team: int, program: Any):
         self.func, self.cta, self.warps, self.team, self.program = func, cta, warps, team, program
         self.paces = cta.order.random(len(warps)) + 0.05
-        self.copying = float(cta.order.choice([0.1, 0.5, 0.9]))  # how likely the copy engine's turn is
-        self.at: dict[int, Op] = {}  # the op at which each has stopped
-        self.waiting: dict[int, list[int]] = {}  # at a barrier: with whom
+        self.copying = float(cta.order.choice([0.1, 0.5, 0.9]))  # probability of a step of the copy engine
+        self.at: dict[int, Op] = {}  # the op at which each warp has stopped
+        self.waiting: dict[int, list[int]] = {}  # warps at a barrier, with the warps that must meet there
 
     def run(self, env: dict) -> None:
         order, flying = self.cta.order, self.cta.flying
@@ -443,7 +447,7 @@ class Schedule:
             flying.pop(int(order.integers(len(flying))))()
 
     def meet(self, warp: int, fresh: set[int]) -> None:
-        """Lets those at a barrier go on when all have come."""
+        """Releases the warps at a barrier once all of them have arrived."""
         group = self.waiting[warp]
         if any(self.waiting.get(i) != group for i in group):
             return
@@ -454,7 +458,7 @@ class Schedule:
             del self.waiting[i]
         fresh.update(group)
 
-    def deadlock(self, what: str = "nobody can go on") -> CompilerBug:
+    def deadlock(self, what: str = "no warp can continue") -> CompilerBug:
         lines = [f"{self.warps[i].title} waits at {print_op(self.func, op)}" for i, op in sorted(self.at.items())]
         first = next(iter(self.at.values()), None)
         text = "".join(f"\n    {line}" for line in lines)

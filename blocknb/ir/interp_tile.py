@@ -1,9 +1,9 @@
-"""The interpreter's machine for the tile level, where a tile is an array of its shape; the machines of the other levels derive from it.
+"""Interprets tile IR, where a tile is a NumPy array of its shape. The interpreters of the other levels derive from this one.
 
-Elementwise ops mean what the op table says. One walk serves all levels: it is a generator that stops at barriers, and below the memory
-level nothing waits. `dot` multiplies exactly and adds in float64, rounded once to the accumulator; with precision "tf32" the operands
-are first rounded to 10 bits of mantissa, to nearest even. A reduction combines neighbours in pairs, so an associative combine need not
-be commutative.
+The op table defines the meaning of elementwise ops. One walk serves all levels. It is a generator that stops at barriers, which only
+the memory level has. `dot` multiplies exactly, adds in float64 and rounds once to the accumulator. With precision "tf32" it first
+rounds the operands to 10 bits of mantissa, to nearest even. A reduction combines neighbours in pairs, so an associative combine need
+not be commutative.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
 MEMORY_ACCESS = named("access", "exchanges")
-STEPS = named("interleaves")  # between which warps take turns
+STEPS = named("interleaves")  # ops between which warps switch
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """How the interpreter holds an element; pointers are int64 addresses in bytes."""
+    """The NumPy dtype of an element. Pointers are int64 addresses in bytes."""
     return np.dtype(np.int64) if isinstance(dtype, Pointer) else dtype.numpy
 
 
@@ -54,19 +54,19 @@ def elementwise(op: Op, args: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Machine:
-    """Runs one program at the tile level; the other levels override what differs."""
+    """Runs one program at the tile level. The other levels override the ops that differ."""
 
     implicit_barriers = False
-    event = 0  # how often the program has said something
+    event = 0  # number of reports of the program
 
     def __init__(self, func: Func, space: AddressSpace, sizes: Program, program: Program):
         self.func, self.space, self.sizes, self.program = func, space, sizes, program
-        self.env: Mapping[Value, Any] = {}  # what is defined so far; combine blocks may use scalars from outside
+        self.env: Mapping[Value, Any] = {}  # values by Value; combine blocks may use scalars from outside
 
     # -- control flow
 
     def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
-        """Runs a block, stopping at each barrier; returns what its terminator passes on."""
+        """Runs a block, and stops at each barrier. Returns the operands of its terminator."""
         self.env = env
         for op in block.ops:
             args = [env[a] for a in op.args]
@@ -131,7 +131,7 @@ class Machine:
         return follow(self.space.owners, op, args, results, self.move) if self.func.level == "tile" else results
 
     def plain_step(self, op: Op, args: list) -> tuple:
-        """The results, of which addresses do not know where they came from."""
+        """The results of an op, without the provenance of pointers."""
         if op.name == "inside":
             return (self.space.holds(op.attrs["argument"], args[0], op.args[0].type.dtype.element.bytes),)
         if OPS[op.name].kind == "elementwise":
@@ -180,17 +180,17 @@ class Machine:
         return (self.update(op, args),)
 
     def update(self, op: Op, args: list) -> np.ndarray:
-        """The atomic on arrays of one shape: pointers, values and perhaps a mask."""
+        """An atomic on arrays of one shape: pointers, values and an optional mask."""
         count = 2 if op.name == "atomic" else 3
         mask = args[count] if len(args) > count else None
         return self.space.update(op, self.program, args[0], args[1:count], mask)
 
     def whole(self, op: Op, values: np.ndarray, type: Tile) -> tuple[np.ndarray, np.ndarray]:
-        """A tile, and of which of its elements it is told here."""
+        """A tile, and the mask of the elements that this machine reports."""
         return np.asarray(values), np.ones(type.shape, bool)
 
     def report(self, op: Op, tiles: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """What the op says: prints are kept until the end, anything else is an error at once."""
+        """Executes a print or an assertion. Prints are collected until the end; a failed assertion raises at once."""
         self.event += 1
         if op.name == "print":
             for i, site in enumerate(prints(op)):
@@ -216,7 +216,7 @@ class Machine:
 
     @property
     def first(self) -> bool:
-        """Whether this machine speaks for the program where all its parts would say the same."""
+        """Whether this machine reports scalar prints and assertions of the program, which all warps share."""
         return True
 
     def arange(self, op: Op) -> np.ndarray:
@@ -232,7 +232,7 @@ class Machine:
         return self.scan_axis(op, args)
 
     def move(self, op: Op, args: list) -> tuple:
-        """Ops that give elements another place or shape."""
+        """Ops that move or reshape elements."""
         x, shape = args[0], op.results[0].type.shape
         match op.name:
             case "broadcast":
@@ -249,7 +249,7 @@ class Machine:
         raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
 
     def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
-        """The arrays with `axis` combined away by the block, neighbours first."""
+        """Reduces the arrays along `axis` by the block, neighbours first."""
         values = [np.moveaxis(x, axis, -1) for x in arrays]
         while values[0].shape[-1] > 1:
             pairs = [x[..., side::2] for side in (0, 1) for x in values]
@@ -257,7 +257,7 @@ class Machine:
         return tuple(x[..., 0] for x in values)
 
     def scan_axis(self, op: Op, arrays: Sequence[np.ndarray]) -> tuple:
-        """The running combination along the axis, by doubling: after step d an element stands for the 2d up to it."""
+        """Scans along the axis by doubling: after step d each element combines the last 2d elements up to it."""
         axis, step = op.attrs["axis"], -1 if op.attrs.get("reverse") else 1
         values, distance = [np.moveaxis(x, axis, -1)[..., ::step] for x in arrays], 1
         while distance < values[0].shape[-1]:
@@ -268,7 +268,7 @@ class Machine:
         return tuple(np.moveaxis(x[..., ::step], -1, axis) for x in values)
 
     def combine(self, block: Block, values: list[np.ndarray]) -> list[np.ndarray]:
-        """A block of scalar ops on whole arrays; element by element where it branches."""
+        """Runs a block of scalar ops on whole arrays, or per element if it has branches."""
         shape = values[0].shape
         if any(op.blocks for op in block.ops):
             results = [np.empty(shape, v.dtype) for v in values[: len(values) // 2]]
@@ -294,7 +294,7 @@ class Machine:
 
 
 def along_axis(op: Op, x: np.ndarray, index: np.ndarray | None = None) -> np.ndarray:
-    """What `flip` and `gather` take from x, by an index or a mask."""
+    """The elements that `flip` and `gather` take from x, by an index or a mask."""
     axis = op.attrs["axis"]
     if index is None:
         return np.take(x, np.arange(x.shape[axis]) ^ op.attrs["mask"], axis)
@@ -302,7 +302,7 @@ def along_axis(op: Op, x: np.ndarray, index: np.ndarray | None = None) -> np.nda
 
 
 def _drain(walk: Generator[Op, None, tuple]) -> tuple:
-    """What a walk without barriers returns."""
+    """The result of a walk without barriers."""
     try:
         while True:
             next(walk)

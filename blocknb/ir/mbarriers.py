@@ -1,7 +1,7 @@
-"""What the copy engine and mbarriers hold where a function is interpreted: counts, phases, tensor maps and the boxes that they cut out.
+"""The state of mbarriers and tensor maps in the interpreter: counts, phases, and the boxes of tensor maps.
 
-mbarriers are exact: a phase is over when all have arrived and all bytes that were expected have come; who waits for a parity goes on
-when the phase that is now under way has the other one, and so waits for ever if it comes too late.
+mbarriers follow the PTX specification. A phase completes when all arrivals and all expected bytes have come. A wait for a parity
+continues when the current phase has the other parity. A wait that comes a phase too late therefore never continues.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import numpy as np
 from blocknb.ir.interp_memory import Allocation
 from blocknb.language.bulk import TensorMap
 
-MOST_BYTES = 1 << 20  # that may be outstanding at an mbarrier
+MOST_BYTES = 1 << 20  # limit of pending bytes at an mbarrier
 
 
 @dataclass
 class Mbarrier:
-    """One mbarrier: its phase under way, and what is outstanding in it. `told`: what those knew who have arrived; `shown`: what is known
-    to those who wait, once a phase is over. `made`: the moment of the first warp at which it was."""
+    """One mbarrier: its current phase, with the pending arrivals and bytes.
+
+    `told` holds the clocks of the warps that have arrived. `shown` holds the clocks that waiting warps take over when a phase
+    completes. `made` is the moment of the first warp at which the mbarrier was initialized.
+    """
 
     arrivals: int
     column: int
@@ -35,23 +38,23 @@ class Mbarrier:
 
     @property
     def is_begun(self) -> bool:
-        """Whether some have arrived in the phase under way, and not all."""
+        """Whether the current phase has some arrivals, but not all."""
         return self.pending < self.arrivals or self.bytes != 0
 
     def over(self, parity: int) -> bool:
-        """Whether a wait for the phase of that parity goes on."""
+        """Whether a wait for the phase of that parity continues."""
         return self.phase & 1 != parity
 
     def arrive(self, row: np.ndarray, bytes: int = 0) -> str:
-        """One arrival, which may expect bytes; what is wrong with it, or ""."""
+        """Records an arrival, which may expect bytes. Returns an error message, or ""."""
         if not self.pending:
-            return "arrives at an mbarrier at which all have arrived"
+            return "arrives at an mbarrier whose phase already has all arrivals"
         np.maximum(self.told, row, out=self.told)
         self.pending -= 1
         return self.come(-bytes)
 
     def come(self, bytes: int) -> str:
-        """Bytes have come; ends the phase if nothing is outstanding. What is wrong, or ""."""
+        """Records received bytes, and completes the phase if nothing is pending. Returns an error message, or ""."""
         self.bytes -= bytes
         if abs(self.bytes) >= MOST_BYTES:
             return f"an mbarrier counts {self.bytes} bytes"
@@ -73,7 +76,7 @@ class Map:
     strides: tuple[int, ...]
 
     def box(self, buffer: Allocation, axes: tuple[int, ...], start: list[int]) -> Box:
-        """What lies over a buffer that starts there."""
+        """The box of the array that fills `buffer`, beginning at the coordinates `start`."""
         index = np.indices(buffer.type.shape).reshape(len(axes), -1)
         address, inside = np.int64(self.base), np.ones(index.shape[1], bool)
         piece = np.zeros(index.shape[1], np.int64)

@@ -1,4 +1,4 @@
-"""Pointers of the interpreter that remember which array they came from.
+"""Pointers of the interpreter with provenance: the array that each was derived from.
 
 An address is only a number, and a large offset makes it one of another array. So arrays of addresses carry their owners: for each
 element the array it came from, or UNOWNED. The rules are those of `analysis.provenance`; where several addresses went into one number,
@@ -18,7 +18,7 @@ from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 
 UNOWNED = -1
-MIXED = -2  # of an integer that several addresses went into
+MIXED = -2  # the owner of an integer that several addresses contribute to
 MOVES = named("view", "move")
 
 
@@ -39,7 +39,7 @@ def owners_of(x: Any) -> np.ndarray | None:
 
 
 def moved(pointer: np.ndarray, offset: np.ndarray, size: int) -> np.ndarray:
-    """A pointer moved by elements of `size` bytes. One whose owner is known does not come back by wrapping around."""
+    """A pointer moved by elements of `size` bytes. A pointer with a known owner cannot wrap around into its array."""
     steps = offset.astype(np.int64)
     if owners_of(pointer) is not None:
         steps = np.clip(steps, -(FARTHEST // size), FARTHEST // size)
@@ -70,7 +70,7 @@ def may_hold_address(kind: Any) -> bool:
 
 
 def _owners(op: Op, args: Sequence[Any], move: Callable[[Op, list], tuple]) -> np.ndarray | None:
-    """The owners of the result; None if no operand is an address, or the op is not one that keeps them."""
+    """The owners of the result. None if no operand is an address, or if the op does not preserve owners."""
     known = [owners for x in args if (owners := owners_of(x)) is not None]
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""Reads the text form of the IR, as `blocknb.ir.text` prints it; the grammar of both stands here.
+"""Reads the text form of the IR, which `blocknb.ir.text` prints.
 
-A line is an op: `%r = name %a, %b {attributes} : result types  // id was ids`. Attributes that the result types already
-say (the shape of a splat, the dtype of a cast) are not written twice, see `implied`. Everything a person would leave out
-when writing IR by hand may be left out: ids (fresh ones are given), and result types wherever the op table infers them.
+A line is an op: `%r = name %a, %b {attributes} : result types  // id was ids`. The text omits attributes that follow from the result
+types, such as the shape of a splat (see `implied`). Hand-written IR may also omit ids, and result types that the op table infers. The
+reader then assigns fresh ids.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def implied(name: str, types: tuple) -> dict[str, Any]:
 
 
 def parse_func(text: str) -> Func:
-    """The function that a text describes. Raises ValueError with the line for text that is not IR."""
+    """The function that a text describes. Raises ValueError with the line if the text is not valid IR."""
     return _Reader(text).func()
 
 
@@ -134,7 +134,7 @@ class _Reader(Tokens):
             return tuple(self.listed(self.literal, ")"))
         if self.accept("{"):
             return dict(self.listed(self.item, "}"))
-        raise self.fail(f"{self.word!r} is no value", ahead=1)
+        raise self.fail(f"{self.word!r} is not a value", ahead=1)
 
     def item(self) -> tuple[Any, Any]:
         key = self.literal()
@@ -142,7 +142,7 @@ class _Reader(Tokens):
         return key, self.literal()
 
     def attrs(self) -> dict[str, Any]:
-        """`{name=value, ...}`, or nothing. A block opens with a brace too, but no block starts with `name =`."""
+        """`{name=value, ...}`, or nothing. A block also opens with a brace, but it never starts with `name =`."""
         following = [token[1] for token in self.tokens[self.position + 1 : self.position + 3]]
         if self.word == "{" and self.tokens[self.position + 1][0] == "word" and following[1] == "=":
             self.expect("{")
@@ -174,7 +174,7 @@ class _Reader(Tokens):
         loc = self.note().loc
         body = self.block(())
         if self.kind != "end":
-            raise self.fail(f"{self.word!r} stands behind the function", ahead=1)
+            raise self.fail(f"unexpected {self.word!r} after the function", ahead=1)
         hints = tuple(hint for _, hint in params if hint)
         frozen = MappingProxyType(attrs) if attrs else EMPTY
         func = Func(name, tuple(value for value, _ in params), body, level, frozen, hints, loc)
@@ -182,11 +182,11 @@ class _Reader(Tokens):
         return func
 
     def number(self, func: Func) -> None:
-        """Gives ids to the ops that had none in the text."""
+        """Assigns ids to the ops without one in the text."""
         free = func.next_id
         for op in func.ops():
             if op.id < 0:
-                object.__setattr__(op, "id", free)  # nobody has seen the op yet
+                object.__setattr__(op, "id", free)  # no other object refers to the op yet
                 free += 1
         func.__dict__.pop("next_id", None)
 
@@ -202,7 +202,7 @@ class _Reader(Tokens):
         return value, Hint(name, divisibility, least, most)
 
     def block(self, args: tuple[Value, ...]) -> Block:
-        """The ops up to and with the closing brace."""
+        """The ops up to the closing brace, which it consumes."""
         ops = []
         while not self.accept("}"):
             ops.append(self.op())
@@ -232,7 +232,7 @@ class _Reader(Tokens):
         return self.finish(name, args, names, attrs | self.attrs(), ())
 
     def starts_op(self) -> bool:
-        """Whether the value at hand is the result of a next op: an op without operands or note came before."""
+        """Whether the current value is the result of the next op. This occurs after an op without operands and note."""
         ahead = self.position + 1
         while self.tokens[ahead][1] == ",":
             ahead += 2

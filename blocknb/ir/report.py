@@ -1,9 +1,9 @@
-"""What a running kernel says: what it prints, assertions that fail, accesses outside of arrays.
+"""Formats the reports of a running kernel: prints, failed assertions, and accesses outside of arrays.
 
-A kernel speaks in records, and a record names its *site*, the place in the source with everything that is known while compiling. The
-interpreter, the CPU and the GPU make the same records, and the words are made of them here, so that a message does not depend on
-where the kernel ran. Lines of `device_print` have Triton's form, `pid (0, 0, 0) idx (3) x: 1.5`, but numbers are as short as they can
-be and the lines are in order: by program, then in the order of the prints, then by element.
+A running kernel writes records. Each record refers to a *site*: the place in the source, with all compile-time information. The
+interpreter, the CPU and the GPU write the same records, and this module turns them into text. Messages therefore do not depend on where
+the kernel ran. Lines of `device_print` have Triton's form, `pid (0, 0, 0) idx (3) x: 1.5`. Unlike in Triton, numbers are as short as
+possible, and lines are sorted by program, print and element.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from blocknb.ir.core import Op
 from blocknb.language.ops import named
 from blocknb.language.types import DType, Pointer
 
-REPORTS = named("report")  # the ops that speak
-SHOWN = 4096  # lines that one launch prints at most
+REPORTS = named("report")  # the ops that write reports
+SHOWN = 4096  # the maximum number of lines per launch
 Program = tuple[int, int, int]
-NO_ARGUMENT = -1  # in place of an argument's number: an address that lies in no array that was passed
+NO_ARGUMENT = -1  # instead of an argument's number, for an address outside all array arguments
 VERBS = {"load": "loads", "store": "stores to"}
 
 
 @dataclass(frozen=True)
 class Access:
-    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter
-    (or NO_ARGUMENT), `bytes` the size of an element."""
+    """The site of an access.
+
+    `action` is "load", "store" or the name of an atomic. `argument` is the number of the pointer's parameter, or NO_ARGUMENT. `bytes` is
+    the size of an element.
+    """
 
     loc: Loc | None
     action: str
@@ -49,7 +52,7 @@ class Assertion:
 
 @dataclass(frozen=True)
 class Overrun:
-    """The site of the guarded bytes round a scratch buffer of so many `bytes`, which the op `maker` writes (see `codegen.cpu.redzones`)."""
+    """The site of the redzone of a scratch buffer of `bytes` bytes, which the op `maker` writes (see `codegen.cpu.redzones`)."""
 
     loc: Loc | None
     maker: str
@@ -80,7 +83,7 @@ class Print:
         return f"{head} idx ({where}){label}{'' if prefix.endswith(':') else ':'} {number}{self.text(value)}"
 
     def text(self, value: Any) -> str:
-        """One number: floats in the fewest digits that tell them apart in their dtype, bools as 0 and 1, pointers as addresses."""
+        """The text of a number. Floats have the fewest digits that identify them in their dtype; bools are 0 or 1, pointers addresses."""
         if self.hex or isinstance(self.dtype, Pointer):
             raw = int.from_bytes(np.asarray(value).tobytes(), "little")
             return f"0x{raw & (1 << self.dtype.bits) - 1:0{max(1, self.dtype.bits // 4)}x}"
@@ -89,7 +92,7 @@ class Print:
 
 @dataclass(frozen=True)
 class Printed:
-    """One element printed. `event` counts what a program says, in its own order."""
+    """One printed element. `event` counts the reports of a program in order."""
 
     site: Print
     program: Program
@@ -103,7 +106,7 @@ class Printed:
 
 
 def prints(op: Op) -> list[Print]:
-    """The sites of a print, one an operand."""
+    """The sites of a print, one per operand."""
     prefix, as_hex = op.attrs["prefix"], bool(op.attrs.get("hex"))
     if not op.args:
         return [Print(op.loc, prefix, None, (), 0, 0, as_hex)]
@@ -121,7 +124,7 @@ def action_of(op: Op) -> str:
 
 
 def lines(printed: Iterable[Printed], total: int) -> str:
-    """What stands in the notebook: the first lines in order, and how many of the `total` are left out."""
+    """The output of a launch: the first lines in order, and the number of omitted lines of the `total`."""
     shown = sorted(printed, key=lambda p: p.order)[:SHOWN]
     text = "".join(p.site.line(p.program, p.index, p.value) + "\n" for p in shown)
     rest = total - len(shown)
@@ -131,45 +134,50 @@ def lines(printed: Iterable[Printed], total: int) -> str:
 def access_error(
     site: Access, name: str, program: Program, index: int, reach: tuple[int, int], total: int = 1
 ) -> AccessError:
-    """The error for an access to element `index` of the array `name`, whose first and last elements are `reach` (counted from the
-    pointer that was passed). `total`: so many accesses were outside and were skipped."""
+    """The error for an access to element `index` of the array `name`.
+
+    `reach` are the first and last element of the array, counted from the pointer that was passed. `total` is the number of accesses
+    outside the array, all of which were skipped.
+    """
     if site.argument == NO_ARGUMENT:
         return _astray(site, program, index, total)
     first, last = reach
     has = f"elements {first} to {last}" if first else f"{last + 1} element{'s' if last else ''}"
     verb = VERBS.get(site.action, "updates")
     message = f"program {program} {verb} element {index} of `{name}`, which has {has}{_others(total)}"
-    keeps = "compare and swap only where the index is valid, under an `if`"
+    keeps = "put the compare-and-swap under an `if` that tests the index"
     if site.action != "atomic_cas":
-        keeps = f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)"
+        keeps = f"mask the elements outside: {site.action}(..., mask=offsets < n)"
         if site.action in ("load", "store"):
-            keeps += ", or boundary_check=(0, 1) where it is a block pointer"
+            keeps += ", or boundary_check=(0, 1) for a block pointer"
     return AccessError(message, site.loc, keeps, program=program, index=index)
 
 
 def readonly_error(site: Access, name: str, program: Program) -> AccessError:
-    """The error for a store to an array that is read-only, through a pointer of which only the address tells the array."""
+    """The error for a store to a read-only array through a pointer of unknown provenance."""
     verb = VERBS.get(site.action, "updates")
     message = f"program {program} {verb} `{name}`, an array that is read-only"
     return AccessError(message, site.loc, f"pass a copy: {name}.copy()", program=program)
 
 
 def _others(total: int) -> str:
-    return f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
+    return f"; {total} accesses outside of arrays were skipped" if total > 1 else ""
 
 
 def _astray(site: Access, program: Program, index: int, total: int) -> AccessError:
-    """The error for an access whose pointer is made of several arguments, and points to none of their arrays. `index` counts elements
-    from address 0."""
+    """The error for a pointer that is derived from several arguments and points into none of their arrays.
+
+    `index` counts elements from address 0.
+    """
     verb = {"load": "loads from", "store": "stores to"}.get(site.action, "updates")
     place = index * site.bytes % 2**64
-    message = f"program {program} {verb} address {place:#x}, which lies in no array that was passed{_others(total)}"
-    hint = "move a pointer by `+`, so that the array it came from is known; integers made from pointers lose it"
+    message = f"program {program} {verb} address {place:#x}, which is outside all arrays of this launch{_others(total)}"
+    hint = "compute pointers by `pointer + offset`; a pointer that is made from an integer has no known array"
     return AccessError(message, site.loc, hint, program=program, index=index)
 
 
 def assertion_error(site: Assertion, program: Program, index: int, total: int = 1) -> DeviceAssertionFailed:
-    """The error for an assertion that does not hold in element `index`. `total`: in so many elements it failed in all."""
+    """The error for an assertion that fails in element `index`. `total` is the number of elements in which it failed."""
     where = ""
     if site.shape:
         place = tuple(int(i) for i in np.unravel_index(index, site.shape))
@@ -180,7 +188,7 @@ def assertion_error(site: Assertion, program: Program, index: int, total: int = 
 
 
 def overrun_error(site: Overrun, program: Program) -> CompilerBug:
-    """The error for a program that wrote next to a scratch buffer."""
+    """The error for a program that wrote outside a scratch buffer."""
     message = f"program {program} wrote outside of the scratch buffer of `{site.maker}`, which has {site.bytes} bytes"
     return CompilerBug(message, site.loc)
 
@@ -198,6 +206,6 @@ def _unsigned(bits: int) -> np.dtype:
 
 
 def value_of(bits: int, dtype: DType | Pointer) -> Any:
-    """The element whose bits travelled in an integer of 64 bits."""
+    """The element whose bits a record stores in a 64-bit integer."""
     kept = bits & (1 << max(8, dtype.bits)) - 1
     return np.asarray(kept, _unsigned(dtype.bits)).reshape(1).view(dtype.numpy)[0]

@@ -1,7 +1,7 @@
-"""The text form of the IR: printed here, read by `reader`; the two are exact inverses.
+"""Prints the text form of the IR. `reader` is the exact inverse.
 
-It reads like MLIR. Layouts get short names, declared on top. Behind each op stands its id and the ids it stands for, which is
-what ties the lines of one snapshot to those of the next, and with `locs` its source, too:
+The form resembles MLIR. Layouts have short names, which are declared at the top. The comment after each op has its id and the ids that
+it replaces, which connect the lines of successive snapshots. With `locs` it also has the source:
 
     #a = <1024: reg 1,2 lane 4,8,16,32,64 warp 128,256>
 
@@ -14,8 +14,8 @@ what ties the lines of one snapshot to those of the next, and with `locs` its so
       %m = reduce %v {axis=0} max : f32  // 14 (12; 13)
     }
 
-A value that has no name is called by the id of the op that defines it, so its name stays the same from pass to pass; a name
-taken already gets that id behind a dot. Op by op the printer only joins strings: the card prints every stage of every kernel.
+A value without a name gets the id of its defining op as its name, which stays the same from pass to pass. A duplicate name gets that id
+as a suffix after a dot. The printer only joins strings, because the card prints every stage of every kernel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def print_func(func: Func, ids: bool = True, locs: bool = False) -> str:
 
 
 def print_lines(func: Func, ids: bool = True) -> list[tuple[str, int | None, int | None]]:
-    """Each line of the text with the id of its op and that op's line in the kernel's own file (None: belongs to no op).
+    """Each line of the text, with the id of its op and the op's line in the kernel's file (None for lines without an op).
 
     Code inlined from another file counts as the line of the kernel that called it.
     """
@@ -53,15 +53,13 @@ def print_lines(func: Func, ids: bool = True) -> list[tuple[str, int | None, int
     return [(line, op.id if op else None, _line(op.loc, file) if op else None) for line, op in _lines(func, ids, False)]
 
 
-@functools.lru_cache(
-    maxsize=32
-)  # the stages of a card, each of which is asked for its text, its lines and what it changed
+@functools.lru_cache(maxsize=32)  # the stages of a card; each needs its text, its lines and its changes
 def _lines(func: Func, ids: bool, locs: bool) -> tuple[tuple[str, Op | None], ...]:
     return tuple(_Printer(func, ids, locs).run())
 
 
 def print_op(func: Func, op: Op) -> str:
-    """The line of one op, for a message; values are named as in the whole text."""
+    """The line of one op, for a message. Values have the same names as in the whole text."""
     for line, other in _Printer(func, True, False).run():
         if other is op:
             return line.strip()
@@ -77,7 +75,7 @@ def _line(loc: Loc | None, file: str | None) -> int | None:
 
 
 class _Printer:
-    """One walk over the function. `names` are unique texts for values, `aliases` the layouts met so far."""
+    """One walk over the function. `names` are unique texts for values, `aliases` are the layouts so far."""
 
     def __init__(self, func: Func, ids: bool, locs: bool):
         self.func, self.ids, self.locs = func, ids, locs
@@ -114,7 +112,7 @@ class _Printer:
     # -- names, types, attributes
 
     def name(self, value: Value, number: str) -> str:
-        """A name for a new value: its own, or `number`; with `number` behind a dot where that is taken."""
+        """The name of a new value: its own, or `number`. A duplicate gets `number` as a suffix."""
         base = re.sub(r"\W", "_", value.name) if value.name else number
         if value.name and base[0].isdecimal():
             base = "_" + base
@@ -139,7 +137,7 @@ class _Printer:
         return ", ".join([self.names[r] for r in op.results]) + " = " if op.results else ""
 
     def use(self, values: tuple[Value, ...]) -> str:
-        """The names of operands; a value that nothing has defined shows as such (the verifier prints broken IR, too)."""
+        """The names of operands. An undefined value is marked, because the verifier also prints invalid IR."""
         names = self.names
         return ", ".join([names.get(v) or f"%undefined.{v.name}" for v in values])
 
@@ -299,7 +297,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _simple(op: Op) -> bool:
-    """A reduce or scan of one operand with a block of one op of its two arguments in order: the text is that op's name."""
+    """The name of the op if a reduce or scan has one operand and its block is that one op on both arguments in order."""
     if op.name not in REDUCTIONS:
         return False
     block = op.blocks[0]
@@ -315,7 +313,7 @@ def _simple(op: Op) -> bool:
 
 
 def _chain(loc: Loc | None) -> str:
-    """The place and the calls it was inlined at."""
+    """The text of a place and of its chain of inlined calls."""
     parts = []
     while loc is not None:
         span = f"{loc.line}:{loc.column}-{loc.end_line}:{loc.end_column}"

@@ -1,7 +1,7 @@
-"""Tokens of IR text, and the comments behind ops that carry ids and sources.
+"""The tokenizer of IR text, and the parser of the comments after ops, which hold ids and sources.
 
-The trick that keeps the parser small stands here: a whole type and a whole layout are one token each, and a comment is a token
-only if it is a note (`// 12 was 7,8`); any other comment is space.
+A whole type is one token, and so is a whole layout, which keeps the parser small. A comment is a token only if it is a note
+(`// 12 was 7,8`). Other comments count as space.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)-(\d+):(\d+) in ("(?:[^"\\]|
 
 
 class OpAnnotation(NamedTuple):
-    """What stands in the comment behind an op. `inner` are the (id, was) of a short reduce's combine and yield."""
+    """The contents of the comment after an op. `inner` are the (id, was) of the combine and the yield of a short reduce."""
 
     id: int = -1
     was: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class OpAnnotation(NamedTuple):
 
 
 class Tokens:
-    """A text as tokens, (kind, word, position), and a place among them."""
+    """The tokens (kind, word, position) of a text, and the current position."""
 
     def __init__(self, text: str):
         self.text = text
@@ -66,7 +66,7 @@ class Tokens:
         yield "end", "", position
 
     def fail(self, message: str, ahead: int = 0) -> ValueError:
-        """The error for the token just read, or for the one to be read next."""
+        """The error for the last token, or for the next one."""
         position = self.tokens[max(self.position - 1 + ahead, 0)][2]
         line = self.text.count("\n", 0, position) + 1
         return ValueError(f"line {line}: {message}: {self.text.splitlines()[line - 1].strip() if self.text else ''}")
@@ -81,7 +81,7 @@ class Tokens:
 
     def next(self, kind: str) -> str:
         if self.kind != kind:
-            raise self.fail(f"expected a {kind} where {self.word!r} stands", ahead=1)
+            raise self.fail(f"expected a {kind}, not {self.word!r}", ahead=1)
         self.position += 1
         return self.tokens[self.position - 1][1]
 
@@ -93,10 +93,10 @@ class Tokens:
 
     def expect(self, word: str) -> None:
         if not self.accept(word):
-            raise self.fail(f"expected {word!r} where {self.word!r} stands", ahead=1)
+            raise self.fail(f"expected {word!r}, not {self.word!r}", ahead=1)
 
     def listed(self, item: Callable[[], Any], end: str) -> list:
-        """Items with commas between, up to and with the sign `end`."""
+        """Comma-separated items up to the sign `end`, which it consumes."""
         found = []
         while not self.accept(end):
             found.append(item())
@@ -106,7 +106,7 @@ class Tokens:
         return found
 
     def series(self, item: Callable[[], Any]) -> list:
-        """One or more items with commas between."""
+        """One or more comma-separated items."""
         found = [item()]
         while self.accept(","):
             found.append(item())
@@ -132,7 +132,7 @@ def _numbers(text: str) -> tuple[int, tuple[int, ...]]:
 
 
 def _place(text: str) -> Loc | None:
-    """The chain of places behind `at`, the innermost first."""
+    """The chain of places after `at`, from the innermost to the outermost."""
     loc = None
     for file, line, column, end_line, end_column, function in reversed(PLACE.findall(text)):
         loc = Loc(json.loads(file), int(line), int(column), int(end_line), int(end_column), json.loads(function), loc)

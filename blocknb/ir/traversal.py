@@ -1,4 +1,4 @@
-"""Graph traversals: which values and ops lead to some, which follow from some, and in which order.
+"""Graph traversals: backward and forward slices of values and ops, and orders of nodes.
 
 Every traversal keeps its own stack, because an unrolled kernel is deeper than Python's call stack. `reachable` and the slices are
 generators: they ask for the successors of a node only after the caller has seen the node, so a caller that has its answer stops the walk.
@@ -17,7 +17,7 @@ Successors = Callable[[Node], Iterable[Node]]
 
 
 def reachable(start: Iterable[Node], successors: Successors) -> Iterator[Node]:
-    """Yields the nodes of `start` and all that `successors` leads to, each once, depth first and the last successor first."""
+    """Yields the nodes of `start` and all nodes reachable by `successors`, each once, depth first, with the last successor first."""
     todo, seen = list(start), set[Node]()
     while todo:
         node = todo.pop()
@@ -28,7 +28,7 @@ def reachable(start: Iterable[Node], successors: Successors) -> Iterator[Node]:
 
 
 def breadth_first(start: Iterable[Node], successors: Successors) -> Iterator[Node]:
-    """Yields what `reachable` yields, the nodes nearest to `start` first."""
+    """Yields the nodes of `reachable`, with the nodes nearest to `start` first."""
     todo, seen = deque(start), set[Node]()
     while todo:
         node = todo.popleft()
@@ -39,7 +39,7 @@ def breadth_first(start: Iterable[Node], successors: Successors) -> Iterator[Nod
 
 
 def postorder(start: Iterable[Node], successors: Successors) -> Iterator[Node]:
-    """Yields what `reachable` yields, each node after its successors; the graph has no cycles."""
+    """Yields the nodes of `reachable`, each after its successors. The graph must not have cycles."""
     seen = set[Node]()
     stack = [(node, False) for node in start]
     while stack:

@@ -1,8 +1,8 @@
-"""The verifier: what every pass may assume and must leave behind, for each of the three levels.
+"""The verifier checks the rules that every pass may assume and must preserve, for each of the three levels.
 
-Types are not checked twice: an op's results must be exactly what the op table infers. Beyond that stand scoping, block arguments
-and terminators, and the rules of the levels. That a layout moves nothing, or nothing between warps, is a linear statement, so
-it needs one check for each hardware bit and no enumeration of elements: see `_reaches`.
+The results of an op must have exactly the types that the op table infers. The verifier also checks scoping, block arguments,
+terminators and the rules of the levels. Some ops must not move data between threads or warps. That property is linear, so one check per
+hardware bit proves it for all elements; see `_reaches`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from blocknb.layouts import gf2, wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
 
-COMBINES = ("elementwise", "source", "control")  # kinds of ops that may stand in the block of a reduction
+COMBINES = ("elementwise", "source", "control")  # kinds of ops that the block of a reduction may contain
 
 
 def verify(func: Func) -> None:
-    """Raises CompilerBug, with the op, its line of IR and its place in the source, for the first rule that is broken."""
+    """Raises CompilerBug for the first broken rule, with the op, its line of IR and its place in the source."""
     _Verifier(func).run()
 
 
@@ -70,14 +70,14 @@ class _Verifier:
         self.defined.add(value)
 
     def ops(self, block: Block, scope: set[Value], nested: bool) -> None:
-        """Checks a block; `scope` holds what is defined before it and is extended."""
+        """Checks a block. `scope` has the values that are defined before it; the check adds those of the block."""
         last = block.ops[-1] if block.ops else None
         if nested and (last is None or last.name not in TERMINATORS):
-            self.fail(last, "a nested block ends with yield or condition")
+            self.fail(last, "a nested block must end with yield or condition")
         for op in block.ops:
             self.op(op, scope)
             if op.name in TERMINATORS:
-                self.require(nested and op is last, op, f"{op.name} stands where no block ends")
+                self.require(nested and op is last, op, f"{op.name} must be the last op of a nested block")
             scope.update(op.results)
 
     def op(self, op: Op, scope: set[Value]) -> None:
@@ -119,14 +119,14 @@ class _Verifier:
             self.leveled(op, type)
 
     def leveled(self, op: Op, type: Any) -> None:
-        """Whether a type may stand at this level."""
+        """Checks that a type is allowed at this level."""
         if isinstance(type, Buffer):
             self.require(self.func.level == "memory", op, f"a buffer at the {self.func.level} level")
             fits = isinstance(type.layout, SharedLayout) and type.layout.shape == type.shape
             self.require(fits, op, f"the layout of {type} does not fit the buffer")
             return
         if isinstance(type, (TensorMap, Barriers)):
-            return  # of ops that belong to the memory level only
+            return  # for ops of the memory level only
         self.require(type.size <= t.MAX_TILE_ELEMENTS, op, f"a tile of {type.size} elements")
         if self.func.level == "tile":
             self.require(type.layout is None, op, f"{type} has a layout before layouts are assigned")
@@ -142,7 +142,7 @@ class _Verifier:
             self.require(layout.num_lanes == 32, op, f"a layout for warps of {layout.num_lanes} lanes")
 
     def blocks(self, op: Op) -> None:
-        """Block arguments and what terminators pass on."""
+        """Checks block arguments and the operands of terminators."""
         args, results = _types(op.args), _types(op.results)
         match op.name:
             case "for":
@@ -186,7 +186,7 @@ class _Verifier:
     # -- levels
 
     def distributed(self, op: Op) -> None:
-        """Ops that only rename stay within their thread; partial reductions have one result a warp."""
+        """Checks that ops without data movement stay within their thread, and that partial reductions have one result per warp."""
         match op.name:
             case "broadcast" if op.args[0].type.shape and op.results[0].type.shape:
                 source, target = op.args[0].type, op.result.type
@@ -204,7 +204,7 @@ class _Verifier:
                 self.require(not across, op, "a scan along an axis that several warps share")
 
     def memory(self, op: Op) -> None:
-        """What crosses warps goes through shared memory, and buffers lie within it."""
+        """Checks that data between warps goes through shared memory, and that buffers lie within it."""
         match op.name:
             case "convert":
                 source = op.args[0].type.layout
@@ -237,16 +237,16 @@ class _Verifier:
                 self.require(offset % type.dtype.bytes == 0, op, f"the offset {offset} is not aligned to {type.dtype}")
                 align = op.attrs.get("align", 1)
                 self.require(offset % align == 0, op, f"the offset {offset} is not a multiple of {align}")
-                self.require(isinstance(total, int), op, "the function does not say its shared_bytes")
+                self.require(isinstance(total, int), op, "the function has no attribute shared_bytes")
                 inside = offset + type.bytes <= total
                 self.require(inside, op, f"bytes {offset} to {offset + type.bytes} of {total} of shared memory")
 
     def warpgroup(self, op: Op) -> None:
-        """wgmma reads buffers that a descriptor can name, and B is one."""
+        """Checks the operands of wgmma: B is a buffer, and a matrix descriptor can describe all buffers."""
         for side, value in enumerate(op.args[:2]):
             type = value.type
             if not isinstance(type, Buffer):
-                self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is in no shared buffer")
+                self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is not in a shared buffer")
                 continue
             lies_as = wgmma.lies_as(side, op.attrs.get("transposed", ()))
             part = wgmma.part(type.shape[lies_as], side, op.attrs["warps"])
@@ -254,7 +254,7 @@ class _Verifier:
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
     def under_way(self) -> None:
-        """The result of a wgmma that has not been waited for may be carried and added to, and no more."""
+        """Checks that only loops and further wgmma use the result of a wgmma before its wait."""
         flying = {op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("in_flight")}
         count = -1
         while len(flying) > count and flying:
@@ -272,7 +272,7 @@ class _Verifier:
 
 
 def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:
-    """Whether every place of `target` finds its element in `source` among the places that differ from it by `own` bits only.
+    """Whether every place of `target` finds its element in `source` at a place that differs only in `own` bits.
 
     The element wanted and the element held at the same (warp, lane) differ by an XOR of the columns below, so it is enough that
     each column lies in the span of what `own` bits contribute.

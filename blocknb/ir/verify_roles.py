@@ -1,4 +1,4 @@
-"""Rules of functions whose warps have roles, and of what the copy engine is told: a part of the verifier, for the memory level."""
+"""Verifies warp-specialized functions and copy-engine ops. This module is a part of the verifier, for the memory level."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from blocknb.language.ops import OPS, named
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import boxed
 
-#: What the host computes for tensor maps, from parameters.
+#: Ops that the host computes from parameters, for tensor maps.
 HOST = named("host")
 SIGNALS = named("mbarrier")
-PRODUCES = named("producer")  # besides scalars and control flow
-ELECTED = named("producer_only")  # done by the producer alone
-TEAMS = named("consumer_only")  # done by the team alone
+PRODUCES = named("producer")  # ops of both roles, besides scalars and control flow
+ELECTED = named("producer_only")  # ops of the producer only
+TEAMS = named("consumer_only")  # ops of the consumer warps only
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256
-GROUP = 4  # warps that share out registers together
+GROUP = 4  # warps of a warpgroup, the unit of register reallocation
 
 Require = Callable[[bool, Op, str], None]
 
@@ -44,22 +44,26 @@ class _Checks:
         self.roles(parts[-1])
 
     def op(self, op: Op) -> None:
-        """What holds for one op wherever it stands."""
+        """The rules of one op at any position."""
         match op.name:
             case "tensor_map":
-                self.require(op.args[0] in self.func.params, op, "a tensor map begins at a parameter")
-                self.require(self.at_top(op), op, "tensor maps are made at the function's top")
+                self.require(op.args[0] in self.func.params, op, "the pointer of a tensor map must be a parameter")
+                self.require(self.at_top(op), op, "tensor maps must be made at the top level of the function")
                 for value in op.args[1:]:
                     self.host(op, value)
             case "mbarriers":
-                self.require(self.at_top(op), op, "mbarriers are made at the function's top")
+                self.require(self.at_top(op), op, "mbarriers must be made at the top level of the function")
                 total, offset = self.func.attrs.get("shared_bytes"), op.attrs.get("offset")
                 if total is not None or offset is not None:
                     self.require(isinstance(offset, int) and offset >= 0, op, "mbarriers without an offset")
                     assert isinstance(offset, int)
-                    self.require(offset % Barriers.EACH == 0, op, f"mbarriers at {offset}, no multiple of 8 bytes")
+                    self.require(
+                        offset % Barriers.EACH == 0,
+                        op,
+                        f"mbarriers at offset {offset}, which is not a multiple of 8 bytes",
+                    )
                     inside = isinstance(total, int) and offset + op.result.type.bytes <= total
-                    self.require(inside, op, f"mbarriers at {offset} of {total} bytes of shared memory")
+                    self.require(inside, op, f"mbarriers at offset {offset} of {total} bytes of shared memory")
             case "copy_bulk":
                 self.moved(op, op.args[0], op.args[1])
             case "store_bulk":
@@ -89,7 +93,7 @@ class _Checks:
             self.host(user, arg)
 
     def moved(self, op: Op, buffer: Value, map: Value) -> None:
-        """Whether boxes lie in a buffer as the copy engine puts them there."""
+        """Checks that the layout of a buffer is that in which the copy engine places boxes."""
         kind, found, axes = map.type, buffer.type, op.attrs["axes"]
         inner = len(kind.box) - 1
         self.require(len(found.shape) == 2 and inner in axes, op, f"boxes of {kind} in {found}, along axes {axes}")
@@ -111,7 +115,7 @@ class _Checks:
         self.require(aligned, op, f"{found} at multiples of {given} bytes, not of {align}")
 
     def alloc(self, buffer: Value) -> Op | None:
-        """The op that makes the buffer, or the ring of a slot."""
+        """The op that allocates the buffer, or the circular buffer of a stage."""
         if not hasattr(self, "made"):
             self.made = {op.results[0]: op for op in self.func.ops() if op.name in ("alloc", "slot")}
         op = self.made.get(buffer)
@@ -123,54 +127,56 @@ class _Checks:
 
     def roles(self, op: Op) -> None:
         ops = self.func.body.ops
-        self.require(bool(ops) and op is ops[-1], op, "roles stand at a function's end")
+        self.require(bool(ops) and op is ops[-1], op, "roles must be the last op of a function")
         team, producer = op.attrs["warps"]
         teams, wanted = op.attrs.get("teams", 1), self.func.attrs.get("num_warps", team)
-        self.require(team == teams * wanted, op, f"{teams} x {wanted} warps of programs in teams of {team}")
+        self.require(team == teams * wanted, op, f"{teams} x {wanted} warps of programs in consumer groups of {team}")
         several = teams == 1 or bool(self.func.attrs.get("persistent"))
-        self.require(several, op, f"{teams} teams of a CTA that runs one program")
+        self.require(several, op, f"{teams} consumer groups in a CTA that runs one program")
         if (registers := op.attrs.get("registers")) is not None:
             fine = all(n % 8 == 0 and LEAST_REGISTERS <= n <= MOST_REGISTERS for n in registers)
             self.require(
-                fine, op, f"registers of a thread are multiples of 8 from {LEAST_REGISTERS} to {MOST_REGISTERS}"
+                fine, op, f"registers per thread must be multiples of 8 from {LEAST_REGISTERS} to {MOST_REGISTERS}"
             )
             groups = team % GROUP == 0 and producer % GROUP == 0
-            self.require(groups, op, f"warps share out registers in groups of {GROUP}")
+            self.require(groups, op, f"registers are reallocated per group of {GROUP} warps")
         for before in ops[:-1]:
             self.before(before)
         first, second = op.blocks
         for inner in walk(first):
-            self.require(inner.name not in ELECTED, inner, f"the team does not do {inner.name}")
+            self.require(inner.name not in ELECTED, inner, f"consumer warps cannot execute {inner.name}")
             if inner.name in SIGNALS:
-                self.require(inner.args[0] in self.top, inner, "an mbarrier that is not made at the function's top")
+                self.require(
+                    inner.args[0] in self.top, inner, "an mbarrier that is not made at the top level of the function"
+                )
         for inner in walk(second):
             self.produces(inner)
         self.scalars(op, second)
 
     def before(self, op: Op) -> None:
-        """What all warps do before they part, among them those that have no part of a tile."""
+        """Checks the ops before the roles, which all warps execute, even those without a part of a tile."""
         if op.name in ("barrier", "mbarriers"):
             return
         for inner in within(op):
             spec = OPS[inner.name]
             quiet = not spec.writes and spec.reads != "shared" and inner.name not in ("barrier", "asm")
-            self.require(quiet, inner, f"{inner.name} in front of roles, where the producer's warps are, too")
+            self.require(quiet, inner, f"{inner.name} before the roles, where the producer warps also run")
 
     def produces(self, op: Op) -> None:
         spec = OPS[op.name]
         allowed = op.name in PRODUCES or spec.kind in ("source", "elementwise", "shape")
         allowed = allowed or (spec.kind == "control" and op.name not in TEAMS and op.name != "roles")
-        self.require(allowed and op.name not in TEAMS, op, f"a producer does not do {op.name}")
+        self.require(allowed and op.name not in TEAMS, op, f"a producer warp cannot execute {op.name}")
         for value in (*op.args, *op.results, *(x for block in op.blocks for x in block.args)):
             tile = isinstance(value.type, Tile) and value.type.shape != ()
-            self.require(not tile, op, f"%{value.name} is a tile, and a producer has none")
+            self.require(not tile, op, f"%{value.name} is a tile, but a producer warp has no tiles")
             if isinstance(value.type, Buffer) and op.name == "copy_bulk":
                 alloc = self.alloc(value)
                 at_top = alloc is not None and self.at_top(alloc)
-                self.require(at_top, op, "a producer fills buffers that are made at the function's top")
+                self.require(at_top, op, "a producer must fill buffers that are made at the top level of the function")
 
     def scalars(self, user: Op, producer: Block) -> None:
-        """What the producer's part is computed from, in front of it, is made without tiles."""
+        """Checks that the producer's code depends only on scalars computed before the roles."""
 
         def made_of(value: Value) -> tuple[Value, ...]:
             return tuple(operands(self.top[value])) if value in self.top else ()
@@ -179,5 +185,5 @@ class _Checks:
             for used in made_of(value):
                 tile = isinstance(used.type, Tile) and used.type.shape != ()
                 self.require(
-                    not tile, user, f"the producer needs %{value.name}, which is made of the tile %{used.name}"
+                    not tile, user, f"the producer needs %{value.name}, which depends on the tile %{used.name}"
                 )

@@ -1,10 +1,9 @@
-"""Inline PTX: which registers a constraint string names, and how the elements of tiles are packed into them.
+"""Inline PTX: parses constraint strings, and packs the elements of tiles into registers.
 
-A call of the text works on `pack` elements of every operand. An element of 32 or 64 bits takes a register; narrower ones share
-one of at most 32 bits, the first in the lowest bits (a bool takes a byte). So an operand has `registers(dtype, pack)` of them, and
-the constraints name those of the results first, then those of the arguments, each in order; `$0`, `$1`... in the text are these.
-An "n" is no register but a constant, which is written into the text before anything else looks at it.
-Everything that LLVM would abort on is found here.
+One execution of the text works on `pack` elements of every operand. An element of 32 or 64 bits takes a register. Narrower elements
+share a register of at most 32 bits, with the first element in the lowest bits; a bool takes a byte. The constraints list the registers
+of the results and then those of the arguments, in order. `$0`, `$1`... in the text refer to this list. An "n" is a constant, which is
+substituted into the text first. This module detects all errors on which LLVM would abort.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FORM = re.compile(r"(?P<out>=&?)?(?P<letter>[hrlfd])|(?P<tied>\d+)")
 
 
 class Wrong(TypeRule):
-    """An inline assembly that cannot be: what is wrong, a hint, and the argument of the call that is at fault."""
+    """Raised for an invalid inline assembly, with a message, a hint and the faulty argument of the call."""
 
     def __init__(self, message: str, hint: str | None = None, argument: str = "constraints"):
         super().__init__(message)
@@ -32,7 +31,7 @@ class Wrong(TypeRule):
 
 @dataclass(frozen=True)
 class Register:
-    """One entry of a constraint string. `letter`: h, r, l, f or d; `text`: as LLVM takes it."""
+    """One entry of a constraint string. `letter` is h, r, l, f or d. `text` is LLVM's form."""
 
     letter: str
     text: str
@@ -53,17 +52,17 @@ def width(dtype: Any) -> int:
 
 
 def share(dtype: Any, pack: int) -> int:
-    """How many elements lie in one register."""
+    """The number of elements per register."""
     return 1 if width(dtype) >= 32 else min(pack, 32 // width(dtype))
 
 
 def registers(dtype: Any, pack: int) -> int:
-    """How many registers `pack` elements take."""
+    """The number of registers of `pack` elements."""
     return -(-pack // share(dtype, pack))
 
 
 def parse(constraints: str) -> tuple[list[Register], list[Register]]:
-    """The registers of the results and of the arguments. Clobbers (`~{memory}`) say nothing that is not assumed anyway."""
+    """The registers of the results and of the arguments. Clobbers (`~{memory}`) are ignored, because the compiler assumes them."""
     outputs: list[Register] = []
     inputs: list[Register] = []
     entries = [entry.strip() for entry in constraints.split(",")]
@@ -83,7 +82,7 @@ def parse(constraints: str) -> tuple[list[Register], list[Register]]:
         elif found["out"]:
             if inputs:
                 raise Wrong(
-                    f"the result {entry!r} stands after an argument", "name the results first, then the arguments"
+                    f"the result {entry!r} comes after an argument", "name the results first, then the arguments"
                 )
             outputs.append(Register(found["letter"], entry, True))
         else:
@@ -94,9 +93,9 @@ def parse(constraints: str) -> tuple[list[Register], list[Register]]:
 def immediates(
     text: str, constraints: str, dtypes: Sequence[Any], constants: Sequence[int | None], pack: int
 ) -> tuple[str, str, list[int]]:
-    """Text and constraints with the numbers of the arguments under "n" written into the text, and which arguments are left.
+    """Substitutes the "n" arguments into the text. Returns the text, the constraints and the indices of the other arguments.
 
-    `constants` are the integers that the arguments are known to be. What does not fit otherwise is left to `check`.
+    `constants` are the known integer values of the arguments. `check` finds all other errors.
     """
     entries = [entry.strip() for entry in constraints.split(",")]
     places = [entry for entry in entries if entry and not entry.startswith("~{")]
@@ -111,7 +110,7 @@ def immediates(
         if entry == "n" and owner is not None:
             if constants[owner] is None or share(dtypes[owner], pack) > 1:
                 hint = 'give a literal or a constexpr, or "r" for a value that is computed at run time'
-                raise Wrong(f"the constraint 'n' of ${i} takes an integer known while compiling", hint, "args")
+                raise Wrong(f"the constraint 'n' of ${i} takes an integer known at compile time", hint, "args")
             written.add(owner)
             names.append(str(constants[owner]))
         else:
@@ -132,7 +131,7 @@ def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: i
             each = f" with pack={pack}" if pack > 1 else ""
             raise Wrong(
                 f"the constraints name {len(named)} registers of {what}, but the {what} take {sum(counts)}{each}: {takes}",
-                "elements narrower than 32 bits share a register, as many as `pack` allows" if pack > 1 else None,
+                "up to `pack` elements narrower than 32 bits share a register" if pack > 1 else None,
             )
         owners = [dtype for dtype, n in zip(dtypes, counts, strict=True) for _ in range(n)]
         for register, dtype in zip(named, owners, strict=True):
@@ -152,14 +151,16 @@ def _check_text(text: str, count: int) -> None:
             continue
         if not name.isdigit():
             raise Wrong(
-                f"`${found[1]}` in the text is no operand", "operands are $0, $1...; a dollar sign is $$", "asm"
+                f"`${found[1]}` in the text is not an operand", "operands are $0, $1...; a dollar sign is $$", "asm"
             )
         if int(name) >= count:
             raise Wrong(
-                f"the text uses ${name}, and the constraints name {count} operands", "they count from $0", "asm"
+                f"the text uses ${name}, and the constraints name {count} operands",
+                "the numbers of operands start at $0",
+                "asm",
             )
     if percent := re.search(r"(?<![\w%])%\d+\b", text):
-        raise Wrong(f"`{percent[0]}` in the text is no operand", f"operands are written ${percent[0][1:]}", "asm")
+        raise Wrong(f"`{percent[0]}` in the text is not an operand", f"write operands as ${percent[0][1:]}", "asm")
     braces = re.sub(r"\$\{\d+\}|//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     opened, closed = braces.count("{"), braces.count("}")
     if opened != closed:
@@ -167,7 +168,7 @@ def _check_text(text: str, count: int) -> None:
 
 
 def infer(types: tuple, attrs: dict) -> tuple[Tile, ...]:
-    """The type rule of `asm`: all arguments have one shape, which is that of the results."""
+    """The type rule of `asm`: all arguments and results have the same shape."""
     dtypes, first = tuple(attrs["dtypes"]), types[0] if types else Tile(attrs["dtypes"][0])
     for other in types:
         if (other.shape, other.layout) != (first.shape, first.layout):

@@ -1,8 +1,8 @@
-"""Blocks of arrays: block pointers and tensor descriptors, which know the shape and the strides of what they point into.
+"""Declares block pointers and tensor descriptors, which know the shape and the strides of their array.
 
-Both stand for a window of fixed shape that moves over an array. A block pointer carries its offsets (`advance` moves it), a tensor
-descriptor gets them with every access. Inside a kernel they are records that the front end takes apart, so that nothing of them
-reaches the IR but pointers, offsets and masks; the classes here are what `isinstance` asks for, and carry the methods' help.
+Both describe a window of fixed shape that moves over an array. A block pointer contains its offsets, and `advance` changes them. A
+tensor descriptor takes the offsets with every access. The front end lowers both to pointers, offsets and masks. The classes here serve
+`isinstance` and hold the docstrings of the methods.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from blocknb.language.surface import builtin
 def make_block_ptr(base, shape, strides, offsets, block_shape, order):
     """Makes a pointer to a block of `block_shape`, powers of two, in an array of `shape` and `strides` (in elements) at `base`.
 
-    `offsets` is the block's first element, by axis; it may lie before the array or behind its end. `order` names the axes from the
-    fastest to the slowest. `load` and `store` take it in the place of a tile of pointers and test the axes in `boundary_check`.
+    `offsets` is the position of the block's first element, per axis; it may lie outside the array. `order` names the axes from the
+    fastest to the slowest. `load` and `store` accept it instead of a tile of pointers, and check the axes in `boundary_check`.
 
     Example:
         p = tl.make_block_ptr(a_ptr, shape=(4, 4), strides=(4, 1), offsets=(2, 2), block_shape=(2, 2), order=(1, 0))
@@ -39,8 +39,8 @@ def advance(base, offsets):
 def make_tensor_descriptor(base, shape, strides, block_shape, padding_option="zero"):
     """Makes a descriptor of an array with `shape` and `strides` (in elements), for access in blocks of `block_shape`.
 
-    The last stride is 1 and the others are multiples of 16 bytes, as `base` is; the last axis of a block has 16 bytes at least. What
-    lies outside the array is loaded as zero, or as NaN with `padding_option="nan"`, and is never written.
+    The last stride must be 1. The other strides and `base` must be multiples of 16 bytes. The last axis of a block needs at least 16
+    bytes. Loads return zero outside the array, or NaN with `padding_option="nan"`. Stores write nothing outside the array.
 
     Example:
         d = tl.make_tensor_descriptor(a_ptr, shape=(4, 4), strides=(4, 1), block_shape=(2, 4))
@@ -102,13 +102,13 @@ def _experimental_descriptor_store(desc_pointer, value, offsets):
 
 
 class tensor_descriptor_base:
-    """What `isinstance` in a kernel finds of any tensor descriptor."""
+    """The base class of tensor descriptors, for `isinstance` in a kernel."""
 
 
 class tensor_descriptor(tensor_descriptor_base):
     """A tensor descriptor in a kernel, made there or passed as an argument (`blocknb.TensorDescriptor`).
 
-    Known while compiling: `block_shape`, `dtype` and `type`; `shape` and `strides` are tuples of scalars.
+    `block_shape`, `dtype` and `type` are compile-time values; `shape` and `strides` are tuples of scalars.
     """
 
     @builtin

@@ -1,7 +1,7 @@
-"""Types and type rules of Hopper's copy engine (TMA) and of programs whose warps have roles. Their ops stand in `language.rows.tma`.
+"""Types and type rules of Hopper's copy engine (TMA) and of warp-specialized programs. `language.rows.tma` declares the ops.
 
-A *tensor map* describes an array to the copy engine; a *box* of it is moved by one instruction. An *mbarrier* counts arrivals and bytes:
-a phase of it is over when all that were expected have come, and the next begins. Phases have a parity, 0 first.
+A *tensor map* describes an array to the copy engine. One instruction copies a *box* of it. An *mbarrier* counts arrivals and bytes. Its
+phase completes when all expected arrivals and bytes have come, and the next phase begins. The parity of the first phase is 0.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from blocknb.language import types as t
 from blocknb.language.rules import need
 from blocknb.language.types import Tile
 
-SWIZZLES = (0, 32, 64, 128)  # bytes of a row under a pattern; 0: rows as they are
+SWIZZLES = (0, 32, 64, 128)  # bytes per row of a swizzle pattern; 0: no swizzle
 MOST_RANK = 5
-MOST_EXTENT = 256  # of a box, along any axis
-UNBOUNDED = 2**31  # the extent of an axis along which nothing is out of bounds
+MOST_EXTENT = 256  # largest extent of a box along an axis
+UNBOUNDED = 2**31  # the extent of an axis without bounds
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """An array as the copy engine sees it: `box` is what one instruction moves, outer axis to inner; `swizzle` as in SWIZZLES."""
+    """The type of a tensor map. `box` is the shape that one instruction copies, from outer to inner axis. `swizzle` is in SWIZZLES."""
 
     dtype: Any
     box: tuple[int, ...]
@@ -37,7 +37,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Barriers:
-    """So many mbarriers in shared memory."""
+    """The type of an array of mbarriers in shared memory."""
 
     slots: int
 
@@ -61,7 +61,7 @@ def whole(type: Any, what: str) -> None:
 
 
 def barriers_of(types: tuple) -> None:
-    need(isinstance(types[0], Barriers), f"{types[0]} are no mbarriers")
+    need(isinstance(types[0], Barriers), f"{types[0]} is not an array of mbarriers")
     whole(types[1], "the number of an mbarrier")
 
 
@@ -73,9 +73,12 @@ def tensor_map(types: tuple, attrs: dict) -> tuple:
         all(1 <= n <= MOST_EXTENT for n in kind.box), f"a box has 1 to {MOST_EXTENT} elements along an axis: {kind.box}"
     )
     need(kind.swizzle in SWIZZLES, f"there is no swizzle of {kind.swizzle} bytes")
-    need(types[0].is_pointer and types[0].shape == (), f"a tensor map begins at a pointer, not at {types[0]}")
+    need(types[0].is_pointer and types[0].shape == (), f"a tensor map needs a pointer, not {types[0]}")
     need(types[0].dtype.element == kind.dtype, f"a map of {kind.dtype} over {types[0]}")
-    need(len(types) == 2 * rank, f"{rank} extents and {rank - 1} strides are wanted, not {len(types) - 1} numbers")
+    need(
+        len(types) == 2 * rank,
+        f"a tensor map needs {rank} extents and {rank - 1} strides, not {len(types) - 1} numbers",
+    )
     need(all(x.is_scalar and x.dtype in (t.int32, t.int64) for x in types[1:]), f"extents and strides are {types[1:]}")
     return (kind,)
 
@@ -104,11 +107,11 @@ def arrive(types: tuple, attrs: dict) -> tuple:
 
 
 def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> None:
-    """What copies between a buffer and a box need."""
+    """Checks the operands of a copy between a buffer and a box."""
     rules.one_buffer(buffer)
-    need(isinstance(kind, TensorMap), f"{kind} is no tensor map")
+    need(isinstance(kind, TensorMap), f"{kind} is not a tensor map")
     need(buffer.dtype == kind.dtype, f"moves {kind.dtype} between {buffer} and {kind}")
-    need(len(coordinates) == len(kind.box), f"{len(kind.box)} coordinates are wanted, not {len(coordinates)}")
+    need(len(coordinates) == len(kind.box), f"a box needs {len(kind.box)} coordinates, not {len(coordinates)}")
     for type in coordinates:
         whole(type, "a coordinate")
     need(len(axes) == len(buffer.shape) == len(set(axes)), f"axes {axes} of a buffer of shape {buffer.shape}")
@@ -131,6 +134,6 @@ def store_bulk(types: tuple, attrs: dict) -> tuple:
 def roles(types: tuple, attrs: dict) -> tuple:
     warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
     need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
-    need(teams >= 1 and warps[0] % teams == 0, f"{teams} teams of {warps[0]} warps")
+    need(teams >= 1 and warps[0] % teams == 0, f"{teams} consumer groups of {warps[0]} warps")
     need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
     return ()

@@ -1,4 +1,4 @@
-"""What a running kernel says to its user: prints and assertions (declared here as the other names are in `surface`)."""
+"""Declares the builtins for prints and assertions in a running kernel, as `surface` declares the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from blocknb.language.surface import builtin
 def device_print(prefix, *args, hex=False):
     """Prints run-time values of any shape and dtype, one line `pid (0, 0, 0) idx (3) x: 1.5` per element.
 
-    The lines appear where the cell (or the program) prints, once the launch is done, which therefore waits for it: in the order of
-    programs, within one in the order of the calls, then of elements; of one launch at most 4096. `prefix` is a string known at
-    compile time. `hex`: the bits instead of the number. Python's `print("x", x)` in a kernel is the same. Unlike Triton's, floats
-    show as few digits as tell them apart, and a scalar is printed once.
+    The launch waits for the kernel, and then writes the lines to standard output. They are sorted by program, call and element. A
+    launch prints at most 4096 lines. `prefix` is a compile-time string. With `hex`, the bits are printed instead of the number.
+    Python's `print("x", x)` in a kernel does the same. Unlike in Triton, floats have the fewest digits that identify them, and a scalar
+    is printed once.
 
     Example:
         x = tl.arange(0, 4)
@@ -26,10 +26,10 @@ def device_print(prefix, *args, hex=False):
 def device_assert(cond, msg="", mask=None):
     """Ends the launch with an error if the condition fails for an element where `mask` is on.
 
-    The error names the line, the program, the element and `msg`, a string known at compile time. Python's `assert cond, msg` in a kernel
-    is the same. Tested on the CPU always; on a GPU with `debug=True` or `checked=True` at the launch or the decorator, or with
-    BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment. On the CPU the failing program stops there; on a GPU all programs run on to
-    their end before the error is raised, and the GPU stays usable.
+    The error names the line, the program, the element and `msg`, a compile-time string. Python's `assert cond, msg` in a kernel does the
+    same. The CPU always tests the condition. A GPU tests it with `debug=True` or `checked=True` at the launch or the decorator, or with
+    BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment. On the CPU the failing program stops at once. On a GPU all programs run to
+    their end before the launch raises the error, and the GPU stays usable.
 
     Example:
         x = tl.arange(0, 4)

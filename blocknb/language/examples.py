@@ -1,4 +1,4 @@
-"""What the help of a name says besides what the name does: shapes, dtypes, errors, and an example.
+"""Additional documentation of each name of the language: shapes, dtypes, errors, and an example.
 
 The example is a kernel's body. A line with a comment is a claim, and the tests run it everywhere a kernel runs. It may use the arrays
 `a_ptr` (fp32: 0.0 to 15.0), `i_ptr` (int32: 0 to 15) and `out_ptr` (16 fp32 zeros). A declaration with an `Example:` of its own keeps
@@ -24,7 +24,7 @@ PHILOX = "`offset` is an integer tile or scalar and gives the shape, `seed` an i
 EXAMPLES: dict[str, tuple[str, str]] = {
     # -- programs and sources
     "full": (
-        "The sizes of `shape` are powers of two known while compiling; an empty shape gives a scalar.",
+        "The sizes of `shape` are powers of two known at compile time; an empty shape gives a scalar.",
         "tl.full((2, 2), 3, tl.int32)  # [[3, 3], [3, 3]]",
     ),
     "zeros": ("", "tl.zeros((4,), tl.float32) + 1  # [1.0, 1.0, 1.0, 1.0]"),
@@ -87,7 +87,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "cumsum": ("The shape stays.", "tl.cumsum(tl.arange(0, 4) + 1, 0)  # [1, 3, 6, 10]\n"
         "tl.cumsum(tl.arange(0, 4) + 1, 0, reverse=True)  # [10, 9, 7, 4]"),
     "cumprod": ("The shape stays.", "tl.cumprod(tl.arange(0, 4) + 1, 0)  # [1, 2, 6, 24]"),
-    "xor_shuffle": ("Shape and dtype stay; `mask` is known while compiling and below the size of the axis.",
+    "xor_shuffle": ("Shape and dtype stay; `mask` is known at compile time and below the size of the axis.",
         "tl.xor_shuffle(tl.arange(0, 4), 0, 1)  # [1, 0, 3, 2]"),
     # -- loops and compile time
     "range": (
@@ -113,8 +113,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "cat": ("", "tl.cat(tl.arange(0, 2), tl.arange(2, 4))  # [0, 1, 2, 3]"),
     "sort": ("Shape and dtype stay.", "tl.sort((tl.arange(0, 8) * 3) % 8)  # [0, 1, 2, 3, 4, 5, 6, 7]"),
     "bitonic_merge": ("", "x = tl.arange(0, 4)\ntl.bitonic_merge(tl.where(x < 2, x, 5 - x))  # [0, 1, 2, 3]"),
-    "topk": ("`k` is known while compiling.", "tl.topk((tl.arange(0, 8) * 3) % 8, 2)  # [7, 6]"),
-    "histogram": ("`num_bins` is a power of two known while compiling. int32 of shape (num_bins,).",
+    "topk": ("`k` is known at compile time.", "tl.topk((tl.arange(0, 8) * 3) % 8, 2)  # [7, 6]"),
+    "histogram": ("`num_bins` is a power of two known at compile time. int32 of shape (num_bins,).",
         "tl.histogram(tl.arange(0, 8) // 3, 4)  # [3, 3, 2, 0]"),
     # -- random numbers
     "philox": ("The counter's words have one dtype of 32 or 64 bits.",

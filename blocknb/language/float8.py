@@ -1,9 +1,8 @@
-"""The floats of eight bits: what each format holds, as data, and the way to it and back for one number.
+"""The 8-bit float formats as data, and the encoding and decoding of one number.
 
-A format is a sign, an exponent and a mantissa, and what it does with the patterns at the top. What is too large for a format becomes
-its largest number, infinity included, and a NaN becomes one fixed pattern: so the GPU's conversions do it (PTX ISA: cvt with
-.satfinite, which is the only kind for these types), and so it is done everywhere. Rounding is to nearest, ties to even, but for
-e4b15, whose ties go away from zero as in Triton.
+A format has a sign, an exponent, a mantissa, and a meaning of the largest bit patterns. Numbers that are too large, and infinities,
+become the largest number. A NaN becomes one fixed pattern. All targets follow these rules, which are those of the GPU (PTX ISA: cvt
+with .satfinite). Rounding is to nearest, ties to even. Only e4b15 rounds ties away from zero, as in Triton.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Format:
         return self.decode(self.largest)
 
     def decode(self, bits: int) -> float:
-        """The number that a pattern stands for."""
+        """The number that a bit pattern encodes."""
         size, sign = bits & 0x7F, -1.0 if bits & 0x80 else 1.0
         if self.unsigned_zero and bits == self.nan:
             return math.nan
@@ -60,7 +59,7 @@ class Format:
         return self.encode(value)
 
     def encode(self, value: float) -> int:
-        """The pattern that a number is converted to: that of the nearest one."""
+        """The bit pattern of the nearest number of the format."""
         if math.isnan(value):
             return self.largest if self.nan is None else self.nan
         sign = 0x80 if math.copysign(1.0, value) < 0 else 0

@@ -1,7 +1,6 @@
-"""The part of the language that is written in the language itself.
+"""Library functions that are written in the language itself.
 
-These functions are inlined into the kernel that calls them like any helper of the user's own; only the decorator differs. With
-constants for arguments they compute at compile time, as every helper does.
+The front end inlines them into the calling kernel like any user-defined helper. With constant arguments they compute at compile time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LIBRARY: dict[str, Callable] = {}
 
 
 def inline(function: Callable) -> Callable:
-    """Marks a function as one of the language, to be inlined by the front end."""
+    """Marks a function as a library function, which the front end inlines."""
     function.inline = True
     function.__doc__ = documented(function.__name__, function.__doc__)
     if not function.__name__.startswith("_"):
@@ -33,7 +32,7 @@ def inline_method(function: Callable) -> Callable:
 
 @inline
 def _needs_integer(x):
-    """Stops at a float; numbers known while compiling are Python's business."""
+    """Raises a compilation error for floats. Python itself checks compile-time numbers."""
     if isinstance(x, (int, float)):
         return
     tl.static_assert(not x.dtype.is_floating(), f"it divides integers, not {x.dtype}; write tl.ceil(x / y)")

@@ -1,4 +1,4 @@
-"""What elementwise ops compute, in NumPy: the meanings that the op table's rows refer to.
+"""Defines elementwise ops in NumPy. The rows of the op table refer to these functions.
 
 A meaning is a function `(attrs, result dtype, *arrays)` of any arrays of one shape. Arithmetic is IEEE's and integers wrap, without a
 warning; transcendental functions are computed in float64 and rounded once, so that a test can compare with them.
@@ -14,7 +14,7 @@ import numpy as np
 from blocknb.language.float8 import FORMATS
 from blocknb.language.types import Pointer
 
-FARTHEST = 1 << 62  # bytes that a pointer is moved at most, where it may not come back to where it was
+FARTHEST = 1 << 62  # largest pointer offset in bytes
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -38,7 +38,7 @@ def wide(f: Callable) -> Callable:
 
 
 def flushing(f: Callable) -> Callable:
-    """As `wide`; with `flush_denormals`, what is subnormal in fp32 is zero."""
+    """As `wide`. With `flush_denormals`, subnormal fp32 numbers become zero."""
 
     def run(attrs, dtype, x):
         found = f(x.astype(np.float64))
@@ -165,7 +165,7 @@ def compare(attrs, dtype, a, b):
 def cast(attrs, dtype, x):
     """Float to bool tests against zero, float to integer saturates, the rest is NumPy's astype.
 
-    What is beyond the largest number of an fp8 format becomes that number, infinity too, and a NaN one fixed pattern.
+    Numbers beyond the largest number of an fp8 format, and infinities, become that number. A NaN becomes one fixed pattern.
     """
     if dtype.kind == "bool":
         return x != 0
@@ -206,7 +206,7 @@ def saturated(x, integer):
 
 def _to_odd_single(x):
     """fp32 rounded to odd, from which rounding to a narrower float is as if from x at once (fp64 and wide integers)."""
-    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # what fp64 cannot hold is told by a bit that it does hold
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # a sticky bit represents the bits that fp64 cannot hold
         low = np.asarray(0x7FF, x.dtype)
         odd = (x & ~low) | np.where(x & low, np.asarray(0x800, x.dtype), np.asarray(0, x.dtype))
         x = np.where(np.abs(x.astype(np.float64)) > 2.0**53, odd, x)
@@ -224,7 +224,7 @@ def bitcast(attrs, dtype, x):
 
 
 def update(kind, old, new):
-    """What an atomic leaves in memory that holds `old`; scalars or arrays. Without a warning, like all integers that wrap."""
+    """The new contents of memory after an atomic on `old`, for scalars or arrays. Integers wrap without a warning."""
     with np.errstate(all="ignore"):
         match kind:
             case "add":

@@ -1,8 +1,8 @@
-"""Products of microscaled matrices, written in the language itself: decoding, scaling, and an ordinary product.
+"""Products of microscaled matrices, written in the language itself: decoding, scaling, and an ordinary `dot`.
 
 The formats are those of the OCP Microscaling Formats specification 1.0: groups of elements along K share a scale, which is a power of
-two. A scaled element is exact in bf16 (as long as its exponent is), whose tensor cores make the product; a matrix of fp16 has more
-bits than that, and products with one go by tf32, which holds both.
+two. A scaled element is exact in bf16 if its exponent is in range, so the product uses bf16 tensor cores. fp16 has more mantissa bits
+than bf16. Products with an fp16 matrix therefore use tf32, which holds both.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def dot_scaled(
 ):
     """Multiplies two matrices in microscaling formats (+ acc), in fp32. lhs is [M, K] and rhs [K, N], or stacks of these.
 
-    A format is "e2m1" (uint8, two elements a byte, the first in the lower half; along K, or along M or N where `lhs_k_pack` or
-    `rhs_k_pack` is False), "e4m3", "e5m2" (the fp8 dtypes, or uint8), "bf16" or "fp16". A scale is None or one power of two for
-    32 elements along K: uint8 codes, [M, K // 32] for the left and [N, K // 32] for the right operand, that stand for
-    2^(code - 127), 255 for NaN. Scales of fp8e4nv stand for 16 elements each.
+    A format is "e2m1", "e4m3", "e5m2" (the fp8 dtypes, or uint8), "bf16" or "fp16". "e2m1" packs two elements per byte in uint8, the
+    first in the lower half. They are neighbours along K, or along M or N if `lhs_k_pack` or `rhs_k_pack` is False. A scale is None, or
+    uint8 codes for 32 elements along K: [M, K // 32] for the left and [N, K // 32] for the right operand. A code means 2^(code - 127),
+    and 255 means NaN. A scale of fp8e4nv applies to 16 elements.
 
-    Elements are multiplied by their scale in bf16, exactly as long as the product is in bf16's range (fp32, if one operand is
-    fp16), and the product is an ordinary one, which notes say how.
+    Elements are multiplied by their scale in bf16, or in fp32 if one operand is fp16. This is exact while the result is in range. An
+    ordinary product of the scaled matrices follows.
 
     Example:
         ones = tl.full((16, 32), 0x38, tl.uint8)  # 1.0 in e4m3

@@ -1,9 +1,8 @@
-"""The part of the language that moves elements about, written in the language itself: join, split, sort, topk, histogram...
+"""Library functions that move elements, written in the language itself: join, split, sort, topk, histogram...
 
-Two axes of size two do most of it. `join` chooses between two tiles by the index on a new axis, and `pick` is the reduction that keeps
-one index of an axis; both cost nothing where the axis lies in a thread's registers. `sort` is a bitonic network: elements 2^k apart
-meet by `xor_shuffle` and change places or not, and both decide by the same comparison, so that no element is ever lost, NaN
-included.
+`join` selects between two tiles by the index on a new axis of size two. `_pick` is a reduction that keeps one index of an axis. Both are
+free if the axis lies in a thread's registers. `sort` is a bitonic network (Batcher, 1968). Each step compares elements at distance 2^k
+through `xor_shuffle`, and swaps them if needed. Both elements use the same comparison, so no element is lost, NaN included.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from blocknb.language.types import int32
 # ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
 # mypy: disable-error-code="operator,assignment"
 
-#: Comparisons of a sort up to which a GPU has every step written out; more would take too long to compile.
+#: Up to this number of comparisons, a sort on a GPU is fully unrolled. A larger one would take too long to compile.
 WRITTEN_OUT = constexpr(1 << 18)
 
 
 def _log2(n):
-    """Computed while compiling."""
+    """Computed at compile time."""
     return n.bit_length() - 1
 
 
@@ -43,7 +42,7 @@ def _keep_marked(a, marked_a, b, marked_b):
 
 @inline
 def _pick(x, axis, at):
-    """x at one index of an axis, which goes away."""
+    """The elements of x at one index of an axis, without that axis."""
     marked = tl.broadcast_to(_index(x.shape, axis) == at, x.shape)
     picked, _ = tl.reduce((x, marked), axis, _keep_marked)
     return picked
@@ -88,7 +87,7 @@ def cat(input, other, can_reorder=False, dim=0):
 
 @inline
 def _stacked_dot(a, b, acc, input_precision, allow_tf32, max_num_imprecise_acc, out_dtype):
-    """The product of each matrix of a stack with that of another, one after another: so each of them may use tensor cores."""
+    """A batched product as one `dot` per pair of matrices, so that each may use tensor cores."""
     dtype = acc.dtype if acc is not None and out_dtype is None else out_dtype
     first = tl.dot(_pick(a, 0, 0), _pick(b, 0, 0), None, input_precision, allow_tf32, max_num_imprecise_acc, dtype)
     total = tl.broadcast_to(tl.expand_dims(first, 0), (a.shape[0],) + first.shape)
@@ -105,7 +104,7 @@ def _stacked_dot(a, b, acc, input_precision, allow_tf32, max_num_imprecise_acc, 
 
 @inline
 def _exchange(x, axis, distance, falls):
-    """Elements `distance` apart in order: rising, or falling where the mask `falls` holds."""
+    """Sorts pairs of elements at a distance: ascending, or descending where the mask `falls` holds."""
     other = tl.xor_shuffle(x, axis, distance)
     late = (_index(x.shape, axis) & distance) != 0
     wants_less = late == falls
@@ -136,7 +135,7 @@ def _sort_groups(x, axis, size, falls):
 
 @inline
 def _sort_groups_in_loops(x, axis, levels, falls):
-    """The same network with its steps in loops, for big tiles: every step goes through shared memory, and code stays short."""
+    """The same network with its steps in loops, for large tiles. Every step goes through shared memory, and the code stays short."""
     at = _index(x.shape, axis) + tl.zeros(x.shape, int32)
     for level in range(1, levels + 1):
         falling = tl.where(level < levels, ((at >> level) & 1) != 0, falls)
@@ -183,7 +182,7 @@ def topk(x, k, dim=None):
     for level in tl.static_range(_log2(groups)):
         pairs = tl.reshape(x, before + (groups >> (level + 1), 2, k) + after)
         a, b = _pick(pairs, axis + 1, 0), tl.flip(_pick(pairs, axis + 1, 1), axis + 1)
-        x = tl.where(a > b, a, b)  # the k largest of both; they fall and then rise
+        x = tl.where(a > b, a, b)  # the k largest of both; they descend and then ascend
         x = _merge(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ True)
     return tl.reshape(x, before + (k,) + after)
 

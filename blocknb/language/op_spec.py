@@ -1,7 +1,7 @@
-"""The form of a row of the op table: what an op takes, gives, does and costs, and which traits it has.
+"""The form of a row of the op table: signature, type rule, meaning, cost and traits of an op.
 
-A trait names a property that several passes ask for, as `MemoryEffects` and `Pure` do in MLIR (https://mlir.llvm.org/docs/Traits). A pass
-asks `OPS[name].has("atomic")`, or takes the names of all ops with a trait once, by `named("atomic")`. `TRAITS` says what each trait means.
+A trait is a property that several passes query, as `MemoryEffects` and `Pure` in MLIR (https://mlir.llvm.org/docs/Traits). A pass calls
+`OPS[name].has("atomic")`, or collects the names of all ops with a trait by `named("atomic")`. `TRAITS` explains each trait.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ TRAITS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Help:
-    """What people read about an op.
+    """The documentation of an op.
 
-    `text` says what the op does, and `details` gives shapes, dtypes and errors: both mention only what a kernel can pass. `example` is
-    lines of a kernel, of which a comment is a claim that the tests check; `language.examples` names the arrays. `ir` explains the
-    attributes and the operands that only passes set.
+    `text` describes the op, and `details` gives shapes, dtypes and errors. Both mention only arguments that a kernel can pass. `example`
+    is lines of a kernel; tests check the results in its comments, and `language.examples` names the arrays. `ir` explains the attributes
+    and operands that only passes set.
     """
 
     text: str
@@ -95,7 +95,7 @@ class OpSpec:
 
     `infer(types, attrs)` gives the result types. `numpy(attrs, result dtype, *arrays)` is the meaning of an elementwise op; it takes arrays
     of any shape. `levels` are those at which the op may stand. `reads` and `writes` name the memory that the op touches: "global",
-    "shared", "report" (what a kernel tells its user) or "". `cost` is None where the operands decide it. `traits` need not name the kind.
+    "shared", "report" (prints and assertions) or "". `cost` is None where the operands decide it. `traits` need not name the kind.
     """
 
     name: str

@@ -59,12 +59,12 @@ def _mask_at(operands: str) -> int:
     return next(i for i, name in enumerate(names) if name.startswith("[mask"))
 
 
-#: Where the mask stands among the operands of an access, without the buffer of a copy or of an atomic.
+#: The index of the mask among the operands of an access, without the buffer of a copy or of an atomic.
 MASK_AT = {name: _mask_at(OPS[name].operands) for name in ACCESSES}
 
 
 def infer(name: str, types: tuple, attrs: dict) -> tuple:
-    """The result types of an op. Raises TypeRule with what is wrong, KeyError for an unknown op."""
+    """The result types of an op. Raises TypeRule for invalid operands, and KeyError for an unknown op."""
     return tuple(OPS[name].infer(types, attrs))
 
 

@@ -1,4 +1,4 @@
-"""Random numbers by counting: `rand(seed, offsets)` is a function of its arguments, with no state to keep between programs.
+"""Counter-based random numbers: `rand(seed, offsets)` depends only on its arguments, and programs share no state.
 
 The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter of four words
 is multiplied and mixed in ten rounds under a key of two, the halves of the seed. The numbers are those of Triton bit for bit: the

@@ -1,7 +1,6 @@
-"""Names of Triton's language that are not there on purpose, and what to write instead.
+"""Names of Triton's language that blocknb does not support on purpose, with hints what to write instead.
 
-A module of the language answers for them with an AttributeError that says so; in a kernel the front end turns that into an error at
-the line.
+A module of the language raises an AttributeError with the hint. In a kernel the front end turns it into an error at the line.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ REFUSED: dict[str, str] = {
 
 
 def refuser(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of the language."""
+    """Makes the `__getattr__` of a module of the language."""
 
     def __getattr__(name: str) -> NoReturn:
         if name in REFUSED:

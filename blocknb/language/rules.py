@@ -1,4 +1,4 @@
-"""The type rules of the op table: `(operand types, attrs) -> result types`, or TypeRule with what is wrong."""
+"""The type rules of the op table: `(operand types, attrs) -> result types`. They raise TypeRule for invalid operands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.language.types import Buffer, Pointer, Tile
 
 
 class TypeRule(Exception):
-    """Operands that an op does not take; the message says what is wrong. The front end and the verifier add the place."""
+    """Raised for operands that an op does not accept. The front end and the verifier add the place."""
 
 
 def need(condition: bool, message: str) -> None:
@@ -20,7 +20,7 @@ def need(condition: bool, message: str) -> None:
 
 
 def same(kinds: str) -> Callable:
-    """All operands have one type, which is the result's; `kinds` lists the dtype kinds allowed."""
+    """The rule that all operands and the result have the same type. `kinds` lists the allowed dtype kinds."""
 
     def rule(types, attrs):
         first = types[0]
@@ -60,7 +60,7 @@ def cast(types, attrs):
         "a cast does not take pointers; bitcast does",
     )
     e4b15 = t.float8e4b15 in (types[0].dtype, attrs["dtype"])
-    need(not e4b15, f"a cast does not take {t.float8e4b15}, whose conversions are arithmetic on its bits")
+    need(not e4b15, f"a cast does not support {t.float8e4b15}; the front end converts it by bit arithmetic")
     return to_dtype(types, attrs)
 
 
@@ -72,7 +72,10 @@ def bitcast(types, attrs):
 def ptradd(types, attrs):
     pointer, offset = types
     need(pointer.is_pointer, f"{pointer} is not a pointer")
-    need(offset.dtype.is_integer and offset.dtype.bits >= 8, f"a pointer moves by integers, not {offset.dtype}")
+    need(
+        offset.dtype.is_integer and offset.dtype.bits >= 8,
+        f"the offset of a pointer must be an integer, not {offset.dtype}",
+    )
     need((pointer.shape, pointer.layout) == (offset.shape, offset.layout), f"{pointer} against {offset}")
     return (pointer,)
 
@@ -149,7 +152,7 @@ def store(types, attrs):
 
 
 WORDS = (t.int32, t.uint32, t.int64, t.uint64)
-#: What atomics work on, by kind: what the hardware has, or a loop of compare and swap does well.
+#: The dtypes of atomics by kind: those of the hardware, and those for which a compare-and-swap loop is efficient.
 ATOMIC_DTYPES = {
     "add": (*WORDS, t.float16, t.bfloat16, t.float32, t.float64),
     **dict.fromkeys(("max", "min", "xchg"), (*WORDS, t.float32, t.float64)),
@@ -169,7 +172,7 @@ def atomic_cas(types, attrs):
 
 
 def _atomic(types, attrs, kind, count):
-    """`count` operands and a mask, after the buffer that takes the result, if there is one."""
+    """The rule of an atomic with an optional buffer for the result, `count` operands and a mask."""
     buffer, types = (types[0], types[1:]) if isinstance(types[0], Buffer) else (None, types)
     pointer, *values = types[:count]
     need(pointer.is_pointer, f"updates {pointer}, which is no pointer")
@@ -233,7 +236,7 @@ def gather(types, attrs):
 
 
 def asserted(types, attrs):
-    need(types[0].dtype == t.int1, f"asserts {types[0]}, which is no condition")
+    need(types[0].dtype == t.int1, f"asserts {types[0]}, which is not a condition")
     return ()
 
 
@@ -298,14 +301,14 @@ def alloc(types, attrs):
 
 
 def one_buffer(type):
-    need(isinstance(type, Buffer), f"{type} is no shared buffer")
-    need(type.slots == 1, f"{type} is a ring; an access is to one of its slots")
+    need(isinstance(type, Buffer), f"{type} is not a shared buffer")
+    need(type.slots == 1, f"{type} is a circular buffer; select one of its stages first")
 
 
 def slot(types, attrs):
     ring, index = types
-    need(isinstance(ring, Buffer), f"{ring} is no shared buffer")
-    need(index == Tile(t.int32), f"a slot is numbered by an int32, not by {index}")
+    need(isinstance(ring, Buffer), f"{ring} is not a shared buffer")
+    need(index == Tile(t.int32), f"the index of a stage must be an int32, not {index}")
     return (ring.slot,)
 
 

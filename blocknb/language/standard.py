@@ -1,4 +1,4 @@
-"""`triton.language.standard`: what Triton has written in the language itself, with the helpers that kernels borrow from it."""
+"""`triton.language.standard`: the library functions that Triton writes in its language, with the helpers that kernels use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocknb.language.types import integer_dtype as get_int_dtype  # noqa: F401
 
 
 def _is_power_of_two(i):
-    """Computed while compiling."""
+    """Computed at compile time."""
     return (i & (i - 1)) == 0 and i != 0
 
 

@@ -1,9 +1,8 @@
-"""The names of the language: what `load`, `arange`, `dot`... look like from outside a kernel.
+"""Declares the builtins of the language: `load`, `arange`, `dot`...
 
-Each is declared once, as a Python function with its signature and a docstring, so that `help(tl.load)` and completion work as
-for any function; where an op of the same name exists its doc is taken from the op table. Called from plain Python they raise
-a clear error, because a block program only means something inside a kernel. What they emit stands in `blocknb.frontend`, which
-finds them by `builtin`, an attribute with the name: so any alias (`exp = tl.exp`, `from ... import load`) is the same builtin.
+Each builtin is a Python function with a signature and a docstring, so `help(tl.load)` and completion work. If an op of the same name
+exists, its row of the op table provides the docstring. A call outside a kernel raises an error. `blocknb.frontend` emits the ops. It
+identifies a builtin by its attribute `builtin`, so any alias (`exp = tl.exp`, `from ... import load`) is the same builtin.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from blocknb.language.constants import PropagateNan
 from blocknb.language.examples import documented
 from blocknb.language.ops import OPS, named
 
-#: While a kernel is interpreted: how a function of the language is called there, (function, args, kwargs).
+#: Set while a kernel is interpreted: calls a function of the language there, (function, args, kwargs).
 running: ContextVar[Callable[..., Any] | None] = ContextVar("running", default=None)
 BUILTINS: dict[str, Callable] = {}
 MEMBERS: set[str] = set()  # builtins that are also methods of a tile: x.sum(0)
@@ -114,9 +113,9 @@ def _atomic(name: str, does: str) -> Callable:
     declaration.__name__ = declaration.__qualname__ = name
     declaration.__doc__ = f"""{does} atomically, where the mask is on. Returns the old values, and zero where the mask is off.
 
-    Each element is one atomic operation, and their order is free. `sem` is the memory order: "relaxed", "acquire", "release" or
-    "acq_rel", the default. In a `while`, an atomic whose result is used acquires in any case, so that accesses after the loop see
-    what it waited for. `scope` is "cta", "gpu" (the default) or "sys": the threads to which the order applies.
+    Each element is one atomic operation, and their order is not defined. `sem` is the memory order: "relaxed", "acquire", "release" or
+    "acq_rel", the default. In a `while`, an atomic whose result is used always has acquire semantics. Accesses after the loop then see
+    the data that it waited for. `scope` is "cta", "gpu" (the default) or "sys": the threads to which the order applies.
     """
     return method(declaration)
 
@@ -134,14 +133,14 @@ atomic_xchg = _atomic("atomic_xchg", "Stores `val`")
 def atomic_cas(pointer, cmp, val, sem=None, scope=None):
     """Stores `val` atomically where memory holds `cmp`, compared bit by bit. Returns the old values.
 
-    A loop `while tl.atomic_cas(lock, 0, 1) == 1: pass` waits until it gets the lock. A program may wait only for programs with
-    lower ids: those have started, and programs with higher ids may not have. `sem` and `scope` are those of `atomic_add`.
+    A loop `while tl.atomic_cas(lock, 0, 1) == 1: pass` acquires a lock. A program may wait only for programs with lower ids, because
+    programs with higher ids may not have started. `sem` and `scope` have the meaning of those of `atomic_add`.
     """
 
 
 @builtin
 def debug_barrier():
-    """Synchronizes all threads of the program; each thread then sees what the others have stored."""
+    """Synchronizes all threads of the program; each thread then sees the stores of the others."""
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------------
@@ -311,8 +310,8 @@ def dot(
 
     fp32 operands are rounded to tf32 unless `input_precision` is "ieee" or "tf32x3", or `allow_tf32=False`. Products of two fp8
     operands are exact, also of different fp8 dtypes. Sums are always in fp32; `max_num_imprecise_acc` has no effect. With
-    `out_dtype=tl.float16`, tensor cores accumulate in fp32, and the sum is rounded after the loop. `trans_a` and `trans_b` come from
-    early versions of Triton, and stand for tl.trans of an operand.
+    `out_dtype=tl.float16`, tensor cores accumulate in fp32, and the sum is rounded after the loop. `trans_a` and `trans_b` transpose an
+    operand, as in early versions of Triton; prefer tl.trans.
     """
 
 
@@ -478,7 +477,7 @@ def max_constancy(input, values):
 @builtin
 def assume(cond):
     """Promises that a condition holds. Comparisons with constants (`n > 0`, `0 <= i`, joined by `&`) give bounds, and `n % 16 == 0` means
-    the same as `multiple_of`. A promise in a branch or a loop holds for the values that are made there.
+    the same as `multiple_of`. A promise in a branch or a loop applies to values that are computed there.
 
     Example:
         n = tl.load(i_ptr + 5)

@@ -1,4 +1,4 @@
-"""What the kernel is compiled for, known while compiling: `if tl.target_info.is_cuda(): ...` keeps PTX away from a CPU."""
+"""Compile-time queries of the target: `if tl.target_info.is_cuda(): ...` guards PTX on a CPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The types of block programs: dtypes, pointers, tiles, shared buffers, and how two dtypes meet.
+"""The types of block programs: dtypes, pointers, tiles and shared buffers, and the promotion of dtypes.
 
-Everything a kernel computes with is a `Tile`: an element type, a shape of powers of two (`()` is a scalar) and, once layouts
-have been assigned, a layout that says which thread holds which element. The trick is that scalars are tiles of rank 0, so that
-one table of operations serves both. Promotion follows Triton: Python numbers are weak, everything else takes part.
+Every value of a kernel is a `Tile`: an element type and a shape of powers of two. Layout assignment adds a layout, which maps threads
+to elements. Scalars are tiles of rank 0, so one table of operations serves both. Promotion follows Triton: Python numbers are weak.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_TILE_ELEMENTS = 1 << 20
 
 
 class TypeQueries:
-    """Triton's questions to a type, which kernels ask at compile time: `x.dtype.is_floating()`, `ptr.dtype.is_ptr()`."""
+    """Triton's query methods of types, which kernels call at compile time: `x.dtype.is_floating()`, `ptr.dtype.is_ptr()`."""
 
     kind: str
     bits: int
@@ -31,7 +30,7 @@ class TypeQueries:
 
     @property
     def value(self) -> Any:
-        """A dtype passed as a constexpr may be asked for its value."""
+        """The dtype itself, because kernels read `.value` of a dtype that was passed as a constexpr."""
         return self
 
     @property
@@ -131,7 +130,7 @@ class TypeQueries:
         return self.kind == "void"
 
     def is_const(self) -> bool:
-        """Whether a pointer may not be stored through; no pointer here is marked so."""
+        """Whether stores through the pointer are forbidden. Always false in blocknb."""
         return False
 
     @staticmethod
@@ -148,7 +147,7 @@ class TypeQueries:
 
     @property
     def fp_mantissa_width(self) -> int:
-        """Bits of a float's fraction, without the one that is implied."""
+        """The number of bits of a float's fraction, without the implicit one."""
         return FLOAT_FIELDS[getattr(self, "name", "")][0]
 
     @property
@@ -188,8 +187,10 @@ class DType(TypeQueries):
 
     @cached_property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype that holds it; bf16 and fp8 are ml_dtypes' own (e4b15, which is nobody's, the bits as uint8;
-        so a constant of it in the IR is its bits)."""
+        """The NumPy dtype that holds the elements. bf16 and fp8 use ml_dtypes.
+
+        No library has e4b15, so NumPy holds its bits as uint8, and a constant of it in the IR is its bits.
+        """
         if self.is_float and (self.bits == 8 or self.name == "bf16"):
             import ml_dtypes
 
@@ -251,7 +252,7 @@ BY_NAME = (
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The DType of a NumPy (or CuPy) dtype. Raises KeyError with the dtype's name when there is none."""
+    """The DType of a NumPy (or CuPy) dtype. Raises KeyError with the dtype's name if there is none."""
     return BY_NAME[np.dtype(dtype).name]
 
 
@@ -278,9 +279,9 @@ class Pointer(TypeQueries):
 
 @dataclass(frozen=True, repr=False)
 class BoolPointer(Pointer):
-    """The address of bools, each of which is a byte: to the IR a pointer to int8, to the kernel's author one to int1.
+    """The address of bools, each of which is a byte. It is a pointer to int8 in the IR, and a pointer to int1 in the language.
 
-    The front end tests what it loads through one against zero.
+    The front end compares loaded bytes with zero.
     """
 
     element: DType = field(default_factory=lambda: int8)
@@ -320,7 +321,7 @@ class Tile:
 
     @property
     def element_ty(self) -> Any:
-        """Triton's `ptr.type.element_ty`: what a scalar pointer points to, the element type of a tile."""
+        """Triton's `type.element_ty`: the pointee type of a scalar pointer, or the element type of a tile."""
         return self.dtype.element_ty if self.is_scalar and self.is_pointer else self.dtype
 
     def is_block(self) -> bool:
@@ -347,7 +348,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor descriptor: blocks of `block_shape` in an array of `dtype` in memory; `padding` is what lies outside, "zero" or "nan"."""
+    """A tensor descriptor: blocks of `block_shape` in an array of `dtype` in memory; `padding` is "zero" or "nan"."""
 
     dtype: DType
     block_shape: tuple[int, ...]
@@ -370,7 +371,7 @@ class Descriptor:
 class Buffer:
     """A tile in shared memory: `layout` is a layouts.SharedLayout that maps an element to its offset in the buffer.
 
-    With more than one of the `slots` it is a ring: as many such tiles, one after another.
+    With more than one of the `slots` it is a circular buffer, whose stages are consecutive tiles.
     """
 
     dtype: Any
@@ -386,7 +387,7 @@ class Buffer:
 
     @property
     def slot(self) -> Buffer:
-        """The type of one slot of a ring."""
+        """The type of one stage of a circular buffer."""
         return replace(self, slots=1)
 
     def __str__(self) -> str:
@@ -395,10 +396,10 @@ class Buffer:
 
 
 def block_type(element_ty: Any, shape: Any) -> Tile:
-    """Triton's name for the type of a tile that is no scalar. Raises ValueError unless the sizes are powers of two."""
+    """Triton's name for the type of a non-scalar tile. Raises ValueError unless the sizes are powers of two."""
     sizes = tuple(int(n) for n in shape)
     if not sizes or any(n <= 0 or n & (n - 1) for n in sizes):
-        raise ValueError(f"a tile has axes whose sizes are powers of two, not {sizes}")
+        raise ValueError(f"the sizes of a tile must be powers of two, not {sizes}")
     return Tile(element_ty, sizes)
 
 
@@ -424,7 +425,7 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The dtype of an operation between two typed operands (neither a Python number), as Triton has it.
+    """The dtype of an operation between two typed operands (neither a Python number), by Triton's rules.
 
     Floats win over integers and the wider float over the narrower; bf16 with fp16, and two kinds of fp8, give fp16; among integers
     the wider wins, and at equal width unsigned does.
@@ -477,7 +478,7 @@ def promote_literal(dtype: DType, value: bool | int | float) -> DType:
 
 
 def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's broadcasting of two shapes (Triton: the shorter one gets leading ones). Raises ValueError when they do not fit."""
+    """NumPy's broadcasting of two shapes (Triton: the shorter one gets leading ones). Raises ValueError if they do not match."""
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     result = []

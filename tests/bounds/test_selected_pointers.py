@@ -322,7 +322,7 @@ def test_an_address_at_the_very_end_is_told_as_it_is(name):
     memory = Memory()
     memory.table[0] = -4
     error = failed(launch, name, memory.arguments("x", 0, 1, "load"))
-    assert "loads from address 0xfffffffffffffffc, which lies in no array that was passed" in error.message
+    assert "loads from address 0xfffffffffffffffc, which is outside all arrays of this launch" in error.message
 
 
 @blocknb.kernel(do_not_specialize=["off"])
@@ -355,7 +355,7 @@ def test_an_address_made_of_two_arrays_that_lies_in_none_is_an_error():
             address = other.ctypes.data + 8
             assert (
                 error.message
-                == f"program (0, 0, 0) stores to address {address:#x}, which lies in no array that was passed"
+                == f"program (0, 0, 0) stores to address {address:#x}, which is outside all arrays of this launch"
             )
         assert (other == 3).all()
         memory.unchanged()

@@ -104,7 +104,7 @@ def test_an_address_in_no_array_is_reported_as_such():
     assert error is not None
     address = other.ctypes.data + 8
     assert error.message.split(";")[0] == (
-        f"program (0, 0, 0) stores to address {address:#x}, which lies in no array that was passed"
+        f"program (0, 0, 0) stores to address {address:#x}, which is outside all arrays of this launch"
     )
     assert (other == 3).all()
 

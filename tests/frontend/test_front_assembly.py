@@ -74,7 +74,7 @@ def test_constants_are_written_into_the_text():
     ("asm", "constraints", "dtype", "pack", "says", "under"),
     [
         ("mov.b32 $0, $1;", "=r,q", tl.int32, 1, "the constraint 'q' is unknown", "constraints"),
-        ("mov.b32 $0, $1;", "r,=r", tl.int32, 1, "stands after an argument", "constraints"),
+        ("mov.b32 $0, $1;", "r,=r", tl.int32, 1, "comes after an argument", "constraints"),
         ("mov.b32 $0, $1;", "=r", tl.int32, 1, "name 0 registers of arguments", "constraints"),
         ("mov.b32 $0, $1;", "=r,r", (tl.int32, tl.int32), 1, "name 1 registers of results", "constraints"),
         ("mov.b32 $0, $1;", "=r,r", tl.int32, 4, "the results take 4 with pack=4", "constraints"),
@@ -85,13 +85,13 @@ def test_constants_are_written_into_the_text():
             "=r,n",
             tl.int32,
             1,
-            "the constraint 'n' of $1 takes an integer known while compiling",
+            "the constraint 'n' of $1 takes an integer known at compile time",
             "[i]",
         ),
         ("mov.b32 $0, $1;", "=r,n,n", tl.int32, 1, "name 2 registers of arguments", "constraints"),
         ("mov.b32 $0, $2;", "=r,r", tl.int32, 1, "the text uses $2", "asm"),
-        ("mov.b32 $0, %1;", "=r,r", tl.int32, 1, "`%1` in the text is no operand", "asm"),
-        ("mov.b32 $0, $x;", "=r,r", tl.int32, 1, "`$x` in the text is no operand", "asm"),
+        ("mov.b32 $0, %1;", "=r,r", tl.int32, 1, "`%1` in the text is not an operand", "asm"),
+        ("mov.b32 $0, $x;", "=r,r", tl.int32, 1, "`$x` in the text is not an operand", "asm"),
         ("{ mov.b32 $0, $1;", "=r,r", tl.int32, 1, "opens 1 braces and closes 0", "asm"),
     ],
 )
@@ -180,4 +180,4 @@ def test_functions_of_elements_have_no_effects_and_return_scalars():
     error = failure(k, TypeMismatch, out="*i32")
     assert error.message == "`store` in the function `storing` of map_elementwise"
     assert place(storing, error)[1] == "tl.store(p, x)"
-    assert "returns a tile of shape (2,) for an element" in failure(k2, TypeMismatch, out="*i32").message
+    assert "must return a scalar per element, not a tile of shape (2,)" in failure(k2, TypeMismatch, out="*i32").message

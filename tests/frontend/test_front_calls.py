@@ -196,7 +196,7 @@ def test_the_python_minimum_of_run_time_values_is_the_languages():
         ("n()", "`n` is a value here (int32), not a function"),
         ("tl.int1.name()", "the constant 'int1' is not a function"),
         ("tl.range(n)", "`range` cannot be called here"),
-        ("range(n)", "stands only in `for ... in`"),
+        ("range(n)", "use a range with run-time bounds only in `for ... in`"),
         ("getattr(n, 'dtype')", "getattr works on constants only"),
     ],
 )
@@ -271,7 +271,7 @@ def test_only_tuples_are_spread_and_only_constants_leave_out():
         tl.store(out, tl.maximum(*tl.load(x + tl.arange(0, 2))))
 
     error = failure(spread, TypeMismatch, out="*f32", x="*f32")
-    assert error.message == "`*` spreads a tuple, not fp32 of shape (2,)"
+    assert error.message == "`*` expands a tuple, not fp32 of shape (2,)"
     assert place(spread, error) == (2, "tl.load(x + tl.arange(0, 2))")
 
     @kernel
@@ -280,7 +280,7 @@ def test_only_tuples_are_spread_and_only_constants_leave_out():
         tl.store(out, kept[0])
 
     error = failure(left_out, TypeMismatch, out="*i32", n="i32")
-    assert error.message == "what a comprehension leaves out must be known while compiling"
+    assert error.message == "the condition of a comprehension must be known at compile time"
     assert place(left_out, error) == (2, "i > n")
 
     @kernel
@@ -288,4 +288,4 @@ def test_only_tuples_are_spread_and_only_constants_leave_out():
         options = (1,)
         tl.store(out, **options)
 
-    assert failure(double_star, SyntaxUnsupported, out="*i32").message == "`**` in a call cannot stand in a kernel"
+    assert failure(double_star, SyntaxUnsupported, out="*i32").message == "`**` in a call is not supported in a kernel"

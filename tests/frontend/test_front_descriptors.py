@@ -207,14 +207,14 @@ def unknown_attribute(a):
 
 
 MISTAKES = [
-    (last_stride, {}, "the last stride of a tensor descriptor is 1, not 2", "(8, 2)"),
-    (run_time_last_stride, {"n": "i32"}, "must be known to be 1 while compiling", "(8, n)"),
+    (last_stride, {}, "the last stride of a tensor descriptor must be 1, not 2", "(8, 2)"),
+    (run_time_last_stride, {"n": "i32"}, "must be the constant 1", "(8, n)"),
     (odd_stride, {}, "a stride of 9 elements is 36 bytes, not a multiple of 16", "(9, 1)"),
     (short_block, {}, r"the last axis of the block \(4, 2\) has 8 bytes", "(4, 2)"),
     (six_axes, {}, "at most 5 axes, not 6", "(1, 1, 1, 1, 1, 4)"),
     (ranks, {}, "of a block with 1 axis got 2 in `shape`", "(4, 8)"),
     (nan_of_integers, {}, "a block of int32 cannot be padded with NaN", '"nan"'),
-    (too_large, {}, "2097152 elements; the most is", "(1024, 2048)"),
+    (too_large, {}, "2097152 elements; the maximum is", "(1024, 2048)"),
     (too_few_offsets, {}, "`load` of a block with 2 axes got 1 in `offsets`", "[0]"),
     (wrong_block, {}, r"writes a block of shape \(2, 4\), not fp32 of shape \(4, 4\)", "tl.zeros((4, 4), tl.float32)"),
     (
@@ -225,10 +225,10 @@ MISTAKES = [
     ),
     (pointer_as_descriptor, {}, "needs a tensor descriptor, not a pointer to fp32", "a"),
     (none_descriptor, {"d": None}, "needs a tensor descriptor, not None", "d"),
-    (gather_of_rows, {}, r"works on blocks of one row, not of shape \(2, 8\)", None),
-    (gather_of_few, {}, "8 rows and 8 columns are the least", "tl.arange(0, 4)"),
+    (gather_of_rows, {}, r"needs a descriptor of one-row blocks, not of shape \(2, 8\)", None),
+    (gather_of_few, {}, "needs at least 8 rows and 8 columns", "tl.arange(0, 4)"),
     (atomic_on_floats, {}, "`atomic_xor` does not work on fp32", None),
-    (other_dtype, {}, "asks for fp16 of shape .* blocks of fp32", "tl.float16"),
+    (other_dtype, {}, "reads fp16 of shape .* blocks of fp32", "tl.float16"),
     (unknown_attribute, {}, "has no `blockshape`", None),
 ]
 

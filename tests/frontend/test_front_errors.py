@@ -226,7 +226,7 @@ def early(out):
             subscript,
             2,
             "0",
-            "a pointer cannot be indexed with numbers or slices; only `:` and None stand in its brackets",
+            "a pointer cannot be indexed with numbers or slices; only `:` and None are allowed",
             "tl.load(pointer + index)",
         ),
         (store_to_constant, 2, "3", "`store` needs a pointer, not the constant 3", "assign to it"),
@@ -236,7 +236,7 @@ def early(out):
             too_large,
             2,
             "(2048, 1024)",
-            "a tile of shape (2048, 1024) has 2097152 elements; the most is 1048576",
+            "a tile of shape (2048, 1024) has 2097152 elements; the maximum is 1048576",
             "loop",
         ),
         (int_mask, 2, "n", "the mask must be a condition, not int32", "mask != 0"),
@@ -255,7 +255,7 @@ def early(out):
             mixed_dot,
             2,
             "tl.zeros((16, 16), tl.float32)",
-            "dot of fp16 and fp32: both operands need one dtype",
+            "dot of fp16 and fp32: both operands need the same dtype",
             ".to(tl.float16)",
         ),
         (vector_dot, 2, "tl.arange(0, 16)", "`dot` multiplies matrices, not int32 of shape (16,)", "x[:, None]"),
@@ -267,7 +267,7 @@ def early(out):
             tile_index,
             2,
             "2",
-            "a tile cannot be indexed with numbers or slices; only `:` and None stand in its brackets",
+            "a tile cannot be indexed with numbers or slices; only `:` and None are allowed",
             "tl.where",
         ),
         (unpack, 2, "a, b", "3 values for 2 names", None),
@@ -324,7 +324,7 @@ def test_the_report_shows_lines_carets_calls_and_hint():
         f"called from {__file__}, line {k.source.first_line + 2}, in k",
         "        inner(out)",
         "        ^^^^^^^^^^",
-        "  hint: take 4 or 8 elements and mask what is too much; blocknb.next_power_of_2 rounds up",
+        "  hint: take 4 or 8 elements and mask the surplus; blocknb.next_power_of_2 rounds up",
     ]
     at = -1
     for part in expected:
@@ -420,9 +420,9 @@ def combined(out, n):
     ("k", "error", "message", "hint"),
     [
         (unlabelled, TypeMismatch, "the prefix of `device_print` must be a string known at compile time", "label"),
-        (separated, TypeMismatch, "takes no `sep`", "line of its own"),
+        (separated, TypeMismatch, "takes no `sep`", "on its own line"),
         (unspoken, TypeMismatch, "the msg of `device_assert` must be a string known at compile time", "device_assert"),
-        (combined, Unsupported, "`device_print` cannot stand in a function on elements", "on the result"),
+        (combined, Unsupported, "`device_print` is not supported in a function on elements", "on the result"),
     ],
     ids=["prefix", "sep", "message", "combine"],
 )

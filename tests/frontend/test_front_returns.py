@@ -292,7 +292,7 @@ def test_types_that_differ_between_inner_returns_are_refused_at_a_branch():
     error = failure(k, TypeMismatch, out="*f32", a="i32", b="i32", x="i32")
     assert error.message == "`mixed` returns different types from the arms of this branch: int32 and fp32"
     assert place(mixed, error)[1].startswith("a > ")
-    assert error.hint == "return values of one type everywhere"
+    assert error.hint == "return values of the same type in all arms"
 
 
 def test_a_value_on_some_ways_and_the_end_of_the_function_on_others_is_refused():

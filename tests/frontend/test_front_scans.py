@@ -80,7 +80,7 @@ def bad_stack(out):
     [
         (bad_axis, "axis 1 of a tile with 1 axis", "1"),
         (bad_scalar, "a scalar has no axis to scan along", "n"),
-        (bad_index, "indices are integers, not fp32", "v * 0.5"),
+        (bad_index, "indices must be integers, not fp32", "v * 0.5"),
         (bad_shape, r"the index has shape \(8, 8\) for a source of shape \(4, 8\)", "tl.zeros((8, 8), tl.int32)"),
         (bad_split, "split takes a tile whose last axis has size two", None),
         (bad_topk, "k is a power of two, at most the axis's size", None),

@@ -44,7 +44,7 @@ def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
     with pytest.raises(blocknb.AccessError) as caught:
         found.kernel[found.grid](**arguments, **found.rest, checked=True)
     error = caught.value
-    more = f"; {found.total} accesses were outside of arrays, and skipped" if found.total > 1 else ""
+    more = f"; {found.total} accesses outside of arrays were skipped" if found.total > 1 else ""
     assert error.message == found.said + more
     assert (error.program, error.index) == (found.program, found.index)
     assert error.loc is not None

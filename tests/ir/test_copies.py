@@ -111,7 +111,7 @@ def test_one_barrier_per_iteration_is_necessary_and_sufficient() -> None:
     loop = next(op for op in func.ops() if op.name == "for")
     assert [op.name for op in loop.blocks[0].ops].count("barrier") == 1
     x, y = strips(5)
-    with pytest.raises(CompilerBug, match="another warp (reads|writes)|a copy is under way|nothing has written"):
+    with pytest.raises(CompilerBug, match="another warp (reads|writes)|a copy to it is in flight|never written"):
         run(without(func, "barrier"), [x, y, 5], 1)
 
 
@@ -127,7 +127,7 @@ def test_a_read_of_a_copy_in_flight_is_an_error(late: int) -> None:
         "test",
     )
     x, y = strips(5)
-    with pytest.raises(CompilerBug, match="reads shared memory to which a copy is under way"):
+    with pytest.raises(CompilerBug, match="reads shared memory while a copy to it is in flight"):
         run(func, [x, y, 5], 1)
 
 
@@ -136,17 +136,17 @@ def test_ending_a_program_with_copies_in_flight_is_an_error() -> None:
         ring(), lambda op, _: () if op.name == "wait" and not op.attrs["in_flight"] else NotImplemented, "test"
     )
     x, y = strips(5)
-    with pytest.raises(CompilerBug, match="ends while copies to shared memory are under way"):
+    with pytest.raises(CompilerBug, match="ends while copies to shared memory are in flight"):
         run(func, [x, y, 5], 1)
 
 
 def test_a_stage_outside_of_the_circular_buffer_is_an_error() -> None:
-    with pytest.raises(CompilerBug, match="an access is to one of its slots"):
+    with pytest.raises(CompilerBug, match="select one of its stages first"):
         verify(parse_func(RING.replace("local_load %from", "local_load %ring")))
     x, y = strips(5)
     for old, new in (("%to = slot %ring", "%to = slot %s0"), ("slot %ring, %read", "slot %ring, %at")):
         func = barriers(parse_func(RING.replace(old, new)), SM80, Notes("barriers"))
-        with pytest.raises(CompilerBug, match="slot 2 of a ring of 1|slot 256 of a ring of 3"):
+        with pytest.raises(CompilerBug, match="stage 2 of a circular buffer of 1|stage 256 of a circular buffer of 3"):
             run(func, [x, y, 5], 1)
 
 

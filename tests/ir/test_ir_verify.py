@@ -82,10 +82,10 @@ def test_valid_ir_passes_at_each_level(level: str) -> None:
         ("barrier\n%a = local_load %n : i32", "local_load does not belong to the tile level"),
         ("%a = arange 0 128 : tile<128xi32, #one>", "has a layout before layouts are assigned"),
         ("%a = splat %n : tile<4194304xi32>", "a tile of 4194304 elements"),
-        ("yield %n", "yield stands where no block ends"),
-        ("if %c { barrier } else { yield }", "a nested block ends with yield or condition"),
-        ("if %c { } else { yield }", "a nested block ends with yield or condition"),
-        ("if %c { yield\n barrier\n yield } else { yield }", "yield stands where no block ends"),
+        ("yield %n", "yield must be the last op of a nested block"),
+        ("if %c { barrier } else { yield }", "a nested block must end with yield or condition"),
+        ("if %c { } else { yield }", "a nested block must end with yield or condition"),
+        ("if %c { yield\n barrier\n yield } else { yield }", "yield must be the last op of a nested block"),
         ("if %c { condition %c } else { yield }", "a block of if ends with yield"),
         ("%r = if %c : i32 { yield %n } else { yield }", "the values that end a block of if are none instead of i32"),
         ("%r = for %i = %n to %n step %n iter(%a = %n) { yield %c }", "that end a block of for are i1 instead of i32"),
@@ -156,7 +156,7 @@ def test_a_conversion_within_warps_is_valid_at_the_memory_level() -> None:
 
 
 def test_buffers_need_a_function_that_says_how_much_shared_memory_it_takes() -> None:
-    refuses(text("%a = alloc {offset=0} : buffer<128xi32, #line>", "memory"), "does not say its shared_bytes")
+    refuses(text("%a = alloc {offset=0} : buffer<128xi32, #line>", "memory"), "has no attribute shared_bytes")
 
 
 def op(name: str, *args: Value, id: int = 0, results: tuple = (), **attrs) -> Op:

@@ -19,25 +19,25 @@ PRODUCER, TEAM = "} else {", "roles {warps=(4, 1)} {"
 
 BROKEN = [
     # Roles.
-    (TEAM, "roles {warps=(8, 1)} {", "1 x 4 warps of programs in teams of 8"),
-    (TEAM, "roles {warps=(4, 1), registers=(240, 24)} {", "share out registers in groups of 4"),
+    (TEAM, "roles {warps=(8, 1)} {", "1 x 4 warps of programs in consumer groups of 8"),
+    (TEAM, "roles {warps=(4, 1), registers=(240, 24)} {", "registers are reallocated per group of 4"),
     (TEAM, "roles {warps=(4, 4), registers=(240, 20)} {", "multiples of 8 from 24"),
-    (TEAM, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + TEAM, "fence in front of roles"),
-    (TEAM, "if %yes {\nbarrier\nyield\n} else {\nyield\n}\n" + TEAM, "barrier in front of roles"),
-    (PRODUCER, PRODUCER + "\nbarrier", "a producer does not do barrier"),
-    (PRODUCER, PRODUCER + "\nfence", "a producer does not do fence"),
-    (PRODUCER, PRODUCER + "\narrive %full, %zero", "a producer does not do arrive"),
-    (PRODUCER, PRODUCER + "\nstore_wait {in_flight=0}", "a producer does not do store_wait"),
-    (PRODUCER, PRODUCER + "\nstore %a, %half", "a producer does not do store"),
-    (PRODUCER, PRODUCER + "\n%u = const 0.0 : tile<64xf32, #rows>", "%u is a tile, and a producer has none"),
-    (PRODUCER, PRODUCER + "\n%u = alloc {align=1024} : buffer<64x64xf16, #a>", "a producer does not do alloc"),
-    (TEAM, TEAM + "\nexpect %full, %zero {bytes=8}", "the team does not do expect"),
-    (TEAM, TEAM + "\ncopy_bulk %rc, %ma, %full, %zero, %zero, %zero {axes=(0, 1)}", "the team does not do copy_bulk"),
+    (TEAM, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + TEAM, "fence before the roles"),
+    (TEAM, "if %yes {\nbarrier\nyield\n} else {\nyield\n}\n" + TEAM, "barrier before the roles"),
+    (PRODUCER, PRODUCER + "\nbarrier", "a producer warp cannot execute barrier"),
+    (PRODUCER, PRODUCER + "\nfence", "a producer warp cannot execute fence"),
+    (PRODUCER, PRODUCER + "\narrive %full, %zero", "a producer warp cannot execute arrive"),
+    (PRODUCER, PRODUCER + "\nstore_wait {in_flight=0}", "a producer warp cannot execute store_wait"),
+    (PRODUCER, PRODUCER + "\nstore %a, %half", "a producer warp cannot execute store"),
+    (PRODUCER, PRODUCER + "\n%u = const 0.0 : tile<64xf32, #rows>", "%u is a tile, but a producer warp has no tiles"),
+    (PRODUCER, PRODUCER + "\n%u = alloc {align=1024} : buffer<64x64xf16, #a>", "a producer warp cannot execute alloc"),
+    (TEAM, TEAM + "\nexpect %full, %zero {bytes=8}", "consumer warps cannot execute expect"),
+    (TEAM, TEAM + "\ncopy_bulk %rc, %ma, %full, %zero, %zero, %zero {axes=(0, 1)}", "consumer warps cannot execute copy_bulk"),
     # mbarriers and maps.
-    (TEAM, TEAM + "\n%inner = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "mbarriers are made at the function's top"),
-    (TEAM, TEAM + "\n%mi = tensor_map %a, %m, %k, %lda : map<64x64xf16, 128>", "tensor maps are made at the function's"),
+    (TEAM, TEAM + "\n%inner = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "mbarriers must be made at the top level"),
+    (TEAM, TEAM + "\n%mi = tensor_map %a, %m, %k, %lda : map<64x64xf16, 128>", "tensor maps must be made at the top level"),
     ("%ma = tensor_map %a, %m", "%r = cta_id\n%ma = tensor_map %a, %r", "%r is made by cta_id"),
-    ("%ma = tensor_map %a,", "%q = ptradd %a, %m\n%ma = tensor_map %q,", "a tensor map begins at a parameter"),
+    ("%ma = tensor_map %a,", "%q = ptradd %a, %m\n%ma = tensor_map %q,", "the pointer of a tensor map must be a parameter"),
     ("%first_team = cta_id", "%first_team = program_id 0", "a CTA that runs several programs has no program id"),
     ("num_warps=4, persistent=True", "num_warps=4", "cta_id in a function that is not persistent"),
     # How boxes lie in buffers.
@@ -64,14 +64,14 @@ def test_a_broken_rule_is_named(old: str, new: str, message: str) -> None:
 def test_roles_are_the_end_of_a_function() -> None:
     text = PRODUCT.text.rstrip().removesuffix("}")
     verify(parse_func(text + "}"))
-    with pytest.raises(CompilerBug, match="stand at a function's end"):
+    with pytest.raises(CompilerBug, match="must be the last op of a function"):
         verify(parse_func(text + "barrier\n}"))
 
 
 def test_what_a_producer_needs_is_made_of_scalars() -> None:
     made = "%t = arange 0 64 : tile<64xi32, #columns>\n%s = reduce %t {axis=0} add\n"
     text = PRODUCT.text.replace(TEAM, made + TEAM).replace("%depth = mul %copy, %size", "%depth = mul %copy, %s")
-    with pytest.raises(CompilerBug, match="the producer needs %s, which is made of the tile %t"):
+    with pytest.raises(CompilerBug, match="the producer needs %s, which depends on the tile %t"):
         verify(parse_func(text))
 
 
@@ -104,7 +104,7 @@ def test_mbarriers_lie_within_shared_memory_at_multiples_of_8_bytes(change: tupl
         op.replace(attrs={**op.attrs, "offset": op.attrs["offset"] + change[1]}) if op.name == "mbarriers" else op
         for op in func.body.ops
     )
-    with pytest.raises(CompilerBug, match=r"mbarriers at \d+"):
+    with pytest.raises(CompilerBug, match=r"mbarriers at offset \d+"):
         verify(func.replace(body=type(func.body)(func.body.args, ops)))
 
 

@@ -117,10 +117,10 @@ def half_result(x, s):
     [
         (unknown_format, "unknown format 'e3m4'", "e2m1, e4m3"),
         (wrong_dtype, "`lhs` is uint8, but its format is 'bf16'", "tl.bfloat16"),
-        (scale_transposed, "`rhs_scale` has shape (1, 32) where (32, 1) is wanted", "do not transpose"),
+        (scale_transposed, "`rhs_scale` has shape (1, 32), not (32, 1)", "do not transpose"),
         (different_k, "64 elements along K on the left and 32 on the right", "share a byte"),
         (packed_fp8, "only e2m1 has two elements in one byte", "leave it out"),
-        (half_result, "adds in fp32", "cast the result"),
+        (half_result, "accumulates in fp32", "cast the result"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(k, says, hint) -> None:

@@ -154,7 +154,7 @@ def test_a_register_of_the_gpu_is_refused_on_a_cpu_at_its_line():
     def k(out):
         tl.store(out, tl.extra.cuda.globaltimer())
 
-    with pytest.raises(Unsupported, match="`globaltimer` reads a register") as caught:
+    with pytest.raises(Unsupported, match="`globaltimer` reads a special register") as caught:
         parse(k.source, {"out": kind("*i64")}, {}, Target.parse("cpu"))
     assert place(k, caught.value) == (2, "tl.extra.cuda.globaltimer()")
     assert "is_cuda" in (caught.value.hint or "")

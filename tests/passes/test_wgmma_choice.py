@@ -190,7 +190,7 @@ def test_a_product_in_flight_for_too_long_is_detected():
     def longer(op: Op) -> Op:
         return op.replace(attrs={**op.attrs, "in_flight": 2}) if op.name == "dot" else op
 
-    with pytest.raises(CompilerBug, match="copy is under way|overwritten|writes shared memory"):
+    with pytest.raises(CompilerBug, match="copy to it is in flight|overwritten|writes shared memory"):
         for seed in range(4):
             case.interpret(edited(func, longer), arguments, seed=seed)
 

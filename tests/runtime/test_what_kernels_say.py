@@ -83,7 +83,7 @@ def test_checked_gpu_code_skips_and_reports_out_of_bounds_accesses(name):
     arguments = views(found.arrays)
     _, error = told(lambda: simulate(found.kernel, found.grid, {**arguments, **found.rest}, checked=True))
     check(found, error)
-    more = f"; {found.total} accesses were outside of arrays, and skipped" if found.total > 1 else ""
+    more = f"; {found.total} accesses outside of arrays were skipped" if found.total > 1 else ""
     assert error.message == found.said + more
     for key, expected in found.result.items():
         np.testing.assert_array_equal(arguments[key], expected, err_msg=key)

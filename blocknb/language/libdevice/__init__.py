@@ -1,4 +1,4 @@
-"""libdevice, under the names that CUDA's and Triton's have, written in the block language itself.
+"""libdevice, with the names of CUDA and Triton, written in the block language itself.
 
 The functions take any float (fp16 and bf16 are computed in fp32) and broadcast like operators; they run wherever a kernel runs: on
 the GPU, on the CPU and in the interpreter, with one meaning. `FUNCTIONS` is the registry that the reference is printed from. Names

@@ -1,8 +1,8 @@
-"""An example for each function of libdevice; what its line claims is what the tests compare with."""
+"""An example for each function of libdevice. The tests check its result."""
 
 from __future__ import annotations
 
-#: name -> a call, and what it gives.
+#: name -> a call, and its result.
 EXAMPLES: dict[str, str] = {
     "acos": "acos(0.25)  # 1.31811607",
     "acosh": "acosh(2.0)  # 1.31695795",

@@ -1,4 +1,4 @@
-"""What the functions of libdevice are made of: bits of floats, exact sums and products, polynomials, powers of two.
+"""Building blocks of libdevice: bits of floats, exact sums and products, polynomials, powers of two.
 
 Everything is written in the language and serves fp32 and fp64 alike: tables are indexed by `primitive_bitwidth`, a constant. Two
 tricks carry most of it. A product that must not be fused into the sum after it is an `fma` with -0.0, and an unevaluated sum of

@@ -1,4 +1,4 @@
-"""libdevice's cube roots and norms. What a square or a sum loses is kept in a second float, so the results are within an ulp."""
+"""libdevice's cube roots and norms. A second float holds the rounding error of squares and sums, so results are within an ulp."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FLUSH = "With `flush_denormals`, results that are subnormal in fp32 become zero.
 def _binary(
     name: str, kinds: str, help: Help, numpy: Callable, has: str = "", attrs: tuple[str, ...] = (), **cost: int
 ) -> OpSpec:
-    """An op of two operands of one type, which the result has, too."""
+    """An op of two operands, which have the same type as the result."""
     return OpSpec(
         name,
         "elementwise",
@@ -37,7 +37,7 @@ def _binary(
 
 
 def _unary(name: str, kinds: str, help: Help, numpy: Callable, has: str = "", **cost: int) -> OpSpec:
-    """An op of one operand, whose type the result has."""
+    """An op of one operand, which has the same type as the result."""
     return OpSpec(
         name,
         "elementwise",

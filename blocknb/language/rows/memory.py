@@ -1,4 +1,4 @@
-"""Rows of the op table: accesses to arrays, and what a kernel tells its user."""
+"""Rows of the op table: accesses to arrays, prints and assertions."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ ROWS = (
         "slot",
         "shared",
         rules.slot,
-        Help("Selects one slot of a circular buffer.", ir="The index is below the number of slots."),
+        Help("Selects one stage of a circular buffer.", ir="The index is below the number of stages."),
         operands="ring index",
         levels=MEMORY,
         traits=traits("producer"),

@@ -13,7 +13,7 @@ ROWS = (
         "source",
         rules.const,
         Help(
-            "Makes a scalar, or a tile of equal elements, from a number that is known while compiling.",
+            "Makes a scalar, or a tile of equal elements, from a number that is known at compile time.",
             example="tl.full((2,), 3, tl.int32)  # [3, 3]",
         ),
         attrs=("value", "type"),
@@ -25,7 +25,7 @@ ROWS = (
         rules.scalar_i32,
         Help(
             "Returns the index of the program along an axis of the grid.",
-            "`axis` is 0, 1 or 2, known while compiling. The result is an int32 scalar.",
+            "`axis` is 0, 1 or 2, known at compile time. The result is an int32 scalar.",
             "pid = tl.program_id(0)\npid  # 0",
         ),
         attrs=("axis",),
@@ -37,7 +37,7 @@ ROWS = (
         rules.scalar_i32,
         Help(
             "Returns the number of programs along an axis of the grid.",
-            "`axis` is 0, 1 or 2, known while compiling. The result is an int32 scalar.",
+            "`axis` is 0, 1 or 2, known at compile time. The result is an int32 scalar.",
             "tl.num_programs(0)  # 1",
         ),
         attrs=("axis",),
@@ -49,7 +49,7 @@ ROWS = (
         rules.arange,
         Help(
             "Returns the integers from `start` to `end`, without `end`.",
-            "The result is int32, of shape (end - start,). That length is a power of two known while compiling; any other is an error.",
+            "The result is int32, of shape (end - start,). That length is a power of two known at compile time; any other is an error.",
             "tl.arange(0, 8)  # [0, 1, 2, 3, 4, 5, 6, 7]\ntl.arange(4, 8) * 2  # [8, 10, 12, 14]",
         ),
         attrs=("start", "end"),

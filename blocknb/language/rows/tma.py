@@ -1,4 +1,4 @@
-"""Rows of the op table: Hopper's copy engine (TMA), mbarriers, and warps with roles. `language.bulk` has their types and type rules."""
+"""Rows of the op table: Hopper's copy engine (TMA), mbarriers and warp specialization. `language.bulk` has the types and type rules."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ ROWS = (
         Help(
             "Runs the first block in the consumer warps and the second in the producer warps.",
             ir="`warps` has the number of both, and `registers` those of their threads, where the hardware redistributes them. With "
-            "several `teams`, each runs a program of its own.",
+            "several `teams`, each consumer group runs its own program.",
         ),
         attrs=("warps", "registers", "teams"),
         blocks=2,
@@ -137,7 +137,7 @@ ROWS = (
         "team_id",
         "source",
         rules.scalar_i32,
-        Help("Returns the index of the team within its CTA."),
+        Help("Returns the index of the consumer group within its CTA."),
         levels=MEMORY,
         traits=traits("program_index"),
     ),

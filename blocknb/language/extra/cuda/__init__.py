@@ -1,4 +1,4 @@
-"""CUDA's extras: libdevice, and what a program can ask of its GPU."""
+"""CUDA-specific names: libdevice, and queries of the GPU."""
 
 from blocknb.language.extra.cuda import gdc, libdevice, utils
 from blocknb.language.extra.cuda.gdc import gdc_launch_dependents, gdc_wait

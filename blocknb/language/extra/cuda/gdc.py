@@ -1,4 +1,4 @@
-"""Launches that overlap (programmatic dependent launch): both are hints, and do nothing where launches do not overlap."""
+"""Programmatic dependent launch. Both functions are hints, which have no effect if launches do not overlap."""
 
 from __future__ import annotations
 

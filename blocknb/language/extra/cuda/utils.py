@@ -1,4 +1,4 @@
-"""What a program can ask of the GPU that it runs on."""
+"""Queries of the GPU that runs the program."""
 
 from __future__ import annotations
 
