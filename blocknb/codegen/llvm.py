@@ -1,10 +1,9 @@
-"""LLVM and ptxas behind a Future: `Workers` sends jobs to worker processes and survives their death.
+"""Runs LLVM and ptxas in worker processes: `Workers.submit(job)` returns a `concurrent.futures.Future`.
 
-LLVM aborts its process on what it cannot select, so it lives in `worker.py`, a process of its own. `Workers.submit(job)` gives a
-`concurrent.futures.Future`; one thread for each worker writes the request and reads the answer. The one trick is that this
-thread, and never the waiting caller, owns the pipes: an interrupt while somebody waits for a compile cannot leave half a frame
-behind. A worker that dies fails its own job with LLVM's last words and the next job starts a new one. Workers ignore the
-interrupts of the terminal (own session) and end when their standard input does, that is with the parent at the latest.
+LLVM aborts its process on code that it cannot select, so it runs in a separate process (`worker.py`). One thread per worker writes the
+requests and reads the answers. This thread owns the pipes, not the waiting caller, so an interrupt of the caller cannot leave half a
+frame behind. When a worker dies, its job fails with LLVM's last output, and the next job starts a new worker. Workers run in their own
+session, so interrupts of the terminal do not reach them. They end when their standard input closes, at the latest with the parent.
 """
 
 from __future__ import annotations
@@ -272,7 +271,7 @@ class _Process:
     """One worker process and its pipes; `call` is used by one thread only."""
 
     def __init__(self) -> None:
-        # Python without site packages or environment: starts in 10 ms, and nobody's startup file can print or fail in it.
+        # Python without site packages or environment starts in 10 ms and runs no startup file that could print or fail.
         command = [sys.executable, "-I", "-S", worker.__file__, _llvmlite_folder()]
         self._log = os.fdopen(worker.memory_file("log"), "rb")
         os.set_inheritable(self._log.fileno(), False)  # for this child only

@@ -1,9 +1,8 @@
-"""Brings CPU object code into this process: `load_object(data).address("kernel")`.
+"""Loads CPU object code into this process: `load_object(data).address("kernel")`.
 
-LLVM's ORC linker does the work, the only part of LLVM that runs in the notebook's process: it places code and constants, applies
-relocations, and, unlike MCJIT, refuses a symbol that nobody defines instead of leaving a call into nowhere. Objects are
-position-independent, and each gets a library of its own in one JIT, so that two kernels may use the same names. The memory of an
-object lives as long as the `Loaded` that was returned.
+LLVM's ORC linker, the only part of LLVM in the notebook's process, places code and constants and applies relocations. Unlike MCJIT, it
+rejects undefined symbols. Objects are position-independent. Each gets its own library in one JIT, so two kernels may use the same
+names. The memory of an object lives as long as the returned `Loaded`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def load_object(data: bytes) -> Loaded:
     """
     defined, undefined = elf_symbols(data)
     if unknown := sorted(set(undefined) - set(LIBRARY)):
-        raise CompilerBug("the code calls functions that nobody provides: " + ", ".join(unknown))
+        raise CompilerBug("the code calls undefined functions: " + ", ".join(unknown))
     with forks.guard:  # the locks of LLVM itself could not be made new in the child of a fork
         from llvmlite import binding
 

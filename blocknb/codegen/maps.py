@@ -1,4 +1,4 @@
-"""Tensor maps: what the host encodes at the launch of a kernel that moves boxes of arrays by TMA.
+"""Tensor maps: the descriptors that the host encodes at the launch of a kernel that copies boxes by TMA.
 
 A tensor map is a hidden parameter of 128 bytes. It describes an array by numbers that the host computes from the arguments of the launch.
 A `MapSpec` holds these as expressions over the kernel's parameters: plain nested tuples, which the disk cache stores as they are.

@@ -1,8 +1,8 @@
 """Machine code as text, each line with the source line it came from.
 
 PTX and x86 assembly carry `.loc` directives and nvdisasm prints `//## File` comments; all three become the same list of `SassLine`s,
-which is what links a line of a cell to its machine code and back. Lines that only carry such marks are dropped. nvdisasm takes
-0.4 s for the smallest kernel, so nothing here runs until somebody looks: `disassemble` gives a Future from a worker.
+which link each line of a cell to its machine code. The parser drops lines that hold such marks alone. nvdisasm takes 0.4 s even for
+the smallest kernel, so `disassemble` runs on demand and returns a Future from a worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds NVIDIA's ptxas and nvdisasm, and reads what ptxas says.
+"""Finds NVIDIA's ptxas and nvdisasm, and parses the log of ptxas.
 
 Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the one on PATH, the
 one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we write) and not too
@@ -82,7 +82,7 @@ def candidates(name: str) -> tuple[Tool, ...]:
 
 
 def forget() -> None:
-    """Forgets what was found, for a person who has just installed something."""
+    """Clears the cached tools, so that newly installed ones are found."""
     for function in (find_ptxas, find_nvdisasm, candidates, installed, _ask_version):
         function.cache_clear()
 

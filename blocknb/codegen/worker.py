@@ -1,12 +1,11 @@
-"""The process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame a job.
+"""The worker process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame per job.
 
-LLVM aborts the whole process on what it cannot select, so it never runs in the notebook's own process. This file is that
-other process, and it is a *script*: it imports nothing of blocknb and no NumPy, so that a worker stands ready within 70 ms
-(`python -I -S worker.py <folder of llvmlite>`; `blocknb.codegen.llvm` starts it). The one trick is in the pipes: file
-descriptor 1 is moved away at the start and replaced by standard error, so no library that prints can break the frames, and
-a thread reads the requests, so that the process notices the end of its parent even in the middle of a long job.
+LLVM aborts its process on code that it cannot select, so it never runs in the notebook's process. This file is a *script*. It
+imports neither blocknb nor NumPy, so a worker is ready within 70 ms (`python -I -S worker.py <folder of llvmlite>`;
+`blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away and replaces it by standard error, so a library
+that prints cannot break the frames. A thread reads the requests, so the process notices the end of its parent during a long job.
 
-`run(job)` is the whole service, and can be called in any process that may die. A job is a dict with `kind`:
+`run(job)` is the whole service. Any process that may die can call it. A job is a dict with `kind`:
 
 `ptx`       text, arch, features, opt, select (how hard the back end tries, 0 to 3; default opt) -> ptx, ms
 `cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
@@ -88,7 +87,7 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-# ---- ELF: only the symbol table, to know what an object defines and what it still wants ---------------------------------
+# ---- ELF: the symbol table alone, for the defined and the undefined symbols of an object ---------------------------------
 
 
 def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
@@ -117,7 +116,7 @@ def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
 
 
 class WorkerRefused(Exception):
-    """A job that cannot be done, told in an orderly way: `error` is the kind, the message is for people."""
+    """A job that failed in an expected way: `error` is the kind of failure, the message explains it."""
 
     def __init__(self, error: str, message: str, **more: object):
         super().__init__(message)
@@ -294,9 +293,7 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("emit")
     answer["exports"], undefined = elf_symbols(answer["object"])
     if missing := sorted(set(undefined) - set(job.get("allowed", ()))):
-        raise WorkerRefused(
-            "undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing
-        )
+        raise WorkerRefused("undefined", "the code calls undefined functions: " + ", ".join(missing), names=missing)
     return answer
 
 
@@ -376,7 +373,7 @@ def _disassemble(job: dict, clock: Clock) -> dict:
 # ---- the service --------------------------------------------------------------------------------------------------------
 
 
-# Touches what a first kernel would wait for: instruction selection, and the optimiser's tables.
+# Initialises instruction selection and the optimiser's tables, so that the first kernel does not wait for them.
 _FIRST = """define ptx_kernel void @first(ptr addrspace(1) %p) {
   %t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
   %q = getelementptr float, ptr addrspace(1) %p, i32 %t

@@ -1,9 +1,9 @@
-"""Where the accesses of a launch go: the address and mask of every load, store and atomic of a program, with no memory behind them.
+"""Address traces: the address and mask of every load, store and atomic of a program, computed without memory.
 
-The IR is walked with the launch's numbers and no arrays. Parameters that are pointers get addresses in windows of their own, so that an
-address says whose it is; what is loaded is unknown, and so is all that follows from it. Two things keep it quick: only values that
-an address, a mask, a bound or a condition needs are computed, and a loop is left once the trip that was asked for has run.
-`origins` does the same for all programs at once, with the first element of a tile in the place of the tile.
+The walk interprets the IR with the launch's scalars and without arrays. Every pointer parameter gets its own address window, so an
+address identifies its array. Loaded values are unknown, and so is every value that depends on them. The walk computes only the values
+that an address, a mask, a bound or a condition needs, and it leaves a loop after the requested iteration. `origins` does the same for
+all programs at once and represents a tile by its first element.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from blocknb.passes.support import program_order
 Program = tuple[int, int, int]
 Known = np.ndarray | None  # None: it depends on data
 WINDOW_BITS = 42
-MOST_TRIPS = 1024  # of a loop that has to be walked to its end for the addresses behind it
-SAME_PLACE = PRESERVING - {"part"}  # of which only the first one begins where its operand does
+MOST_TRIPS = 1024  # iterations of a loop that the walk must finish, because later addresses depend on it
+SAME_PLACE = PRESERVING - {"part"}  # only the first part begins where its operand does
 _COMPUTED = named("preserves_elements", "rematerializable", "move", "reduce") | {"program_id", "num_programs"}
 
 
 @dataclass(frozen=True)
 class TracedAccess:
-    """What one op touches in one program. `array`: the parameter that the pointers come from; `offsets`: bytes from where it points
-    to, int64 in the tile's shape; `on`: the mask. `offsets` is None, and `why` says so in words, when they are not known; `guessed`
-    when the mask depends on data and is taken to be on. `trips` of the innermost loop around it: 1 outside of loops, None unknown."""
+    """The bytes that one op accesses in one program.
+
+    `array`: the parameter that the pointers come from. `offsets`: bytes from its start, int64 in the tile's shape; None when they are
+    unknown, and `why` gives the reason. `on`: the mask. `guessed`: the mask depends on data and is assumed to be on. `trips`: iterations
+    of the innermost loop around the op; 1 outside of loops, None when unknown."""
 
     op: Op
     array: str
@@ -71,13 +73,13 @@ def bulk_parts(op: Op) -> BulkParts:
 
 
 def is_access(op: Op) -> bool:
-    """Whether the op touches arrays of the user."""
+    """Whether the op accesses arrays of the user."""
     return op.name in ACCESSES
 
 
 def program_at(number: int, grid: Program, width: int | None = None) -> Program:
-    """The ids of the program launched as that number: the first axis of the grid counts fastest, in groups of `width` columns if given
-    (see the pass `program_swizzle`)."""
+    """Returns the program ids of a CTA number. The first axis of the grid varies fastest, in groups of `width` columns if given (see the
+    pass `program_swizzle`)."""
     if width is None:
         return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
     z, number = divmod(number, grid[0] * grid[1])
@@ -85,7 +87,7 @@ def program_at(number: int, grid: Program, width: int | None = None) -> Program:
 
 
 class Addresses:
-    """The accesses of a Func. `scalars`: the run-time numbers by parameter name; `grid`: of the launch."""
+    """The accesses of a Func. `scalars`: the run-time numbers by parameter name; `grid`: the grid of the launch."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Program):
         self.func, self.grid = func, grid
@@ -100,16 +102,16 @@ class Addresses:
                 self.start[param] = np.asarray(scalars[name]).astype(param.type.dtype.numpy)
 
     def of(self, program: Program, trip: int = 0) -> dict[int, TracedAccess]:
-        """The accesses of one program by op id, in loops those of the trip (the last one, where there are fewer). Ops that the
-        program does not reach are not in it."""
+        """Returns the accesses of one program by op id, without the ops that it does not reach. In a loop they are those of iteration
+        `trip`, or of the last one if the loop is shorter."""
         walker = _AddressWalk(self, program, trip)
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
         return {number: self._access(*found) for number, found in walker.found.items()}
 
     def origins(self, op: int, programs: Sequence[Program]) -> list[int | None]:
-        """For each program the byte offset of the first element that the op touches, in loops in the first trip; None where it is
-        not known or not reached."""
+        """Returns per program the byte offset of the first element that the op accesses, in the first iteration of a loop. It is None
+        where the offset is unknown or the program does not reach the op."""
         walker = _AddressOrigins(self, np.asarray(programs, np.int64).reshape(-1, 3))
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
@@ -137,7 +139,7 @@ class Addresses:
 
 
 def _base(number: Any) -> Any:
-    """The address of the array of that number; works on arrays of numbers, too."""
+    """Returns the address of the array of that number, or of each number in an array."""
     return (number + 1 << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
 
 

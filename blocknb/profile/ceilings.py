@@ -1,9 +1,9 @@
 """The limits of a device, measured on it: memory, caches, shared memory, FP32, tensor cores.
 
-`ceilings(device)` gives them from a file in the cache directory, or measures them first (some seconds) and writes the file. Each has
-a spread and says how it was measured: by a block program compiled here (see `microbenchmarks`), or by a library, which is then
-named. Where a limit is reached by more than one way, the best counts, since a roof that a kernel can pass is none. What cannot be
-measured is listed with the reason.
+`ceilings(device)` reads them from a file in the cache directory, or measures them (some seconds) and writes the file. They are the
+roofs of the roofline model (Williams et al., 2009). Each limit records its spread and how it was measured: by a block program (see
+`microbenchmarks`) or by a named library. The fastest of several ways counts, because no kernel may exceed a ceiling. A limit that
+cannot be measured is listed with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blocknb.runtime import cache, cuda, machine
 from blocknb.runtime.host import thread_count
 from blocknb.runtime.kinds import HOST
 
-VERSION = 4  # of the way of measuring: a change makes old files useless
+VERSION = 4  # of the method: a new version invalidates old files
 Clock = Callable[[Callable[[], Any]], float]
 
 
@@ -60,8 +60,8 @@ class Ceilings:
     def memory_ms(self, read: float, written: float) -> float | None:
         """The least milliseconds for reading and writing so many bytes of memory; None where memory was not measured.
 
-        Memory turns between reading and writing at a cost, so the rate depends on the mix: the time of a byte is taken on the straight
-        lines between what was measured at writes alone, a copy (one half each) and reads alone.
+        DRAM needs time to switch between reads and writes, so the rate depends on the mix. The time per byte is interpolated linearly
+        between the measurements of writes alone, a copy (half and half) and reads alone.
         """
         total, copied = read + written, self.get("memory")
         if copied is None or not total:
@@ -75,7 +75,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the measurements are: bytes of a copy, trips of loops, edge of the matrices, and seconds for each limit."""
+    """The sizes of the measurements: bytes of a copy, iterations of loops, edge of the matrices, and seconds per limit."""
 
     copy: int = 1 << 30
     trips: int = 4096
@@ -88,7 +88,7 @@ CPU_SIZES = Sizes(copy=1 << 28, trips=2000, matrix=2048)
 
 
 def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
-    """The limits of a GPU by its number, or of the CPU: as measured before, unless `fresh`. Raises LaunchError without such a GPU."""
+    """Returns the limits of a GPU by its number, or of the CPU. `fresh` measures them again. Raises LaunchError without such a GPU."""
     path = _path(device)
     if not fresh and (found := _read(path)) is not None:
         return found
@@ -98,12 +98,12 @@ def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
 
 
 def known(device: int = HOST) -> Ceilings | None:
-    """The limits if they were measured before."""
+    """Returns the limits if they were measured before, else None."""
     return _read(_path(device))
 
 
 def measure(device: int = HOST, sizes: Sizes | None = None, clock: Clock | None = None) -> Ceilings:
-    """Measures everything, now. An interrupt leaves out what was not measured yet."""
+    """Measures all limits of a device. An interrupt skips the limits that are not measured yet."""
     gpu = device != HOST
     session = _Session(gpu, sizes or (Sizes() if gpu else CPU_SIZES), clock)
     with _current(device):
@@ -114,7 +114,7 @@ def measure(device: int = HOST, sizes: Sizes | None = None, clock: Clock | None 
 
 
 def name_of(device: int) -> str:
-    """What a device is called: "NVIDIA H200", or the CPU's model with the threads in use."""
+    """Returns the name of a device: "NVIDIA H200", or the CPU's model with the number of threads in use."""
     if device == HOST:
         threads = thread_count()
         return f"{_cpu_model()}, {threads} thread{'s' * (threads > 1)}"
@@ -152,9 +152,7 @@ class _Session:
         except KeyboardInterrupt:
             self.cancelled = True
             self.missing.append((name, "interrupted"))
-        except (
-            Exception
-        ) as error:  # a library that is not there, a device without the unit: the others are still worth having
+        except Exception as error:  # without the library or the unit, the other limits are still useful
             self.missing.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
 
     def time(self, calls: Mapping[str, Callable[[], Any]], cold: bool = False) -> Timings:
@@ -171,7 +169,7 @@ class _Session:
         return found
 
     def best(self, name: str, unit: str, work: Mapping[str, float], calls: Mapping[str, Callable[[], Any]]) -> None:
-        """Keeps the fastest of some ways. `work` is by way, in bytes or operations; a way's name says how it works."""
+        """Records the fastest of several ways. `work` holds bytes or operations by way; a way's name describes it."""
         times = self.time(calls)
         if not times:
             raise KeyboardInterrupt
@@ -440,7 +438,7 @@ def _read(path: Path) -> Ceilings | None:
         data = json.loads(path.read_text())
         items = tuple(Ceiling(**item) for item in data["items"])
         return Ceilings(data["device"], data["measured"], items, tuple((n, why) for n, why in data["missing"]))
-    except (OSError, ValueError, KeyError, TypeError):  # none yet, or of another shape: measured again
+    except (OSError, ValueError, KeyError, TypeError):  # no file yet, or one of another format: measure again
         return None
 
 
@@ -448,7 +446,7 @@ def _write(path: Path, made: Ceilings) -> None:
     if any(why == "interrupted" for _, why in made.missing):
         return
     _memory[path] = made
-    with contextlib.suppress(OSError):  # a folder that cannot be written: this process remembers
+    with contextlib.suppress(OSError):  # the folder may be read-only; `_memory` keeps the limits
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
         with os.fdopen(descriptor, "w") as file:

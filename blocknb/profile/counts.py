@@ -1,9 +1,9 @@
-"""How much work a launch was: floating-point operations counted from the IR, bytes from the arrays.
+"""Counts the work of a launch: floating-point operations from the IR, bytes from the arrays.
 
-`dot_flops` walks the tile IR with the launch's own numbers: scalar arithmetic is computed (with the op table's meaning), tiles
-are not, so a loop's trip count is known wherever it follows from arguments and program ids. The trick that keeps it quick: a
-body is first counted with its loop index unknown, and again for each index only if some inner bound turned out to need it; the
-same goes for a program and its ids. Where the data decides (a bound that is loaded), the answer is None and not a guess.
+`dot_flops` walks the tile IR with the launch's scalars. It evaluates scalar arithmetic with the op table's meaning, but no tiles, so it
+knows the iteration count of a loop whose bounds follow from arguments and program ids. It first counts a body with an unknown loop
+index, and counts each index separately only if an inner bound needs it. Program ids are treated in the same way. If a bound
+is loaded data, the result is None.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Flops:
 
 
 def dot_flops(func: Func, scalars: Mapping[str, Any], grid: Grid) -> Flops | None:
-    """Operations in the dots of a launch: 2 M N K for each dot of M x K by K x N, over all programs and trips.
+    """Operations in the dots of a launch: 2 M N K for each dot of M x K by K x N, over all programs and iterations.
 
     `scalars` are the run-time numbers by parameter name. None when a loop around a dot, or a branch, depends on loaded data.
     """
@@ -64,7 +64,7 @@ def argument_bytes(arguments: Mapping[str, Mapping[str, Any]], loaded: Iterable[
 
 
 class _Unknown(Exception):
-    """A trip count or a condition is not known."""
+    """An iteration count or a condition is unknown."""
 
 
 def _has_dot(*blocks: Block) -> bool:

@@ -1,7 +1,7 @@
-"""The block programs that drive one part of a machine to its limit: memory, a cache, shared memory, the FP32 units.
+"""Microbenchmarks: kernels that each saturate one part of a machine (memory, a cache, shared memory, the FP32 units).
 
-They are ordinary kernels, compiled as any other. What each moves or computes follows from its arguments, so that a measured time
-gives a rate: see `ceilings`, which launches them.
+They are compiled like any other kernel. Their arguments determine the bytes or operations of a launch, so a measured time gives a
+rate. `ceilings` launches them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import blocknb.language as bl
 from blocknb.runtime.kernel import kernel
 
-SHARED_READS = 16  # of 16 bytes, by each thread in a trip of `shared_kernel`
+SHARED_READS = 16  # of 16 bytes, per thread and iteration of `shared_kernel`
 PRODUCT = (128, 256, 128)  # M, N and K of a product of `product_kernel`
-FMA_CHAIN = {"cpu": 8, "cuda": 32}  # of each element in a trip of `fma_kernel`
+FMA_CHAIN = {"cpu": 8, "cuda": 32}  # per element and iteration of `fma_kernel`
 
 
 @kernel
@@ -22,14 +22,14 @@ def copy_kernel(x, y, n, BLOCK: bl.constexpr):
 
 @kernel
 def update_kernel(x, n, BLOCK: bl.constexpr):
-    """Reads and writes the same memory: a CPU need not fetch what it is about to overwrite."""
+    """Reads and writes the same memory, so a CPU fetches no extra cache lines for the stores."""
     at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
     bl.store(x + at, bl.load(x + at, mask=at < n) + 1.0, mask=at < n)
 
 
 @kernel
 def read_kernel(x, out, BLOCK: bl.constexpr, TRIPS: bl.constexpr):
-    """Each program adds up TRIPS blocks beside each other."""
+    """Each program adds up TRIPS adjacent blocks."""
     start = bl.program_id(0).to(bl.int64) * (BLOCK * TRIPS)
     total = bl.zeros((BLOCK,), bl.float32)
     for trip in bl.static_range(TRIPS):
@@ -45,7 +45,7 @@ def fill_kernel(x, BLOCK: bl.constexpr):
 
 @kernel
 def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
-    """Reads `trips` of the array's blocks, each program beginning at another one, past the cache closest to the core."""
+    """Reads `trips` blocks of the array and bypasses the L1 cache. Each program begins at a different block."""
     pid = bl.program_id(0)
     total = bl.zeros((BLOCK,), bl.float32)
     for trip in range(trips):
@@ -56,7 +56,7 @@ def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
 
 @kernel
 def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
-    """The same with one number for a total, which a CPU keeps in its registers."""
+    """Does the same with a scalar total, which a CPU keeps in a register."""
     pid, total = bl.program_id(0), 0.0
     for trip in range(trips):
         at = (pid * 17 + trip) % blocks * BLOCK + bl.arange(0, BLOCK)
@@ -66,7 +66,7 @@ def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
 
 @kernel
 def shared_kernel(out, trips, THREADS: bl.constexpr):
-    """Each thread reads 16 bytes of shared memory again and again, beside its neighbours': no bank conflicts."""
+    """Each thread reads 16 bytes of shared memory repeatedly. Adjacent threads read adjacent bytes, without bank conflicts."""
     seen = bl.arange(0, THREADS)
     for _ in range(trips):
         seen = bl.inline_asm_elementwise(
@@ -103,7 +103,7 @@ def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
 
 @kernel
 def product_kernel(a, b, out, trips, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, FORM: bl.constexpr):
-    """The product of two tiles of bytes, seen as FORM, again and again."""
+    """Multiplies two tiles of bytes, reinterpreted as FORM, `trips` times."""
     row, column, inner = bl.arange(0, M), bl.arange(0, N), bl.arange(0, K)
     x = bl.load(a + row[:, None] * K + inner[None, :]).to(FORM, bitcast=True)
     y = bl.load(b + column[None, :] * K + inner[:, None]).to(FORM, bitcast=True)

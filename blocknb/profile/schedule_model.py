@@ -1,4 +1,7 @@
-"""Who works on a multiprocessor, for `timeline`: teams and the producer as coroutines, what they share, and the order of events."""
+"""The schedule model of `timeline`: a discrete-event simulation of one multiprocessor.
+
+Consumer warps and the producer are coroutines. The module defines what they share (copies, barriers, units) and the order of events.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which bytes were touched, each counted once: the union of intervals of addresses.
+"""Unique bytes: the bytes that the programs of a launch access, each counted once, as a union of address intervals.
 
-An access of many programs comes as factored tiles of addresses and of masks (see `factored_tiles`). Programs that touch the same bytes are
-found by a hash of what decides them and looked at once; along one axis of the tile, neighbours in memory become one interval. So
-a matrix that a thousand programs read in overlapping tiles costs a few thousand intervals.
+An access of many programs is given as factored tiles of addresses and of masks (see `factored_tiles`). A hash of their parameters
+finds programs that access the same bytes, and each such group is counted once. Neighbouring addresses along one axis of the tile form
+one interval. A matrix that a thousand programs read in overlapping tiles thus costs a few thousand intervals.
 """
 
 from __future__ import annotations

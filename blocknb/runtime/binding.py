@@ -1,8 +1,8 @@
-"""How the values of a call belong to the parameters of a kernel, looked up by the way of calling instead of worked out each time.
+"""Bindings: which value of a call belongs to which parameter of a kernel, cached by the way of calling.
 
-`kernel[grid](x, y, n=3, BLOCK=8)` is called in one way, however often: two positional values, then `n` and `BLOCK`. A `Binding`
-says what each value of `(*args, *kwargs.values(), *defaults)` is, and holds the launch plans made for it. Everything that can be
-wrong with the names of a call is found when its Binding is made, and named in one message.
+Every call `kernel[grid](x, y, n=3, BLOCK=8)` is made in the same way: two positional values, then `n` and `BLOCK`. A `Binding` assigns
+each value of `(*args, *kwargs.values(), *defaults)` to a parameter and holds the launch plans for this way of calling. Creating a
+Binding checks all names of the call and reports every error in one message.
 """
 
 from __future__ import annotations

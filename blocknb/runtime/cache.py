@@ -1,10 +1,10 @@
 """The disk cache of compiled kernels: `cache.get(key(...))`, `cache.put(key(...), meta, blobs)`.
 
-A key is the SHA-256 of a canonical encoding of everything that decides the result; nothing is compared afterwards, so parts that
-cannot be encoded are refused rather than guessed. An entry is one file: magic, SHA-256 of the rest, and a frame (JSON and raw
-bytes, never pickle). The one trick that makes it safe for many processes is that a file is written under a name of its own and
-then renamed: a reader sees all of an entry or none, two writers of the same key write the same thing, and nobody locks. A damaged
-entry is dropped and compiled again. Where nothing can be written, entries stay in memory, and one warning says so.
+A key is the SHA-256 of a canonical encoding of all inputs that determine the result. A hit is not verified against the inputs, so
+`key` rejects parts that it cannot encode. An entry is one file: magic, SHA-256 of the rest, and a frame (JSON and raw bytes, never
+pickle). A writer creates the file under a temporary name and renames it. A reader therefore sees a complete entry or none, and no
+process needs a lock. The cache drops a damaged entry, and the kernel is compiled again. Without a writable folder, entries stay in
+memory and one warning reports it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def key(*parts: object) -> str:
     """64 hexadecimal digits for parts: None, bool, int, float, str, bytes, Path, and tuples, lists, dicts, sets and dataclasses of them.
 
     Different parts never share an encoding (1, 1.0, True and "1" differ, as do ("a", "bc") and ("ab", "c")). Raises TypeError for
-    anything else: an address or a counter in somebody's `repr` would make entries that never hit, or hit wrongly.
+    anything else: an address or a counter in a `repr` would cause false misses or false hits.
     """
     return hashlib.sha256(_encode(parts)).hexdigest()
 
@@ -125,7 +125,7 @@ class Cache:
         return entry
 
     def drop(self, key: str) -> None:
-        """Removes an entry, which somebody cannot read."""
+        """Removes an unreadable entry."""
         self._memory.pop(key, None)
         _remove(self._file(key))
 
@@ -142,7 +142,7 @@ class Cache:
             threading.Thread(target=self.shrink, daemon=True).start()
 
     def shrink(self) -> None:
-        """Removes what was not used for longest until three quarters of the limit are left, and remains of broken writes."""
+        """Removes the least recently used entries down to three quarters of the limit, and the files of interrupted writes."""
         files, total, now = [], 0, time.time()
         for folder, _, names in os.walk(self.root):
             for name in names:
@@ -183,7 +183,7 @@ class Cache:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file under another name and renames it. A folder that somebody removes meanwhile is made once more."""
+    """Writes a file under another name and renames it. If the folder disappears meanwhile, it is created once more."""
     folder = os.path.dirname(path)
     temporary = f"{folder}/.new-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -256,7 +256,7 @@ def environment_parts(tool: Tool | None = None) -> tuple:
     return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
 
 
-#: Rooms whose code has no part in what is compiled. Ready-made kernels are in the key as every kernel is, by their text.
+#: Packages whose code does not affect compilation. Ready-made kernels enter the key by their text, like every kernel.
 _NO_COMPILER = frozenset(("compat", "eager", "kernels", "notebook", "profile", "testing", "tune", "__pycache__"))
 
 

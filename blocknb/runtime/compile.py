@@ -1,9 +1,8 @@
-"""Compiled kernels: what a launch needs of one, and finding one, in memory, on disk, or by compiling it.
+"""Compiled kernels: finds them in memory or on disk, or compiles them.
 
-Results are kept in memory by everything that decides them, and on disk by the same without the names of files, so that a cell keeps
-its entry in the next session. Finding one on disk takes a key and a file, and none of the compiler, which is loaded (`job`) when there
-is something to compile. It brings the code, the resources and the times back at once; the stages of its Trace are made again by
-running the front end and the passes, but only when somebody looks.
+The memory cache uses the full key of a request. The disk cache leaves out file names, so a cell finds its entry in the next session.
+A disk hit needs a key and a file but no compiler; the module loads the compiler (`job`) on a miss. A hit restores the code, the
+resources and the times. The front end and the passes recreate the stages of its Trace when they are first read.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Compiled:
 
     `trace` holds every stage and text; for wrappers that read what Triton's kernels carry there are `asm`, `metadata`, `n_regs` (on
     the CPU a nominal figure, see `readback`), `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches as the kernel
-    does, with the constants and options this was compiled for. `kernel` is the Kernel that asked for it. `reached` is what the code
-    depends on; `calls` are those made while compiling whose results may change without a trace in that.
+    does, with the constants and options this was compiled for. `kernel` is the Kernel that requested it. `reached` are the names that
+    the code depends on; `calls` are host calls during compilation whose results may change while `reached` does not.
     """
 
     source: Source
@@ -222,8 +221,7 @@ _PIECES = (
 
 
 def prepare() -> None:
-    """For somebody who has just defined a kernel, and will launch it soon: starts a worker, and where a person types, loads the
-    compiler, too. Once, in the background."""
+    """Starts a worker in the background, once, because a kernel was just defined. In an interactive session it loads the compiler too."""
     global _prepared
     if not _prepared:
         _prepared = True
@@ -282,7 +280,7 @@ def _read(request: Request, entry: cache.Entry) -> Compiled:
 
 
 def _stages_again(request: Request) -> tuple[Stage, ...]:
-    """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
+    """The stages of a kernel whose code came from the cache. The front end and the passes recreate them when they are first read."""
     return load().Job(request).stages_again()
 
 

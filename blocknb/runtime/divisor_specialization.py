@@ -1,7 +1,7 @@
-"""Arguments by which a kernel takes remainders, whose multiples are told apart more finely than those of others.
+"""Divisor specialization: finer divisibility of the integer arguments by which a kernel takes remainders.
 
-Rows that wrap around, `(pid * BLOCK + arange(0, BLOCK)) % M`, do not do so within a tile when BLOCK divides M. So of such an argument a
-version of the kernel knows whether it is a multiple of the sizes that tiles have, and the launch chooses the version.
+The rows `(pid * BLOCK + arange(0, BLOCK)) % M` do not wrap around within a tile when BLOCK divides M. The kernel is therefore specialized
+on whether such an argument is a multiple of common tile sizes. The launch chooses the specialization.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from blocknb.frontend.source import Source
 from blocknb.language import types as t
 from blocknb.runtime.kinds import Kind, multiple_kind
 
-FINER = (256, 128, 64)  # what is tried for, after 16
+FINER = (256, 128, 64)  # divisors that are tested in addition to 16
 
 
 def moduli(source: Source) -> frozenset[str]:
-    """The parameters of a kernel that are looked at more closely."""
+    """Returns the names of the parameters by which a kernel takes remainders."""
     try:
         return source.moduli
-    except KernelError:  # whatever is wrong with the source is told when it is compiled
+    except KernelError:  # the compilation reports errors of the source
         return frozenset()
 
 
 def refined(kinds: list[Kind], raws: Sequence[Any], places: Sequence[int]) -> tuple[Kind, ...]:
-    """The Kinds of a launch's arguments, with those at the places of moduli made finer."""
+    """Returns the Kinds of a launch's arguments, with finer divisibility at `places`, the positions of moduli."""
     for i in places:
         kinds[i] = finer(kinds[i], raws[i])
     return tuple(kinds)
 
 
 def finer(kind: Kind, raw: Any) -> Kind:
-    """The Kind of a modulus, from its Kind as any other argument."""
+    """Returns the Kind of a modulus, from its Kind as an ordinary argument."""
     if kind.divisibility != 16 or not isinstance(kind.type, t.DType) or raw is None:
         return kind
     return multiple_kind(kind.type, next((n for n in FINER if not raw % n), 16))
 
 
 def divides(raw: str, divisor: int, modulus: bool) -> str:
-    """The Python text that tests whether a number has the divisibility of a Kind, a finer one for a `modulus`."""
+    """Returns the Python expression that tests a number for the divisibility of a Kind, a finer one for a `modulus`."""
     if divisor == 1:
         return f"{raw} & 7"
     if divisor == 8:

@@ -1,4 +1,4 @@
-"""Where the bytes of an array lie, from its lowest to its highest: what a bounds check compares with."""
+"""The byte extent of an array, from its lowest to its highest address. Bounds checks compare with it."""
 
 from __future__ import annotations
 

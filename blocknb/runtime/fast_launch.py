@@ -1,12 +1,12 @@
-"""What a launch does when it is like one before: one function, written for this way of calling and these kinds, that looks and starts.
+"""The fast path of a launch: a Python function generated for one launch plan, which repeats the launch without describing its arguments.
 
-Describing an argument means to look up how its type is described, and a key out of all Kinds then finds the plan. A launch in a loop
-has the same Kinds every time, and to see that they are the same is less work than to find out what they are: for each argument one
-test, written out; of a tuple for each element, of a tensor descriptor for its array, sizes and strides. The function has a parameter for
-each value of the call, so that Python itself sorts them; kernels of a GPU that say nothing are started from it, too, by packing numbers
-into a buffer and making one call. It is made when a plan is used for the second time. Where it says no, the launch goes the general way,
-so that nothing depends on it but time. It must never say yes where `arguments.describe` gives another Kind, nor for a plan that is
-stale, nor while somebody wants to see launches.
+The general path describes every argument and looks up the plan by the resulting specialization key. A launch in a loop has the same
+key every time, and a test for equality is cheaper than a description. The generated function makes one test per argument. It tests every
+element of a tuple, and the array, sizes and strides of a tensor descriptor. It has one parameter for each value of the call, so
+Python itself binds them. It also starts GPU kernels that print nothing: it packs the arguments into a buffer and calls the driver once.
+
+The function is generated when a plan is used for the second time. A call that it rejects takes the general path, so it changes
+speed alone. It must reject every call whose specialization key differs, every stale plan, and every call while an observer is registered.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ _IMMUTABLE = (int, float, bool, str, type(None))
 
 @dataclass(frozen=True, eq=False)
 class FastLaunch:
-    """Launches of one plan called in one way. `launch(grid, *args, **kwargs)` launches what it recognises, and leaves the rest to
-    others; `attempt(grid, *values)`, with the values that a call gives in the binding's order, returns None for what it does not
-    recognise, and else makes `launch` what the kernel tries first. Both return the plan's Compiled."""
+    """The fast path of one plan and one way of calling.
+
+    `launch(grid, *args, **kwargs)` starts the calls that it recognises and passes the others to the general path.
+    `attempt(grid, *values)` takes the values of a call in the binding's order. It returns None for a call that it does not recognise;
+    otherwise it makes `launch` the first function that the kernel tries. Both return the plan's Compiled."""
 
     plan: LaunchPlan
     launch: Callable[..., Any]
@@ -55,7 +57,7 @@ class FastLaunch:
 
 
 def fast_launch(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
-    """The FastLaunch of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
+    """Returns the FastLaunch of a plan, from values that have its Kinds, or None where no short test recognises a Kind."""
     writer = _Writer(kernel, binding, plan, values)
     if not writer.recognised:
         return None
@@ -65,20 +67,20 @@ def fast_launch(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: 
 
 @functools.lru_cache(512)
 def _compiled(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """What takes objects by these names and gives what the text returns; kernels that are called alike share its code."""
+    """Returns a function that takes objects by these names and runs the text. Kernels that are called alike share its code."""
     space: dict[str, Any] = {}
     exec(compile(f"def make({', '.join(names)}):\n{text}", _FILE, "exec"), space)
     return space["make"]
 
 
 def _unchanging(value: Any) -> bool:
-    """Whether a constant is described as it is, and not by what it holds at the time."""
+    """Whether a constant is immutable, so that its description never changes."""
     return all(map(_unchanging, value)) if isinstance(value, tuple) else not isinstance(value, (list, set, constexpr))
 
 
 class _Writer:
-    """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
-    of the call begins with."""
+    """Writes the function. `names` are the objects that it closes over. Their names begin with more underscores than any keyword of
+    the call does."""
 
     def __init__(self, kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]):
         self.kernel, self.binding, self.plan = kernel, binding, plan
@@ -108,22 +110,22 @@ class _Writer:
             if fixed:
                 self.flat.append("None")
             if name in defaults and (_unchanging(value) if fixed else type(value) in _IMMUTABLE):
-                found = "", name  # nobody gave it, and nobody can have changed it
+                found = "", name  # the call left it out, and an immutable default cannot change
             if found is None:
                 self.recognised = False
                 return
             tests.append((fixed, not isinstance(kind.type, Pointer), found[0]))
             self.raws.append(found[1])
-        # First what most often tells launches apart, and what costs least.
+        # The tests that fail most often and cost least come first.
         self.tests = [test for *_, test in sorted(tests, key=operator.itemgetter(0, 1), reverse=True) if test]
 
     def name(self, value: Any, name: str = "") -> str:
-        """The name under which the function finds an object."""
+        """Returns the name under which the function finds an object."""
         name = f"{self.mark}{name or f'c{len(self.names)}'}"
         self.names[name] = value
         return name
 
-    # ---- what is looked at -----------------------------------------------------------------------------------------------
+    # ---- tests of arguments -----------------------------------------------------------------------------------------------
 
     def local(self, what: str = "a") -> str:
         """A new variable of the function."""
@@ -145,7 +147,7 @@ class _Writer:
         return (same, "None") if type(value) is float else None
 
     def argument(self, name: str, value: Any, kind: Kind, modulus: bool = False) -> tuple[str, str] | None:
-        """(the test whether an argument has the same Kind, its raw value). It goes to `flat`, too. `modulus`: its Kind may be finer."""
+        """(the test whether an argument has the same Kind, its raw value). Adds the value to `flat`. `modulus`: its Kind may be finer."""
         if isinstance(kind.type, Tuple):
             return self.elements(name, value, kind)
         if isinstance(kind.type, Descriptor):
@@ -158,7 +160,7 @@ class _Writer:
         return found
 
     def elements(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
-        """What a tuple is taken apart into has the same Kinds."""
+        """The test whether the elements of a tuple have the same Kinds, and their raw values."""
         tests, raws = [f"{self.is_a(name, type(value))} and {self.mark}len({name}) == {len(value)}"], []
         for i, (part, of_part) in enumerate(zip(value, kind.type.parts, strict=True)):
             element = self.local("e")
@@ -202,7 +204,7 @@ class _Writer:
         if kind is ONE:
             return f"{same} and {raw} == 1", raw
         same += f" and {raw} != 1 and {divides(raw, kind.divisibility, modulus)}"
-        if raw != name:  # a number of NumPy's, whose type says how many bits it has
+        if raw != name:  # a NumPy scalar, whose type fixes its number of bits
             return same, raw
         if kind.type.name == "int32":
             return f"{same} and {_INT32.format(name)}", raw
@@ -238,13 +240,13 @@ class _Writer:
         return f"{self.is_a(name, type(value))} and {dtype} and {where} and {aligned}", address
 
     def current(self) -> list[str]:
-        """The tests whether the source still means what it did."""
+        """The tests whether the names that the source uses still have the values that were compiled."""
         reached = self.plan.compiled.reached
         tests = [f"{self.mark}kernel.source is {self.name(self.binding.source)}"]
         for where, name, found in {(id(p), n): (p, n, f) for each in reached for p, n, f in each.places}.values():
             if found is MISSING:
                 tests.append(f"{self.name(name)} not in {self.name(where)}")
-            else:  # where None may stand for a name that is gone
+            else:  # None may also mean that the name is gone
                 otherwise = f", {self.name(MISSING)}" if found is None else ""
                 tests.append(f"{self.name(where.get)}({self.name(name)}{otherwise}) is {self.name(found)}")
         for owner, name, found in {(id(o), n): (o, n, f) for each in reached for o, n, f in each.fields}.values():
@@ -253,10 +255,10 @@ class _Writer:
             tests.append(f"not {self.name(self.plan.compiled.stale)}()")
         return tests
 
-    # ---- what is done ----------------------------------------------------------------------------------------------------
+    # ---- the function ----------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Both functions. They look at the arguments, find the size of the grid, and start the kernel."""
+        """The text of both functions: they test the arguments, compute the grid, and start the kernel."""
         _, binding, module = self.mark, self.name(self.binding), self.name(launch_context)
         positional, keywords = self.given[: self.binding.positional], self.binding.keywords
         parameters = [f"{_}grid", *(f"{name}={_}left" for name in positional), "/", f"*{_}rest"]
@@ -370,7 +372,7 @@ class _Writer:
         return f"""\
                 try:
                     {self.name(self.plan.start)}(({_}x, {_}y, {_}z), [{raws}], ({values}))
-                except {self.name(LaunchError)} as {error}:  # a limit of the device, which knows no places
+                except {self.name(LaunchError)} as {error}:  # the device knows no source locations
                     {error}.loc = {error}.loc or {self.name(functools.partial(place, self.binding.source))}()
                     raise
                 else:"""

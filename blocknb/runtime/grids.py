@@ -1,8 +1,8 @@
-"""The grid of a launch, kept without keeping an array: numbers as numbers, a function with what it reads frozen at the launch.
+"""The grid of a launch, recorded without a reference to an array, so that the launch can be repeated.
 
-A grid function usually is a lambda that reads sizes, and often arrays (`x.numel()`), from the function or the cell around it. What it
-reads is taken down when the launch happens: numbers as they are, arrays by weak reference, functions in the same way. A repetition
-then computes the grid from what held at the launch, whatever the user has assigned to those names since.
+A grid function is usually a lambda that reads sizes, and often arrays (`x.numel()`), from the enclosing function or cell. The launch
+records what the function reads: numbers by value, arrays by weak reference, functions in the same way. A repetition computes the grid
+from these values, even if the user has reassigned the names since.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What Triton's host code expects around kernels: the interface that wrappers subclass, and stand-ins for arrays.
+"""The host interface that Triton's wrappers expect of kernels, and stand-ins for arrays.
 
-An autotuner, a set of heuristics, or somebody's own wrapper is a `KernelInterface`: it has `run(*args, grid=..., **kwargs)` and so
-`wrapper[grid](...)`. A `TensorWrapper` is an array seen as another dtype of the same size, a `MockTensor` an array that is not there,
-for `kernel.warmup`.
+An autotuner, a set of heuristics, or a user's wrapper is a `KernelInterface`: it defines `run(*args, grid=..., **kwargs)` and inherits
+`wrapper[grid](...)`. A `TensorWrapper` shows an array as another dtype of the same size. A `MockTensor` describes an array without
+memory, for `kernel.warmup`.
 """
 
 from __future__ import annotations

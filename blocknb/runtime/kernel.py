@@ -1,11 +1,9 @@
-"""The decorator `@kernel` and what it makes: `kernel[grid](*args, BLOCK=..., num_warps=...)` specialises, compiles and launches.
+"""The decorator `@kernel`: `kernel[grid](*args, BLOCK=..., num_warps=...)` specializes, compiles and launches a function.
 
-A launch describes its arguments (`arguments.describe`), looks up the plan for exactly these kinds and constants, and starts it;
-everything else happens once per plan. Nothing compares names: the way of calling is a key (see `binding`), and kinds are interned, so
-a plan is found by a tuple of identities. The trick is that a launch in a loop does none of this: a plan that is used again has a
-function written for it (see `fast_launch`), which is what `kernel[grid]` calls first. Each launch may be observed:
-functions in `observers` receive a `Launch` after it, with times and a summary of the arguments, and cost nothing when there are
-none. Errors of a launch point at the parameter they concern and name the line that launched.
+A launch describes its arguments (`arguments.describe`) and looks up the launch plan by the way of calling (see `binding`) and the
+interned Kinds. The lookup compares identities, never names; all other work happens once per plan. A plan that is used again gets a
+generated function (see `fast_launch`), which `kernel[grid]` calls first. After each launch, the functions in `observers` receive a
+`Launch` with times and a summary of the arguments. An error of a launch names the parameter and the line that launched.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ if TYPE_CHECKING:
     from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
-_TRIED = 8  # ways of launching that are tried before the general one
-_NEVER = object()  # in the place of a FastLaunch for arguments that are not recognised at a glance
+_TRIED = 8  # fast launches that are tried before the general path
+_NEVER = object()  # replaces a FastLaunch where no short test recognises the arguments
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {
@@ -73,9 +71,11 @@ _DECORATOR = frozenset(
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, observed. `arguments` are summaries by parameter name (dtype, shape, bytes; never an array), `milliseconds` is
-    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU. `snapshot` is what
-    a repetition needs, arrays by weak reference, or None when it cannot be kept."""
+    """One observed launch.
+
+    `arguments`: summaries by parameter name (dtype, shape, bytes; never an array). `milliseconds`: the kernel's time, by events on a GPU
+    and by the clock on the CPU. `device`: the GPU's number, or -1 for the CPU. `snapshot`: the data for a repetition, with weak references
+    to arrays, or None when the launch cannot be repeated."""
 
     kernel: Kernel
     compiled: Compiled
@@ -90,7 +90,7 @@ class Launch:
         return self.compiled.trace
 
     def retarget(self, target: str, without: Iterable[str] = ()) -> Trace:
-        """The trace of the same kernel, types and constants for another target; launches nothing."""
+        """Compiles the same kernel, types and constants for another target and returns the trace. Launches nothing."""
         return self.compiled.retarget(target, without).trace
 
 
@@ -110,7 +110,7 @@ class KernelParam:
 
 
 class Kernel(KernelInterface):
-    """A block program. `kernel[grid](*args, **constants_and_options)` launches it; see `trace` to look without launching.
+    """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
     last observed Launch. Triton's names for what host code asks of a kernel: `fn` (the function), `arg_names`, `params`, `src`.
@@ -119,7 +119,7 @@ class Kernel(KernelInterface):
     __name__: str
 
     def __init__(self, function: Callable[..., Any], **options: Any):
-        function = getattr(function, "__func__", function)  # what a staticmethod holds
+        function = getattr(function, "__func__", function)  # the function of a staticmethod
         if not isinstance(function, FunctionType):
             raise LaunchError(f"@kernel decorates a function, not a {type(function).__name__}")
         if unknown := sorted(set(options) - _DECORATOR):
@@ -134,8 +134,8 @@ class Kernel(KernelInterface):
         self._do_not_specialize = options.get("do_not_specialize")
         self.rename: Callable[[Any], Any] | None = options.get("repr")
         self._bindings: dict[Any, Binding] = {}
-        self._bound: Any = None  # the parameters that they belong to
-        #: What launches: a function that knows the launch it was made for, and leaves others to `_general`.
+        self._bound: Any = None  # the parameters that the bindings belong to
+        #: The function that launches: a fast launch, which passes calls that it does not recognise to `_general`.
         self._launch: Callable[..., Compiled] = self._first
         self._lock = threading.RLock()
         forks.renewed(self, _lock=threading.RLock)
@@ -171,18 +171,18 @@ class Kernel(KernelInterface):
 
     @property
     def src(self) -> str:
-        """The text from `def` on, as Triton has it."""
+        """The source text from `def` on, as in Triton."""
         text = textwrap.dedent(self.source.text)
         return text[re.search(r"^def\s", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
 
     @src.setter
     def src(self, text: str) -> None:
-        """Another text for the kernel, for libraries that write kernels; it sees what the old one saw."""
+        """Replaces the source text, for libraries that generate kernels. The new text sees the same names as the old one."""
         self.source = Source(written(text, self.source.function))
         self._unbind()
 
     def _unsafe_update_src(self, text: str) -> None:
-        """`kernel.src = text`, as newer Tritons have it."""
+        """`kernel.src = text`, as in newer versions of Triton."""
         self.src = text
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Compiled:
@@ -225,7 +225,7 @@ class Kernel(KernelInterface):
         return launcher(self, grid, [program] if programs is None and program is not None else programs, watch, record)
 
     def trace(self, *args: Any, target: str = "sm_90a", without: Iterable[str] = (), **kwargs: Any) -> Trace:
-        """Everything the compiler does for these arguments and a target ("sm_90a", "cpu", ...); launches nothing, needs no GPU.
+        """Compiles for these arguments and a target ("sm_90a", "cpu", ...) and returns the Trace. Launches nothing and needs no GPU.
 
         An argument is an array or number as in a launch, or a type text that stands for one: "*fp32" (an array), "*fp16:16" (one
         whose address is a multiple of 16), "i32", "i32:16", "fp32". `without` names optional passes to leave out. Raises KernelError.
@@ -235,27 +235,29 @@ class Kernel(KernelInterface):
     def compile(
         self, *args: Any, target: str | Target = "sm_90a", without: Iterable[str] = (), **kwargs: Any
     ) -> Compiled:
-        """As `trace`, but returns the Compiled, which holds the machine code."""
+        """Compiles as `trace` does, but returns the Compiled, which holds the machine code."""
         binding, values = self.bound_call(args, kwargs)
         kinds, _ = self.describe(binding, tuple(map(typed, values, binding.fixed)))
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
         return self.latest
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
-        """Compiles and loads for these arguments, and launches nothing. A dtype of torch or NumPy, or a type text ("*fp32"), stands for
-        an array where kernels run by default: on the current GPU, else on the CPU."""
+        """Compiles and loads the kernel for these arguments without a launch. A dtype of torch or NumPy, or a type text ("*fp32"), stands
+        for an array on the default device: the current GPU, else the CPU."""
         binding, values = self.bound_call(args, kwargs)
         values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self.describe(binding, values)
-        if (requests := parallel_compile.gathering.requests) is not None:  # who gathers expects no answer
+        if (
+            requests := parallel_compile.gathering.requests
+        ) is not None:  # `gathered` collects requests and needs no result
             target = target_of(common_device(self.source, binding.names, kinds, values))
             requests.append(request.Request(self.source, *self._asked(binding, kinds, target, None), target))
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
     def interprets(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a launch with these keywords is interpreted: as they say (`interpret=` True, False, or a dict of the options of the
-        method), else the decorator, else the cell that it stands in."""
+        """Whether the interpreter runs a launch with these keywords. The keyword `interpret=` (True, False, or a dict of options of the
+        method) decides first, then the decorator, then the cell."""
         wanted = kwargs.get("interpret")
         if wanted is None:
             wanted = self.interpreted
@@ -268,7 +270,7 @@ class Kernel(KernelInterface):
     # ---- launching -------------------------------------------------------------------------------------------------------
 
     def _first(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
-        """A launch of which nothing is known, in the form of `launch`."""
+        """Launches by the general path, in the form of `launch`."""
         return self._general(grid, args, kwargs)
 
     def _general(
@@ -282,7 +284,7 @@ class Kernel(KernelInterface):
             if wanted:
                 return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
         kwargs = self._with_enforced(kwargs)
-        if self.source.parameters is not self._bound:  # somebody has changed the defaults of the function
+        if self.source.parameters is not self._bound:  # the defaults of the function have changed
             self._unbind()
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
@@ -322,14 +324,14 @@ class Kernel(KernelInterface):
                 self._observed(plan, binding, sizes, raws, values, asked)
             else:
                 plan.start(sizes, raws, values)
-        except LaunchError as error:  # a limit of the device, which knows no places
+        except LaunchError as error:  # the device knows no source locations
             error.loc = error.loc or place(self.source)
             raise
 
-    # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
+    # ---- new ways of calling, new kinds and new devices -------------------------------------------------------
 
     def _unbind(self) -> None:
-        """Forgets ways of calling that belong to another source or to other defaults."""
+        """Drops bindings that belong to another source or to other defaults."""
         self._bindings.clear()
         self._launch = self._first
         self._bound = self.source.parameters
@@ -374,7 +376,7 @@ class Kernel(KernelInterface):
                     message = f"the kernel {self.__name__} stores through `{shown}`, {why}"
                     raise launch_error(self.source, name, message, f"pass a copy: {shown}.copy()")
             plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
-            if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
+            if len(binding.plans) >= _MAX_PLANS:  # bounds the memory when constants change with every launch
                 binding.plans.clear()
                 binding.fast_launches.clear()
             if (stale := binding.plans.get(kinds)) is not None:
@@ -473,7 +475,7 @@ def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
+    """Turns a function into a block program: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
     Options are the defaults of launch options: `num_warps`, which the compiler chooses if nobody does; `num_stages`, of loops for which
     `range` names none (on a GPU loads are issued ahead, see the passes `register_prefetch` and `software_pipelining`); `checked`, whether

@@ -1,4 +1,7 @@
-"""What is true of the launches of this thread, whichever kernel: kept from observers, interpreted, on which device the last one ran."""
+"""The launch context: per-thread state that applies to the launches of every kernel.
+
+It records whether observers see the launches, whether the interpreter runs them, and on which device the last one ran.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ from blocknb.runtime.reports import muted
 
 
 class _ThisThread(threading.local):
-    """Of this thread: the device of the last launch while that is `recording_device` (None: no launch there), whether its launches are kept
-    from the observers, whether they are interpreted, where interpreted launches are counted by kernel, and who gets launches instead
-    of the device (`kernel.captured`)."""
+    """The state of one thread.
+
+    `device`: the device of the last launch inside `recording_device`; None without such a launch. `unobserved`: observers do not see
+    its launches. `interprets`: the interpreter runs them. `interpreted`: the count of interpreted launches by kernel. `capture`: the
+    function that receives launches instead of the device (`captured`)."""
 
     device: int | None = None
     unobserved: bool = False
@@ -25,16 +30,16 @@ class _ThisThread(threading.local):
 
 
 this_thread = _ThisThread()
-#: Not empty while some thread's launches are no usual ones, or are looked at: all launches then go the general way, which looks at
-#: `this_thread`, and notes their device there.
-slow_path_threads: list[int] = []  # the threads
+#: The threads whose launches need the general path. While there is one, all launches take the general path, which reads
+#: `this_thread` and records the device there.
+slow_path_threads: list[int] = []
 
 #: Called with a Launch after each launch of any kernel.
 observers: list[Callable[[Any], None]] = []
-#: Called before a kernel is compiled for a launch, with its source, kinds, options and target. What they return is called when that is
-#: done: it may wait for something that was begun.
+#: Called before a kernel is compiled for a launch, with its source, kinds, options and target. The function that a companion returns
+#: is called after the compilation; it may wait for work that the companion started.
 companions: list[Callable[[Any, Mapping[str, Any], Mapping[str, Any], Any], Callable[[], None] | None]] = []
-#: Launch options that every launch takes which does not give them itself: those of a cell.
+#: Defaults of launch options, which a cell sets for every launch. A launch that gives an option itself overrides them.
 enforced: dict[str, Any] = {}
 
 
@@ -58,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def recording_device() -> Iterator[None]:
-    """Inside, `this_thread.device` is told of this thread's launches."""
+    """Records the device of this thread's launches in `this_thread.device`."""
     this_thread.device = None
     with _on_slow_path():
         yield
@@ -66,8 +71,7 @@ def recording_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unobserved() -> Iterator[None]:
-    """Keeps this thread's launches from the observers, and what they print from the page: trials of an autotuner, repetitions of a
-    benchmark."""
+    """Hides this thread's launches from the observers and mutes their output, for trials of an autotuner or repetitions of a benchmark."""
     before, this_thread.unobserved, muted.on = this_thread.unobserved, True, True
     try:
         yield
@@ -77,7 +81,7 @@ def unobserved() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
-    """Interprets this thread's launches, if wanted; counts those that are interpreted, by the kernel's name."""
+    """Runs this thread's launches in the interpreter, if `wanted`. Yields the count of interpreted launches by kernel name."""
     before = this_thread.interprets, this_thread.interpreted
     this_thread.interprets, this_thread.interpreted = wanted or this_thread.interprets, Counter()
     try:
@@ -89,22 +93,24 @@ def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
 
 @contextlib.contextmanager
 def captured(take: Callable[[Any], None]) -> Iterator[None]:
-    """Inside, a launch of this thread compiles and then goes to `take` instead of to the device: nothing is run, no observer sees it,
-    its time is 0. Arrays may be reached through its `snapshot` only until `take` returns. Launches inside `unobserved` happen."""
+    """Passes this thread's launches to `take` instead of the device.
 
-    def nobody(launch: Any) -> None:
+    A captured launch is compiled but not run. No observer sees it, and its time is 0. Its `snapshot` gives access to the arrays only
+    until `take` returns. Launches inside `unobserved` run as usual."""
+
+    def ignore(launch: Any) -> None:
         pass
 
     before, this_thread.capture = this_thread.capture, take
-    observers.append(nobody)  # while there are none, launches do not look
+    observers.append(ignore)  # without an observer, launches take the fast path
     try:
         yield
     finally:
         this_thread.capture = before
-        observers.remove(nobody)
+        observers.remove(ignore)
 
 
 def wanted_by_environment() -> bool | None:
-    """True when BLOCKNB_INTERPRET or TRITON_INTERPRET asks for kernels that are interpreted."""
+    """True when BLOCKNB_INTERPRET or TRITON_INTERPRET requests the interpreter, else None."""
     asked = (os.environ.get(name, "0") for name in ("BLOCKNB_INTERPRET", "TRITON_INTERPRET"))
     return True if any(word not in ("", "0") for word in asked) else None

@@ -1,8 +1,8 @@
-"""What of a launch may be kept to repeat it: numbers, and where arrays lay, by weak reference to whatever owns their memory.
+"""Launch snapshots: the record from which a launch can be repeated, with weak references to the owners of arrays.
 
-`LaunchSnapshot.arguments(written)` gives the arguments for one more launch. Memory that the kernel writes is copied first, so a repetition
-changes nothing the user has; None says that an array is gone. The one trick: what is kept of an array is a range of bytes of its
-owner, which outlives views made for a single launch, and arrays that share memory share the copy as they shared the original.
+`LaunchSnapshot.arguments(written)` returns the arguments for one more launch, or None if an array no longer exists. It copies the memory
+that the kernel writes, so a repetition changes no data of the user. The snapshot stores an array as a byte range of its owner, because
+the owner outlives views made for a single launch. Arrays that share memory share the copy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Which machine kernels run on when nobody has said: the current GPU, or this CPU; and its properties under Triton's names.
+"""The default device (the current GPU, else this CPU), and its properties under Triton's names.
 
-Wrappers ask for the number of multiprocessors or for the registers of one, and compute a grid or an occupancy from the answer. A CPU
-answers, too: its cores are the multiprocessors. What it does not have gets nominal figures, chosen so that such formulas give at least
-one program a core for any number of warps: registers and shared memory of a small GPU here, and in `Compiled.n_regs` (see `readback`)
-what a thread may take of them when 32 warps share.
+Wrappers read the number of multiprocessors and registers to compute a grid or an occupancy. On a CPU, the cores count as
+multiprocessors. Other properties of a CPU are nominal: registers and shared memory of a small GPU. With them, the usual formulas give
+at least one program per core for any number of warps. `Compiled.n_regs` (see `readback`) assumes that 32 warps share the registers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Many compiles at a time: `gathered` takes down what would be compiled, `compile_all` compiles it on all workers.
+"""Parallel compilation: `gathered` collects requests, and `compile_all` compiles them on all workers.
 
-This process writes the text of one kernel after another while the workers make machine code of those before. Nothing of it needs a
-thread, so an interrupt arrives where it can be handled: the workers that are busy for us are stopped, and nothing waits for them. A
-kernel that cannot be compiled is an answer like any other.
+This process generates the LLVM text of one kernel while the workers produce machine code of earlier ones. It uses no threads, so an
+interrupt reaches the caller, which stops the busy workers and waits for none. A kernel that fails to compile yields its error.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from blocknb.runtime.request import Request
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
 
-#: Called for long work with the number of its steps and a label; the context manager gives a function that is told of each step that
-#: begins. The notebook puts its own in, which shows a bar; a terminal gets a line, anything else nothing.
+#: Shows the progress of long work, from its number of steps and a label. The context manager yields a function that is called with each
+#: step that begins. The notebook installs one that draws a bar; a terminal shows a line; other outputs show nothing.
 Shows = Callable[[int, str], contextlib.AbstractContextManager[Callable[[str], None]]]
 shows: Shows = on_terminal
 
@@ -37,7 +36,7 @@ gathering = _Gathering()
 
 @contextlib.contextmanager
 def gathered() -> Iterator[list[Request]]:
-    """Inside, `warmup` of a kernel compiles nothing and returns None: what it would compile is put into the list."""
+    """Makes `warmup` of kernels append its requests to the list that is yielded. It then compiles nothing and returns None."""
     before, gathering.requests = gathering.requests, []
     try:
         yield gathering.requests
@@ -48,8 +47,9 @@ def gathered() -> Iterator[list[Request]]:
 def compile_all(
     requests: Sequence[Request], label: str = "compiling", show: Shows | None = None
 ) -> list[Compiled | KernelError]:
-    """Compiles all, or finds them compiled; who asks for one of them then finds it in memory. Returns for each what was made, or the
-    error. An interrupt ends it, and what is done until then stays. `show` stands in for `shows`."""
+    """Compiles the requests that no cache holds. Returns for each request its Compiled or its error.
+
+    The results stay in the memory cache. After an interrupt, finished kernels stay there too. `show` replaces `shows`."""
     answers: dict[Request, Compiled | KernelError] = {}
     first: dict[tuple[str, str], Request] = {}
     for request in requests:

@@ -1,7 +1,7 @@
-"""What long work says on a terminal: one line of standard error that is drawn over, and gone when the work is.
+"""Progress of long work on a terminal: one line on standard error, erased when the work ends.
 
-Nothing is said where standard error is no terminal (a file, a pipe, a test), nor by other threads than the main one, nor of work that
-is soon done. The notebook draws a bar instead (`notebook.progress`).
+The line appears only if standard error is a terminal, in the main thread, and for work that takes a while. The notebook draws a bar
+instead (`notebook.progress`).
 """
 
 from __future__ import annotations

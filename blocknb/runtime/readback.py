@@ -1,7 +1,7 @@
-"""What wrappers read back from a compiled kernel, under Triton's names: `asm`, `metadata`, registers and spills.
+"""Triton's attributes of a compiled kernel: `asm`, `metadata`, registers and spills.
 
-A `Texts` holds every text and image of a compilation under Triton's keys as well as our own; the texts of IR are printed when they
-are asked for. A kernel that ran on the CPU has no PTX, and its KeyError says how to get some.
+A `Texts` holds every text and binary of a compilation under Triton's keys and our own. It prints the texts of IR on first access. A
+kernel that ran on the CPU has no PTX; its KeyError explains how to generate some.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Launches of GPU kernels that have something to say: a report to write into, read when the kernel has ended.
+"""Launches of GPU kernels with prints, assertions or checks: each launch gets a report buffer, which is read after the kernel ends.
 
-Kernels without prints, assertions and checks are launched by a `driver.Launcher` alone and never come here. The others get one block of
-memory a stream, kept for the next launch; only its counters are zeroed, and only records that are there are copied back.
+Other kernels are launched by a `driver.Launcher` alone. A report buffer belongs to a stream and is reused by its next launch. A launch
+zeroes only the counters, and the host copies back only the records that were written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be kept of an argument after a launch: its dtype, shape and size or its value, never its memory."""
+"""Summaries of arguments that observers may keep after a launch: dtype, shape, size or value, never the array's memory."""
 
 from __future__ import annotations
 

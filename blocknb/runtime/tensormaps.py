@@ -1,8 +1,9 @@
-"""Tensor maps of a launch: 128 bytes that tell a GPU's copies of boxes (TMA) where an array lies, encoded by the driver from arguments.
+"""Tensor maps (CUtensorMap) of a launch: 128-byte descriptors of arrays, which the TMA engine reads.
 
-What a map says is an expression over the arguments (`codegen.maps`); all expressions of a kernel are one Python function. The trick is
-that a launch mostly has the arguments of an earlier one: the structs of the last few are kept by the values that they depend on, so
-that a repeated launch costs a look into a dict. A struct is never changed, and whoever launches holds it until the driver has copied it.
+The fields of a map are expressions over the arguments (`codegen.maps`); one Python function evaluates all expressions of a kernel.
+The driver encodes a map from the results. Most launches repeat the arguments of an earlier launch, so the encoder caches the latest
+structs by the values that they depend on. A repeated launch then costs one dict lookup. A struct is never changed, and the launch
+holds it until the driver has copied it.
 """
 
 from __future__ import annotations
@@ -25,25 +26,27 @@ if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
 
 BYTES, ALIGNMENT = 128, 64  # of a CUtensorMap
-KEPT = 256  # launches, and maps, of which the structs are kept
-_MAX_DIM = 2**31  # elements: a map takes 2^32, but coordinates are int32
+KEPT = 256  # launches, and maps, whose structs are cached
+_MAX_DIM = 2**31  # elements: a map allows 2^32, but coordinates are int32
 _MAX_STRIDE = 2**40  # bytes (exclusive)
 _LEAST_STRIDE = 16  # bytes, and a multiple of it
 # CUtensorMapDataType by the dtype's short name; fp8 and bool are moved as bytes. CUtensorMapSwizzle by bytes.
 _TYPES = {"i8": 0, "u8": 0, "i1": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5}
 _TYPES |= {"f16": 6, "f32": 7, "f64": 8, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_PLAIN, _PROMOTE_256, _FILL_ZERO = 0, 3, 0  # interleave, L2 promotion, what lies outside
+_PLAIN, _PROMOTE_256, _FILL_ZERO = 0, 3, 0  # interleave, L2 promotion, fill of elements out of bounds
 
 #: The addresses of a launch's structs, and what keeps them alive.
 Structs = tuple[tuple[int, ...], Any]
 
 
 class Encoder:
-    """The tensor maps of launches of a compiled kernel on a device. `reads` are the indices of the parameters that they depend on:
-    `get(values of these)` gives the Structs of an earlier launch or None, `encode(*values)` makes them. Raises LaunchError."""
+    """Encodes the tensor maps of a compiled kernel's launches on a device.
 
-    _lock: threading.Lock  # of all, since they share what stands for empty arrays
+    `reads` are the indices of the parameters that the maps depend on. `get(values)` returns the Structs of an earlier launch or None;
+    `encode(*values)` makes them. Raises LaunchError for an array that no map can describe."""
+
+    _lock: threading.Lock  # one for all encoders, since they share the array that replaces empty ones
 
     def __init__(self, compiled: Compiled, device: int):
         self.specs, names = compiled.code.maps, [name for name, _ in compiled.parameters]
@@ -58,13 +61,14 @@ class Encoder:
         self.get = self._launches.get
 
     def __call__(self, values: Sequence[Any]) -> Structs:
-        """The Structs for the values of all parameters."""
+        """Returns the Structs for the values of all parameters."""
         key = tuple([values[i] for i in self.reads])
         return self.get(key) or self.encode(*key)
 
     def encode(self, *values: int) -> Structs:
+        """Encodes and caches the Structs for the values of the parameters in `reads`."""
         with self._lock:
-            found = [one.struct(told) for one, told in zip(self._maps, self._evaluate(*values), strict=True)]
+            found = [one.struct(extent) for one, extent in zip(self._maps, self._evaluate(*values), strict=True)]
             made = tuple([_place(struct) for struct in found]), found
             return _kept(self._launches, values, made)
 
@@ -77,7 +81,7 @@ def _written(expressions: Sequence[maps.Expression], names: Sequence[str]) -> st
 
 
 def _kept(known: dict, key: tuple, value: Any) -> Any:
-    """Files a value in place of the oldest."""
+    """Caches a value; the oldest entry makes room."""
     if len(known) >= KEPT:
         del known[next(iter(known))]
     known[key] = value
@@ -92,8 +96,7 @@ def _place(struct: Any) -> int:
 
 
 class _Map:
-    """One of a kernel's maps. What the driver is given of it stays but for the array's place, extents and strides; it counts axes from
-    the innermost."""
+    """One tensor map of a kernel. Only the array's address, extents and strides vary; the driver counts axes from the innermost."""
 
     def __init__(self, spec: MapSpec, array: str, kernel: str, device: int):
         self.spec, self.array, self.kernel, self.device = spec, array, kernel, device
@@ -103,16 +106,16 @@ class _Map:
         self.box, self.ones = words(*reversed(spec.box)), words(*[1] * self.rank)
         self.kind, self.swizzle = _TYPES.get(spec.dtype.short, 0), _SWIZZLES[spec.swizzle]
 
-    def struct(self, told: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:
-        """The struct for (the array's address, its extents, its strides in elements, outer to inner)."""
-        if (found := self.structs.get(told)) is not None:
+    def struct(self, extent: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:
+        """Returns the struct for (the array's address, its extents, its strides in elements, outer to inner)."""
+        if (found := self.structs.get(extent)) is not None:
             return found
-        base, dims, strides = told
+        base, dims, strides = extent
         if base == 0 or min(dims) <= 0:
-            # A map of an empty array there is none, and every box of it reads zeros: so do those of one zero.
+            # The driver encodes no map of an empty array. Boxes of one zero read zeros as well.
             base, dims, strides = spare(self.device)[self.spec.stored], (1,) * self.rank, (0,) * (self.rank - 1)
         steps = [stride * self.bytes for stride in strides]
-        if 1 in dims:  # along which nothing has a stride
+        if 1 in dims:  # the stride of an axis of one element has no meaning
             steps = [_LEAST_STRIDE if dim == 1 else step for dim, step in zip(dims, steps, strict=False)]
         self.check(base, dims, steps)
         self.dims[:], self.steps[: self.rank - 1] = list(reversed(dims)), list(reversed(steps))
@@ -122,9 +125,9 @@ class _Map:
             _PROMOTE_256, _FILL_ZERO,
         )  # fmt: skip
         if status:
-            told_of = f"dims {dims}, strides {tuple(steps)} bytes, box {self.spec.box}, swizzle {self.spec.swizzle}"
-            raise self.refused(f"of {told_of}: the driver refuses a map of it (error {status})")
-        return _kept(self.structs, told, made)
+            described = f"dims {dims}, strides {tuple(steps)} bytes, box {self.spec.box}, swizzle {self.spec.swizzle}"
+            raise self.refused(f"of {described}: the driver refuses a map of it (error {status})")
+        return _kept(self.structs, extent, made)
 
     def check(self, base: int, dims: Sequence[int], steps: Sequence[int]) -> None:
         if base & 15:
@@ -157,7 +160,7 @@ def encode_tiled() -> Callable[..., int]:
 
 @functools.cache
 def spare(device: int) -> tuple[int, int, Any]:
-    """For maps of empty arrays on a device: the address of a zero, of memory that nobody reads, and what keeps them."""
+    """For maps of empty arrays on a device: the address of a zero, an address for stores, and the owner of the memory."""
     library, room = cuda.cupy().cuda, 256
     with library.Device(device):
         memory = library.alloc(2 * room)

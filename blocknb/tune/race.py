@@ -1,11 +1,10 @@
-"""The race of an autotuner's configurations: short rounds in turn, and those that are hopeless get no further ones.
+"""Races the configurations of an autotuner: short rounds, and early elimination of hopeless configurations.
 
-Times are those of `profile.timing`: in each round every configuration that is still running is launched once, with cold caches, and
-medians are compared. What each launch does counts, so a configuration's own hook is inside of what is timed; what only trials do
-(restoring and resetting arrays, the tuner's hooks) is not. Times of one round have met the same noise, and that is the spread that a
-hopeless configuration must be beyond: it was slower than the best in every round (now and then a round may be spoilt), by a factor that
-gets stricter as more is known (`LIMITS`). What is undecided when the time is over is decided among the fastest. A Race survives an
-interrupt with all that was measured, and goes on from there when it is run again.
+Each round launches every remaining configuration once, with cold caches; medians are compared (times are those of `profile.timing`).
+The time includes a configuration's own hook. It excludes work of trials alone: restoring and resetting arrays, and the tuner's hooks.
+Configurations of one round see the same noise. A configuration is hopeless if it was slower than the best in nearly every round, by a
+factor that tightens with the number of rounds (`LIMITS`). When the time is over, a final among the fastest decides. A Race keeps its
+measurements after an interrupt and continues from there when it runs again.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from blocknb.tune.tuning import LEFT_OUT, MEASURED, NO_TIMES, STOPPED, WAITING, 
 
 ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
 LEAST = 4  # rounds of one that runs alone
-FINALISTS, FINAL = 4, 10  # how many go on, to how many rounds, when the time is over
-#: After so many rounds, what is hopeless: so many times the best one's time, and so many milliseconds more (what is slower by less costs
-#: little to measure further, and a busy host adds as much to a launch).
+FINALISTS, FINAL = 4, 10  # configurations in the final, and their number of rounds
+#: (rounds, factor, milliseconds): after these rounds, a configuration is hopeless if it exceeds the best time by both. A smaller
+#: difference costs little to measure further, and a busy host adds as much to a launch.
 LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
-SPOILT = 8  # one round in so many may say otherwise
-#: Bytes of spills a thread, in loads and stores, beyond which a configuration is not even tried: as much as its registers hold.
+SPOILT = 8  # one round in SPOILT may contradict the others
+#: Bytes of spills per thread, in loads and stores, above which a configuration is not tried: the size of a thread's registers.
 SPILLS = 1024
 QUANTILES = (0.5, 0.2, 0.8)
-#: What takes one configuration out of the race, and not the launch with it.
+#: Errors that eliminate one configuration but do not fail the launch.
 REFUSALS = (CompilationError, OutOfResources, CompilerBug)
-#: Of these, what a list of configurations brings with it; of the others a warning tells, too.
+#: The refusals that a list of configurations normally causes. For the others, the tuner also warns.
 EXPECTED = (OutOfResources, StaticAssertionFailed, Unsupported)
 
 K = TypeVar("K", bound=Hashable)
