@@ -1,7 +1,7 @@
 """Small helpers to write LLVM IR as text: constants, vector types, a line writer, and debug locations.
 
 Writing LLVM text with f-strings is ten times as fast as building the module through an IR library, and the card shows the same text.
-The code generators write local variables (loop counters, accumulators, carried scalars) as `alloca`s. LLVM's mem2reg turns them into
+The code generators write local variables (loop counters, accumulators, carried scalars) as `alloca`s. LLVM promotes them to
 registers, so no code generator places a phi.
 """
 

@@ -1,7 +1,7 @@
 """Translates calls: builtins of the language, helper kernels, dtypes and plain Python functions.
 
 The front end looks up a name in a kernel as Python does. The object decides the meaning of the call. A builtin emits ops, under
-whatever alias it was imported. A kernel or library function is inlined. A plain Python function runs at compile time and takes only
+any alias. A kernel or library function is inlined. A plain Python function runs at compile time and takes only
 constants.
 """
 
@@ -156,11 +156,7 @@ def shadowed(frame: Frame, node: ast.expr, value: Value) -> Mismatch:
     return error
 
 
-LEFTOVERS = (
-    "_builder",
-    "_semantic",
-    "_generator",
-)  # internal arguments of old Triton versions, which published kernels still pass
+LEFTOVERS = ("_builder", "_semantic", "_generator")  # of old Triton versions; published kernels still pass them
 
 
 def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> Any:
