@@ -319,7 +319,7 @@ def test_dot_gives_no_bfloat16():
         tl.dot(a, a, out_dtype=tl.bfloat16)
 
     error = failure(k, TypeMismatch, x="*bf16")
-    assert error.message == "a dot of bf16 is accumulated in fp32, not in bf16"
+    assert error.message == "a dot of bf16 accumulates in fp32, not in bf16"
     assert error.hint == "use tl.float32 and cast the result"
 
 
