@@ -186,7 +186,7 @@ def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype
     if symbol.kind == TRIP:
         far = builder.value("sub", cast(get(symbol.value.blocks[0].args[0])), lower)
         return builder.value("div", far, step)
-    return trips(builder, lower, upper, step)  # loops that go backwards do not occur: see `emittable`
+    return trips(builder, lower, upper, step)  # `emittable` excludes loops with a negative step
 
 
 def trips(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:

@@ -88,7 +88,7 @@ class Atomics(OpLowering):
             self.publish(op, old, owner)
 
     def takes_several(self, op: Op, steps: Sequence[tuple[int, ...]], acquires: bool) -> bool:
-        """Whether a thread takes several instructions, or one that cannot order itself: `red` on a vector does not acquire."""
+        """Whether the access needs several instructions per thread, or one without acquire semantics, such as `red` on a vector."""
         vector = any(len(registers) > 1 for registers in steps)
         return len(steps) > 1 or not self.is_one_instruction(op) or (vector and acquires)
 

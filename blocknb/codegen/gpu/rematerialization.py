@@ -78,7 +78,7 @@ class Rematerializer:
         self.reductions = 0  # so far
 
     def reduced(self, op: Op) -> None:
-        """Called after each reduction: what was computed from rows is forgotten, and their words get new names."""
+        """Runs after each reduction: drops the values computed from rows and renames the packed words of the rows."""
         if op not in self.plan.reductions:
             return
         self.reductions += 1
