@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["seeds"]
+
 HERE = Path(__file__).parent
 NO_BROWSER = "browser tests skipped"
 

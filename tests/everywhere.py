@@ -24,13 +24,6 @@ from blocknb.target import Target
 WAYS = ("eager", "ir", "cpu:x86-64-v2", "cpu:haswell", "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
 
 
-def generator() -> np.random.Generator:
-    """Fresh random numbers, whose seed pytest shows where a test fails."""
-    seed = np.random.SeedSequence().entropy
-    print("seed", seed)
-    return np.random.default_rng(seed)
-
-
 def same_bits(actual: np.ndarray, expected: np.ndarray, message: str) -> None:
     """Equal to the bit; of floats a NaN need only be one."""
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), message

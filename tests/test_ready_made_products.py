@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import seeds
 from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
@@ -48,7 +49,7 @@ BLOCKWISE = ("descriptors", "host", "persistent")
 
 
 def random(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
-    numbers = np.random.default_rng().standard_normal(shape)
+    numbers = seeds.rng().standard_normal(shape)
     return (numbers * 30 if dtype == "int8" else numbers).astype(DTYPES[dtype])
 
 

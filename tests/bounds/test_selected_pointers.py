@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -39,7 +40,7 @@ class Memory:
     """Arrays that lie side by side in one buffer, between numbers that no kernel may see or change."""
 
     def __init__(self, readonly: str = ""):
-        rng = np.random.default_rng()
+        rng = seeds.rng()
         self.whole = rng.integers(-50, 50, 6 * SIZE).astype(np.int32)
         self.views = {"x": self.whole[2 * SIZE : 3 * SIZE], "y": self.whole[3 * SIZE : 4 * SIZE]}
         self.table = np.array([self.views[name].ctypes.data for name in "xy"], np.int64)

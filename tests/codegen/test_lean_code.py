@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import seeds
 from fuzz import reports
 from kernels.base import Case
 from kernels.functions import negated_extremes
@@ -80,7 +81,7 @@ def leftovers(x, weight, out, least, m, n, B: bl.constexpr):
 @pytest.mark.parametrize("warps", [1, 16, 32])
 def test_a_load_takes_the_mask_of_the_store_that_alone_needs_it(warps):
     m, n, B = 2, 700, 1024
-    rng = np.random.default_rng()
+    rng = seeds.rng()
     x, weight = rng.integers(-3, 4, (m, n)).astype(np.float32), rng.integers(1, 5, n).astype(np.float32)
     out, least = np.full((m + 1, n), 5.0, np.float32), np.zeros((m + 1, B), np.float32)
     arguments = {"x": x, "weight": weight, "out": out, "least": least, "m": m, "n": n, "B": B}
@@ -102,7 +103,7 @@ def across_many_warps(x, sums, places, R: bl.constexpr, B: bl.constexpr):
 
 @pytest.mark.parametrize(("warps", "rows"), [(16, 1), (16, 4), (32, 1), (32, 2), (8, 4)])
 def test_lanes_share_the_partial_results_of_many_warps(warps, rows):
-    x = np.random.default_rng().integers(-9, 10, (rows, 4096)).astype(np.float32)
+    x = seeds.rng().integers(-9, 10, (rows, 4096)).astype(np.float32)
     sums, places = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
     arguments = {"x": x, "sums": sums, "places": places, "R": rows, "B": 4096}
     case = Case("across_many_warps", across_many_warps, lambda rng: arguments, None, (1, 1, 1))
@@ -152,7 +153,7 @@ def widened(x, low, high, B: bl.constexpr):
 
 
 def test_pairs_of_16_bits_have_the_extremes_that_fp32_has():
-    rng = np.random.default_rng()
+    rng = seeds.rng()
     x = rng.standard_normal((6, 256)).astype(np.float16)
     for row in x[:5]:
         row[rng.choice(256, 40)] = rng.choice(np.array(EXTREMES, np.float16), 40)

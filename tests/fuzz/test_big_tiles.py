@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from front import kind
 from kernels import CASES
 from kernels.base import array_of, copied, host_address
@@ -223,7 +224,7 @@ def test_loops_beyond_the_many_are_left_to_ptxas():
 def test_a_sort_in_loops_sorts(name, monkeypatch):
     monkeypatch.setattr(moves, "WRITTEN_OUT", constexpr(0))
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, _ = passes.run(case.parse(arguments, SM90A), SM90A)
     assert any(op.name == "for" for op in func.ops())
     got = {key: copied(value) for key, value in arguments.items()}

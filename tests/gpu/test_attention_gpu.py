@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 from kernels.attention import exact, exact_gradients
 
 from blocknb.kernels import attention, attention_backward
@@ -34,7 +35,7 @@ def arrays(dtype: str, *shapes: tuple[int, ...]) -> list[Any]:
             x = torch.randn(shape, device="cuda").to(torch.bfloat16)
             made.append(x.transpose(1, 2) if i else x)
         else:
-            x = cupy.random.standard_normal(shape, dtype=cupy.float32).astype(dtype)
+            x = seeds.cupy_random().standard_normal(shape, dtype=cupy.float32).astype(dtype)
             made.append(x.swapaxes(1, 2) if i else x)
     return made
 

@@ -6,6 +6,7 @@ import casts_everywhere as casts
 import everywhere
 import numpy as np
 import pytest
+import seeds
 
 pytest.importorskip("cupy")
 
@@ -21,7 +22,7 @@ def test_numbers_at_the_limits_are_cast_as_elsewhere(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_random_patterns_of_bits_are_cast_as_elsewhere(dtype: str) -> None:
-    rng, size = everywhere.generator(), np.dtype(dtype).itemsize
+    rng, size = seeds.rng(), np.dtype(dtype).itemsize
     bits = rng.integers(0, 256, (2000, size), np.uint8).reshape(-1).view(dtype)
     near = (rng.standard_normal(2000) * 2.0 ** rng.integers(-3, 66, 2000)).astype(dtype)
     launched(np.concatenate([bits, near]), 0.0, 4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from kernels import float8
 
 import blocknb
@@ -26,8 +27,8 @@ def test_every_number_of_16_bits_is_rounded_right(form, dtype):
 
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
 def test_numbers_of_32_bits_are_rounded_right(form):
-    bits = np.random.default_rng().integers(0, 2**32, 1 << 18, dtype=np.uint32)
-    corners = float8.corners(np.random.default_rng(), form.name).astype(np.float32)
+    bits = seeds.rng().integers(0, 2**32, 1 << 18, dtype=np.uint32)
+    corners = float8.corners(seeds.rng(), form.name).astype(np.float32)
     x = np.concatenate([bits.view(np.float32), corners])
     out, cut = cupy.zeros(len(x), np.uint8), cupy.zeros(len(x), np.uint8)
     grid = (blocknb.cdiv(len(x), 1024),)

@@ -7,8 +7,8 @@ import pathlib
 import time
 from collections.abc import Callable
 
-import numpy as np
 import pytest
+import seeds
 from fuzz.generator import generate
 from fuzz.loops import generate as generate_loop
 from fuzz.places import generate as generate_places
@@ -30,10 +30,14 @@ def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
     compiler.forget()
 
 
-def run(seeds: list[int], seconds: float, generate: Callable[[int], Program] = generate) -> None:
+def new_seeds(count: int) -> list[int]:
+    return [int(seed) for seed in seeds.rng().integers(1 << 31, size=count)]
+
+
+def run(program_seeds: list[int], seconds: float, generate: Callable[[int], Program] = generate) -> None:
     """Every failure is told; a fault of the GPU ends the run, since nothing works after it."""
     failures, done, end = [], 0, time.monotonic() + seconds
-    for seed in seeds:
+    for seed in program_seeds:
         if time.monotonic() > end:
             break
         program = generate(seed)
@@ -46,28 +50,27 @@ def run(seeds: list[int], seconds: float, generate: Callable[[int], Program] = g
                 break
     if failures:
         failures.sort()
-        seeds_of = ", ".join(str(seed) for _, seed, _ in failures)
+        failing = ", ".join(str(seed) for _, seed, _ in failures)
         pytest.fail(
-            f"{len(failures)} of {done} failed; seeds {seeds_of}. The shortest:\n{failures[0][2]}", pytrace=False
+            f"{len(failures)} of {done} failed; seeds {failing}. The shortest:\n{failures[0][2]}", pytrace=False
         )
-    least = min(20, len(seeds)) if seconds < math.inf else len(seeds)
+    least = min(20, len(program_seeds)) if seconds < math.inf else len(program_seeds)
     assert done >= least, f"only {done} programs in {seconds} s"
 
 
 def test_random_kernels_give_the_same_numbers_on_the_gpu():
-    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS)
+    run(new_seeds(COUNT), SECONDS)
 
 
 def test_random_loops_that_load_ahead_give_the_same_numbers_on_the_gpu():
-    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS, generate_loop)
+    run(new_seeds(COUNT), SECONDS, generate_loop)
 
 
 def test_random_accesses_of_big_tiles_keep_their_order_on_the_gpu():
-    seeds = [int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)]
-    run(seeds, SECONDS, lambda seed: generate_places(seed, 8192))
+    run(new_seeds(COUNT), SECONDS, lambda seed: generate_places(seed, 8192))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(10))
 def test_a_thousand_random_kernels_give_the_same_numbers_on_the_gpu(part):
-    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=100)], math.inf)
+    run(new_seeds(100), math.inf)

@@ -6,6 +6,7 @@ import everywhere
 import integers_everywhere as integers
 import numpy as np
 import pytest
+import seeds
 
 from blocknb.language.types import from_numpy
 
@@ -14,11 +15,11 @@ pytest.importorskip("cupy")
 
 @pytest.mark.parametrize("dtype", integers.INTEGERS)
 def test_quotients_by_zero_are_zero_and_shifts_move_every_bit_out(dtype: str) -> None:
-    everywhere.check_on_gpu(integers.arithmetic, *integers.of_arithmetic(dtype, everywhere.generator()))
-    made = integers.of_divisors(dtype, everywhere.generator(), from_numpy(np.dtype(dtype)))
+    everywhere.check_on_gpu(integers.arithmetic, *integers.of_arithmetic(dtype, seeds.rng()))
+    made = integers.of_divisors(dtype, seeds.rng(), from_numpy(np.dtype(dtype)))
     everywhere.check_on_gpu(integers.by_constants, *made)
 
 
 @pytest.mark.parametrize("dtype", [*integers.INTEGERS, *integers.FLOATS])
 def test_numbers_are_rounded_once_to_each_float(dtype: str) -> None:
-    everywhere.check_on_gpu(integers.conversions, *integers.of_conversions(dtype, everywhere.generator()))
+    everywhere.check_on_gpu(integers.conversions, *integers.of_conversions(dtype, seeds.rng()))

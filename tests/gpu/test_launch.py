@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -59,7 +60,7 @@ def slow_double(x, rounds):
 
 
 def random(n: int) -> Any:
-    return cupy.asarray(np.random.default_rng().random(n, np.float32))
+    return cupy.asarray(seeds.rng().random(n, np.float32))
 
 
 @blocknb.kernel

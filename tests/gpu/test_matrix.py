@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+import seeds
 from matrix.groups import batches
 from test_cases import run
 
@@ -13,12 +13,8 @@ WHOLE = {case.name: case for case in batches("gpu", full=True)}
 
 
 def on_gpu(case):
-    seed = np.random.SeedSequence().entropy
-    arguments = case.make(np.random.default_rng(seed))
-    try:
-        case.check(arguments, run(case, arguments))
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
+    arguments = case.make(seeds.rng())
+    case.check(arguments, run(case, arguments))
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 from blocknb import kernels as ready
 
@@ -143,7 +144,7 @@ def test_groups_and_lists(dtype):
 
 def test_cupy_arrays():
     cupy = pytest.importorskip("cupy")
-    a, b = (cupy.random.standard_normal((512, 512), dtype=cupy.float32).astype(cupy.float16) for _ in range(2))
+    a, b = (seeds.cupy_random().standard_normal((512, 512), dtype=cupy.float32).astype(cupy.float16) for _ in range(2))
     found = cupy.asnumpy(ready.matmul(a, b)).astype(np.float64)
     expected = cupy.asnumpy(a).astype(np.float64) @ cupy.asnumpy(b).astype(np.float64)
     assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from kernels.prepared import prepared
 
 import blocknb
@@ -19,15 +20,16 @@ AGAIN = 8
 
 
 def arrays(way, m, n, k):
-    random = cupy.random.standard_normal
+    generator = seeds.cupy_random()
+    random = generator.standard_normal
     if way == "precise":
         return random((m, k), dtype=np.float32), random((n, k), dtype=np.float32), cupy.zeros(1, np.float32)
     x, line = (
         random((m, k), dtype=np.float32).astype(np.float16),
-        cupy.random.random(n if way == "weights" else k, np.float32),
+        generator.random(n if way == "weights" else k, np.float32),
     )
     if way == "weights":
-        return x, cupy.random.randint(-128, 128, (n, k), dtype=np.int8), line / 64
+        return x, generator.randint(-128, 128, (n, k), dtype=np.int8), line / 64
     return x, random((n, k), dtype=np.float32).astype(np.float16), line
 
 

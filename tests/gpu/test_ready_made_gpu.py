@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 from blocknb import kernels as ready
 
@@ -21,7 +22,7 @@ def with_statistics(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: A
 
 def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.ndarray]]]:
     """Calls by name, with their inputs and poisoned outputs."""
-    rng = np.random.default_rng()
+    rng = seeds.rng()
     x, dy, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((m, n), (m, n), n, n))
     matrix, vector, row = ((lambda s=s: np.full(s, np.nan, np.float32)) for s in ((m, n), m, n))
     classes = rng.integers(0, n, m)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 from gpu.test_cases import device_address, to_device, to_host
 from kernels import CASES, GPU_CASES
 from strays import STRAYS, views
@@ -62,7 +63,7 @@ def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
 @pytest.mark.parametrize("name", [*CASES, *GPU_CASES])
 def test_checked_mode_changes_no_result_and_has_nothing_to_say(name: str) -> None:
     case = CASES.get(name) or GPU_CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     on_device = {key: to_device(value) for key, value in arguments.items()}
     case.link(on_device, device_address, to_device)
     case.kernel[case.grid](**on_device, **{**case.options, "checked": True})
@@ -126,7 +127,7 @@ def say(x, n, BLOCK: tl.constexpr):
 
 
 def test_prints_appear_on_stdout_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    x = np.random.default_rng().standard_normal(6 * 512).astype(np.float32)
+    x = seeds.rng().standard_normal(6 * 512).astype(np.float32)
     say[6,](cupy.asarray(x), 1, BLOCK=512)
     expected = []
     for p in range(6):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 from bounds.test_selected_pointers import BLOCK, CASES, SIZE, held
 from bounds.ways import WAYS
 
@@ -24,7 +25,7 @@ def arguments_of(whole: Any, chosen: str, off: int, n: int, action: str) -> dict
 @pytest.mark.parametrize("chosen", ["x", "y"])
 @pytest.mark.parametrize(("name", "action"), CASES)
 def test_what_is_outside_is_left_out_and_reported(name, action, chosen):
-    before = np.random.default_rng().integers(-50, 50, 6 * SIZE).astype(np.int32)
+    before = seeds.rng().integers(-50, 50, 6 * SIZE).astype(np.int32)
     whole, at = cupy.asarray(before), 2 * SIZE if chosen == "x" else 3 * SIZE
     WAYS[name][(1,)](**arguments_of(whole, chosen, 0, SIZE, action), checked=True)
     for off in (0, 2**40, -(2**40), 2**62, -(2**63)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as bl
@@ -126,7 +127,7 @@ def launcher() -> driver.Launcher:
 def moved(launcher: driver.Launcher, m: int, k: int, pitch: int, grid: tuple[int, int, int]) -> tuple[Any, Any, Any]:
     """(x, out: the arrays of m rows with all of their pitch, what each program saw: grid x, grid y, 8, 8)."""
     rows = max(m, 1)
-    x = cupy.random.standard_normal((rows, pitch), dtype=cupy.float32)
+    x = seeds.cupy_random().standard_normal((rows, pitch), dtype=cupy.float32)
     out, seen = (
         cupy.full((rows, pitch), np.nan, np.float32),
         cupy.full((grid[1], grid[0], BOX, BOX), np.nan, np.float32),
@@ -218,7 +219,7 @@ def described_product(a, b, c, k, BLOCK: bl.constexpr):
 
 
 def halves(*shape: int) -> Any:
-    return cupy.random.standard_normal(shape, dtype=cupy.float32).astype(np.float16)
+    return seeds.cupy_random().standard_normal(shape, dtype=cupy.float32).astype(np.float16)
 
 
 def launch(a: Any, b: Any, c: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import everywhere
 import pytest
+import seeds
 import zeros_everywhere as zeros
 
 pytest.importorskip("cupy")
@@ -11,10 +12,10 @@ pytest.importorskip("cupy")
 
 @pytest.mark.parametrize("dtype", [*zeros.FLOATS, *zeros.EIGHT])
 def test_of_two_the_larger_and_smaller_are_those_of_ieee_754(dtype: str) -> None:
-    everywhere.check_on_gpu(zeros.pairs, *zeros.of_pairs(dtype, everywhere.generator()))
+    everywhere.check_on_gpu(zeros.pairs, *zeros.of_pairs(dtype, seeds.rng()))
 
 
 @pytest.mark.parametrize("columns", [8, 64, 1024])
 @pytest.mark.parametrize("dtype", zeros.FLOATS)
 def test_of_rows_the_extremes_are_numbers_and_their_places_the_first(dtype: str, columns: int) -> None:
-    everywhere.check_on_gpu(zeros.rows, *zeros.of_rows(dtype, everywhere.generator(), 16, columns))
+    everywhere.check_on_gpu(zeros.rows, *zeros.of_rows(dtype, seeds.rng(), 16, columns))

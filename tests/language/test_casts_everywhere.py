@@ -8,6 +8,7 @@ import casts_everywhere as casts
 import everywhere
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -26,7 +27,7 @@ QUICK = ("eager", "cpu:haswell", "cpu", "simt sm_90a")
     + [pytest.param(dtype, everywhere.WAYS, marks=pytest.mark.full) for dtype in casts.FLOATS],
 )
 def test_numbers_at_the_limits_are_cast_alike_in_lanes_by_stores_in_padding_and_one_by_one(dtype, ways) -> None:
-    rng, x = everywhere.generator(), casts.specials(dtype)
+    rng, x = seeds.rng(), casts.specials(dtype)
     other = OTHERS[rng.integers(len(OTHERS))] if not dtype.startswith("float8") else 3.0
     arguments, wanted = casts.of_lanes(rng.permutation(x), other, 128 if len(x) < 128 else 512)
     everywhere.check(casts.from_float, arguments, wanted, ways)
@@ -38,7 +39,7 @@ def test_numbers_at_the_limits_are_cast_alike_in_lanes_by_stores_in_padding_and_
     + [pytest.param(dtype, None, marks=pytest.mark.full) for dtype in casts.FLOATS],
 )
 def test_constants_are_cast_as_numbers_at_run_time_are(dtype: str, count: int | None) -> None:
-    x = everywhere.generator().permutation(casts.specials(dtype))[:count]
+    x = seeds.rng().permutation(casts.specials(dtype))[:count]
     if dtype.startswith("float8"):  # an infinity becomes the largest number of an fp8 format, as a constant, too
         x = x[~np.isinf(x.astype(np.float32))]
     arguments, wanted = casts.of_constants(x, from_numpy(x.dtype))
@@ -49,7 +50,7 @@ def test_constants_are_cast_as_numbers_at_run_time_are(dtype: str, count: int | 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_random_patterns_of_bits_are_cast_alike(dtype: str) -> None:
-    rng, size = everywhere.generator(), np.dtype(dtype).itemsize
+    rng, size = seeds.rng(), np.dtype(dtype).itemsize
     bits = rng.integers(0, 256, (200, size), np.uint8).reshape(-1).view(dtype)
     near = (rng.standard_normal(200) * 2.0 ** rng.integers(-3, 66, 200)).astype(dtype)
     arguments, wanted = casts.of_lanes(np.concatenate([bits, near]), 0.0, 512)

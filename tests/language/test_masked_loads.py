@@ -5,6 +5,7 @@ from __future__ import annotations
 import everywhere
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -32,7 +33,7 @@ def loads(x, out, one, old, counters, n, m, M: tl.constexpr, N: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_what_a_mask_leaves_out_is_zero(dtype: str) -> None:
-    rng, rows, columns = everywhere.generator(), 8, 32
+    rng, rows, columns = seeds.rng(), 8, 32
     n, m = int(rng.integers(1, columns)), int(rng.integers(1, rows))
     x = rng.integers(1, 100, (rows, columns)).astype(dtype)
     at = np.arange(columns)
@@ -72,7 +73,7 @@ def product(a, b, out, k, K: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.conste
 
 @pytest.mark.parametrize("way", ["eager", "cpu", "ir sm_80", "simt sm_80", "simt sm_90a"])
 def test_products_take_what_a_mask_leaves_out_for_zero(way: str) -> None:
-    rng, block, most = everywhere.generator(), 64, 128
+    rng, block, most = seeds.rng(), 64, 128
     k = int(rng.integers(33, most - 8))
     a, b = (np.full(shape, np.nan, np.float16) for shape in ((block, most), (most, block)))
     a[:, :k], b[:k] = rng.integers(-3, 4, (block, k)), rng.integers(-3, 4, (k, block))

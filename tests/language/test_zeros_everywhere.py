@@ -7,6 +7,7 @@ import math
 import everywhere
 import numpy as np
 import pytest
+import seeds
 import zeros_everywhere as zeros
 from kernels.base import Case
 
@@ -23,13 +24,13 @@ def parameters(quick: tuple[str, ...], dtypes: tuple[str, ...]) -> list:
 
 @pytest.mark.parametrize(("dtype", "ways"), parameters(("float32", "float8_e5m2"), (*zeros.FLOATS, *zeros.EIGHT)))
 def test_of_two_the_larger_and_smaller_are_those_of_ieee_754(dtype: str, ways: tuple[str, ...]) -> None:
-    arguments, wanted = zeros.of_pairs(dtype, everywhere.generator())
+    arguments, wanted = zeros.of_pairs(dtype, seeds.rng())
     everywhere.check(zeros.pairs, arguments, wanted, ways)
 
 
 @pytest.mark.parametrize(("dtype", "ways"), parameters(("float64", "bfloat16"), zeros.FLOATS))
 def test_of_rows_the_extremes_are_numbers_and_their_places_the_first(dtype: str, ways: tuple[str, ...]) -> None:
-    rng = everywhere.generator()
+    rng = seeds.rng()
     arguments, wanted = zeros.of_rows(dtype, rng, 16, int(2 ** rng.integers(3, 7)))
     everywhere.check(zeros.rows, arguments, wanted, ways)
 
@@ -43,7 +44,7 @@ def test_ragged_rows_of_zeros_have_the_zero_that_wins(dtype: str, target: str) -
         tl.store(top, tl.max(tl.load(x + at, mask=at < n, other=-float("inf")), 0))
         tl.store(low, tl.min(tl.load(x + at, mask=at < n, other=float("inf")), 0))
 
-    rng = everywhere.generator()
+    rng = seeds.rng()
     for _ in range(2):
         n = int(rng.integers(1, 300))
         values = rng.choice([0.0, -0.0], n, p=[1 / n, 1 - 1 / n] if rng.integers(2) else [1 - 1 / n, 1 / n]).astype(

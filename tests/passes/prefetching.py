@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import seeds
 from kernels.base import Case, parameters
 from support import check_pipeline
 
@@ -60,7 +61,7 @@ def refused(kernel: Any, arguments: dict[str, Any], why: str, grid: int = 1, **o
 
 
 def floats(*shape: int) -> np.ndarray:
-    return np.random.default_rng().standard_normal(shape).astype(np.float32)
+    return seeds.rng().standard_normal(shape).astype(np.float32)
 
 
 @kernel

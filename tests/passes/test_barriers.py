@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+import seeds
 from kernels import CASES
 from kernels.base import Case, normal, wide
 
@@ -25,7 +25,7 @@ IN_PLACE = Case(
 
 def placed(case: Case) -> tuple[Func, int]:
     """The kernel at the memory level, and how many barriers are in it; fails if it races for any of some seeds."""
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, _ = case.lower(arguments, "sm_90a")
     for seed in range(4):
         case.interpret(func, arguments, seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from fuzz import reports
 from fuzz.races import Race
 from kernels import CASES
@@ -184,7 +185,7 @@ def edited(func: Func, change) -> Func:
 
 def run(func: Func) -> None:
     case = CASES[SAMPLE]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     got = {name: copied(value) for name, value in arguments.items()}
     reports.run(func, got, case.grid)
     case.check(arguments, got)

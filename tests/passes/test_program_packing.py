@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from fuzz import reports
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,5 +162,5 @@ def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
 @pytest.mark.parametrize("name", ["matmul_float16", "attention", "gather"])
 def test_it_looks_at_kernels_of_every_kind(name):
     case = CASES[name]
-    func, _ = case.lower(case.make(np.random.default_rng()), "sm_90a", num_warps=1)
+    func, _ = case.lower(case.make(seeds.rng()), "sm_90a", num_warps=1)
     assert func.attrs.get("programs", 1) == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -32,7 +33,7 @@ def optional(source, out, n: tl.constexpr):
 def pair(
     shape: tuple[int, ...] = (10, 24), block: tuple[int, ...] = (8, 16)
 ) -> tuple[TensorDescriptor, TensorDescriptor]:
-    x = np.random.default_rng().standard_normal(shape).astype(np.float32)
+    x = seeds.rng().standard_normal(shape).astype(np.float32)
     out = np.full_like(x, np.nan)
     return TensorDescriptor.from_tensor(x, block), TensorDescriptor.from_tensor(out, list(block))
 
@@ -205,7 +206,7 @@ def test_the_work_of_a_loop_over_a_descriptor_s_size_is_counted() -> None:
             acc = tl.dot(tile, tl.trans(tile), acc, input_precision="ieee")
         out.store([0, 0], acc)
 
-    x = np.random.default_rng().standard_normal((16, 48)).astype(np.float32)
+    x = seeds.rng().standard_normal((16, 48)).astype(np.float32)
     out = np.zeros((16, 16), np.float32)
     made: list[Any] = []
     observers.append(made.append)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as bl
@@ -235,7 +236,7 @@ def launched(dtype, n, factor, offset=0, **constants):
 
 
 def test_launches_that_change_their_kinds_from_one_to_the_next_are_right():
-    rng = np.random.default_rng()
+    rng = seeds.rng()
     calls = [
         (dtype, n, factor, offset, constants)
         for dtype in (np.float32, np.float64)

@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
+import seeds
 from pretend_gpu import CupyArray, TorchTensor, pretend
 
 import blocknb
@@ -85,7 +86,7 @@ CALLS = [
 
 
 def test_launches_that_take_turns_give_the_driver_what_first_ones_do(gpu, scale):
-    rng, seen = np.random.default_rng(), {}
+    rng, seen = seeds.rng(), {}
     chosen = [CALLS[i] for i in rng.integers(0, len(CALLS), 14)]
     for number in rng.integers(0, len(chosen), 400):
         for _ in range(int(rng.integers(1, 4))):
@@ -313,7 +314,7 @@ def test_ways_of_calling_that_take_turns_are_told_apart(gpu, scale):
         ((x, y, 64, 2.0, 64), {"num_warps": 4}),
         ((x, y, 64, 2.0, 64), {"num_ctas": 1}),
     ]
-    rng = np.random.default_rng()
+    rng = seeds.rng()
     for number in rng.integers(0, len(calls), 300):
         args, kwargs = calls[number]
         scale[(1,)](*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeds
 
 import blocknb
 import blocknb.language as tl
@@ -74,7 +75,7 @@ def test_numbers_of_every_dtype(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["uint16", "uint32", "uint64"])
 def test_unsigned_numbers_wrap(name: str) -> None:
-    host = np.random.default_rng().integers(0, np.iinfo(name).max, (3, 20), dtype=name, endpoint=True)
+    host = seeds.rng().integers(0, np.iinfo(name).max, (3, 20), dtype=name, endpoint=True)
     y = doubled(torch.from_numpy(host), torch.zeros(3, 20, dtype=getattr(torch, name)))
     np.testing.assert_array_equal(y.numpy(), host + host)
 

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import seeds
 
 from blocknb.codegen import batch_assembly, llvm, toolchain
 from blocknb.runtime.compile import Compiled
@@ -35,13 +36,9 @@ def marked(name: str, library: str) -> object:
 def run(name: str, library: str) -> list[Compiled]:
     """Runs a specimen and checks its numbers; returns what it launched."""
     pytest.importorskip(library)
-    seed = np.random.SeedSequence().entropy
-    inputs = ZOO[name].make(np.random.default_rng(seed))
-    try:
-        with launched() as found:
-            ZOO[name].check(inputs, ZOO[name].run(inputs, library, "cpu"))
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
+    inputs = ZOO[name].make(seeds.rng())
+    with launched() as found:
+        ZOO[name].check(inputs, ZOO[name].run(inputs, library, "cpu"))
     return found
 
 

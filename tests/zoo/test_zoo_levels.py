@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import seeds
 
 from blocknb.codegen import batch_assembly, gpu, llvm
 from blocknb.ir.core import Func
@@ -21,7 +22,7 @@ LARGE = [name for name, s in ZOO.items() if s.large]
 
 def launches(name: str) -> list[Recorded]:
     """A specimen's launches on the CPU, whose numbers are checked."""
-    specimen, inputs = ZOO[name], ZOO[name].make(np.random.default_rng(np.random.SeedSequence().entropy))
+    specimen, inputs = ZOO[name], ZOO[name].make(seeds.rng())
     with recorded() as found:
         specimen.check(inputs, specimen.run(inputs, "numpy", "cpu"))
     assert found
