@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from cpu.native import compile_native, launch_native
-from front import argument, kernel, launch
+from frontend_helpers import argument, kernel, launch
 
 import blocknb.language as tl
 from blocknb.frontend.parse import parse

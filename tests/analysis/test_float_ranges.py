@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 
 import blocknb.language as bl
 from blocknb.analysis import affine

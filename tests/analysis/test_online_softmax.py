@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 from kernels import CASES
 
 import blocknb.language as bl

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import Evaluator, Maker, Undefined, programs
+from random_integer_programs import Evaluator, Maker, Undefined, programs
 
 from blocknb.ir.verify import verify
 from blocknb.passes.tile import pointers, simplify, unroll

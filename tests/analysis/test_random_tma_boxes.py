@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boxed import after, boxes, check_same
+from tma_box_helpers import after, boxes, check_same
 
 import blocknb
 import blocknb.language as bl

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from box_kernels import (
+from tma_box_helpers import accesses, after, boxes, check_boxes
+from tma_box_kernels import (
     attention,
     attention_pointers,
     batched,
@@ -16,7 +17,6 @@ from box_kernels import (
     persistent,
     split,
 )
-from boxed import accesses, after, boxes, check_boxes
 
 import blocknb
 import blocknb.language as bl

@@ -19,7 +19,7 @@ from blocknb.language.types import int32
 from blocknb.runtime import extents
 from blocknb.runtime.kinds import HOST, pointer_kind
 from blocknb.runtime.summary import summary
-from bounds.ways import ACTIONS, FOREIGN, RESOLVED, SAID, WAYS
+from bounds.selected_pointer_kernels import ACTIONS, FOREIGN, RESOLVED, SAID, WAYS
 
 SIZE, BLOCK = 16, 32
 TILES = (

@@ -12,8 +12,8 @@ from kernels.base import Case
 from blocknb import AccessError
 from blocknb.errors import KernelError
 from blocknb.ir import interp
+from bounds.selected_pointer_kernels import FOREIGN, RESOLVED, WAYS
 from bounds.test_selected_pointers import BLOCK, CASES, SIZE, Memory, held
-from bounds.ways import FOREIGN, RESOLVED, WAYS
 
 
 def lowered(name: str, arguments: dict[str, Any], **options: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from front import ir, kernel, launch
-from test_cpu_access import build, go, seconds_until_interrupted, violation
+from frontend_helpers import ir, kernel, launch
+from test_cpu_safety import build, go, seconds_until_interrupted, violation
 
 import blocknb.language as tl
 from blocknb.errors import KernelError

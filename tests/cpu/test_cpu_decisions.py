@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from decision_kernels import CASES
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 
 from blocknb import passes
 from blocknb.codegen import cpu

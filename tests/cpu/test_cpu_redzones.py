@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
-from test_cpu_padding import above, wrong_lengths
+from test_cpu_mask_bounds import above, wrong_lengths
 
 import blocknb
 from blocknb.codegen.cpu import mask_bounds, redzones
@@ -31,7 +31,7 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
         CompilerBug, match=r"program \(0, 0, 0\) wrote outside of the scratch buffer of `cast`"
     ) as raised:
         fresh[(1,)](x, out, 17, BLOCK=64)
-    assert raised.value.loc.file.endswith("test_cpu_padding.py")
+    assert raised.value.loc.file.endswith("test_cpu_mask_bounds.py")
     assert "codes = tl.load" in open(raised.value.loc.file).read().splitlines()[raised.value.loc.line - 1]
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from bounds.selected_pointer_kernels import WAYS
 from bounds.test_selected_pointers import SIZE, Memory, two_halves
-from bounds.ways import WAYS
-from front import argument, kernel, parse
+from frontend_helpers import argument, kernel, parse
 from native import TARGETS, compile_native, launch_native
 
 import blocknb.language as tl

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front import argument
+from frontend_helpers import argument
 from native import launch_native
 from varied_kernels import KERNELS, PROGRAMS
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from front import kernel
+from frontend_helpers import kernel
 
 import blocknb.language as tl
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from front import failure, ir, kernel, kind, place
+from frontend_helpers import failure, ir, kernel, kind, place
 from kernels import GPU_CASES
 
 import blocknb

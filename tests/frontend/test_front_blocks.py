@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from front import failure, kernel, launch, place, text
+from frontend_helpers import failure, kernel, launch, place, text
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -4,7 +4,7 @@ import linecache
 
 import numpy as np
 import pytest
-from front import evaluate, failure, ir, kernel, launch, place, text
+from frontend_helpers import evaluate, failure, ir, kernel, launch, place, text
 
 import blocknb
 import blocknb.language as tl

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from front import evaluate, failure, ir, kernel, place
+from frontend_helpers import evaluate, failure, ir, kernel, place
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from front import failure, ir, kernel, launch, place
+from frontend_helpers import failure, ir, kernel, launch, place
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from front import evaluate, failure, ir, kernel, kind, place
+from frontend_helpers import evaluate, failure, ir, kernel, kind, place
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported, TypeMismatch, Unsupported

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from front import evaluate, failure, kernel, kind, place, text
+from frontend_helpers import evaluate, failure, kernel, kind, place, text
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -1,7 +1,7 @@
 """Whole programs in the idioms of kernels found in the wild, against NumPy."""
 
 import numpy as np
-from front import ir, kernel, launch
+from frontend_helpers import ir, kernel, launch
 
 import blocknb.language as tl
 

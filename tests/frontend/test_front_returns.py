@@ -6,7 +6,7 @@ import linecache
 
 import numpy as np
 import pytest
-from front import evaluate, failure, kernel, place
+from frontend_helpers import evaluate, failure, kernel, place
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported, TypeMismatch

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from front import evaluate, failure, kernel, place, text
+from frontend_helpers import evaluate, failure, kernel, place, text
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -5,7 +5,7 @@ import linecache
 import textwrap
 
 import pytest
-from front import kernel
+from frontend_helpers import kernel
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported

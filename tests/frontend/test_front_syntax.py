@@ -1,7 +1,7 @@
 """Unsupported Python syntax: the error names each construct, its place, and what to write instead."""
 
 import pytest
-from front import failure, kernel, place
+from frontend_helpers import failure, kernel, place
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import seeds
-from front import kind
+from frontend_helpers import kind
 from kernels import CASES
 from kernels.base import array_of, copied, host_address
 

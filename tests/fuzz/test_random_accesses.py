@@ -9,7 +9,7 @@ from blocknb import passes
 from blocknb.analysis import affine
 from blocknb.codegen.gpu import strip_mining
 from blocknb.target import Target
-from fuzz.places import generate
+from fuzz.access_order import generate
 from fuzz.program import Program, check_passes, check_simt, checked, read
 from fuzz.races import Race
 

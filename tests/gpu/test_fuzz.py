@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import seeds
+from fuzz.access_order import generate as generate_places
 from fuzz.generator import generate
 from fuzz.loops import generate as generate_loop
-from fuzz.places import generate as generate_places
 from fuzz.program import Program, check_gpu
 
 from blocknb.errors import AccessError

@@ -13,7 +13,7 @@ import pytest
 import seeds
 from gpu.test_cases import device_address, to_device, to_host
 from kernels import CASES, GPU_CASES
-from strays import STRAYS, views
+from out_of_bounds import OUT_OF_BOUNDS, views
 
 import blocknb
 import blocknb.language as tl
@@ -36,9 +36,9 @@ def assert_the_context_lives() -> None:
     np.testing.assert_array_equal(out.get(), 2 * np.arange(1000))
 
 
-@pytest.mark.parametrize("name", STRAYS)
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
 def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
-    found = STRAYS[name]()
+    found = OUT_OF_BOUNDS[name]()
     on_device: dict[int, Any] = {}
     arrays = {key: (on_device.setdefault(id(big), cupy.asarray(big)), at) for key, (big, at) in found.arrays.items()}
     arguments = views(arrays)
@@ -46,7 +46,7 @@ def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
         found.kernel[found.grid](**arguments, **found.rest, checked=True)
     error = caught.value
     more = f"; {found.total} accesses outside of arrays were skipped" if found.total > 1 else ""
-    assert error.message == found.said + more
+    assert error.message == found.message + more
     assert (error.program, error.index) == (found.program, found.index)
     assert error.loc is not None
     line, carets = error.loc.excerpt().split("\n")
@@ -74,7 +74,7 @@ def test_extents_of_torch_tensors_and_of_views() -> None:
     torch = pytest.importorskip("torch")
     big = torch.full((1100,), 7.0, device="cuda", dtype=torch.bfloat16)
     x = torch.ones(1024, device="cuda", dtype=torch.bfloat16)
-    kernel = STRAYS["store_past_the_end"]().kernel
+    kernel = OUT_OF_BOUNDS["store_past_the_end"]().kernel
     with pytest.raises(blocknb.AccessError, match="element 1000 of `out`, which has 1000 elements; 24 accesses"):
         kernel[1,](x, big[16:1016], BLOCK=1024, checked=True)
     assert (big[:16] == 7).all() and (big[1016:] == 7).all() and (big[16:1016] == 1).all()
@@ -82,7 +82,7 @@ def test_extents_of_torch_tensors_and_of_views() -> None:
 
 
 def test_a_second_launch_reports_only_its_own() -> None:
-    kernel = STRAYS["load_past_the_end"]().kernel
+    kernel = OUT_OF_BOUNDS["load_past_the_end"]().kernel
     x, out = cupy.zeros(1024, np.float32), cupy.zeros(1024, np.float32)
     for _ in range(3):
         with pytest.raises(blocknb.AccessError, match="24 accesses"):
@@ -91,7 +91,7 @@ def test_a_second_launch_reports_only_its_own() -> None:
 
 
 def test_reports_on_streams_do_not_meet() -> None:
-    kernel = STRAYS["load_past_the_end"]().kernel
+    kernel = OUT_OF_BOUNDS["load_past_the_end"]().kernel
     x, out = cupy.zeros(1024, np.float32), cupy.zeros(1024, np.float32)
     for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)):
         with stream:

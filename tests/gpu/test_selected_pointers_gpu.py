@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import seeds
+from bounds.selected_pointer_kernels import WAYS
 from bounds.test_selected_pointers import BLOCK, CASES, SIZE, held
-from bounds.ways import WAYS
 
 from blocknb import AccessError
 

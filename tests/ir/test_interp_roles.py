@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from bulk_kernels import HOPPER, PRODUCTS, Product
+from warp_specialized_kernels import HOPPER, PRODUCTS, Product
 
 from blocknb.errors import AccessError, CompilerBug
 from blocknb.ir.build import rebuild

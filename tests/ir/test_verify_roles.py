@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from bulk_kernels import HOPPER, PRODUCTS, Product
+from warp_specialized_kernels import HOPPER, PRODUCTS, Product
 
 from blocknb.errors import CompilerBug
 from blocknb.ir.text import parse_func

@@ -5,7 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from front import evaluate, failure, ir, kernel, launch
+from frontend_helpers import evaluate, failure, ir, kernel, launch
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import seeds
-from front import failure, kernel, launch
+from frontend_helpers import failure, kernel, launch
 from kernels import scaled
 
 import blocknb

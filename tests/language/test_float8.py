@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import seeds
-from front import failure, kernel, launch
+from frontend_helpers import failure, kernel, launch
 from kernels import float8
 
 import blocknb

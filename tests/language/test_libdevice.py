@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from front import kernel
+from frontend_helpers import kernel
 from libdevice_calls import NAMES, call, directed, numbers, units
 
 import blocknb.language as tl
@@ -37,7 +37,7 @@ def test_functions_are_imported_by_name_as_kernels_do():
         v = tl.load(x + tl.arange(0, 4))
         tl.store(out + tl.arange(0, 4), tl.where(isnan(v), 0.0, rsqrt(v)))
 
-    from front import evaluate
+    from frontend_helpers import evaluate
 
     found = evaluate(k, np.float32, (4,), x=np.float32([4, NAN, 0.25, 1]))
     np.testing.assert_array_equal(found, [0.5, 0, 2, 1])

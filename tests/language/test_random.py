@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from front import kernel, launch
+from frontend_helpers import kernel, launch
 
 import blocknb.language as tl
 

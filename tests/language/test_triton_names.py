@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from front import evaluate, failure, ir, kernel, kind, place
+from frontend_helpers import evaluate, failure, ir, kernel, kind, place
 
 import blocknb.language as tl
 from blocknb.errors import KernelError, TypeMismatch, Unsupported

@@ -223,7 +223,7 @@ ELSEWHERE = {
     ),
     "program_id": "needs a grid: tests/matrix/test_matrix.py",
     "num_programs": "needs a grid: tests/matrix/test_matrix.py",
-    "const": "an annotation: tests/language/test_points_types.py",
+    "const": "an annotation: tests/language/test_semantics_types.py",
     "slice": "Python's own",
     "void": "no value has this type",
     "pi32_t": "pointer_type(int32) under another name",
@@ -264,7 +264,7 @@ ELSEWHERE = {
 #: Ops of the IR that no name of the language stands for alone.
 OPS = {
     **dict.fromkeys(("convert", "alloc", "local_store", "local_load"), "made by passes: the GPU code of every entry"),
-    **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_copies.py"),
+    **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_interp_async_copies.py"),
     **dict.fromkeys(("fence", "dot_wait"), "made by passes: tests/codegen/test_wgmma.py"),
     **dict.fromkeys(
         ("tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "roles"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu.native import run_native
-from front import launch
+from frontend_helpers import launch
 from fuzz import simt
 from kernels.base import copied, parameters, poison
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import seeds
-from front import ir
+from frontend_helpers import ir
 from support import check_same, random_args
 
 from blocknb.ir.core import Func

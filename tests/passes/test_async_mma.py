@@ -64,7 +64,7 @@ def test_attention_gradients_do_not_change(name, without):
 
 
 def test_using_a_product_before_its_wait_is_detected():
-    from passes.test_wgmma_choice import edited
+    from passes.test_select_wgmma import edited
 
     from blocknb.errors import CompilerBug
     from blocknb.ir.verify import verify

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 import seeds
 from kernels.base import parameters
-from prefetching import TRIPS, floats, kernel, loops, only, parsed, pipelined, refused, rows, shared_rows, texts
+from register_prefetch_helpers import (
+    TRIPS,
+    floats,
+    kernel,
+    loops,
+    only,
+    parsed,
+    pipelined,
+    refused,
+    rows,
+    shared_rows,
+    texts,
+)
 from short_kernels import report
 from support import check_pipeline
 

@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prefetching import floats, kernel, loads, loops, only, parsed, pipelined, refused, rows, shared_rows, texts
+from register_prefetch_helpers import (
+    floats,
+    kernel,
+    loads,
+    loops,
+    only,
+    parsed,
+    pipelined,
+    refused,
+    rows,
+    shared_rows,
+    texts,
+)
 
 import blocknb
 import blocknb.language as bl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 from short_kernels import counts, passed, report, same, texts
 
 import blocknb.language as bl

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 from short_kernels import counts, report, same, texts
 
 import blocknb.language as bl

@@ -1,7 +1,7 @@
 """Warp specialization, persistent grids, and MMA and softmax overlap: the decisions and the corner cases of iteration counts.
 
-The corner cases are zero iterations, one iteration, and fewer programs than consumer groups. `test_every_pass` and `test_roles_at_random`
-check that results stay the same.
+The corner cases are zero iterations, one iteration, and fewer programs than consumer groups. `test_every_pass` and
+`test_warp_specialization_random` check that results stay the same.
 """
 
 from __future__ import annotations

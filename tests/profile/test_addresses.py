@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from bulk_kernels import PRODUCTS
 from observed import observed
+from warp_specialized_kernels import PRODUCTS
 
 import blocknb
 import blocknb.language as tl

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codegen.test_prefetched_code import loops
+from codegen.test_register_prefetch_code import loops
 
 import blocknb.language as bl
 from blocknb.profile import ceilings, microbenchmarks

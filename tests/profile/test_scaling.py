@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from front import kind
+from frontend_helpers import kind
 
 import blocknb
 from blocknb import passes

@@ -11,7 +11,7 @@ import pytest
 import seeds
 from fuzz import reports
 from kernels.base import Case
-from strays import STRAYS, Stray, views
+from out_of_bounds import OUT_OF_BOUNDS, OutOfBoundsCase, views
 
 import blocknb
 import blocknb.language as tl
@@ -68,24 +68,24 @@ PLACES = {"interpreter": interpret, "lowered": interpret_lowered, "cpu": launch,
 # -- out-of-bounds accesses -------------------------------------------------------------------------------------------------
 
 
-def check(found: Stray, error: KernelError | None) -> None:
+def check(found: OutOfBoundsCase, error: KernelError | None) -> None:
     assert isinstance(error, AccessError)
     assert (error.program, error.index) == (found.program, found.index)
-    assert error.message.split(";")[0] == found.said
+    assert error.message.split(";")[0] == found.message
     assert error.loc is not None
     line, carets = error.loc.excerpt().split("\n")
     assert line[carets.index("^") :].startswith(found.text)
 
 
-@pytest.mark.parametrize("name", STRAYS)
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
 def test_checked_gpu_code_skips_and_reports_out_of_bounds_accesses(name):
-    found = STRAYS[name]()
+    found = OUT_OF_BOUNDS[name]()
     before = {key: big.copy() for key, (big, _) in found.arrays.items()}
     arguments = views(found.arrays)
     _, error = told(lambda: simulate(found.kernel, found.grid, {**arguments, **found.rest}, checked=True))
     check(found, error)
     more = f"; {found.total} accesses outside of arrays were skipped" if found.total > 1 else ""
-    assert error.message == found.said + more
+    assert error.message == found.message + more
     for key, expected in found.result.items():
         np.testing.assert_array_equal(arguments[key], expected, err_msg=key)
     for key, (big, index) in found.arrays.items():
@@ -94,11 +94,11 @@ def test_checked_gpu_code_skips_and_reports_out_of_bounds_accesses(name):
         np.testing.assert_array_equal(big[outside], before[key][outside], err_msg=key)
 
 
-@pytest.mark.parametrize("name", STRAYS)
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
 def test_the_cpu_and_the_interpreter_report_the_same(name, monkeypatch):
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", "1")
     for place in (launch, interpret_in_order):
-        found = STRAYS[name]()
+        found = OUT_OF_BOUNDS[name]()
         _, error = told(lambda: place(found.kernel, found.grid, {**views(found.arrays), **found.rest}))
         check(found, error)
 
@@ -128,7 +128,10 @@ def test_a_pointer_loaded_from_memory_is_unchecked_and_a_note_states_it():
 
 
 def test_unchecked_gpu_code_has_no_bounds_checks():
-    k, arguments = STRAYS["load_past_the_end"]().kernel, {"x": np.zeros(8, np.float32), "out": np.zeros(8, np.float32)}
+    k, arguments = (
+        OUT_OF_BOUNDS["load_past_the_end"]().kernel,
+        {"x": np.zeros(8, np.float32), "out": np.zeros(8, np.float32)},
+    )
     func, stages = lowered(k, {**arguments, "BLOCK": 8})
     assert "bounds_checks" not in [s.name for s in stages]
     assert not {"inside", "outside"} & {op.name for op in func.ops()}
@@ -138,7 +141,7 @@ def test_unchecked_gpu_code_has_no_bounds_checks():
 
 
 def test_unchecked_cpu_code_has_no_bounds_checks():
-    k = STRAYS["load_past_the_end"]().kernel
+    k = OUT_OF_BOUNDS["load_past_the_end"]().kernel
     x, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
     assert k[1,](x[:60], out, BLOCK=64, checked=False).code.sites == ()
     with pytest.raises(AccessError):
@@ -147,7 +150,7 @@ def test_unchecked_cpu_code_has_no_bounds_checks():
 
 def test_checked_takes_a_truth_value():
     with pytest.raises(blocknb.LaunchError, match="checked is 'yes'"):
-        STRAYS["load_past_the_end"]().kernel[1,](np.zeros(8), np.zeros(8), BLOCK=8, checked="yes")
+        OUT_OF_BOUNDS["load_past_the_end"]().kernel[1,](np.zeros(8), np.zeros(8), BLOCK=8, checked="yes")
 
 
 # -- prints ----------------------------------------------------------------------------------------------------------------
@@ -382,10 +385,10 @@ def test_an_unreachable_false_assertion_does_not_fail():
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize(
-    "k", [say_all, say_matrix, positive, *dict.fromkeys(s().kernel for s in STRAYS.values())], ids=str
+    "k", [say_all, say_matrix, positive, *dict.fromkeys(s().kernel for s in OUT_OF_BOUNDS.values())], ids=str
 )
 def test_ptxas_accepts_the_code(k, target):
-    found = next((s() for s in STRAYS.values() if s().kernel is k), None)
+    found = next((s() for s in OUT_OF_BOUNDS.values() if s().kernel is k), None)
     x = np.zeros(64, np.float32)
     arguments: dict[str, Any] = {"x": x, "out": x, "n": 3, "BLOCK": 32, "M": 4, "N": 16}
     arguments = {p.name: arguments[p.name] for p in k.source.parameters} if found is None else dict(found.rest)

@@ -17,17 +17,17 @@ import blocknb.language as tl
 
 
 @dataclass(frozen=True)
-class Stray:
+class OutOfBoundsCase:
     """`arrays`: for each array the larger one and the index that makes the view; `result` the views afterwards, of those written.
 
-    `said` begins the message, `text` is the line of the kernel, `total` counts the accesses outside.
+    `message` is the beginning of the error, `text` is the line of the kernel, `total` counts the accesses outside.
     """
 
     kernel: Any
     arrays: Mapping[str, tuple[np.ndarray, Any]]
     rest: Mapping[str, Any]
     grid: tuple[int, ...]
-    said: str
+    message: str
     text: str
     program: tuple[int, int, int]
     index: int
@@ -35,11 +35,11 @@ class Stray:
     result: Mapping[str, np.ndarray]
 
 
-STRAYS: dict[str, Callable[[], Stray]] = {}
+OUT_OF_BOUNDS: dict[str, Callable[[], OutOfBoundsCase]] = {}
 
 
-def stray(make: Callable[[], Stray]) -> Callable[[], Stray]:
-    STRAYS[make.__name__] = make
+def out_of_bounds_case(make: Callable[[], OutOfBoundsCase]) -> Callable[[], OutOfBoundsCase]:
+    OUT_OF_BOUNDS[make.__name__] = make
     return make
 
 
@@ -64,21 +64,23 @@ def copy(x, out, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i))
 
 
-@stray
-def load_past_the_end() -> Stray:
+@out_of_bounds_case
+def load_past_the_end() -> OutOfBoundsCase:
     x = numbers(1000)
     arrays = {"x": padded(x), "out": padded(np.full(1024, 77, np.float32))}
-    said = "program (3, 0, 0) loads element 1000 of `x`, which has 1000 elements"
+    message = "program (3, 0, 0) loads element 1000 of `x`, which has 1000 elements"
     result = {"out": np.concatenate([x, np.zeros(24, np.float32)])}
-    return Stray(copy, arrays, {"BLOCK": 256}, (4,), said, "tl.load(x + i)", (3, 0, 0), 1000, 24, result)
+    return OutOfBoundsCase(copy, arrays, {"BLOCK": 256}, (4,), message, "tl.load(x + i)", (3, 0, 0), 1000, 24, result)
 
 
-@stray
-def store_past_the_end() -> Stray:
+@out_of_bounds_case
+def store_past_the_end() -> OutOfBoundsCase:
     x = numbers(1024)
     arrays = {"x": padded(x), "out": padded(np.zeros(1000, np.float32))}
-    said = "program (3, 0, 0) stores to element 1000 of `out`, which has 1000 elements"
-    return Stray(copy, arrays, {"BLOCK": 256}, (4,), said, "tl.store(", (3, 0, 0), 1000, 24, {"out": x[:1000]})
+    message = "program (3, 0, 0) stores to element 1000 of `out`, which has 1000 elements"
+    return OutOfBoundsCase(
+        copy, arrays, {"BLOCK": 256}, (4,), message, "tl.store(", (3, 0, 0), 1000, 24, {"out": x[:1000]}
+    )
 
 
 @blocknb.kernel
@@ -87,15 +89,15 @@ def with_other(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i - 2, mask=i < n, other=-5))
 
 
-@stray
-def load_before_the_start_gives_other() -> Stray:
+@out_of_bounds_case
+def load_before_the_start_gives_other() -> OutOfBoundsCase:
     x = numbers(64, np.float16)
     arrays = {"x": padded(x), "out": padded(np.zeros(128, np.float16))}
     expected = np.full(128, -5, np.float16)
     expected[2:60] = x[:58]
-    said = "program (0, 0, 0) loads element -2 of `x`, which has 64 elements"
-    return Stray(
-        with_other, arrays, {"n": 60, "BLOCK": 128}, (1,), said, "tl.load(", (0, 0, 0), -2, 2, {"out": expected}
+    message = "program (0, 0, 0) loads element -2 of `x`, which has 64 elements"
+    return OutOfBoundsCase(
+        with_other, arrays, {"n": 60, "BLOCK": 128}, (1,), message, "tl.load(", (0, 0, 0), -2, 2, {"out": expected}
     )
 
 
@@ -105,15 +107,17 @@ def count(index, bins, BLOCK: tl.constexpr):
     tl.atomic_add(bins + at, 1)
 
 
-@stray
-def atomics_at_wild_indices() -> Stray:
+@out_of_bounds_case
+def atomics_at_wild_indices() -> OutOfBoundsCase:
     index = seeds.rng().integers(0, 16, 256).astype(np.int64)
     index[[70, 130, 255]] = -1, 16, 1 << 40
     arrays = {"index": padded(index), "bins": padded(np.zeros(16, np.int32))}
     inside = index[(index >= 0) & (index < 16)]
-    said = "program (1, 0, 0) updates element -1 of `bins`, which has 16 elements"
+    message = "program (1, 0, 0) updates element -1 of `bins`, which has 16 elements"
     result = {"bins": np.bincount(inside, minlength=16).astype(np.int32)}
-    return Stray(count, arrays, {"BLOCK": 64}, (4,), said, "tl.atomic_add(bins + at, 1)", (1, 0, 0), -1, 3, result)
+    return OutOfBoundsCase(
+        count, arrays, {"BLOCK": 64}, (4,), message, "tl.atomic_add(bins + at, 1)", (1, 0, 0), -1, 3, result
+    )
 
 
 @blocknb.kernel
@@ -122,12 +126,14 @@ def claim(flags, out):
     tl.store(out + i, tl.atomic_cas(flags + i, 0, i + 5))
 
 
-@stray
-def compare_and_swap_of_a_scalar() -> Stray:
+@out_of_bounds_case
+def compare_and_swap_of_a_scalar() -> OutOfBoundsCase:
     arrays = {"flags": padded(np.zeros(3, np.int32)), "out": padded(np.full(4, 9, np.int32))}
-    said = "program (3, 0, 0) updates element 3 of `flags`, which has 3 elements"
+    message = "program (3, 0, 0) updates element 3 of `flags`, which has 3 elements"
     result = {"flags": np.array([5, 6, 7], np.int32), "out": np.zeros(4, np.int32)}
-    return Stray(claim, arrays, {}, (4,), said, "tl.atomic_cas(flags + i, 0, i + 5)", (3, 0, 0), 3, 1, result)
+    return OutOfBoundsCase(
+        claim, arrays, {}, (4,), message, "tl.atomic_cas(flags + i, 0, i + 5)", (3, 0, 0), 3, 1, result
+    )
 
 
 @blocknb.kernel
@@ -137,8 +143,8 @@ def matrix_copy(x, out, stride_x, stride_out, M: tl.constexpr, N: tl.constexpr):
     tl.store(out + r[:, None] * stride_out + c[None, :], tl.load(x + r[:, None] * stride_x + c[None, :]))
 
 
-@stray
-def rows_past_a_matrix() -> Stray:
+@out_of_bounds_case
+def rows_past_a_matrix() -> OutOfBoundsCase:
     big = numbers(40 * 80).reshape(40, 80)
     out = np.full((48, 64), 77, np.float32)
     arrays = {"x": (big, (slice(2, 22), slice(5, 69))), "out": (out, (slice(0, 32), slice(0, 64)))}
@@ -146,9 +152,11 @@ def rows_past_a_matrix() -> Stray:
     x = big[2:22, 5:69]
     expected = np.zeros((32, 64), np.float32)
     expected[:20] = x
-    said = "program (0, 1, 0) loads element 1600 of `x`, which has 1584 elements"
+    message = "program (0, 1, 0) loads element 1600 of `x`, which has 1584 elements"
     rest = {"stride_x": 80, "stride_out": 64, "M": 16, "N": 32}
-    return Stray(matrix_copy, arrays, rest, (2, 2), said, "tl.load(x + r", (0, 1, 0), 1600, 12 * 64, {"out": expected})
+    return OutOfBoundsCase(
+        matrix_copy, arrays, rest, (2, 2), message, "tl.load(x + r", (0, 1, 0), 1600, 12 * 64, {"out": expected}
+    )
 
 
 @blocknb.kernel
@@ -161,14 +169,14 @@ def walk(x, out, rounds, BLOCK: tl.constexpr):
     tl.store(out + tl.arange(0, BLOCK), total)
 
 
-@stray
-def a_pointer_carried_too_far() -> Stray:
+@out_of_bounds_case
+def a_pointer_carried_too_far() -> OutOfBoundsCase:
     x = numbers(150)
     arrays = {"x": padded(x), "out": padded(np.zeros(64, np.float32))}
     rows = np.concatenate([x, np.zeros(42, np.float32)]).reshape(3, 64)
-    said = "program (0, 0, 0) loads element 150 of `x`, which has 150 elements"
+    message = "program (0, 0, 0) loads element 150 of `x`, which has 150 elements"
     rest = {"rounds": 3, "BLOCK": 64}
-    return Stray(walk, arrays, rest, (1,), said, "tl.load(p)", (0, 0, 0), 150, 42, {"out": rows.sum(0)})
+    return OutOfBoundsCase(walk, arrays, rest, (1,), message, "tl.load(p)", (0, 0, 0), 150, 42, {"out": rows.sum(0)})
 
 
 @blocknb.kernel
@@ -177,17 +185,19 @@ def chosen(x, out, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(tl.where(i % 2 == 0, x + i, x + 2 * i)))
 
 
-@stray
-def a_pointer_that_where_has_chosen() -> Stray:
+@out_of_bounds_case
+def a_pointer_that_where_has_chosen() -> OutOfBoundsCase:
     x = numbers(100, np.float64)
     i = np.arange(64)
     at = np.where(i % 2 == 0, i, 2 * i)
     arrays = {"x": padded(x), "out": padded(np.zeros(64))}
     expected = np.where(at < 100, x[np.minimum(at, 99)], 0)
-    said = "program (0, 0, 0) loads element 102 of `x`, which has 100 elements"
+    message = "program (0, 0, 0) loads element 102 of `x`, which has 100 elements"
     rest = {"BLOCK": 64}
     total = int((at >= 100).sum())
-    return Stray(chosen, arrays, rest, (1,), said, "tl.load(tl.where(", (0, 0, 0), 102, total, {"out": expected})
+    return OutOfBoundsCase(
+        chosen, arrays, rest, (1,), message, "tl.load(tl.where(", (0, 0, 0), 102, total, {"out": expected}
+    )
 
 
 @blocknb.kernel
@@ -196,15 +206,15 @@ def strided(x, out, step, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i * step))
 
 
-@stray
-def a_view_that_runs_backwards() -> Stray:
+@out_of_bounds_case
+def a_view_that_runs_backwards() -> OutOfBoundsCase:
     data = numbers(300, np.int16)
     arrays = {"x": (data, slice(200, 80, -2)), "out": padded(np.full(64, 5, np.int16))}
     expected = np.zeros(64, np.int16)
     expected[:60] = data[200:80:-2]
-    said = "program (0, 0, 0) loads element -120 of `x`, which has elements -118 to 0"
-    return Stray(
-        strided, arrays, {"step": -2, "BLOCK": 64}, (1,), said, "tl.load(", (0, 0, 0), -120, 4, {"out": expected}
+    message = "program (0, 0, 0) loads element -120 of `x`, which has elements -118 to 0"
+    return OutOfBoundsCase(
+        strided, arrays, {"step": -2, "BLOCK": 64}, (1,), message, "tl.load(", (0, 0, 0), -120, 4, {"out": expected}
     )
 
 
@@ -214,13 +224,15 @@ def one_element(x, out, n):
     tl.store(out + i, tl.load(x + i), mask=i < n)
 
 
-@stray
-def scalars_of_a_grid_of_three_axes() -> Stray:
+@out_of_bounds_case
+def scalars_of_a_grid_of_three_axes() -> OutOfBoundsCase:
     x = numbers(10, np.int8)
     arrays = {"x": padded(x), "out": padded(np.full(12, 4, np.int8))}
     expected = np.concatenate([x, np.zeros(1, np.int8), np.full(1, 4, np.int8)])
-    said = "program (2, 0, 2) loads element 10 of `x`, which has 10 elements"
-    return Stray(one_element, arrays, {"n": 11}, (4, 1, 3), said, "tl.load(x + i)", (2, 0, 2), 10, 2, {"out": expected})
+    message = "program (2, 0, 2) loads element 10 of `x`, which has 10 elements"
+    return OutOfBoundsCase(
+        one_element, arrays, {"n": 11}, (4, 1, 3), message, "tl.load(x + i)", (2, 0, 2), 10, 2, {"out": expected}
+    )
 
 
 @blocknb.kernel
@@ -229,14 +241,16 @@ def twice(x, y, out, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i) + tl.load(y + i + 1))
 
 
-@stray
-def one_array_under_two_names() -> Stray:
+@out_of_bounds_case
+def one_array_under_two_names() -> OutOfBoundsCase:
     big, place = padded(numbers(32, np.int32))
     data = big[place].copy()
     arrays = {"x": (big, place), "y": (big, place), "out": padded(np.zeros(32, np.int32))}
     expected = data + np.append(data[1:], 0).astype(np.int32)
-    said = "program (0, 0, 0) loads element 32 of `y`, which has 32 elements"
-    return Stray(twice, arrays, {"BLOCK": 32}, (1,), said, "tl.load(y + i + 1)", (0, 0, 0), 32, 1, {"out": expected})
+    message = "program (0, 0, 0) loads element 32 of `y`, which has 32 elements"
+    return OutOfBoundsCase(
+        twice, arrays, {"BLOCK": 32}, (1,), message, "tl.load(y + i + 1)", (0, 0, 0), 32, 1, {"out": expected}
+    )
 
 
 @blocknb.kernel
@@ -246,13 +260,15 @@ def one_of_two(x, y, out, c, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(p + i))
 
 
-@stray
-def a_pointer_that_may_be_of_two_arrays() -> Stray:
+@out_of_bounds_case
+def a_pointer_that_may_be_of_two_arrays() -> OutOfBoundsCase:
     x, y = numbers(64), numbers(60)
     arrays = {"x": padded(x), "y": padded(y), "out": padded(np.zeros(64, np.float32))}
     result = {"out": np.concatenate([y, np.zeros(4, np.float32)])}
-    said = "program (0, 0, 0) loads element 60 of `y`, which has 60 elements"
-    return Stray(one_of_two, arrays, {"c": 1, "BLOCK": 64}, (1,), said, "tl.load(p + i)", (0, 0, 0), 60, 4, result)
+    message = "program (0, 0, 0) loads element 60 of `y`, which has 60 elements"
+    return OutOfBoundsCase(
+        one_of_two, arrays, {"c": 1, "BLOCK": 64}, (1,), message, "tl.load(p + i)", (0, 0, 0), 60, 4, result
+    )
 
 
 @blocknb.kernel
@@ -261,17 +277,19 @@ def interleaved(x, y, value, BLOCK: tl.constexpr):
     tl.store(tl.where(i % 2 == 0, x, y) + i // 2, tl.load(value + i))
 
 
-@stray
-def lanes_of_two_arrays() -> Stray:
+@out_of_bounds_case
+def lanes_of_two_arrays() -> OutOfBoundsCase:
     value = numbers(64, np.int16)
     arrays = {
         "x": padded(np.zeros(32, np.int16)),
         "y": padded(np.zeros(30, np.int16)),
         "value": padded(value),
     }
-    said = "program (0, 0, 0) stores to element 30 of `y`, which has 30 elements"
+    message = "program (0, 0, 0) stores to element 30 of `y`, which has 30 elements"
     result = {"x": value[::2], "y": value[1:60:2]}
-    return Stray(interleaved, arrays, {"BLOCK": 64}, (1,), said, "tl.store(tl.where(", (0, 0, 0), 30, 2, result)
+    return OutOfBoundsCase(
+        interleaved, arrays, {"BLOCK": 64}, (1,), message, "tl.store(tl.where(", (0, 0, 0), 30, 2, result
+    )
 
 
 @blocknb.kernel
@@ -283,12 +301,12 @@ def taking_turns(x, y, rounds, BLOCK: tl.constexpr):
         p, q = q, p
 
 
-@stray
-def pointers_that_a_loop_swaps() -> Stray:
+@out_of_bounds_case
+def pointers_that_a_loop_swaps() -> OutOfBoundsCase:
     arrays = {"x": padded(np.zeros(64, np.int32)), "y": padded(np.zeros(64, np.int32))}
     x, y = np.zeros(64, np.int32), np.zeros(64, np.int32)
     for k in range(4):
         (x if k % 2 == 0 else y)[16 * k : 16 * k + 32] += 1
-    said = "program (0, 0, 0) updates element 64 of `y`, which has 64 elements"
+    message = "program (0, 0, 0) updates element 64 of `y`, which has 64 elements"
     rest, text = {"rounds": 4, "BLOCK": 32}, "tl.atomic_add(p + i"
-    return Stray(taking_turns, arrays, rest, (1,), said, text, (0, 0, 0), 64, 16, {"x": x, "y": y})
+    return OutOfBoundsCase(taking_turns, arrays, rest, (1,), message, text, (0, 0, 0), 64, 16, {"x": x, "y": y})

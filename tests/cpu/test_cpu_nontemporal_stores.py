@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from front import argument, kernel, parse
+from frontend_helpers import argument, kernel, parse
 from native import TARGETS, compile_native, launch_native
 
 import blocknb.language as tl

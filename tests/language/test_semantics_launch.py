@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import numpy as np
-import points_sources as sources
 import pytest
+import unusual_sources as sources
 
 import blocknb
 import blocknb.language as tl

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fuzz import simt
 from kernels.base import copied, parameters
-from passes.test_roles_at_random import drawn
+from passes.test_warp_specialization_random import drawn
 
 from blocknb.codegen import gpu
 from blocknb.target import Target

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from front import argument, kernel, parse
+from frontend_helpers import argument, kernel, parse
 from native import compile_native, launch_native
 
 import blocknb.language as tl
@@ -367,7 +367,7 @@ def test_a_forked_process_can_launch():
         import os, sys
         import numpy as np
         sys.path[:0] = sys.argv[1:]
-        from test_cpu_access import build, copy, launch_native
+        from test_cpu_safety import build, copy, launch_native
         x, y = np.arange(4096, dtype=np.float32), np.zeros(4096, np.float32)
         native, values = build(copy, x=x, y=y, n=4096, BLOCK=64)
         launch_native(native, values, 64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from codegen.test_prefetched_code import loops
+from codegen.test_register_prefetch_code import loops
 
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from points import ops, refused, result, value
+from semantics import ops, refused, result, value
 
 import blocknb.language as tl
 from blocknb import kernel

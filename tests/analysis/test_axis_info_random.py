@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import Evaluator, Maker, Undefined, integers, programs
+from random_integer_programs import Evaluator, Maker, Undefined, integers, programs
 
 from blocknb.analysis import affine
 from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Form

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from points import ops, refused, result, value
+from semantics import ops, refused, result, value
 
 import blocknb
 import blocknb.language as tl

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import helpers_of_another_module
 import numpy as np
-import points_elsewhere
 import pytest
-from points import ops, refused, result, value
+from semantics import ops, refused, result, value
 
 import blocknb.language as tl
 from blocknb import kernel
@@ -372,8 +372,10 @@ def test_functions_of_other_modules_combine():
     @kernel
     def k(out, x):
         i = tl.arange(0, 16)
-        tl.store(out, tl.reduce(tl.load(x + i), 0, points_elsewhere.larger))
-        tl.store(out + 1, tl.reduce(tl.load(x + i), axis=0, combine_fn=points_elsewhere.larger, keep_dims=False))
+        tl.store(out, tl.reduce(tl.load(x + i), 0, helpers_of_another_module.larger))
+        tl.store(
+            out + 1, tl.reduce(tl.load(x + i), axis=0, combine_fn=helpers_of_another_module.larger, keep_dims=False)
+        )
 
     assert result(k, F32, 2, x=X).tolist() == [16, 16]
 

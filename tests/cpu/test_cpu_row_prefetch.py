@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from front import argument, kernel, parse
+from frontend_helpers import argument, kernel, parse
 from native import compile_native, launch_native
 
 import blocknb.language as tl

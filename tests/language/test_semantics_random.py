@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from points import result
+from semantics import result
 
 import blocknb.language as tl
 from blocknb import kernel

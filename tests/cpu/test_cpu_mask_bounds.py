@@ -3,7 +3,7 @@
 import itertools
 import re
 
-import front
+import frontend_helpers
 import numpy as np
 import pytest
 from native import compile_native, launch_native
@@ -54,7 +54,7 @@ def test_a_reader_with_wider_vectors_finds_them_whole_at_every_length(dtype, blo
     assert wrong_lengths(dtype, block, range(1, block + 1)) == []
 
 
-@front.kernel
+@frontend_helpers.kernel
 def two_ends(x, y, n, m, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n, other=1) + tl.load(x + BLOCK + i, mask=i < m, other=0)
@@ -70,7 +70,7 @@ def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
     rng = np.random.default_rng(2)
     x, y = rng.integers(2, 50, (2, 2 * block + 2)).astype(dtype)
     values = {"x": x, "y": y, "n": 1, "m": 1, "BLOCK": block}
-    func = parse(two_ends.source, {p: front.argument(two_ends, p, value) for p, value in values.items()}, {})
+    func = parse(two_ends.source, {p: frontend_helpers.argument(two_ends, p, value) for p, value in values.items()}, {})
     native, i = compile_native(func), np.arange(block)
     for n, m in itertools.product(lengths, lengths):
         v = np.where(i < n, x[:block], 1) + np.where(i < m, x[block : 2 * block], 0)
@@ -87,7 +87,7 @@ def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
 def test_a_row_ends_after_the_last_vector_that_its_later_mask_reaches(target, width):
     """In LLVM text: max(0, min(max(n, m), 128)), rounded up to whole vectors, tested against the size of the tile."""
     parsed = Target.parse(target)
-    func = front.ir(two_ends, x="*f32", y="*f32", n="i32", m="i32", BLOCK=128)
+    func = frontend_helpers.ir(two_ends, x="*f32", y="*f32", n="i32", m="i32", BLOCK=128)
     text = cpu.generate(passes.run(func, parsed)[0], parsed).text
     steps = (
         r"(%\w+) = call i64 @llvm.smax.i64\(i64 %\w+, i64 %\w+\)",
@@ -103,7 +103,7 @@ def test_a_row_ends_after_the_last_vector_that_its_later_mask_reaches(target, wi
         found = [next(match for match in matches if match)[1]]
 
 
-@front.kernel
+@frontend_helpers.kernel
 def by_views(x, y, n, BLOCK: tl.constexpr):
     """Readers of a padded tile: under another shape, flipped, from inside a branch and a loop, after a further padded tile."""
     i = tl.arange(0, BLOCK)
@@ -126,7 +126,7 @@ def test_readers_of_every_kind_find_the_padding_written(dtype):
     x = rng.integers(2, 50, block).astype(dtype)
     y = np.zeros(5 * block, dtype)
     values = {"x": x, "y": y, "n": 1, "BLOCK": block}
-    func = parse(by_views.source, {p: front.argument(by_views, p, value) for p, value in values.items()}, {})
+    func = parse(by_views.source, {p: frontend_helpers.argument(by_views, p, value) for p, value in values.items()}, {})
     native, i = compile_native(func), np.arange(block)
     for n in (0, 3, 20, 21, 64, 150, 255, 256):
         v = np.where(i < n, x, 0)

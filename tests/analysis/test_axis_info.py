@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 
 import blocknb.language as bl
 from blocknb.analysis import affine, ranges

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bulk_kernels import HOPPER, PRODUCTS, Product
 from fuzz import reports, simt
 from fuzz.races import Race
 from kernels.base import Case
+from warp_specialized_kernels import HOPPER, PRODUCTS, Product
 
 import blocknb
 import blocknb.language as bl

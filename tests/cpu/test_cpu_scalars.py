@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import front
+import frontend_helpers
 import numpy as np
 import pytest
 import seeds
 from decision_kernels import single_row, softmax
-from front import ir, kernel
+from frontend_helpers import ir, kernel
 from native import compile_native, launch_native
 
 import blocknb.language as tl
@@ -24,7 +24,7 @@ CPU = Target.parse("cpu")
 
 def compiled(k, **arguments):
     """Machine code for these arguments, and a function that launches it for them or others in their place."""
-    func = parse(k.source, {n: front.argument(k, n, v) for n, v in arguments.items()}, {})
+    func = parse(k.source, {n: frontend_helpers.argument(k, n, v) for n, v in arguments.items()}, {})
     native = compile_native(func, opt=0)
 
     def go(**changed):

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from front import kind
+from frontend_helpers import kind
 from kernels import CASES
 from kernels.base import copied, host_address, parameters
 from native import run_native
