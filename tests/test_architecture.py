@@ -212,7 +212,7 @@ def test_a_function_has_a_cyclomatic_complexity_of_at_most_20() -> None:
     )
 
 
-def test_the_name_of_a_class_is_that_of_one_class() -> None:
+def test_class_names_are_unique() -> None:
     found = defaultdict(list)
     for path, tree in trees().items():
         for node in ast.walk(tree):
@@ -241,21 +241,21 @@ def glossary() -> list[tuple[str, str, str]]:
     return [(term, meaning, where) for term, meaning, where in (r for r in rows if len(r) == 3) if "`" in where]
 
 
-def test_what_the_glossary_names_is_there() -> None:
+def test_places_named_in_the_glossary_exist() -> None:
     rows = glossary()
     assert len(rows) > 60
     places = [place for _, _, where in rows for place in re.findall(r"`([\w/]+(?:\.py)?)`", where)]
     only_known([place for place in places if not (PACKAGE / place).exists()], "places of the glossary that are to come")
 
 
-def test_a_term_of_the_glossary_has_one_row_and_one_sentence() -> None:
+def test_glossary_terms_have_one_row_and_one_sentence() -> None:
     rows = glossary()
     terms = [term for term, _, _ in rows]
     assert sorted(set(terms)) == sorted(terms)
     assert not [term for term, meaning, _ in rows if not meaning.endswith(".") or len(meaning.split()) > 30]
 
 
-def test_no_module_has_a_name_of_the_old_vocabulary() -> None:
+def test_no_module_has_an_old_name() -> None:
     names = {f"{room_of(path)}/{path.stem}": path for path in MODULES}
     only_known([name for name in names if name in OLD_MODULE_NAMES], "modules under names of the old vocabulary")
 

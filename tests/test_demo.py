@@ -38,12 +38,12 @@ def write(folder: Path, name: str, *cells: str) -> None:
     nbformat.write(notebook, folder / "notebooks" / name)
 
 
-def test_without_notebooks_the_demo_says_so_and_succeeds(demo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_without_notebooks_reports_it_and_succeeds(demo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main() == 0
     assert "no notebooks" in capsys.readouterr().out
 
 
-def test_results_become_rows_and_the_page_loads_nothing_from_elsewhere(
+def test_results_become_rows_of_a_self_contained_page(
     demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(

@@ -120,7 +120,7 @@ def test_every_module_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_has_an_existing_target(page: Path) -> None:
     broken = []
     for link in _LINK.findall(_CODE.sub("", prose(page))):
         path, _, anchor = link.partition("#")

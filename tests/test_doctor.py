@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 H200 = InstalledGpu("NVIDIA H200", (9, 0), 141 * 2**30)
 
 
-def test_doctor_names_every_part_once_and_in_order() -> None:
+def test_doctor_lists_every_component_once_and_in_order() -> None:
     names = [finding.name for finding in doctor.examine()]
     assert names == ["GPU", "driver", "CuPy", "ptxas", "nvdisasm", "llvmlite", "lab extension"]
 
 
-def test_the_extra_follows_the_driver() -> None:
+def test_suggested_extra_matches_the_driver() -> None:
     assert doctor.fitting_extra(None) == "toolchain"
     assert doctor.fitting_extra(InstalledDriver((13, 0), devices=(H200,))) == "cuda13"
     assert doctor.fitting_extra(InstalledDriver((12, 4), devices=(H200,))) == "cuda12"
@@ -43,7 +43,7 @@ def test_without_a_gpu_a_missing_cupy_needs_no_fix(monkeypatch: pytest.MonkeyPat
     assert doctor.examine_cupy(None, "toolchain") == Finding("CuPy", None)
 
 
-def test_missing_tools_name_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tools_name_the_extra_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     from blocknb.codegen import toolchain
 
     monkeypatch.setattr(toolchain, "candidates", lambda name: ())
@@ -53,7 +53,7 @@ def test_missing_tools_name_the_extra_that_brings_them(monkeypatch: pytest.Monke
     assert doctor.examine_toolchain("toolchain") == [Finding("ptxas", None, fix), Finding("nvdisasm", None, fix)]
 
 
-def test_a_missing_llvmlite_is_the_one_part_that_fails_the_command(
+def test_only_a_missing_llvmlite_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def absent(name: str) -> str:
@@ -64,13 +64,13 @@ def test_a_missing_llvmlite_is_the_one_part_that_fails_the_command(
     assert 'llvmlite       missing\n                 -> pip install "llvmlite==0.50.*"' in capsys.readouterr().out
 
 
-def test_gpus_of_one_kind_are_counted() -> None:
+def test_equal_gpus_are_listed_once_with_their_number() -> None:
     driver = InstalledDriver((13, 0), "580.95.05", (H200, H200))
     assert doctor.examine_gpu(driver).found == "2 x NVIDIA H200 (sm_90, 141 GiB)"
     assert doctor.examine_driver(driver) == Finding("driver", "580.95.05, CUDA 13.0")
 
 
-def test_a_driver_that_does_not_start_says_why() -> None:
+def test_a_driver_that_does_not_start_gives_a_reason() -> None:
     finding = doctor.examine_driver(InstalledDriver((13, 0), trouble="no CUDA-capable device is detected"))
     assert finding.fix
     assert "no CUDA-capable device is detected" in (finding.found or "")

@@ -63,7 +63,7 @@ def in_turn(first: int) -> list:
 
 
 @pytest.mark.parametrize(("shape", "dtype"), in_turn(0))
-def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
+def test_attention_and_its_gradients_match_float64(shape: tuple, dtype: str) -> None:
     *sizes, shift = shape
     q, k, v = inputs(*sizes, DTYPES[dtype])
     out, logsumexp = poison(q), np.full(q.shape[:3], np.nan, np.float32)
@@ -81,7 +81,9 @@ def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
 
 @pytest.mark.parametrize("boxes", [False, True])
 @pytest.mark.parametrize(("shape", "dtype"), in_turn(1))
-def test_gradients_that_programs_add_up(shape: tuple, dtype: str, boxes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_accumulated_by_atomics_match_float64(
+    shape: tuple, dtype: str, boxes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     *sizes, shift = shape
     q, k, v = inputs(*sizes, DTYPES[dtype])
     dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
@@ -96,7 +98,7 @@ def test_gradients_that_programs_add_up(shape: tuple, dtype: str, boxes: bool, m
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
 
 
-def test_keys_behind_the_last_one_give_queries_nothing() -> None:
+def test_keys_beyond_the_last_one_contribute_nothing() -> None:
     q, k, v = (100 * random(1, 1, n, 16) for n in (40, 33, 33))
     k = np.abs(k) * -np.sign(q[0, 0, 0])  # scores so low that a score of zero, as of no key, has an infinite power
     q[:] = q[:, :, :1]
@@ -108,7 +110,7 @@ def test_keys_behind_the_last_one_give_queries_nothing() -> None:
     assert all(np.isfinite(x).all() for x in found)
 
 
-def test_results_are_made_where_none_are_given() -> None:
+def test_missing_output_arrays_are_allocated() -> None:
     q, k, v = inputs(1, 2, 1, 20, 30, 32, np.float16)
     out = attention(q, k, v, scale=0.5)
     right, logsumexp, _ = exact(q * np.float16(0.5 * math.sqrt(32)), k, v)
@@ -118,7 +120,7 @@ def test_results_are_made_where_none_are_given() -> None:
     assert all(np.isfinite(x).all() for x in found)
 
 
-def test_queries_without_keys_have_zeros_and_give_nothing() -> None:
+def test_queries_without_keys_give_zeros_and_no_gradients() -> None:
     q, k, v = inputs(1, 1, 1, 9, 6, 16, np.float32)
     out, logsumexp = poison(q), np.empty((1, 1, 9), np.float32)
     attention(q, k, v, out, causal=True, shift=-4, logsumexp=logsumexp)
@@ -134,7 +136,7 @@ def test_queries_without_keys_have_zeros_and_give_nothing() -> None:
     assert attention(q[:, :, :0], k, v).shape == (1, 1, 0, 16)
 
 
-def test_what_is_not_finite_reaches_the_queries_that_see_it_and_no_others() -> None:
+def test_non_finite_values_reach_only_the_queries_that_attend_to_them() -> None:
     q, k, v = inputs(1, 1, 1, 200, 200, 32, np.float32)
     v[0, 0, 150, 3], k[0, 0, 70, 0] = np.inf, np.nan
     out = attention(q, k, v, causal=True)
@@ -148,7 +150,7 @@ def test_what_is_not_finite_reaches_the_queries_that_see_it_and_no_others() -> N
     assert np.isnan(attention(q, k, v)[0, 0, 5]).all()
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
+def test_mismatched_arrays_are_refused() -> None:
     q, k, v = inputs(1, 4, 2, 10, 12, 16, np.float32)
     for message, call in {
         r"q must have the shape \(batch, heads, rows, head\)": lambda: attention(q[0], k, v),
@@ -207,7 +209,7 @@ MORE = [pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in SOME a
 
 
 @pytest.mark.parametrize(("target", "width", "causal", "dtype"), [*SOME, *MORE])
-def test_nothing_is_spilled_and_no_product_is_serialised(
+def test_attention_code_has_no_spills_and_no_serialised_products(
     target: str, width: int, causal: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arch = int("".join(filter(str.isdigit, target)))
@@ -224,7 +226,7 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tile", [(128, 128, 8, 2), (256, 64, 16, 4)])
-def test_registers_are_shared_out_within_those_of_a_multiprocessor(
+def test_registers_of_all_roles_fit_a_multiprocessor(
     tile: tuple[int, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_module, "TILES", heads.HeadTiles({64: tile}, {}))
@@ -239,7 +241,7 @@ def test_registers_are_shared_out_within_those_of_a_multiprocessor(
 @pytest.mark.parametrize(("dtype", "queries", "tile"), [
     (np.float16, 4096, (256, 64, 16, 4)), (np.float16, 1024, (128, 128, 8, 3)), (np.float32, 4096, (64, 64, 8, 3)),
 ])  # fmt: skip
-def test_long_sequences_of_16_bits_have_more_rows_a_program(
+def test_long_16_bit_sequences_use_more_rows_per_program(
     dtype: Any, queries: int, tile: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "on_host", lambda array: False)
@@ -248,7 +250,7 @@ def test_long_sequences_of_16_bits_have_more_rows_a_program(
 
 
 @pytest.mark.parametrize("width", [128, 40])  # rows of 40 numbers begin at multiples of 16 bytes, not of 16 numbers
-def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(
+def test_hopper_copies_each_tile_once_and_keeps_weights_in_registers(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for launch in launches(width, True, np.float16, 90, monkeypatch, deterministic=True):
@@ -265,7 +267,7 @@ def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(
         assert any(op.attrs["registers"] for op in ops if op.name == "dot")
 
 
-def test_what_programs_add_to_dq_needs_one_fence_and_two_barriers_a_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dq_accumulation_needs_one_fence_and_two_barriers_per_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients_module, "FASTER", {(64, False), (64, True)})
     launch = launches(64, False, np.float16, 90, monkeypatch)[2]
     trace = launch.retarget("sm_90a")

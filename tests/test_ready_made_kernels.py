@@ -27,7 +27,7 @@ def random(*shape: int) -> np.ndarray:
     return seeds.rng().standard_normal(shape).astype(np.float32)
 
 
-def test_sums_of_vectors(array):
+def test_vector_sums_match_numpy(array):
     x, y, out = random(1000), random(1000), np.full(1000, np.nan, np.float32)
     add(array(x), array(y), array(out))
     np.testing.assert_array_equal(out, x + y)
@@ -35,7 +35,7 @@ def test_sums_of_vectors(array):
         add(array(x), array(y[1:]), array(out))
 
 
-def test_softmax_of_rows_that_lie_apart(array):
+def test_softmax_of_strided_rows_matches_numpy(array):
     x, out = random(7, 300)[:, :200], np.full((7, 200), np.nan, np.float32)
     softmax(array(x), array(out))
     exact = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
@@ -44,7 +44,7 @@ def test_softmax_of_rows_that_lie_apart(array):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 1), (37, 3), (16, 64), (130, 60), (3, 256), (2, 1000)])
-def test_softmax_of_short_rows_and_of_what_they_may_hold(array, m, n, dtype):
+def test_softmax_of_short_rows_and_special_values_matches_numpy(array, m, n, dtype):
     x = (random(m, n) * 4).astype(dtype)
     x[0, -1] = -np.inf if n > 1 else 0.0
     if m > 2:
@@ -59,14 +59,14 @@ def test_softmax_of_short_rows_and_of_what_they_may_hold(array, m, n, dtype):
         softmax(array(x), array(out[:, :0]))
 
 
-def test_a_product_with_a_transposed_matrix(array):
+def test_product_with_a_transposed_matrix_matches_numpy(array):
     a, b, out = random(50, 70).T, random(50, 33), np.full((70, 33), np.nan, np.float32)
     matmul(array(a), array(b), array(out), tile=(32, 32, 16))
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 1000, 100_003])
-def test_the_sum_of_an_array_and_its_copy(array, n):
+def test_sum_and_copy_match_numpy(array, n):
     x, out, total = random(n), np.full(n, np.nan, np.float32), np.full(1, np.nan, np.float32)
     ready.copy(array(x), array(out))
     np.testing.assert_array_equal(out, x)

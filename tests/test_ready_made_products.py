@@ -86,7 +86,7 @@ def sample(step: int, *lists: Iterable[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("way", "dtype", "order"), sample(5, WAYS, DTYPES, ("nn", "nt", "tn", "tt")))
-def test_every_dtype_and_order(way, dtype, order):
+def test_every_dtype_and_order_matches_float64(way, dtype, order):
     a, b = operands(80, 48, 64, dtype, order)
     result = {"int8": np.int32, "float8_e4m3fn": ml_dtypes.bfloat16, "float8_e5m2": ml_dtypes.bfloat16}.get(
         dtype, DTYPES[dtype]
@@ -104,7 +104,7 @@ RAGGED = ((1, 1, 1), (1, 33, 70), (37, 1, 18), (33, 31, 1), (5, 40, 0), (100, 3,
 
 @pytest.mark.parametrize("shape", RAGGED, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("way", ["matmul", "pointers", "split"])
-def test_ragged_sizes_and_none_along_k(way, shape):
+def test_ragged_sizes_and_empty_k_match_float64(way, shape):
     m, n, k = shape
     for order in ("nn", "tt"):
         a, b = operands(m, n, k, "float16", order)
@@ -113,20 +113,20 @@ def test_ragged_sizes_and_none_along_k(way, shape):
 
 
 @pytest.mark.parametrize("way", BLOCKWISE)
-def test_ragged_sizes_in_blocks_whose_rows_are_aligned(way):
+def test_ragged_sizes_with_aligned_rows_match_float64(way):
     for m, n, k in ((1, 8, 8), (37, 72, 24), (65, 40, 104)):
         a, b = operands(m, n, k, "float16")
         close(WAYS[way](a, b, poisoned((m, n), np.float16)), exact(a, b), TOLERANCE["float16"])
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_to_compute_leaves_nothing_to_do(way):
+def test_empty_products_give_empty_results(way):
     for m, n in ((0, 8), (8, 0)):
         assert WAYS[way](*operands(m, n, 8)).shape == (m, n)
 
 
 @pytest.mark.parametrize(("way", "activation"), sample(4, WAYS, AFTER))
-def test_what_follows_a_product(way, activation):
+def test_epilogues_match_float64(way, activation):
     a, b = operands(40, 48, 32, "float16")
     bias, left, right = random((48,)), random((40, 1)), random((1, 48))
     out = WAYS[way](a, b, poisoned((40, 48), np.float32), bias=bias, activation=activation, a_scale=left, b_scale=right)
@@ -138,7 +138,7 @@ def test_what_follows_a_product(way, activation):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_not_finite_stays_where_it_belongs(way):
+def test_non_finite_values_stay_in_their_rows_and_columns(way):
     a, b = operands(40, 48, 32, "float32")
     a[3, 5], a[7, 0], b[31, 9] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
@@ -160,7 +160,7 @@ VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @pytest.mark.parametrize(("view", "way"), sample(5, VIEWS, WAYS))
-def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
+def test_views_give_the_same_results_or_are_refused_with_an_alternative(way, view):
     a, b = operands(40, 48, 32, "float16")
     arrays = [VIEWS[view](x) for x in (a, b, poisoned((40, 48), np.float16))]
     if way in BLOCKWISE and view != "rows" and view != "apart":
@@ -174,7 +174,7 @@ def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
 
 @pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "int8"])
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
-def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monkeypatch):
+def test_operands_that_hopper_needs_contiguous_along_k_are_transposed_first(order, dtype, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
     monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
     a, b = operands(80, 48, 64, dtype, order)
@@ -191,7 +191,7 @@ def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monke
 
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
 @pytest.mark.parametrize(("m", "n"), [(152, 304), (304, 152)])
-def test_of_fp32_one_operand_may_lie_along_either_axis(order, m, n, monkeypatch):
+def test_one_fp32_operand_may_be_contiguous_along_either_axis(order, m, n, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
     monkeypatch.setattr(gemm, "choose", lambda *sizes: TileShape(128, 128, 32, 4, 3))
     monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
@@ -217,7 +217,7 @@ def launched():
 
 @pytest.mark.parametrize("order", ["nn", "tt"])
 @pytest.mark.parametrize("way", ["matmul", "pointers", "descriptors"])
-def test_batches(way, order):
+def test_batched_products_match_float64(way, order):
     a, b = operands(40, 48, 32, "float16", order, (3,))
     out = poisoned((3, 40, 48), np.float16)
     close(WAYS[way](a, b, out), exact(a, b), TOLERANCE["float16"])
@@ -227,7 +227,7 @@ def test_batches(way, order):
     assert ready.matmul(a[:1], b[0]).shape == (1, 40, 48)
 
 
-def test_groups_of_rows():
+def test_grouped_products_match_float64():
     a, b = random((50, 24), "float16"), random((5, 24, 40), "float16")
     ends = np.array([7, 7, 40, 41, 47], np.int32)
     out = np.full((50, 40), 5, np.float16)
@@ -245,7 +245,7 @@ def test_groups_of_rows():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float8_e4m3fn"])
-def test_lists_of_problems(dtype):
+def test_lists_of_problems_match_float64(dtype):
     sizes = ((33, 40, 24), (1, 8, 8), (0, 8, 8), (70, 65, 1), (16, 16, 0))
     lists = list(zip(*(operands(m, n, k, dtype) for m, n, k in sizes), strict=True))
     for found, a, b in zip(ready.matmul_many(*lists, tile=TILE), *lists, strict=True):
@@ -279,13 +279,13 @@ REFUSED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_with_what_would(name):
+def test_mismatched_arguments_are_refused_with_the_expected_ones(name):
     call, words = REFUSED[name]
     with pytest.raises(ValueError, match=words):
         call(*operands(8, 4, 6))
 
 
-def test_torch_tensors():
+def test_torch_tensors_are_accepted():
     torch = pytest.importorskip("torch")
     a, b = torch.randn(40, 32).bfloat16(), torch.randn(48, 32).bfloat16().T
     found = ready.matmul(a, b, activation="relu")
@@ -305,14 +305,14 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("shape", CHOSEN, ids=lambda shape: "x".join(map(str, shape)))
-def test_tiles_of_known_shapes(shape):
+def test_chosen_tiles_of_known_shapes(shape):
     found = choose(*shape, 2, HOPPER, 1, True)
     assert found[:4] == CHOSEN[shape] and found.splits == 1
     assert choose(*shape, 1, HOPPER).k == 128 and choose(*shape, 4, HOPPER).k == 32
 
 
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, TURING])
-def test_what_is_chosen_fits_the_device_and_long_products_with_small_results_are_split(device):
+def test_chosen_tiles_fit_the_device_and_long_products_with_small_results_use_split_k(device):
     for m, n, k in itertools.product((1, 64, 300, 4096), (8, 128, 5000), (16, 1000, 16384)):
         found = choose(m, n, k, 2, device, 1, True)
         assert (found.m + found.n) * found.k * 2 * found.num_stages <= device.shared or found.num_stages == 2
@@ -321,7 +321,7 @@ def test_what_is_chosen_fits_the_device_and_long_products_with_small_results_are
     assert choose(64, 64, 16384, 2, device, 1, False).splits == 1
 
 
-def test_facts_of_a_product_are_kept_for_arrays_that_lie_alike_and_for_no_others():
+def test_analysis_of_a_product_is_cached_per_memory_layout():
     def operand(rows, columns, shift=0):
         memory = np.zeros(rows * columns + 16, np.float16)
         begin = -(memory.ctypes.data // 2) % 8 + shift

@@ -62,7 +62,7 @@ def check(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch, apart:
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 @pytest.mark.parametrize(("name", "n"), [(name, n) for name, lengths in LENGTHS.items() for n in lengths])
-def test_nothing_is_spilled(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_tiles_cause_no_spills(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, n, dtype, monkeypatch)
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_spilled(name: str, n: int, dtype: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("n", ALL)
 @pytest.mark.parametrize("name", list(CALLS))
-def test_nothing_is_spilled_for_any_length(
+def test_default_tiles_cause_no_spills_for_any_length(
     name: str, n: int, dtype: str, apart: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(name, n, dtype, monkeypatch, apart)
@@ -80,7 +80,7 @@ def test_nothing_is_spilled_for_any_length(
 @pytest.mark.parametrize("n", [5000, 50257])
 @pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_backward"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_rows_of_logits_that_begin_anywhere_move_16_bytes_at_once(
+def test_misaligned_rows_of_logits_use_16_byte_accesses(
     name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (launch,) = launches(CALLS[name], n, DTYPES[dtype], 0, monkeypatch)

@@ -51,7 +51,7 @@ def normed(x: np.ndarray, eps: float, centred: bool) -> tuple[np.ndarray, np.nda
 
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_layer_norm_and_its_gradients(m: int, n: int) -> None:
+def test_layer_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
     x, weight, bias, dy = strided(m, n), random(n), random(n), random(m, n)
     out, mean, rstd = poison(m, n), poison(m), poison(m)
     assert ready.layer_norm(x, weight, bias, out, mean=mean, rstd=rstd) is out
@@ -70,7 +70,7 @@ def test_layer_norm_and_its_gradients(m: int, n: int) -> None:
 
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_rms_norm_and_its_gradients(m: int, n: int) -> None:
+def test_rms_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
     x, weight, dy = strided(m, n), random(n), random(m, n)
     out, rstd, dx, dweight = poison(m, n), poison(m), poison(m, n), poison(n)
     ready.rms_norm(x, weight, out, rstd=rstd)
@@ -82,7 +82,7 @@ def test_rms_norm_and_its_gradients(m: int, n: int) -> None:
     np.testing.assert_allclose(dweight, (dy * z).sum(0), rtol=1e-4, atol=1e-4)
 
 
-def test_norms_without_weights_in_half_precision_pass_over_what_is_not_finite() -> None:
+def test_fp16_norms_without_weights_keep_non_finite_values_in_their_rows() -> None:
     x = random(4, 100).astype(np.float16)
     x[1, 7], x[2, 8] = np.nan, np.inf
     out = poison(4, 100, dtype=np.float16)
@@ -95,7 +95,7 @@ def test_norms_without_weights_in_half_precision_pass_over_what_is_not_finite() 
 
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), [*SHAPES, (9, 17), (9, 20), (2, 4099)])
-def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
+def test_cross_entropy_and_its_gradient_match_float64(m: int, n: int) -> None:
     x, dlosses = strided(m, n), random(m)
     classes = seeds.rng().integers(0, n, m)
     classes[m // 2] = -100
@@ -112,7 +112,7 @@ def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
     np.testing.assert_allclose(dx, exact * (dlosses * counted)[:, None], **SINGLE)
 
 
-def test_cross_entropy_of_large_logits_neither_overflows_nor_minds_masked_classes() -> None:
+def test_cross_entropy_of_large_logits_and_masked_classes_does_not_overflow() -> None:
     x = np.array([[1000, 999, -np.inf], [-np.inf, -1000, -np.inf]], np.float32)
     losses, logsumexp = poison(2), poison(2)
     ready.cross_entropy(x, np.array([1, 1]), losses, logsumexp)
@@ -121,7 +121,7 @@ def test_cross_entropy_of_large_logits_neither_overflows_nor_minds_masked_classe
 
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize("n", [5, 35])
-def test_cross_entropy_of_rows_that_hold_what_is_not_finite_or_are_ignored(n: int) -> None:
+def test_cross_entropy_of_non_finite_or_ignored_rows(n: int) -> None:
     x = random(5, n)
     x[0], x[1, 2], x[2, 3], x[3, :-1] = -np.inf, np.nan, np.inf, -np.inf
     x[4, 0], x[4, n - 1] = -np.inf, 3e38
@@ -138,7 +138,7 @@ def test_cross_entropy_of_rows_that_hold_what_is_not_finite_or_are_ignored(n: in
 
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize("apart", [0, 3])
-def test_the_gradient_of_cross_entropy_into_the_logits_themselves_and_into_rows_of_another_stride(apart: int) -> None:
+def test_cross_entropy_gradient_in_place_and_with_another_stride(apart: int) -> None:
     x, classes, ones = random(4, 37), np.array([0, 36, 5, -100]), np.ones(4, np.float32)
     losses, logsumexp, dx = poison(4), poison(4), poison(4, 37 + apart)[:, :37]
     ready.cross_entropy(x, classes, losses, logsumexp)
@@ -150,7 +150,7 @@ def test_the_gradient_of_cross_entropy_into_the_logits_themselves_and_into_rows_
 
 
 @pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_swiglu_and_its_gradients(m: int, n: int) -> None:
+def test_swiglu_and_its_gradients_match_float64(m: int, n: int) -> None:
     gate, up, dout = strided(m, n), random(m, n), random(m, n)
     out, dgate, dup = poison(m, n), poison(m, n), poison(m, n)
     ready.swiglu(gate, up, out)
@@ -163,7 +163,7 @@ def test_swiglu_and_its_gradients(m: int, n: int) -> None:
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 2), (3, 6), (32, 128)])
-def test_rope_turns_pairs_and_back_in_place(heads: int, width: int) -> None:
+def test_rope_and_its_inverse_rotate_pairs_in_place(heads: int, width: int) -> None:
     x, angles = random(5, heads, width), random(5, width // 2)
     cosines, sines, out = np.cos(angles), np.sin(angles), poison(5, heads, width)
     ready.rope(x, cosines, sines, out)
@@ -174,7 +174,7 @@ def test_rope_turns_pairs_and_back_in_place(heads: int, width: int) -> None:
     np.testing.assert_allclose(out, x, **SINGLE)
 
 
-def test_dropout_keeps_its_share_and_draws_the_same_again() -> None:
+def test_dropout_keeps_the_expected_fraction_and_is_reproducible() -> None:
     x, out, again = random(1000, 100), poison(1000, 100), poison(1000, 100)
     ready.dropout(x, out, 0.25, 7)
     ready.dropout(x, again, 0.25, 7)
@@ -189,13 +189,13 @@ def test_dropout_keeps_its_share_and_draws_the_same_again() -> None:
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (65, 130), (200, 3)])
-def test_a_transposed_copy(m: int, n: int) -> None:
+def test_transposed_copy_matches_numpy(m: int, n: int) -> None:
     x, out = strided(m, n), poison(n, m)
     ready.transpose(x, out)
     np.testing.assert_array_equal(out, x.T)
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
+def test_mismatched_arguments_are_refused_by_name() -> None:
     x, out, v = random(4, 8), poison(4, 8), random(8)
     with pytest.raises(ValueError, match=r"out must be of shape \(4, 8\), not of shape \(8, 4\)"):
         ready.layer_norm(x, v, v, out.T)

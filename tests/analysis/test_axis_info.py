@@ -28,7 +28,7 @@ def copy(x, y, n, B: bl.constexpr):
     bl.store(y + at, bl.load(x + at, mask=at < n), mask=at < n)
 
 
-def test_a_ragged_copy_counts_on_throughout_and_its_mask_changes_where_the_size_allows():
+def test_ragged_copy_offsets_are_contiguous_and_its_mask_is_constant_in_groups():
     facts, (load, store) = accesses(ir(copy, x="*f32", y="*f32", n="i32", B=128))
     assert runs(facts, load) == runs(facts, store) == (128, 16, 1)
     aligned = ir(copy, x="*f32", y="*f32", n="i32", B=128)
@@ -78,7 +78,7 @@ def product(stride=16, rows=True):
     return parse_func(MATMUL.format(stride=stride, **shapes).replace("func @", "func @", 1))
 
 
-def test_wrapped_indices_count_on_in_groups_of_what_the_modulus_divides():
+def test_contiguity_of_wrapped_indices_follows_the_divisibility_of_the_modulus():
     facts, (load,) = accesses(product(rows=False))
     pointer = load.args[0]
     assert facts.contiguity(pointer, 1) == 16
@@ -88,12 +88,12 @@ def test_wrapped_indices_count_on_in_groups_of_what_the_modulus_divides():
     assert facts.stride(pointer, 1) is None
 
 
-def test_a_stride_that_nothing_divides_leaves_single_elements_aligned():
+def test_unknown_stride_limits_alignment_to_one_element():
     facts, (load,) = accesses(product(stride=1, rows=False))
     assert facts.divisibility(load.args[0], 1) == 2
 
 
-def test_carried_pointers_are_their_start_plus_trips_times_the_step():
+def test_carried_pointers_are_their_start_plus_iterations_times_the_step():
     func = product(rows=False)
     facts, (load,) = accesses(func)
     (loop,) = (op for op in func.ops() if op.name == "for")
@@ -138,7 +138,7 @@ def _symbols(facts, value):
         ("bl.load(p + at // 8)", 1, 1, 8),
     ],
 )
-def test_facts_of(expression, contiguity, divisibility, constancy):
+def test_axis_info_of_an_expression(expression, contiguity, divisibility, constancy):
     namespace = {"bl": bl}
     source = f"def f(p, n, m):\n    at = bl.program_id(0) * 64 + bl.arange(0, 64)\n    bl.store(p + at, ({expression}).to(bl.int32))\n"
     func = compiled(source, namespace)
@@ -163,7 +163,7 @@ def compiled(source, namespace):
     return func.replace(hints=tuple(type(h)(h.name, 16 if h.name != "m" else 1) for h in func.hints))
 
 
-def test_facts_of_a_chain_deeper_than_pythons_stack_are_found():
+def test_chain_deeper_than_pythons_stack_is_analyzed():
     @kernel
     def network(x, y, B: bl.constexpr):
         at = bl.arange(0, B)
@@ -177,7 +177,7 @@ def test_facts_of_a_chain_deeper_than_pythons_stack_are_found():
 
 
 @pytest.mark.parametrize("first", ["form", "base", "range", "contiguity"])
-def test_whatever_is_asked_first_of_a_deep_chain_of_numbers_and_pointers(first):
+def test_any_query_may_come_first_on_a_deep_chain(first):
     @kernel
     def walk(x, n):
         at = bl.arange(0, 16)
@@ -200,7 +200,7 @@ def test_whatever_is_asked_first_of_a_deep_chain_of_numbers_and_pointers(first):
     assert facts.contiguity(pointer, 0) == 1
 
 
-def test_a_number_of_a_float_bounds_no_integer():
+def test_float_constant_bounds_no_integer():
     func = parse_func("""
 func @k(%n: i32 div 1) tile {
   %far = const inf : tile<16xf32>
@@ -213,7 +213,7 @@ func @k(%n: i32 div 1) tile {
     assert ranges.bounds(facts, i) == (0, 15)
 
 
-def test_a_quotient_by_what_may_be_zero_is_no_larger_than_what_is_divided():
+def test_quotient_by_a_possible_zero_is_at_most_the_dividend():
     func = parse_func("""
 func @k(%n: i32 div 1) tile {
   %number = program_id 0 : i32
@@ -231,7 +231,7 @@ func @k(%n: i32 div 1) tile {
     assert facts.range(either) is None
 
 
-def test_bounds_of_a_branch_are_those_of_both_arms():
+def test_bounds_of_a_branch_cover_both_arms():
     func = parse_func(
         """func @f(%n: i32 div 1) tile {
   %p = program_id 0 : i32

@@ -33,7 +33,7 @@ def test_a_product_reads_shared_memory_only_when_an_operand_lies_there() -> None
 
 
 @pytest.mark.parametrize(("inner", "expected"), [("%x = load %p", False), ("store %p, %f", True), ("barrier", True)])
-def test_a_branch_has_the_effects_of_what_it_holds(inner: str, expected: bool) -> None:
+def test_a_branch_has_the_effects_of_its_ops(inner: str, expected: bool) -> None:
     body = f"%f = const 0.0 : f32\nif %c {{\n{inner}\nyield\n}} else {{\nyield\n}}"
     assert has_side_effects(op_of(body, "if")) == expected
 

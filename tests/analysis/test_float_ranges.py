@@ -49,13 +49,13 @@ def softmax_of_rows(x, y, n, R: bl.constexpr, B: bl.constexpr):
     bl.store(y + at, powers / total[:, None])
 
 
-def test_a_sum_of_exponentials_from_which_the_largest_is_taken_off_lies_between_one_and_their_number():
+def test_softmax_denominator_lies_between_one_and_the_row_length():
     assert bounds(softmax, "total", x="*f16", y="*f16", n="i32", B=256) == (1.0, 256.0)
     assert bounds(softmax, "powers", x="*f16", y="*f16", n="i32", B=256) == (0.0, 1.0)
     assert bounds(softmax_of_rows, "total", x="*f32", y="*f32", n="i32", R=4, B=64) == (1.0, 64.0)
 
 
-def test_of_what_makes_several_results_nothing_is_known():
+def test_ops_with_several_results_have_unknown_ranges():
     @kernel
     def most_likely(x, y, best, B: bl.constexpr):
         at = bl.arange(0, B)
@@ -120,7 +120,7 @@ def another(x, y, B: bl.constexpr):
     ("k", "sizes"),
     [(masked_later, {"n": "i32"}), (other_axis, {"R": 8}), (square, {}), (smallest, {}), (another, {})],
 )
-def test_nothing_is_proved_where_the_largest_element_may_be_gone(k, sizes):
+def test_softmax_without_its_largest_element_has_unknown_ranges(k, sizes):
     assert changed(k, x="*f32", y="*f16", **sizes, B=16) == {"normal": 0, "flush_denormals": 0}
 
 
@@ -131,7 +131,7 @@ def gated(x, y, out, B: bl.constexpr):
     bl.store(out + at, a / (1.0 + bl.exp(-a)) * b)
 
 
-def test_what_is_added_to_one_need_not_be_subnormal_but_may_make_an_infinite_divisor():
+def test_exponential_added_to_one_may_flush_but_the_divisor_may_be_infinite():
     assert changed(gated, x="*f32", y="*f32", out="*f32", B=64) == {"normal": 0, "flush_denormals": 1}
 
 
@@ -143,7 +143,7 @@ def scaled(x, factor, out, B: bl.constexpr, F: bl.constexpr):
 
 
 @pytest.mark.parametrize("factor", ["*f32", "*f16"])
-def test_a_factor_that_may_be_infinite_makes_everything_visible(factor):
+def test_possibly_infinite_factor_prevents_flushing_of_subnormals(factor):
     assert changed(scaled, x="*f32", factor=factor, out="*f16", B=64, F=2.0)["flush_denormals"] == 0
     assert changed(scaled, x="*f32", factor="*i8", out="*f16", B=64, F=2.0)["flush_denormals"] == 1
     assert changed(scaled, x="*f32", factor="*i8", out="*f16", B=64, F=2.0**120)["flush_denormals"] == 0
@@ -162,7 +162,7 @@ def divisors(x, y, B: bl.constexpr):
     bl.store(y + at, bl.div_rn(a, (at + 3).to(bl.float32)))  # as IEEE rounds
 
 
-def test_a_divisor_is_normal_when_bounds_say_so():
+def test_divisor_with_finite_bounds_is_normal():
     assert changed(divisors, x="*f32", y="*f32", B=64) == {"normal": 3, "flush_denormals": 0}
 
 
@@ -176,7 +176,7 @@ def in_a_loop(x, y, n, B: bl.constexpr):
     bl.store(y + at, (1.0 / total).to(bl.float16))
 
 
-def test_carried_values_are_unknown():
+def test_loop_carried_values_have_unknown_ranges():
     assert changed(in_a_loop, x="*f32", y="*f16", n="i32", B=64) == {"normal": 0, "flush_denormals": 0}
 
 
@@ -189,7 +189,7 @@ def chain(x, y, B: bl.constexpr, N: bl.constexpr):
     bl.store(y + at, a.to(bl.float16) / bl.sum(bl.abs(a), axis=0).to(bl.float16))
 
 
-def test_long_chains_end_in_an_answer():
+def test_long_chains_are_analyzed():
     assert changed(chain, x="*f32", y="*f16", B=16, N=1500)["flush_denormals"] == 0
 
 
@@ -213,7 +213,7 @@ def test_intervals_of_arithmetic():
     assert bounds(k, "raised", **at)[0] >= 0.0
 
 
-def test_only_operands_that_are_no_nan_limit_a_minimum():
+def test_only_operands_without_nan_bound_a_minimum():
     @kernel
     def k(x, y, B: bl.constexpr):
         at = bl.arange(0, B)
@@ -231,7 +231,7 @@ def test_only_operands_that_are_no_nan_limit_a_minimum():
     assert bounds(k, "heeding", **at) == (0.0, math.inf)
 
 
-def test_what_may_pass_the_largest_number_of_its_dtype_may_be_infinite():
+def test_value_that_may_exceed_its_dtype_may_be_infinite():
     @kernel
     def k(x, y, n, B: bl.constexpr):
         at = bl.arange(0, B)

@@ -76,7 +76,7 @@ GIVEN = {"x": "*f32", "y": "*f32", "scale": "f32", "n": "i32", "start": "f32", "
 
 
 @pytest.mark.parametrize("way", [0, STARTS_WITH_ONE, SCALED, MASKED])
-def test_a_tiny_exponential_is_lost_in_a_sum_of_at_least_one(way: Any) -> None:
+def test_subnormal_exponential_may_be_flushed_if_the_sum_is_at_least_one(way: Any) -> None:
     assert flushed(rows, WAY=getattr(way, "value", way), **GIVEN) == 1
 
 
@@ -93,7 +93,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("way", WRONG)
-def test_nothing_is_lost_where_the_sum_may_be_small(way: Any) -> None:
+def test_nothing_is_flushed_if_the_sum_may_be_small(way: Any) -> None:
     assert flushed(rows, WAY=getattr(way, "value", way), **GIVEN) == 0
 
 
@@ -118,11 +118,11 @@ def twice(x, y, n, m, KEEP: bl.constexpr, R: bl.constexpr, B: bl.constexpr):
 
 
 @pytest.mark.parametrize(("keep", "count"), [(True, 2), (False, 1)])
-def test_a_loop_goes_on_where_another_ended(keep: bool, count: int) -> None:
+def test_second_loop_continues_the_online_softmax_of_the_first(keep: bool, count: int) -> None:
     assert flushed(twice, KEEP=keep, x="*f32", y="*f32", n="i32", m="i32", R=16, B=64) == count
 
 
-def test_attention_has_one_instruction_for_each_exponential_of_its_tile() -> None:
+def test_attention_needs_one_instruction_per_exponential() -> None:
     case = CASES["attention"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     # P, and a number a row; those of the first trip, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose

@@ -117,7 +117,7 @@ CHOICES = ("ROW", "COLUMN", "BASE", "MASK")
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 40))])
-def test_random_tiles_lie_where_their_boxes_are(seed: int) -> None:
+def test_random_tiles_have_the_addresses_of_their_boxes(seed: int) -> None:
     rng, count = np.random.default_rng(seed), Counter()
     for _ in range(12):
         arguments = {"x": np.zeros(60000, np.float16), "out": np.zeros(256, np.float16)} | draw(rng)

@@ -82,7 +82,7 @@ def operands(m: int, n: int, k: int, order: str = "nn", wrap: bool = False, pad:
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 33, 50), (1, 1, 1), (40, 80, 16)])
-def test_a_product_moves_boxes_in_every_order(m: int, n: int, k: int, order: str) -> None:
+def test_loads_of_a_product_are_boxes_in_every_order(m: int, n: int, k: int, order: str) -> None:
     arguments = operands(m, n, k, order)
     a, b, c = check_boxes(product, arguments, -(-m // 32) * -(-n // 16), 3)
     assert (a.axes, b.axes, c.axes) == (
@@ -96,7 +96,7 @@ def test_a_product_moves_boxes_in_every_order(m: int, n: int, k: int, order: str
 
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn"])
-def test_whole_tiles_of_rows_that_wrap_around_are_boxes(order: str) -> None:
+def test_wrapped_rows_in_whole_tiles_are_boxes(order: str) -> None:
     """The same kernel for other sizes has none, see below."""
     a, _, _ = check_boxes(product, operands(128, 64, 50, order, wrap=True), 16, 3)
     assert UNBOUNDED in a.dims and "k" in map(str, a.dims)
@@ -106,7 +106,7 @@ def test_whole_tiles_of_rows_that_wrap_around_are_boxes(order: str) -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 33, 50)])
-def test_descriptors_of_the_host(m: int, n: int, k: int) -> None:
+def test_host_descriptors_are_boxes(m: int, n: int, k: int) -> None:
     wide = empty(m, 128)[:, :k]
     arguments = {
         "a_desc": TensorDescriptor(wide, wide.shape, (128, 1), (32, 16)),
@@ -120,14 +120,14 @@ def test_descriptors_of_the_host(m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 48, 64)])
-def test_descriptors_of_persistent_programs(m: int, n: int, k: int) -> None:
+def test_descriptors_in_persistent_programs_are_boxes(m: int, n: int, k: int) -> None:
     sizes = {"m": m, "n": n, "k": k, "BM": 32, "BN": 16, "BK": 16, "GROUP": 2, "CTAS": 3}
     arrays = {"a": empty(m, k), "b": empty(n, k), "c": empty(m, n)}
     check_boxes(persistent, arrays | sizes, 3, 3)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 24, 48)])
-def test_blocks_of_a_batch_have_three_axes(m: int, n: int, k: int) -> None:
+def test_blocks_of_a_batch_are_boxes_of_three_axes(m: int, n: int, k: int) -> None:
     blocks = {"a": (1, 16, 16), "b": (1, 16, 16), "c": (1, 16, 16)}
     arrays = {"a": empty(3, m, k), "b": empty(3, k, n), "c": empty(3, m, n)}
     given = {f"{name}_desc": TensorDescriptor.from_tensor(arrays[name], block) for name, block in blocks.items()}
@@ -139,7 +139,7 @@ def test_blocks_of_a_batch_have_three_axes(m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 17, 50)])
-def test_a_batch_is_a_further_axis(m: int, n: int, k: int, backwards: bool) -> None:
+def test_batch_index_adds_an_axis_to_the_box(m: int, n: int, k: int, backwards: bool) -> None:
     arguments: dict[str, Any] = {"m": m, "n": n, "k": k, "BM": 16, "BN": 16, "BK": 16, "BACKWARDS": backwards}
     for name, lines in (("a", m), ("b", k), ("c", m)):
         arguments |= {name: empty(3, lines, 64), f"{name}_batch": lines * 64, f"{name}_row": 64}
@@ -151,7 +151,7 @@ def test_a_batch_is_a_further_axis(m: int, n: int, k: int, backwards: bool) -> N
 
 @pytest.mark.parametrize("size", [int, np.int64])
 @pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 17, 50)])
-def test_block_pointers_with_sizes_of_any_width(m: int, n: int, k: int, size: Any) -> None:
+def test_block_pointers_with_sizes_of_any_width_are_boxes(m: int, n: int, k: int, size: Any) -> None:
     arrays = {"a": empty(m, 64), "b": empty(k, 64), "c": empty(m, 64)}
     sizes = {"m": size(m), "n": size(n), "k": size(k), "a_row": 64, "b_row": 64, "c_row": size(64)}
     found = check_boxes(block_pointers, arrays | sizes | {"BM": 16, "BN": 16, "BK": 16}, (-(-m // 16), -(-n // 16)), 3)
@@ -159,7 +159,7 @@ def test_block_pointers_with_sizes_of_any_width(m: int, n: int, k: int, size: An
 
 
 @pytest.mark.parametrize("length", [16, 32, 64])
-def test_parts_along_k(length: int) -> None:
+def test_split_k_accesses_are_boxes(length: int) -> None:
     arrays = {"a": empty(40, 64), "b": empty(50, 64), "parts": empty(4, 48, 64, dtype=np.float32)}
     sizes = {"m": 40, "n": 24, "k": 50, "length": length, "a_row": 64, "b_row": 64, "BM": 16, "BN": 16, "BK": 16}
     found = check_boxes(split, arrays | sizes, (3, 2, -(-50 // length)), 3)
@@ -168,7 +168,7 @@ def test_parts_along_k(length: int) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [64, 48])
-def test_attention_through_descriptors(tokens: int, causal: bool) -> None:
+def test_attention_through_descriptors_uses_boxes(tokens: int, causal: bool) -> None:
     arrays = {name: empty(2 * 3 * tokens, 32) for name in ("q", "k", "v", "out")}
     sizes = {"batches": 2, "heads": 3, "tokens": tokens, "BM": 32, "BN": 16, "D": 32, "CAUSAL": causal}
     found = check_boxes(attention, arrays | sizes, (-(-tokens // 32), 6), 6 if causal else 4)
@@ -176,7 +176,7 @@ def test_attention_through_descriptors(tokens: int, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("tokens", [64, 40])
-def test_attention_through_pointers(tokens: int) -> None:
+def test_attention_through_pointers_uses_boxes(tokens: int) -> None:
     arrays = {name: empty(2, tokens, 3, 32) for name in ("q", "k", "v", "out")}
     strides = {"stride_z": tokens * 96, "stride_h": 32, "stride_m": 96, "heads": 3, "tokens": tokens}
     found = check_boxes(attention_pointers, arrays | strides | {"BM": 32, "BN": 16, "D": 32}, (-(-tokens // 32), 6), 4)
@@ -192,7 +192,7 @@ def refusals(kernel: Any, arguments: dict[str, Any]) -> list[str]:
     return [box for box in boxes(after(kernel, arguments, "lower_conversions")) if isinstance(box, str)]
 
 
-def test_rows_that_wrap_around_are_no_box() -> None:
+def test_wrapped_rows_in_partial_tiles_are_no_box() -> None:
     assert refusals(product, operands(70, 33, 50, wrap=True)) == [
         "its rows wrap around (% m, which is not known to be a multiple of 32)",
         "its columns wrap around (% n, which is not known to be a multiple of 16)",
@@ -291,12 +291,12 @@ def one(what: str, dtype: Any = HALF, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", REASONS)
-def test_what_is_no_box_says_why(what: str) -> None:
+def test_access_that_is_no_box_gives_a_reason(what: str) -> None:
     found = boxes(after(one_load, one(what)))
     assert REASONS[what] in found, found
 
 
-def test_a_plain_tile_of_rows_is_one() -> None:
+def test_plain_tile_of_rows_is_a_box() -> None:
     (box, _) = check_boxes(one_load, one(""), 4, 2)
     assert [str(x) for x in (*box.dims, *box.strides)] == ["n", str(UNBOUNDED), "s"]
 
@@ -310,12 +310,12 @@ def test_a_plain_tile_of_rows_is_one() -> None:
         ({"x": empty(64, 33)[1:, 1:]}, "its array is not known to begin at a multiple of 16 bytes"),
     ],
 )
-def test_what_a_tensor_map_cannot_describe(given: dict[str, Any], why: str) -> None:
+def test_accesses_that_a_tensor_map_cannot_describe_are_no_boxes(given: dict[str, Any], why: str) -> None:
     found = boxes(after(one_load, one("", **given)))
     assert found[0] == why
 
 
-def test_an_access_that_a_pass_has_made_up_is_a_box_as_well() -> None:
+def test_access_created_by_a_pass_is_a_box_too() -> None:
     """As that of a whole tile is of which a function stores parts."""
     func = after(one_load, one(""))
     facts = affine.analyze(func)

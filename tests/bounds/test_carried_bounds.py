@@ -68,7 +68,7 @@ def adds(before: str, after: str) -> None:
 # -- straight code ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_select_of_pointers_selects_their_owners():
+def test_selecting_pointers_also_selects_their_owners():
     access = "%q = ptradd %p, %n\nstore %q, %n\n"
     adds(SELECT + access, SELECT + OWNER + access)
 
@@ -84,7 +84,7 @@ def test_all_lanes_of_a_selected_pointer_have_one_owner():
     adds(TILES + SELECT + access, TILES + SELECT + OWNER + access)
 
 
-def test_lanes_that_choose_have_an_owner_each_which_moves_with_its_pointer():
+def test_per_lane_selection_gives_each_lane_an_owner():
     adds(
         TILES
         + """
@@ -113,7 +113,7 @@ def test_lanes_that_choose_have_an_owner_each_which_moves_with_its_pointer():
     )
 
 
-def test_lanes_may_choose_between_one_selected_pointer_and_an_argument():
+def test_lanes_may_select_between_a_selected_pointer_and_an_argument():
     selected = TILES + SELECT
     splat = "%ps = splat %p : tile<4xptr<i32>>\n"
     adds(
@@ -152,11 +152,11 @@ def test_an_address_keeps_the_owner_of_its_pointer():
         "%ps = splat %x : tile<4xptr<i32>>\n%p = reduce %ps {axis=0} (%u: ptr<i32>, %v: ptr<i32>) : ptr<i32> {\nyield %u\n}\n",
     ],
 )
-def test_the_owner_of_a_pointer_that_only_its_address_tells_is_looked_up(pointer):
+def test_owner_of_a_pointer_made_from_an_address_is_looked_up(pointer):
     adds(pointer + "store %p, %n\n", pointer + LOOKED_UP + "store %p, %n\n")
 
 
-def test_offsets_of_64_bits_do_not_wrap_around_on_the_way_to_a_selected_pointer():
+def test_offsets_of_64_bits_to_a_selected_pointer_do_not_wrap():
     adds(
         """
         %far = cast %n : i64
@@ -187,7 +187,7 @@ def test_offsets_of_64_bits_do_not_wrap_around_on_the_way_to_a_selected_pointer(
 # -- control flow ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_carries_owners_beside_pointers_and_none_beside_numbers():
+def test_for_loop_carries_an_owner_per_pointer_and_none_per_number():
     adds(
         BOUNDS
         + """
@@ -211,7 +211,7 @@ def test_a_loop_carries_owners_beside_pointers_and_none_beside_numbers():
     )
 
 
-def test_owners_of_pointers_without_a_name_have_none_either():
+def test_owner_of_an_unnamed_pointer_is_unnamed():
     body = "yield %7, %6\n}\nstore %4, %n\n"
     loop = "%4, %5 = for %j = %lo to %n step %step iter(%6 = %x, %7 = %y) : ptr<i32>, ptr<i32> {\n"
     made, (guard,), _ = guarded(BOUNDS + loop + body)
@@ -219,7 +219,7 @@ def test_owners_of_pointers_without_a_name_have_none_either():
     assert guard.carried is not None and guard.carried.name == ""
 
 
-def test_a_while_loop_carries_them_through_its_condition_and_its_body():
+def test_while_loop_carries_owners_through_condition_and_body():
     adds(
         """
         %rk, %rp, %rq = while (%k = %n, %p = %x, %q = %y) : i32, ptr<i32>, ptr<i32> {
@@ -247,7 +247,7 @@ def test_a_while_loop_carries_them_through_its_condition_and_its_body():
     )
 
 
-def test_a_branch_yields_them_from_both_arms():
+def test_branch_yields_owners_from_both_arms():
     adds(
         """
         %k, %p = if %c : i32, ptr<i32> {
@@ -272,12 +272,12 @@ def test_a_branch_yields_them_from_both_arms():
     )
 
 
-def test_a_loop_whose_pointers_have_one_argument_stays_as_it_is():
+def test_loop_whose_pointers_have_one_owner_is_unchanged():
     loop = "%r = for %j = %lo to %n step %step iter(%q = %x) : ptr<i32> {\nyield %q\n}\nstore %p, %n\nstore %r, %n\n"
     adds(BOUNDS + SELECT + loop, BOUNDS + SELECT + OWNER + loop)
 
 
-def test_a_loop_whose_lanes_choose_carries_a_tile_of_owners():
+def test_loop_with_per_lane_selection_carries_a_tile_of_owners():
     before = TILES + BOUNDS
     adds(
         before
@@ -302,14 +302,14 @@ def test_a_loop_whose_lanes_choose_carries_a_tile_of_owners():
     )
 
 
-def test_a_number_that_becomes_an_address_is_held_to_the_array_of_that_address():
+def test_number_used_as_an_address_is_checked_against_the_array_there():
     """In the first iteration, too: so the owner is a constant."""
     before = BOUNDS + "%eight = const 8 : i64\n%r = for %j = %lo to %n step %step iter(%v = %eight) : i64 {\n"
     pointer, access = "%p = bitcast %v : ptr<i32>\n", "store %p, %n\n%a = bitcast %x : i64\nyield %a\n}\n"
     adds(before + pointer + access, before + pointer + "%own0 = const 0 : i32\n" + access)
 
 
-def test_a_function_whose_accesses_know_their_argument_stays_as_it_is():
+def test_function_whose_accesses_have_known_owners_is_unchanged():
     func = parsed("%p = select %c, %x, %y\n%q = ptradd %x, %n\n%v = load %q\nstore %y, %v")
     made, found = guards(func, Notes("checks"))
     assert made is func
@@ -327,7 +327,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_an_access_is_compared_with(name):
+def test_access_guard_names_its_possible_owners(name):
     """Only a store through a pointer that was looked up asks, when it runs, whether the array is read-only."""
     text, possible, foreign = FOUND[name]
     _, (load, store, atomic), _ = guarded(
@@ -339,7 +339,7 @@ def test_what_an_access_is_compared_with(name):
         assert guard.asks_readonly == (writes and name != "selected")
 
 
-def test_a_store_to_a_known_argument_does_not_ask_whether_it_is_read_only():
+def test_store_to_a_known_argument_needs_no_run_time_read_only_check():
     (guard,) = guarded("store %x, %n")[1]
     assert not guard.asks_readonly and guard.writes
 

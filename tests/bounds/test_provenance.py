@@ -88,19 +88,19 @@ ORIGINS = {
 
 
 @pytest.mark.parametrize("name", ORIGINS)
-def test_where_a_pointer_may_come_from(name):
+def test_origins_of_a_pointer(name):
     text, origins = ORIGINS[name]
     assert Analysed(text).of("p") == origins
 
 
-def test_numbers_that_are_no_addresses_have_no_origin():
+def test_numbers_that_are_not_addresses_have_no_origin():
     found = Analysed(
         "%d = const 2.0 : f64\n%s = splat %eight : tile<4xi64>\n%a = reduce %s {axis=0} add : i64\n%v = load %table"
     )
     assert [found.of(name) for name in ("n", "eight", "i", "d", "s", "a", "v")] == [set()] * 7
 
 
-def test_a_pointer_that_may_be_foreign_says_why_in_a_fixed_order():
+def test_possibly_foreign_pointer_lists_its_reasons_in_a_fixed_order():
     found = Analysed(
         "%t = bitcast %table : ptr<ptr<i32>>\n%l = load %t\n%z = const 0 : ptr<i32>\n%p = select %c, %z, %l\n%q = select %c, %p, %x"
     )
@@ -111,7 +111,7 @@ def test_a_pointer_that_may_be_foreign_says_why_in_a_fixed_order():
     ]
 
 
-def test_an_owner_is_carried_for_what_has_one_that_the_compiler_does_not_know():
+def test_owners_unknown_at_compile_time_are_carried():
     found = Analysed(
         "%p = select %c, %x, %y\n%a = bitcast %p : i64\n%d = sub %a, %xa\n%q = bitcast %d : ptr<i32>\n%z = const 0 : ptr<i32>"
     )
@@ -140,14 +140,14 @@ ROTATION = """
 """
 
 
-def test_what_enters_a_loop_late_reaches_everything_that_reads_it():
+def test_origins_propagate_through_a_rotation_of_loop_carried_pointers():
     """The last pointer takes `y` at the end of an iteration, and three iterations later the first one has it."""
     found = Analysed(ROTATION)
     for name in ("a", "b", "d", "e", "ra", "rb", "rc", "rd", "inner", "after"):
         assert found.of(name) == {X, Y}, name
 
 
-def test_each_place_of_a_loop_has_its_own_origins():
+def test_each_loop_carried_value_has_its_own_origins():
     found = Analysed(
         """
   %lo = const 0 : i32
@@ -169,7 +169,7 @@ def test_each_place_of_a_loop_has_its_own_origins():
     ]
 
 
-def test_a_while_loop_gives_its_places_what_its_condition_and_its_body_pass_on():
+def test_while_loop_values_have_the_origins_from_condition_and_body():
     found = Analysed(
         """
   %rp, %rq, %rs = while (%p = %x, %q = %x, %s = %y) : ptr<i32>, ptr<i32>, ptr<i32> {
@@ -188,12 +188,12 @@ def test_a_while_loop_gives_its_places_what_its_condition_and_its_body_pass_on()
     ]
 
 
-def test_a_branch_gives_each_result_what_either_arm_passes_on():
+def test_branch_results_have_the_origins_of_both_arms():
     found = Analysed("%p, %q = if %c : ptr<i32>, ptr<i32> {\n yield %x, %x\n} else {\n yield %y, %x\n}")
     assert (found.of("p"), found.of("q")) == ({X, Y}, {X})
 
 
-def test_pointers_in_the_block_of_a_reduction_are_nobody_elses():
+def test_pointers_in_a_combine_block_keep_their_own_origins():
     found = Analysed(
         """
   %s = splat %eight : tile<4xi64>
@@ -250,13 +250,13 @@ VARIES = {
 
 
 @pytest.mark.parametrize("name", VARIES)
-def test_where_the_owner_may_differ_from_lane_to_lane(name):
+def test_values_whose_owner_may_vary_between_lanes(name):
     text, varies = VARIES[name]
     found = Analysed(TILES + "%m2 = expand_dims %xs {axis=0}\n" + text)
     assert found.varies("p") is varies
 
 
-def test_a_loop_that_carries_one_mixed_pointer_for_all_lanes_does_not_vary():
+def test_loop_carried_uniform_pointer_does_not_vary_between_lanes():
     loop = """
   %lo = const 0 : i32
   %step = const 1 : i32
@@ -273,7 +273,7 @@ def test_a_loop_that_carries_one_mixed_pointer_for_all_lanes_does_not_vary():
 # -- what leads to a pointer -----------------------------------------------------------------------------------------------
 
 
-def test_the_pointers_that_a_pointer_may_be_made_of():
+def test_source_pointers_of_a_pointer():
     """Those that went into an address are no more pointers when another pointer is made of it."""
     found = Analysed(
         """

@@ -90,7 +90,7 @@ def held(error: AccessError, chosen: str, index: int, action: str) -> None:
 
 @pytest.mark.parametrize("chosen", ["x", "y"])
 @pytest.mark.parametrize(("name", "action"), CASES)
-def test_a_mask_off_by_one_is_an_error_of_the_array_that_was_chosen(name, action, chosen):
+def test_mask_off_by_one_is_an_access_error_of_the_selected_array(name, action, chosen):
     for run in (launch, interpret):
         memory = Memory()
         held(failed(run, name, memory.arguments(chosen, 0, SIZE + 1, action)), chosen, SIZE, action)
@@ -98,7 +98,7 @@ def test_a_mask_off_by_one_is_an_error_of_the_array_that_was_chosen(name, action
 
 
 @pytest.mark.parametrize(("name", "action"), CASES)
-def test_a_right_program_computes_what_numpy_computes(name, action):
+def test_correct_program_gives_numpys_result(name, action):
     for run in (launch, interpret):
         for chosen in "xy":
             memory = Memory()
@@ -125,7 +125,7 @@ OFFSETS = (2**31, 2**40, 2**60, 2**62, 2**63 - 1, -1, -(2**31) - 1, -(2**40), -(
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_no_offset_is_so_large_that_it_comes_back(name):
+def test_offsets_that_wrap_the_address_space_are_errors(name):
     """Offsets are elements of 4 bytes: those of 2^62 and more wrap around the address space once or several times."""
     for run in (launch, interpret):
         memory = Memory()
@@ -167,7 +167,7 @@ ORDINARY = """
 """
 
 
-def test_an_address_at_the_end_of_the_address_space_is_outside_of_every_array(tmp_path):
+def test_address_at_the_end_of_the_address_space_is_out_of_bounds(tmp_path):
     script = tmp_path / "ordinary.py"
     script.write_text(textwrap.dedent(ORDINARY))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
@@ -179,7 +179,7 @@ def test_an_address_at_the_end_of_the_address_space_is_outside_of_every_array(tm
 
 @pytest.mark.parametrize("action", ["store", "atomic", "cas"])
 @pytest.mark.parametrize("name", WAYS)
-def test_nothing_is_stored_to_a_read_only_array(name, action):
+def test_store_to_a_read_only_array_is_an_error(name, action):
     if (name, action) not in CASES:
         return
     for run in (launch, interpret):
@@ -197,7 +197,7 @@ def test_nothing_is_stored_to_a_read_only_array(name, action):
 
 
 @pytest.mark.parametrize("name", ["conditional", "lanes", "loaded", "loaded_tile"])
-def test_an_empty_array_has_no_element(name):
+def test_access_to_an_empty_array_is_an_error(name):
     for run in (launch, interpret):
         memory = Memory()
         memory.views["x"] = memory.whole[2 * SIZE : 2 * SIZE]
@@ -227,14 +227,14 @@ class Tensor:
         raise AssertionError("nothing is read")
 
 
-def test_an_empty_array_without_an_address_has_no_bytes_below_it():
+def test_access_below_an_empty_array_at_address_zero_is_an_error():
     low, high = extents.extent(Tensor(), 0)
     assert low == high > 2**63
 
 
 @pytest.mark.parametrize("action", ["load", "store", "atomic"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_memory_of_no_argument_may_be_reached_through_addresses_from_memory(name, action):
+def test_addresses_loaded_from_memory_may_point_outside_all_arguments(name, action):
     memory, other = Memory(), np.arange(SIZE, dtype=np.int32)
     memory.table[0] = other.ctypes.data
     launch(WAYS[name], memory.arguments("x", 0, SIZE, action))
@@ -247,7 +247,7 @@ def test_memory_of_no_argument_may_be_reached_through_addresses_from_memory(name
 @pytest.mark.parametrize("n", [1, 7, SIZE])
 @pytest.mark.parametrize("action", ["store", "atomic", "cas"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_such_memory_does_not_lead_into_a_read_only_array(name, action, n):
+def test_foreign_pointer_may_not_store_into_a_read_only_array(name, action, n):
     if (name, action) not in CASES:
         return
     memory = Memory(readonly="y")
@@ -265,7 +265,7 @@ def test_such_memory_does_not_lead_into_a_read_only_array(name, action, n):
 @pytest.mark.parametrize("n", [2, 7, SIZE])
 @pytest.mark.parametrize("action", ["store", "atomic"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_row_in_such_memory_may_not_touch_a_read_only_array_with_one_element(name, action, n):
+def test_foreign_row_that_overlaps_a_read_only_array_by_one_element_is_an_error(name, action, n):
     for off in (
         3 * SIZE - n + 1,
         4 * SIZE - 1,
@@ -278,7 +278,7 @@ def test_a_row_in_such_memory_may_not_touch_a_read_only_array_with_one_element(n
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_read_only_array_may_be_passed_back_to_front(name):
+def test_read_only_array_may_have_a_negative_stride(name):
     memory = Memory()
     memory.table[0] = memory.whole.ctypes.data
     memory.views["y"] = memory.views["y"][::-1]
@@ -299,7 +299,7 @@ def copied_by_address(x, y, table, n, LANES: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("lanes", [False, True])
-def test_a_read_only_array_may_be_loaded_from_beside_stores_that_only_know_an_address(lanes):
+def test_read_only_array_may_be_loaded_while_stores_use_addresses(lanes):
     memory = Memory(readonly="y")
     memory.table[:] = memory.views["y"].ctypes.data, memory.views["x"].ctypes.data
     copied_by_address[(1,)](**memory.views, table=memory.table, n=SIZE, LANES=lanes, BLOCK=BLOCK)
@@ -308,7 +308,7 @@ def test_a_read_only_array_may_be_loaded_from_beside_stores_that_only_know_an_ad
 
 
 @pytest.mark.parametrize("name", [name for name in RESOLVED if name not in FOREIGN])
-def test_a_read_only_view_of_an_array_does_not_lock_the_array(name):
+def test_read_only_view_does_not_make_the_writable_array_read_only(name):
     """The owner of an address is the first argument whose array holds it, and that one may be written."""
     memory = Memory()
     memory.views["y"] = memory.views["x"][:]
@@ -318,7 +318,7 @@ def test_a_read_only_view_of_an_array_does_not_lock_the_array(name):
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_an_address_at_the_very_end_is_told_as_it_is(name):
+def test_error_shows_an_address_at_the_end_of_the_address_space(name):
     """Unless an argument holds an address, an access is only refused if no element fits between it and the end of the address space."""
     memory = Memory()
     memory.table[0] = -4
@@ -338,7 +338,7 @@ def distance(x, y, out, off, TILE: tl.constexpr):
 
 @pytest.mark.parametrize("tile", [False, True])
 @pytest.mark.parametrize("off", [0, 1, -1, -4, 2**40])
-def test_no_byte_is_inside_of_no_array(off, tile):
+def test_pointer_without_any_array_is_always_out_of_bounds(off, tile):
     """The distance of two addresses is no address: neither is 0, nor the last byte of the address space."""
     x = np.zeros(4, np.int8)
     for run in (launch, interpret):
@@ -346,7 +346,7 @@ def test_no_byte_is_inside_of_no_array(off, tile):
             run(distance, {"x": x, "y": x, "out": np.zeros(4, np.int8), "off": off, "TILE": tile})
 
 
-def test_an_address_made_of_two_arrays_that_lies_in_none_is_an_error():
+def test_address_computed_from_two_arrays_that_lies_in_neither_is_an_error():
     for run in (launch, interpret):
         memory = Memory()
         other = np.full(SIZE, 3, np.int32)
@@ -374,7 +374,7 @@ class Bare:
         return self.array.ctypes.data
 
 
-def test_an_object_that_only_tells_its_address_has_the_bounds_of_the_array_it_lies_in():
+def test_object_with_only_an_address_has_the_bounds_of_the_array_around_it():
     memory = Memory()
     arguments = memory.arguments("x", 0, SIZE + 1, "store") | {"x": Bare(memory.views["x"]), "y": memory.views["x"]}
     error = failed(launch, "conditional", arguments)
@@ -398,7 +398,7 @@ def two_halves(x, y, out, n, m, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize(("n", "m", "array", "index"), [(17, 16, "x", 16), (16, 17, "y", 16), (30, 20, "x", 16)])
-def test_each_lane_is_held_to_its_own_array(n, m, array, index):
+def test_each_lane_is_checked_against_its_own_array(n, m, array, index):
     for run in (launch, interpret):
         memory = Memory()
         rest = {"out": np.zeros(64, np.int32), "BLOCK": 64}
@@ -436,7 +436,7 @@ def test_rows_of_a_selected_pointer_are_checked_one_by_one():
             run(rows, {"x": x, "y": y, "c": 2, **rest, "step": -3, "n": 3})
 
 
-def test_what_is_kept_of_a_launch_says_where_bounds_are_unknown():
+def test_launch_summary_marks_unknown_extents():
     kind = pointer_kind(int32, True, HOST)
     assert summary(Bare(np.zeros(4, np.int32)), kind)["extent"] == "unknown"
     assert "extent" not in summary(np.zeros(4, np.int32), kind)
@@ -451,7 +451,7 @@ def strided(x, y, out, c, n, off, STEP: tl.constexpr, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float64])
 @pytest.mark.parametrize("step", [1, 2, -1, -3])
-def test_a_row_with_a_stride_names_its_first_element_outside(step, dtype):
+def test_error_of_a_strided_row_names_its_first_element_outside(step, dtype):
     x, out = np.arange(60).astype(dtype), np.zeros(16, dtype)
     for off in (0, 59 - 15 * step) if step > 0 else (59, -15 * step):
         for run in (launch, interpret):

@@ -63,7 +63,7 @@ FEW = [
 
 @pytest.mark.parametrize("run", PLACES, ids=lambda run: run.__name__)
 @pytest.mark.parametrize(("name", "action"), FEW)
-def test_a_mask_off_by_one_is_found(name, action, run):
+def test_mask_off_by_one_is_reported(name, action, run):
     for chosen in "xy":
         memory = Memory()
         error = error_of(run, name, memory.arguments(chosen, 0, SIZE + 1, action))
@@ -78,7 +78,7 @@ def test_a_mask_off_by_one_is_found(name, action, run):
 
 @pytest.mark.parametrize("run", PLACES, ids=lambda run: run.__name__)
 @pytest.mark.parametrize(("name", "action"), FEW)
-def test_a_right_program_has_nothing_to_report(name, action, run):
+def test_correct_program_reports_nothing(name, action, run):
     memory = Memory()
     assert error_of(run, name, memory.arguments("y", 0, SIZE, action)) is None
     memory.unchanged(but="y")
@@ -88,7 +88,7 @@ def test_a_right_program_has_nothing_to_report(name, action, run):
 
 @pytest.mark.parametrize("run", [parsed, simulated], ids=lambda run: run.__name__)
 @pytest.mark.parametrize("name", ["conditional", "swapped_tiles", "lanes", "integer", "loaded_tile"])
-def test_no_offset_is_so_large_that_it_comes_back_there(name, run):
+def test_offsets_that_wrap_the_address_space_are_reported(name, run):
     memory = Memory()
     for off in (2**40, 2**62, 2**63 - 1, -(2**62), -(2**63), -(memory.views["x"].ctypes.data // 4) - 1):
         error = error_of(run, name, memory.arguments("x", off, SIZE, "store"))
@@ -97,7 +97,7 @@ def test_no_offset_is_so_large_that_it_comes_back_there(name, run):
     memory.unchanged()
 
 
-def test_an_address_in_no_array_is_reported_as_such():
+def test_address_outside_all_arrays_is_reported():
     other, memory = np.full(SIZE, 3, np.int32), Memory()
     memory.views["y"] = other[:0]
     error = error_of(simulated, "summed_integers", memory.arguments("y", 2, SIZE, "store"))

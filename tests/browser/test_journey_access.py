@@ -79,7 +79,7 @@ def theme(request, page):
     page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
 
 
-def test_no_view_has_a_serious_finding_in_any_theme(theme, views, page, screenshots):
+def test_axe_finds_no_serious_problem_in_any_view_and_theme(theme, views, page, screenshots):
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
     found = {}
     for title in (*OWN, "Sweep", "Roofline", "Timeline"):
@@ -142,7 +142,7 @@ def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
     assert page.run("() => blocknb.panel().content.widgets.length") == cells
 
 
-def test_nothing_is_told_by_colour_alone(views):
+def test_no_information_depends_on_colour_alone(views):
     code = views("Code").listing("Machine code")
     code.line(code.find("ex2.approx")).hover()
     shadow = "(line) => getComputedStyle(line).boxShadow"

@@ -15,7 +15,7 @@ from browser import eventually
         ("SASS", "STG.E", "tl.store"),
     ],
 )
-def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax, level, opcode, statement):
+def test_hovering_over_an_instruction_highlights_its_line_in_the_input_cell(softmax, level, opcode, statement):
     notebook, card = softmax.notebook, softmax.card(3)
     card.open("Code")("select[aria-label='Level on the right']").choose(level)
     code = card.listing("Machine code")
@@ -30,7 +30,7 @@ def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax,
     eventually(lambda: notebook.lit(3), lambda lit: lit == [])
 
 
-def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax):
+def test_hovering_over_a_line_of_the_input_cell_highlights_it_at_every_level(softmax):
     notebook, card = softmax.notebook, softmax.card(3)
     panel = card.open("Code")
     ir, code = card.listing("IR"), card.listing("Machine code")
@@ -48,7 +48,7 @@ def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax
         eventually(lambda: code.lit, lambda found: found == [])
 
 
-def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
+def test_selected_line_stays_highlighted_and_the_keyboard_selects_it_too(softmax):
     notebook, card = softmax.notebook, softmax.card(3)
     card.open("Code")
     code = card.listing("Machine code")
@@ -65,7 +65,7 @@ def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
     eventually(lambda: notebook.lit(3), lambda lit: lit == [])
 
 
-def test_1_a_cell_with_another_source_is_not_linked(softmax):
+def test_cell_with_another_source_is_not_linked(softmax):
     notebook, card = softmax.notebook, softmax.card(3)
     card.open("Code")
     code = card.listing("Machine code")

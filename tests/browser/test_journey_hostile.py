@@ -77,7 +77,7 @@ def test_a_hostile_kernel_is_text_in_the_exported_page(hostile, browser, lab):
         page.close()
 
 
-def test_a_hostile_kernel_is_text_where_nbconvert_has_made_a_page(hostile, browser, lab):
+def test_a_hostile_kernel_is_text_in_the_page_of_nbconvert(hostile, browser, lab):
     from nbconvert import HTMLExporter
 
     text, _ = HTMLExporter().from_filename(str(lab.folder / hostile.path))

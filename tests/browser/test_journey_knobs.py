@@ -38,7 +38,7 @@ def changed(card):
     return {name: (before, now.removesuffix(" ◂"), now.endswith(" ◂")) for name, before, now in cells}
 
 
-def test_5_after_a_slider_move_everything_is_that_of_a_fresh_compile(knobs, softmax, tmp_path, monkeypatch):
+def test_after_a_slider_move_the_card_equals_that_of_a_fresh_compile(knobs, softmax, tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     before = softmax.notebook.document(3)
     slide(knobs, "num_warps", 4)
@@ -69,7 +69,7 @@ def test_5_after_a_slider_move_everything_is_that_of_a_fresh_compile(knobs, soft
     assert milliseconds(now["time (median)"][1]) == pytest.approx(launch["median"], rel=0.01)
 
 
-def test_8_a_pass_switched_off_shows_what_it_buys(knobs, softmax, tmp_path, monkeypatch):
+def test_switching_a_pass_off_shows_the_difference(knobs, softmax, tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     knobs.panel(".bnb-switch").having("coalesce")("input").check(False)
     eventually(
@@ -85,7 +85,7 @@ def test_8_a_pass_switched_off_shows_what_it_buys(knobs, softmax, tmp_path, monk
     assert knobs.listing("Machine code").code == machine_code(without)
 
 
-def test_8_the_time_without_a_pass_stands_beside_the_kernels_own(softmax):
+def test_time_without_a_pass_is_shown_next_to_the_time_with_it(softmax):
     card = softmax.card(3)  # run with --without pointers --baseline np.exp(x)
     rows = card.open("Bench")(".bnb-table tbody tr")
     shown = [(rows[i]("th").text, *rows[i]("td").texts) for i in range(rows.count)]

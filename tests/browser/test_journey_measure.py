@@ -17,7 +17,7 @@ def table(panel, caption):
     return [dict(zip(titles, rows[i]("th, td").texts, strict=True)) for i in range(rows.count)]
 
 
-def test_6_a_roofline_with_measured_ceilings_versions_and_labelled_baselines(softmax):
+def test_roofline_shows_measured_ceilings_versions_and_labelled_baselines(softmax):
     number = softmax.notebook.add("%roofline softmax --baseline np.exp(x)")
     softmax.notebook.run(number)
     panel = softmax.notebook.card(number).open("Roofline")
@@ -39,7 +39,7 @@ def test_6_a_roofline_with_measured_ceilings_versions_and_labelled_baselines(sof
     panel("[role=status]").until_text("np.exp(x) (baseline)", "TFLOP/s at")
 
 
-def test_7_a_flat_tile_view_with_sectors_per_request(notebook):
+def test_tile_view_shows_sectors_per_request(notebook):
     strided = (
         "%%blockkernel\n@blocknb.kernel\ndef pick(x, out, BLOCK: tl.constexpr, STEP: tl.constexpr):\n"
         "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
@@ -74,7 +74,7 @@ def test_7_a_flat_tile_view_with_sectors_per_request(notebook):
     card.panel(".bnb-program-name").until_text("program 5 of 8")
 
 
-def test_9_on_a_machine_without_a_gpu_the_card_is_the_same_and_says_why_a_panel_is_empty(softmax):
+def test_without_a_gpu_the_card_explains_its_empty_panels(softmax):
     card = softmax.card(1)
     assert card(".bnb-target").texts == ["CPU", "sm_90a"]
     assert {"launch", "time", "sm_90a"} <= set(card.facts)
@@ -92,7 +92,7 @@ def test_9_on_a_machine_without_a_gpu_the_card_is_the_same_and_says_why_a_panel_
     assert {"PTX", "SASS", "LLVM IR"} <= set(card.panel("[aria-label='Level on the right'] option").texts)
 
 
-def test_9_a_target_that_cannot_be_compiled_for_says_why(notebook):
+def test_unsupported_target_gives_a_reason(notebook):
     wide = (
         "%%blockkernel --target sm_75\n@blocknb.kernel\ndef dot(a, b, c, N: tl.constexpr):\n    n = tl.arange(0, N)\n"
         "    at = n[:, None] * N + n[None, :]\n"
@@ -108,7 +108,7 @@ def test_9_a_target_that_cannot_be_compiled_for_says_why(notebook):
     assert why in card.open("Code").text
 
 
-def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
+def test_cancelled_sweep_keeps_its_measurements(notebook):
     kernel = (
         "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384 --baseline __import__('time').sleep(0.5)\n@blocknb.kernel\n"
         "def copy(x, out, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
@@ -130,7 +130,7 @@ def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
     assert "interrupted" in notebook.card(cell).facts["sweep"]
 
 
-def test_an_autotuner_shows_a_bar_is_interrupted_and_leaves_a_table(notebook, screenshots):
+def test_autotuner_shows_progress_can_be_interrupted_and_leaves_a_table(notebook, screenshots):
     kernel = (
         "import time\ndef slow(arguments):\n    time.sleep(0.1)\n\n"
         "@blocknb.autotune([blocknb.Config({'BLOCK': 2**b}, pre_hook=slow) for b in range(4, 14)], ['n'], rep=1e5)\n@blocknb.kernel\n"

@@ -37,7 +37,7 @@ def choose(card, name):
     card.panel(".bnb-about strong").wait()
 
 
-def test_the_pipeline_is_that_of_a_fresh_compile(passes, trace):
+def test_pipeline_view_equals_that_of_a_fresh_compile(passes, trace):
     names = passes.panel(".bnb-stage-name").texts
     assert names == [stage.name for stage in trace.stages]
     for stage in (trace.stages[0], trace.stages[-1]):
@@ -47,7 +47,7 @@ def test_the_pipeline_is_that_of_a_fresh_compile(passes, trace):
     assert effects(passes)["parse"] == f"{len(ops_of(trace.stages[0]))} ops"
 
 
-def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
+def test_an_op_shows_which_pass_created_it_and_which_removed_it(passes, trace):
     by_stage = [(stage.name, ops_of(stage)) for stage in trace.stages]
     created: dict[int, str] = {}
     gone: dict[int, str] = {}
@@ -73,7 +73,7 @@ def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
     passes.leave()
 
 
-def test_2_two_passes_side_by_side_tell_what_was_changed_added_and_removed(passes, trace):
+def test_two_passes_side_by_side_show_changed_added_and_removed_ops(passes, trace):
     at = next(i for i, stage in enumerate(trace.stages) if stage.name == "coalesce")
     before, after = trace.stages[at - 1], trace.stages[at]
     choose(passes, "coalesce")
@@ -87,7 +87,7 @@ def test_2_two_passes_side_by_side_tell_what_was_changed_added_and_removed(passe
     passes.panel("[aria-label='Compare with']").choose("nothing")
 
 
-def test_2_the_search_finds_the_first_pass_that_adds_a_text(passes, trace):
+def test_search_finds_the_first_pass_that_adds_a_text(passes, trace):
     has = ["barrier" in stage.text for stage in trace.stages]
     first = trace.stages[has.index(True)].name
     passes.panel("[aria-label='Text to find in the IR']").fill("barrier")
@@ -96,7 +96,7 @@ def test_2_the_search_finds_the_first_pass_that_adds_a_text(passes, trace):
     passes.panel("[aria-label='Compare with']").choose("nothing")
 
 
-def test_11_a_pass_that_did_nothing_says_why(passes, trace):
+def test_pass_without_effect_gives_a_reason(passes, trace):
     idle = [stage for stage in trace.stages[1:] if stage.before is not None and not stage.changed]
     assert idle, "every pass changes this kernel: choose another kernel"
     for stage in idle:
@@ -112,7 +112,7 @@ def test_11_a_pass_that_did_nothing_says_why(passes, trace):
     passes.panel("text=hide passes without changes").click()
 
 
-def test_j_k_slash_and_d_work_on_the_list_of_passes(passes, trace):
+def test_keys_j_k_slash_and_d_work_on_the_list_of_passes(passes, trace):
     names = [stage.name for stage in trace.stages]
     chosen = passes.panel(".bnb-stage[aria-selected=true] .bnb-stage-name")
     listbox = passes.panel("[role=listbox]")

@@ -38,7 +38,7 @@ def explore(card):
     assert knobs("input:not([disabled])").count == 0
 
 
-def test_10_a_saved_card_works_without_a_kernel(softmax, page):
+def test_saved_card_works_without_a_kernel(softmax, page):
     softmax.notebook.save()
     saved = json.loads((softmax.lab.folder / softmax.path).read_text("utf-8"))
     cards = [o for c in saved["cells"] for o in c["outputs"] if MIME in o.get("data", {})]
@@ -54,7 +54,7 @@ def test_10_a_saved_card_works_without_a_kernel(softmax, page):
 
 
 @pytest.mark.parametrize(("colours", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")])
-def test_10_an_exported_page_works_offline(softmax, browser, colours, background):
+def test_exported_page_works_offline(softmax, browser, colours, background):
     cell = softmax.notebook.add("softmax.export_html('exported.html')")
     softmax.notebook.run(cell)
     alone = browser.open(SCRIPT, colorScheme=colours)

@@ -79,13 +79,13 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     without.close(shut_down=False)
 
 
-def test_a_card_comes_alive_while_a_later_cell_still_runs(ran):
+def test_a_card_connects_while_a_later_cell_still_runs(ran):
     slow = ran.add("import time; time.sleep(4)")
     ran.page.run("([a, b]) => void (async () => { await blocknb.run(a); await blocknb.run(b); })()", [1, slow])
     ran.card(1).until_state("live")
 
 
-def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, lab):
+def test_untrusted_notebook_shows_its_cards_and_contacts_no_kernel(ran, lab):
     kernel = ran.page.run("() => blocknb.panel().sessionContext.session.kernel.id")
     cells = json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"]
     ran.close(shut_down=False)

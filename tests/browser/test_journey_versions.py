@@ -25,7 +25,7 @@ def sides(card):
     return card.panel(".cm-merge-a .cm-content").text, card.panel(".cm-merge-b .cm-content").text
 
 
-def test_4_each_version_stands_with_its_numbers_and_whether_it_was_right(history, softmax, tmp_path, monkeypatch):
+def test_each_version_is_listed_with_its_measurements_and_correctness(history, softmax, tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     table = history.panel(".bnb-table")
     titles = table("thead th").texts
@@ -45,7 +45,7 @@ def test_4_each_version_stands_with_its_numbers_and_whether_it_was_right(history
     assert [milliseconds(row["time"]) for row in rows] == pytest.approx(shown, rel=0.01)
 
 
-def test_4_two_versions_are_picked_and_compared(history):
+def test_two_versions_can_be_compared(history):
     pick(history, 1, 2)
     history.panel(".bnb-summary").until_text("1 on the left, 1 on the right")
     left, right = sides(history)
@@ -56,7 +56,7 @@ def test_4_two_versions_are_picked_and_compared(history):
     assert "# one row, one program" in right and "# one row" not in left
 
 
-def test_3_any_pass_of_any_version_against_any_other(history, softmax):
+def test_any_pass_of_any_version_can_be_compared_with_any_other(history, softmax):
     pick(history, 1, 2, "IR after layout_assignment")
     labels = ["version 1, IR after layout_assignment", "version 2, IR after layout_assignment"]
     eventually(lambda: history.panel(".bnb-sides span").texts, lambda found: found == labels)
@@ -71,7 +71,7 @@ def test_3_any_pass_of_any_version_against_any_other(history, softmax):
     assert "-inf" in right and "-inf" not in left
 
 
-def test_3_the_first_pass_where_two_versions_differ(history):
+def test_first_pass_in_which_two_versions_differ_is_found(history):
     pick(history, 1, 2)
     history.panel("text=Find first differing pass").click()
     history.panel("[role=status]").until_text("Versions 1 and 2 first differ after parse.")

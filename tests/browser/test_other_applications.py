@@ -33,7 +33,7 @@ def environment(folder: Path, packages: list[str]) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_a_card_comes_alive_and_is_linked_in(name, browser, tmp_path):
+def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
     app, packages = APPLICATIONS[name]
     lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", packages), app)
     try:

@@ -31,7 +31,7 @@ ACCESSES = {  # by how they begin in PTX
 
 @pytest.mark.parametrize("access", ACCESSES)
 @pytest.mark.parametrize("target", ["sm_75", "sm_90a"])
-def test_what_is_used_in_a_branch_is_loaded_before_what_stood_before_the_branch(access, target):
+def test_load_used_in_a_branch_stays_before_the_accesses_that_follow_it(access, target):
     text = ptx(read(KERNEL.format(access=ACCESSES[access])), target)()
     found = re.findall(r"(?m)^\s(ld\.global|(?:@%p\d )?(?:st|red)\.|bar\.(?:warp\.)?sync)", text)
     assert found[0] == "ld.global" and len(found) > 2, found

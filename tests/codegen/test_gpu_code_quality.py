@@ -30,32 +30,32 @@ def instructions(trace, pattern: str) -> int:
     return len(re.findall(pattern, trace.ptx))
 
 
-def test_rows_that_warps_reduce_by_themselves_need_no_shared_memory():
+def test_rows_reduced_within_a_warp_need_no_shared_memory():
     arrays = ["*fp16:16"] * 2
     trace = softmax_rows_kernel.trace(*arrays, *["i32:16"] * 4, ROWS=8, BLOCK=1024, num_warps=8)
     assert instructions(trace, r"\bbar(?:rier)?\.") == 0 and trace.resources.shared_bytes == 0
     assert instructions(trace, r"shfl\.") == 10  # a maximum and a sum over 32 lanes
 
 
-def test_rows_that_all_take_the_same_weights_are_spread_over_all_warps():
+def test_rows_with_common_weights_are_distributed_over_all_warps():
     trace = norm_kernel.trace(**NORM, ROWS=8, BLOCK=1024, num_warps=8)
     assert (
         instructions(trace, r"ld\.global\S*\.v4") == 4 + 2
     )  # a vector of each row pair, one of weights, one of biases
 
 
-def test_what_is_joined_is_computed_where_it_will_be_stored():
+def test_joined_values_are_computed_in_the_layout_of_their_store():
     kinds = {"x": "*fp16:16", "out": "*fp16:16", "n": "i32:16", "p": "fp32", "seed": "i32"}
     trace = dropout_kernel.trace(**kinds, BLOCK=1024, num_warps=4)
     assert instructions(trace, r"\bbar(?:rier)?\.") == 0 and trace.resources.shared_bytes == 0
 
 
-def test_a_mask_is_computed_once_for_all_elements_that_share_it():
+def test_a_mask_is_computed_once_per_group_of_equal_elements():
     trace = norm_kernel.trace(**NORM, ROWS=1, BLOCK=4096, num_warps=8)
     assert instructions(trace, "setp") == 4  # the first row, the row, two vectors of columns
 
 
-def test_a_long_row_and_its_weights_leave_registers_for_a_second_program():
+def test_long_row_with_weights_leaves_registers_for_a_second_program():
     kinds = {**NORM, **dict.fromkeys(("x", "weight", "bias", "y"), "*fp32:16"), "mean": None, "rstd": None}
     trace = norm_kernel.trace(**kinds, ROWS=1, BLOCK=16384, num_warps=16)
     assert trace.resources.registers <= 64 and trace.resources.spill_bytes == 0
@@ -79,7 +79,7 @@ def leftovers(x, weight, out, least, m, n, B: bl.constexpr):
 
 
 @pytest.mark.parametrize("warps", [1, 16, 32])
-def test_a_load_takes_the_mask_of_the_store_that_alone_needs_it(warps):
+def test_load_takes_the_mask_of_its_only_store(warps):
     m, n, B = 2, 700, 1024
     rng = seeds.rng()
     x, weight = rng.integers(-3, 4, (m, n)).astype(np.float32), rng.integers(1, 5, n).astype(np.float32)
@@ -102,7 +102,7 @@ def across_many_warps(x, sums, places, R: bl.constexpr, B: bl.constexpr):
 
 
 @pytest.mark.parametrize(("warps", "rows"), [(16, 1), (16, 4), (32, 1), (32, 2), (8, 4)])
-def test_lanes_share_the_partial_results_of_many_warps(warps, rows):
+def test_partial_results_of_many_warps_are_combined_by_lanes(warps, rows):
     x = seeds.rng().integers(-9, 10, (rows, 4096)).astype(np.float32)
     sums, places = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
     arguments = {"x": x, "sums": sums, "places": places, "R": rows, "B": 4096}
@@ -152,7 +152,7 @@ def widened(x, low, high, B: bl.constexpr):
     bl.store(low + bl.program_id(0), bl.min(values, axis=0))
 
 
-def test_pairs_of_16_bits_have_the_extremes_that_fp32_has():
+def test_packed_16_bit_extrema_equal_those_of_fp32():
     rng = seeds.rng()
     x = rng.standard_normal((6, 256)).astype(np.float16)
     for row in x[:5]:
@@ -169,7 +169,7 @@ def test_pairs_of_16_bits_have_the_extremes_that_fp32_has():
 
 
 @pytest.mark.parametrize("dtype", ["i32", "i16"])
-def test_signs_before_extremes_are_spelt_out_for_assemblers_that_forget_them(dtype):
+def test_negations_before_extrema_are_explicit_for_ptxas_versions_that_drop_them(dtype):
     arrays = dict.fromkeys(("x", "most", "least"), f"*{dtype}:16")
     trace = negated_extremes.trace(**arrays, ROWS=64, BLOCK=256, num_warps=1)
     bits = dtype[1:]

@@ -21,7 +21,7 @@ def ptx(name: str, arch: str) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize(("form", "instruction"), [("fp8e4nv", "e4m3x2"), ("fp8e5", "e5m2x2")])
 @pytest.mark.parametrize("source", ["f32", "f16x2"])
-def test_one_instruction_converts_two_numbers_from_sm_89_on(form, instruction, source):
+def test_sm_89_converts_two_numbers_per_instruction(form, instruction, source):
     name = f"narrow_{'float32' if source == 'f32' else 'float16'}_{form}"
     text, notes = ptx(name, "sm_89")
     case = CASES[name]
@@ -34,14 +34,14 @@ def test_one_instruction_converts_two_numbers_from_sm_89_on(form, instruction, s
     assert any("integer arithmetic" in note for note in notes)
 
 
-def test_formats_that_no_machine_of_ours_knows_are_written_out_everywhere():
+def test_formats_without_hardware_support_are_converted_by_integer_code():
     text, notes = ptx("narrow_float32_fp8e4b8", "sm_100a")
     assert "e4m3x2" not in text
     assert any("fp32 to fp8e4b8: integer arithmetic" in note for note in notes)
 
 
 @pytest.mark.parametrize("form", ["fp8e4nv_fp8e4nv", "fp8e4nv_fp8e5", "fp8e5_fp8e5"])
-def test_a_product_runs_on_the_tensor_cores_of_fp16_and_says_so(form):
+def test_float8_product_uses_fp16_tensor_cores_and_notes_it(form):
     for arch in ("sm_80", "sm_90a", "sm_120a"):
         text, notes = ptx(f"product_{form}", arch)
         assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in text

@@ -19,10 +19,10 @@ def test_each_op_has_exactly_one_lowering_or_is_lazy(name):
     assert LOWERED[name] == 1 or (OPS[name].pure and LOWERED[name] == 0)
 
 
-def test_lowerings_are_of_ops_that_the_table_has():
+def test_every_lowering_belongs_to_an_op_of_the_table():
     assert LOWERED.keys() <= OPS.keys()
 
 
-def test_the_generator_makes_every_group_of_lowerings():
+def test_the_generator_instantiates_every_group_of_lowerings():
     """A group that `KernelGenerator` forgets would leave its ops without code."""
     assert {group.__name__ for group in OpLowering.__subclasses__()} <= vars(generator).keys()

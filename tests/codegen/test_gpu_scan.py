@@ -134,7 +134,7 @@ def test_a_scan_in_any_layout_of_a_warp_combines_in_order(layout, data):
 
 
 @pytest.mark.parametrize("registers", [0, 2])
-def test_a_reduction_gives_every_lane_one_result_also_where_the_order_matters(registers):
+def test_a_noncommutative_reduction_gives_every_lane_one_result(registers):
     size = 32 << registers
     low = [1 << i for i in range(registers + 5)]
     layout = Layout((2, size), (*low[:registers], size), tuple(low[registers:]), ())
@@ -156,7 +156,7 @@ def test_a_reduction_gives_every_lane_one_result_also_where_the_order_matters(re
 
 @given(layouts(), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_flip_in_any_layout_of_a_warp_takes_elements_from_the_distance(layout, data):
+def test_a_flip_in_any_layout_of_a_warp_exchanges_distant_elements(layout, data):
     axis = data.draw(st.integers(0, len(layout.shape) - 1))
     size = layout.shape[axis]
     mask = data.draw(st.integers(0, size - 1))
@@ -167,7 +167,7 @@ def test_a_flip_in_any_layout_of_a_warp_takes_elements_from_the_distance(layout,
 
 @given(layouts(), st.lists(st.booleans(), min_size=1, max_size=3), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_layout_within_warps_has_the_axis_in_registers_and_lanes(layout, takes, data):
+def test_layout_of_a_scan_keeps_its_axis_in_registers_and_lanes(layout, takes, data):
     """Some register bits become warp bits; `within_warp` gives back a layout of the same tile, and one that has it keeps it."""
     count = min(sum(takes), len(layout.reg))
     spread = Layout(layout.shape, layout.reg[count:], layout.lane, layout.reg[:count])
@@ -179,7 +179,7 @@ def test_a_layout_within_warps_has_the_axis_in_registers_and_lanes(layout, takes
 
 
 @pytest.mark.parametrize("size", [32, 512])
-def test_a_scan_of_a_row_takes_two_combines_an_element_and_few_for_the_lanes(size):
+def test_row_scan_needs_two_combines_per_element_and_few_for_the_lanes(size):
     layout = Layout(
         (size,), tuple(1 << i for i in range(size.bit_length() - 6)), tuple(size >> 5 << i for i in range(5)), ()
     )

@@ -167,7 +167,7 @@ def promised_along_an_axis(x, out, n):
     ],
     ids=lambda k: k.__name__,
 )
-def test_a_promise_makes_the_load_as_wide_as_it_allows(kernel):
+def test_alignment_hint_widens_the_load(kernel):
     assert "ld.global.v4.b32" in accesses(kernel)
 
 
@@ -180,7 +180,7 @@ def index_from_anywhere(x, out, n, BLOCK: bl.constexpr):
 
 
 @pytest.mark.parametrize("without", [no_promise, index_from_anywhere], ids=lambda k: k.__name__)
-def test_without_a_promise_the_load_stays_narrow(without):
+def test_load_without_alignment_hint_stays_narrow(without):
     assert accesses(without) == ["ld.global.b32", "st.global.v4.b32"]
 
 
@@ -193,7 +193,7 @@ def assumed_in_a_branch(x, out, stride, BLOCK: bl.constexpr):
     bl.store(out + i, bl.load(x + start + i))
 
 
-def test_what_is_assumed_in_a_branch_does_not_hold_outside():
+def test_assumption_in_a_branch_does_not_hold_outside():
     assert accesses(assumed_in_a_branch) == ["ld.global.b32", "st.global.v4.b32"]
 
 
@@ -205,7 +205,7 @@ def ordered(x, out, BLOCK: bl.constexpr):
     bl.atomic_max(out + 8, old, sem="release")
 
 
-def test_order_and_scope_reach_ptx_and_unused_results_do_not_travel():
+def test_order_and_scope_reach_ptx_and_unused_atomic_results_are_not_returned():
     found = [a for a in accesses(ordered) if not a.startswith(("ld", "st"))]
     assert found == [
         "red.relaxed.cta.global.add.f32",
@@ -224,7 +224,7 @@ def added(x, out, n, BLOCK: bl.constexpr):
     bl.store(x + i, bl.atomic_add(out + i, v, sem="relaxed"))
 
 
-def test_numbers_side_by_side_are_added_at_once():
+def test_neighbouring_atomic_additions_use_vector_instructions():
     found = [a for a in accesses(added) if not a.startswith(("ld", "st"))]
     assert found == [
         "red.relaxed.gpu.global.add.v4.f32",
@@ -257,7 +257,7 @@ def not_assumed(x, out, n, BLOCK: bl.constexpr):
 
 
 @pytest.mark.parametrize(("kernel", "masks"), [(assumed_large, 0), (assumed_between, 0), (not_assumed, 1)])
-def test_assumed_bounds_remove_the_masks_that_they_decide(kernel, masks):
+def test_assumed_bounds_remove_masks_that_they_imply(kernel, masks):
     given = {p.name: ARGUMENTS[p.name] for p in kernel.source.parameters}
     func, stages = Case("hints", kernel, dict, dict).lower(given, "sm_90a")
     assert sum(len(op.args) > 1 for op in func.ops() if op.name == "load") == masks
@@ -265,7 +265,7 @@ def test_assumed_bounds_remove_the_masks_that_they_decide(kernel, masks):
     assert print_func(parse_func(text), locs=True) == text
 
 
-def test_a_loop_is_unrolled_as_often_as_it_says():
+def test_loop_is_unrolled_by_its_unroll_factor():
     @blocknb.kernel
     def k(x, out, n):
         total = 0.0

@@ -44,5 +44,5 @@ def test_a_kernel_of_any_name_assembles(name, target):
     assert compiled.n_regs > 0
 
 
-def test_names_stay_different():
+def test_different_names_get_different_symbols():
     assert len({symbol(name) for name in [*NAMES, "größen", "grosse"]}) == len(NAMES) + 2

@@ -46,7 +46,7 @@ def one():
         yield workers
 
 
-def test_an_llvm_abort_costs_its_own_job_only(one):
+def test_an_llvm_abort_fails_only_its_own_job(one):
     before = one.warm().result()["pid"]
     with pytest.raises(CompilerBug, match="no libcall available for fexp"):
         compile_cuda(ABORTS, SM90A, workers=one).result()
@@ -54,7 +54,7 @@ def test_an_llvm_abort_costs_its_own_job_only(one):
     assert one.warm().result()["pid"] != before
 
 
-def test_where_the_search_for_equal_values_dies_the_job_is_done_without_it(one, monkeypatch):
+def test_crash_of_gvn_repeats_the_job_without_gvn(one, monkeypatch):
     jobs, words = [], "llvm/lib/Transforms/Scalar/NewGVN.cpp:3053: Assertion `++ProcessedCount[V] < 100' failed."
 
     def call(process, job):
@@ -73,7 +73,7 @@ def test_where_the_search_for_equal_values_dies_the_job_is_done_without_it(one, 
         compile_cpu("define i32 @f() {\n ret i32 2.5\n}", CPU, workers=one).result()
 
 
-def test_jobs_queued_behind_an_abort_are_still_done(one):
+def test_jobs_queued_after_an_abort_still_run(one):
     futures = [compile_cuda(ABORTS if i == 1 else STORE, SM90A, workers=one) for i in range(4)]
     assert [type(f.exception()) for f in futures] == [type(None), CompilerBug, type(None), type(None)]
 
@@ -101,7 +101,7 @@ def test_a_module_that_does_not_verify_is_refused(one):
 
 
 @needs_ptxas
-def test_ptxas_refusing_gives_its_message_and_the_ptx_line(one):
+def test_ptxas_error_gives_its_message_and_the_ptx_line(one):
     text = 'module asm "nosuch.instruction;"\n' + kernel("")
     with pytest.raises(CompilerBug) as caught:
         compile_cuda(text, SM90A, workers=one).result()
@@ -111,21 +111,21 @@ def test_ptxas_refusing_gives_its_message_and_the_ptx_line(one):
 
 
 @needs_ptxas
-def test_ptxas_refusing_inline_assembly_is_told_as_such(one):
+def test_ptxas_error_in_inline_assembly_is_an_assembly_error(one):
     text = kernel('  call void asm sideeffect "nosuch.instruction;", ""()')
     with pytest.raises(AssemblyError, match="ptxas refuses the assembly: .*instruction"):
         compile_cuda(text, SM90A, workers=one).result()
 
 
 @needs_ptxas
-def test_too_much_shared_memory_is_told_in_numbers(one):
+def test_error_of_too_much_shared_memory_gives_both_sizes(one):
     text = "@s = addrspace(3) global [300000 x i8] undef\n" + kernel("  store volatile i8 1, ptr addrspace(3) @s")
     with pytest.raises(OutOfResources, match="300000 bytes of shared data, and sm_90a has 232448"):
         compile_cuda(text, SM90A, workers=one).result()
 
 
 @needs_ptxas
-def test_an_instruction_that_only_ptxas_knows_to_be_missing_is_unsupported(one):
+def test_instruction_that_only_ptxas_rejects_is_unsupported(one):
     text = kernel(
         "  %a = call <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float %x, float %x)\n  store <2 x bfloat> %a, ptr addrspace(1) %p",
         "declare <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float, float)",
@@ -250,13 +250,13 @@ def test_code_may_copy_and_clear_memory_through_the_c_library():
     assert not array.any()
 
 
-def test_asking_for_an_unknown_function_names_those_there_are():
+def test_unknown_function_error_names_the_existing_ones():
     loaded = load_object(compile_cpu(DOUBLE, CPU).result().object)
     with pytest.raises(KeyError, match="double_all"):
         loaded.address("triple_all")
 
 
-def test_code_is_freed_with_its_last_reference_at_exit_without_noise():
+def test_code_is_freed_with_its_last_reference_and_silently_at_exit():
     script = textwrap.dedent(f"""
         from blocknb.codegen.llvm import compile_cpu, shared
         from blocknb.codegen.loader import load_object
@@ -296,7 +296,7 @@ def test_two_workers_run_at_once_and_one_is_started_only_when_needed():
         assert len(workers._processes) == 2
 
 
-def test_what_a_library_prints_does_not_break_the_frames():
+def test_output_of_a_library_does_not_corrupt_the_frames():
     requests = worker.pack({"kind": "ping"})
     from blocknb.codegen.llvm import _llvmlite_folder
 
@@ -379,7 +379,7 @@ def test_an_abandoned_job_fails_and_the_next_one_works():
         assert workers.warm().result(timeout=60)["llvm"]
 
 
-def test_a_worker_that_was_killed_while_idle_is_replaced_unseen():
+def test_idle_worker_that_was_killed_is_replaced_silently():
     with Workers(1) as workers:
         pid = workers.warm().result()["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_closed_workers_take_no_jobs():
     "message",
     [{}, {"a": 1, "b": [1, None, "x"]}, {"text": "ä\n" * 1000, "raw": bytes(range(256)), "short": "é", "empty": b""}],
 )
-def test_frames_come_back_as_they_were(message):
+def test_frames_survive_a_round_trip(message):
     read, write = os.pipe()
     os.write(write, worker.pack(message))
     os.close(write)

@@ -84,7 +84,7 @@ def sample(step: int, *lists: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("shape", "target"), sample(2, SHAPES, list(DEVICES)))
-def test_what_is_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
+def test_strategy_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
     m, n, k = shape
     a, b = zeros((m, k), "fp16"), zeros((k, n), "fp16")
     (first, *rest) = check(lambda: ready.matmul(a, b, zeros((m, n), "fp16")), target, monkeypatch)
@@ -96,7 +96,7 @@ def test_what_is_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
 
 
 @pytest.mark.parametrize(("dtype", "order"), sample(3, list(DTYPES), ["nn", "nt", "tn", "tt"]))
-def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
+def test_matmul_of_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
     n = 4096
     a, b = (zeros((n, n), dtype, way == "t") for way in order)
     out = zeros((n, n), {"int8": np.int32, "fp8": "bf16"}.get(dtype, dtype))
@@ -104,7 +104,7 @@ def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
 
 
 @pytest.mark.parametrize(("m", "order"), [(2048, "nn"), (4096, "tt"), (2048, "tn")])
-def test_fp32_along_either_axis_and_what_follows_on_hopper(order, m, monkeypatch):
+def test_fp32_matmul_of_any_order_with_epilogues_on_hopper(order, m, monkeypatch):
     """The copy engine brings both operands, and stores the result."""
     a, b, out = (
         zeros((m, 2048), "fp32", order[0] == "t"),
@@ -120,7 +120,7 @@ def test_fp32_along_either_axis_and_what_follows_on_hopper(order, m, monkeypatch
 
 
 @pytest.mark.parametrize(("dtype", "target"), sample(2, ["fp16", "fp32", "int8"], ["sm_80", "sm_75"]))
-def test_dtypes_before_hopper(target, dtype, monkeypatch):
+def test_matmul_of_every_dtype_before_hopper(target, dtype, monkeypatch):
     a, b = zeros((4096, 4096), dtype), zeros((4096, 4096), dtype, True)
     out = zeros((4096, 4096), np.int32 if dtype == "int8" else dtype)
     check(lambda: ready.matmul(a, b, out), target, monkeypatch, multiplies=target != "sm_75" or dtype == "fp16")
@@ -136,7 +136,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize(("way", "target"), sample(2, list(WAYS), list(DEVICES)))
-def test_every_way(target, way, monkeypatch):
+def test_every_matmul_strategy(target, way, monkeypatch):
     a, b, out = (zeros((4096, 4096), "fp16") for _ in range(3))
     check(lambda: WAYS[way](a, b, out), target, monkeypatch)
 
@@ -145,7 +145,7 @@ def test_every_way(target, way, monkeypatch):
     ("dtype", "activation", "bias", "scales"),
     sample(7, ("fp16", "fp8", "fp32"), ("leaky_relu", "silu", "gelu"), (False, True), (0, 1, 4096)),
 )
-def test_what_follows_a_product_on_hopper(dtype, activation, bias, scales, monkeypatch):
+def test_matmul_epilogues_on_hopper(dtype, activation, bias, scales, monkeypatch):
     if dtype == "fp32" and bias and scales > 1:
         pytest.skip("a row, a column and a bias of fp32 beside 128 sums a thread are too many")
     a, b = (zeros((4096, 4096), dtype, way == "t") for way in "nt")
@@ -157,7 +157,7 @@ def test_what_follows_a_product_on_hopper(dtype, activation, bias, scales, monke
 
 
 @pytest.mark.parametrize("target", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.full), "sm_75"])
-def test_batches_and_groups(target, monkeypatch):
+def test_batched_and_grouped_matmul(target, monkeypatch):
     a, b = zeros((8, 1024, 1024), "fp16"), zeros((8, 1024, 1024), "fp16")
     check(lambda: ready.matmul(a, b, zeros((8, 1024, 1024), "fp16")), target, monkeypatch)
     check(

@@ -22,7 +22,7 @@ def converted(x, y, BLOCK: bl.constexpr):
 
 @pytest.mark.parametrize("result", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("source", ["int8", "uint8", "int16", "uint16"])
-def test_every_one_is_exact(source: str, result: str) -> None:
+def test_every_narrow_integer_converts_exactly(source: str, result: str) -> None:
     numbers = np.arange(1 << 8 * np.dtype(source).itemsize, dtype=np.int64).astype(source)
     with np.errstate(over="ignore"):
         expected = numbers.astype(np.float32).astype(result)

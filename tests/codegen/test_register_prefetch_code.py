@@ -57,7 +57,7 @@ def loops(trace: Trace) -> list[list[str]]:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 @pytest.mark.parametrize("kernel", [logsumexp, softmax_rows])
-def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dtype, target):
+def test_loads_of_the_next_iteration_are_issued_before_any_computation(kernel, dtype, target):
     more = {"m": "i32"} if "m" in kernel.arg_names else {}
     trace = kernel.trace(
         f"*{dtype}:16",
@@ -79,7 +79,7 @@ def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dty
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_words_of_halves_are_carried_as_they_are(target):
+def test_packed_16_bit_pairs_are_carried_without_unpacking(target):
     """Taken apart and put together again, each pair would take a PRMT or two in every trip."""
     trace = softmax_rows.trace(
         "*fp16:16",
@@ -99,7 +99,7 @@ def test_words_of_halves_are_carried_as_they_are(target):
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("block", "warps"), [(1024, 4), (4096, 8), (8192, 16)])
-def test_nothing_is_spilled_for_what_is_loaded_ahead(block, warps, target, stages):
+def test_prefetched_values_cause_no_spills(block, warps, target, stages):
     half, row, sums = "*fp16:16", "i32:16", "*fp32:16"
     trace = norm_backward_kernel.trace(
         half, half, half, sums, sums, half, sums, sums, row, row, row, row, row, CENTRED=True, ROWS=1, BLOCK=block,

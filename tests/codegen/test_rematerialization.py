@@ -40,7 +40,7 @@ def outputs(kernel, arguments: dict, grid: tuple, **options) -> dict[str, np.nda
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "warps"), [(1024, 1), (781, 1), (2048, 2), (512, 1)])
-def test_softmax_and_norms_are_the_same_to_the_last_bit(dtype, n, warps):
+def test_softmax_and_norms_keep_every_bit(dtype, n, warps):
     rng = seeds.rng()
     x = rng.standard_normal((2, n)).astype(DTYPES[dtype])
     x[0, : rng.integers(3)] = rng.choice([np.inf, -np.inf, np.nan])
@@ -86,7 +86,7 @@ def looped(x, out, n, B: bl.constexpr):
         bl.store(out + i * B + at, row - total)
 
 
-def test_rows_among_others_in_branches_and_loops_are_the_same():
+def test_rows_in_branches_and_loops_keep_every_bit():
     rng = seeds.rng()
     x, other = (rng.integers(-1, 2, shape).astype(np.float16) for shape in ((2, 1024), 1024))
     zeros = {"out": np.zeros((2, 1024), np.float16), "places": np.zeros(2, np.int32), "sums": np.zeros(1, np.float32)}
@@ -103,7 +103,7 @@ def test_rows_among_others_in_branches_and_loops_are_the_same():
     np.testing.assert_array_equal(got["out"], x[0].astype(np.float64) - totals[:, None])
 
 
-def test_a_packed_row_leaves_registers_for_more_programs():
+def test_packed_row_leaves_registers_for_more_programs():
     row = {**dict.fromkeys(("x", "y"), "*fp16:16"), **dict.fromkeys(("x_stride", "y_stride", "n"), "i32:16")}
     packed = softmax_kernel.trace(**row, BLOCK=32768, num_warps=16)
     assert packed.resources.registers <= 64 and packed.resources.spill_bytes == 0

@@ -35,7 +35,7 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("tile", [(128, 128, 32), (128, 128, 64)])
-def test_an_iteration_contains_little_more_than_copies_and_products(tile, warps, target):
+def test_iteration_contains_few_instructions_besides_copies_and_products(tile, warps, target):
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0 and not [n for n in trace.notes if n.kind == "warning"]
     trip = next(codes for codes in loops(trace) if "HMMA" in codes)
@@ -57,7 +57,7 @@ def test_an_iteration_contains_little_more_than_copies_and_products(tile, warps,
 @pytest.mark.parametrize(
     ("tile", "warps"), [((128, 128, 32), 4), ((128, 128, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)]
 )
-def test_copies_are_begun_between_the_steps_of_a_product(tile, warps, target):
+def test_copies_are_issued_between_the_steps_of_a_product(tile, warps, target):
     """There is no wait between the barrier and the first fragments, and the last step leaves time for the next iteration."""
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0
@@ -69,7 +69,7 @@ def test_copies_are_begun_between_the_steps_of_a_product(tile, warps, target):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
-def test_without_it_tiles_go_through_registers(dtype):
+def test_without_software_pipelining_tiles_go_through_registers(dtype):
     codes = {
         without: Counter(
             code for codes in loops(product("sm_80", (64, 64, 32), 4, dtype, without=without)) for code in codes

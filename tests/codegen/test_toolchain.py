@@ -69,13 +69,13 @@ def test_every_gpu_target_compiles_and_assembles(name):
 
 
 @pytest.mark.parametrize("name", [n for n in known() if n.startswith(("cpu:x86", "cpu:h"))])
-def test_named_cpus_compile_with_the_features_of_their_row(name):
+def test_named_cpus_compile_with_the_features_of_the_target_table(name):
     target = Target.parse(name)
     assert "k:" in list_cpu(CPU_TEXT, target).result()
     assert str(target) == name
 
 
-def test_what_a_named_cpu_can_do_agrees_with_llvm():
+def test_features_of_a_named_cpu_agree_with_llvm():
     text = "declare float @llvm.fma.f32(float, float, float)\ndefine float @f(float %x) {\n"
     text += "  %y = call float @llvm.fma.f32(float %x, float %x, float %x)\n  ret float %y\n}"
     for name in (n for n in known() if n.startswith("cpu:")):
@@ -101,7 +101,7 @@ def test_targets_are_values():
     assert SM90A.max_shared == 232448 and SM90A.capability == 90 and SM90A.specific
 
 
-def test_the_host_knows_its_vector_width():
+def test_host_target_has_a_vector_width():
     assert Target.parse("cpu").vector_bits in (128, 256, 512)
     assert [Target.parse(n).vector_bits for n in ("cpu:x86-64", "cpu:haswell", "cpu:skylake-avx512")] == [128, 256, 512]
 
@@ -138,13 +138,13 @@ def test_without_any_ptxas_none_is_found(searching):
     assert find_ptxas(SM90A) is None
 
 
-def test_a_ptxas_on_path_is_found_and_asked_for_its_version(searching):
+def test_ptxas_on_path_is_found_with_its_version(searching):
     path = searching("13.0.88")
     tool = find_ptxas(SM90A)
     assert (tool.path, tool.version, tool.origin) == (str(path), (13, 0, 88), "PATH")
 
 
-def test_a_ptxas_older_than_the_ptx_we_write_is_passed_over(searching):
+def test_ptxas_too_old_for_our_ptx_is_skipped(searching):
     searching("12.4.99")
     assert find_ptxas(SM90A) is None
     assert find_ptxas(Target.parse("sm_80")).version == (12, 4, 99)
@@ -156,7 +156,7 @@ def test_the_named_ptxas_comes_first(searching, monkeypatch):
     assert find_ptxas(SM90A).origin == "BLOCKNB_PTXAS"
 
 
-def test_sm_70_takes_a_ptxas_before_13_wherever_it_stands(searching, monkeypatch):
+def test_sm_70_uses_a_ptxas_before_13_anywhere_in_the_search(searching, monkeypatch):
     searching("13.0.88")
     assert find_ptxas(Target.parse("sm_70")) is None
     monkeypatch.setenv("BLOCKNB_PTXAS12", str(searching("12.9.86", "old")))
@@ -173,7 +173,7 @@ def test_versions_of_pip_packages_are_read_without_running_them(searching, tmp_p
     assert (tool.path, tool.version, tool.origin) == (str(path), (13, 5, 37), "PyPI")
 
 
-def test_a_ptxas_that_does_not_run_is_passed_over(searching):
+def test_ptxas_that_does_not_run_is_skipped(searching):
     searching("13.0.88").write_text("not a program")
     assert find_ptxas(SM90A) is None
 
@@ -195,7 +195,7 @@ ptxas /proc/self/fd/6, line 19; warning : Instruction 'foo' is deprecated
 """
 
 
-def test_what_ptxas_says_is_read_for_each_kernel():
+def test_ptxas_output_is_parsed_per_kernel():
     resources, warnings = read_ptxas_log(LOG)
     assert resources == {
         "matmul": PtxasResources(registers=168, spill_stores=24, spill_loads=32, stack=16, shared=1024, barriers=2),
@@ -242,7 +242,7 @@ def test_merging_refuses_two_kernels_of_one_name_and_mixed_targets():
 # ---- lines ---------------------------------------------------------------------------------------------------------------
 
 
-def test_ptx_lines_know_their_source_and_lose_the_marks():
+def test_ptx_lines_map_to_source_lines_without_loc_directives():
     code = compile_cuda(GPU_TEXT, SM90A).result()
     lines = ptx_lines(code.ptx)
     assert code_at(lines, "ld.global") == (4, "/nb/cell.py")
@@ -253,7 +253,7 @@ def test_ptx_lines_know_their_source_and_lose_the_marks():
     assert ".loc" not in text and "$L__tmp" not in text and "Generated" not in text
 
 
-def test_assembly_lines_know_their_source():
+def test_assembly_lines_map_to_source_lines():
     lines = assembly_lines(list_cpu(CPU_TEXT, Target.parse("cpu:haswell")).result())
     assert code_at(lines, "vaddss") == (32, "<ipython-input-3-abc>")
     assert code_at(lines, "vmovss	%xmm0") == (6, "/nb/cell.py")
@@ -261,7 +261,7 @@ def test_assembly_lines_know_their_source():
 
 @needs_ptxas
 @needs_nvdisasm
-def test_sass_lines_know_their_source():
+def test_sass_lines_map_to_source_lines():
     listing = disassemble(compile_cuda(GPU_TEXT, SM90A).result().cubin, SM90A).result()
     assert code_at(listing.lines, "LDG.E") == (4, "/nb/cell.py")
     assert code_at(listing.lines, "FADD") == (32, "<ipython-input-3-abc>")
@@ -270,12 +270,12 @@ def test_sass_lines_know_their_source():
 
 
 @needs_nvdisasm
-def test_a_damaged_cubin_is_an_error_with_the_words_of_nvdisasm():
+def test_damaged_cubin_error_quotes_nvdisasm():
     with pytest.raises(KernelError, match="nvdisasm"):
         disassemble(b"not a cubin", SM90A).result()
 
 
-def test_padding_goes_and_labels_of_loops_stay():
+def test_padding_is_removed_and_loop_labels_stay():
     rows = [
         ".text.a:",
         "/*0*/ X",
@@ -295,7 +295,7 @@ def test_padding_goes_and_labels_of_loops_stay():
     assert kept == ["a:", "/*0*/ X", ".L_x_1:", ".L_x_2:", "NOP", "EXIT", "b:", "EXIT"]
 
 
-def test_inlined_calls_of_both_formats_count_for_every_line_of_the_chain():
+def test_inlined_calls_of_both_formats_map_to_every_line_of_the_call_chain():
     ptx = "\n".join(
         [
             ".visible .entry k()",

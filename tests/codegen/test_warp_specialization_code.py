@@ -32,7 +32,7 @@ def ran(
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("extents", [(64, 64, 64), (100, 72, 200), (130, 8, 520)], ids=str)
-def test_products_are_right(product: Product, extents: tuple[int, int, int]) -> None:
+def test_handwritten_products_are_correct(product: Product, extents: tuple[int, int, int]) -> None:
     got, expected = ran(product, *extents)
     np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
 
@@ -92,7 +92,7 @@ TILES = [
 
 
 @pytest.mark.parametrize(("tile", "warps", "slots", "without", "count", "resident", "threads"), TILES, ids=str)
-def test_the_loop_of_a_product(
+def test_loop_of_a_product_has_the_expected_instructions(
     tile: tuple[int, int, int], warps: int, slots: int, without: str, count: int, resident: int, threads: int
 ) -> None:
     blocks = dict(zip(("BM", "BN", "BK"), tile, strict=True))
@@ -139,7 +139,7 @@ def test_registers_are_redistributed_between_roles() -> None:
 
 
 @pytest.mark.parametrize("say", [False, True])
-def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
+def test_kernel_compiled_for_a_launch_is_correct(say: bool) -> None:
     rng = np.random.default_rng(2)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 144), (80, 144)))
     numbers = {"m": 128, "n": 80, "k": 144, "pitch": 144, "BM": 64, "BN": 64, "BK": 64, "SAY": say}
@@ -159,7 +159,7 @@ def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
 
 @pytest.mark.parametrize("k", [0, 40, 64, 200])
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
-def test_sums_without_explicit_initialization(k: int, rows: int, warps: int) -> None:
+def test_accumulators_without_explicit_initialization_start_at_zero(k: int, rows: int, warps: int) -> None:
     """Without an iteration the sums are zeros, and a first product does not read old register contents."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal((n, k)).astype(np.float16) for n in (2 * rows, 512))

@@ -25,12 +25,12 @@ def check(seed: int) -> bool:
 
 #: Three loops of each kind, one of them of no trips.
 @pytest.mark.parametrize("seeds", [(1, 5, 7), (9, 12, 14), (27, 40, 59)], ids=str)
-def test_code_with_roles_computes_what_numpy_does(seeds: tuple[int, ...]) -> None:
+def test_random_warp_specialized_code_gives_numpys_results(seeds: tuple[int, ...]) -> None:
     assert sum(map(check, seeds)) >= 2
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", range(0, 200, 10))
-def test_many_more(first: int) -> None:
+def test_many_random_warp_specialized_kernels(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed)

@@ -64,7 +64,7 @@ def assembled(modules) -> tuple[list[str], batch_assembly.Assembly]:
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: "-".join(map(str, tile)))
-def test_large_tiles_spill_nothing_and_ptxas_has_nothing_to_say(tile):
+def test_large_tiles_assemble_without_spills_or_messages(tile):
     *what, count = tile
     (ptx,), assembly = assembled([generated(product(*what))])
     assert not assembly.warnings  # C7514 and its like: what ptxas says when it serialises wgmma
@@ -94,7 +94,7 @@ STRIDE, SWIZZLE, LEADING = 1 << 32, 1 << 62, 1 << 16
 
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_fp16_tn_leaky"])
 @pytest.mark.parametrize("change", [STRIDE * 8, SWIZZLE, STRIDE * 32, "trans", "step", "fence"])
-def test_simt_notices_what_is_wrong(name, change):
+def test_simt_detects_wrong_descriptors(name, change):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(3))
     func = passes.run(case.parse(arguments), HOPPER)[0]

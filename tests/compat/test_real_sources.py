@@ -56,7 +56,7 @@ def test_an_autotuned_matrix_product_with_activation(torch: Any, activation: str
     assert module.matmul_kernel.best_config in module.matmul_kernel.configs
 
 
-def test_tuned_descriptors_from_the_host_and_ones_made_in_the_kernel(torch: Any) -> None:
+def test_tuned_descriptors_from_the_host_and_device(torch: Any) -> None:
     module = blocknb.load(SOURCES / "descriptors.py")
     assert module.TensorDescriptor is blocknb.TensorDescriptor
     a, b = on_device(module, torch.randn(50, 72).half()), on_device(module, torch.randn(40, 72).half())
@@ -112,7 +112,7 @@ def test_jit_applied_as_a_function_or_with_empty_brackets() -> None:
     np.testing.assert_array_equal(x[::2], np.full(16, 12, np.float32))
 
 
-def test_kernels_made_in_a_function_keep_what_they_captured() -> None:
+def test_kernels_defined_in_a_function_keep_captured_values() -> None:
     module = blocknb.load(SOURCES / "shapes_of_code.py")
     x = np.zeros(1, np.float32)
     for amount in (3.0, 5.0):

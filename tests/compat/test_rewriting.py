@@ -33,7 +33,7 @@ def run(source: str) -> dict[str, Any]:
     return names
 
 
-def test_every_form_of_import_binds_the_names_it_would_have_bound() -> None:
+def test_every_form_of_import_binds_the_same_names() -> None:
     found = run("""
         import triton
         import triton.language as tl, math
@@ -52,13 +52,13 @@ def test_every_form_of_import_binds_the_names_it_would_have_bound() -> None:
     assert found["math"].__name__ == "math" and found["os"].__name__ == "os"
 
 
-def test_a_dotted_import_binds_the_root_and_one_with_as_the_module_named() -> None:
+def test_dotted_import_binds_the_root_package_and_import_as_the_submodule() -> None:
     assert run("import triton.runtime.driver")["triton"].jit is blocknb.jit
     assert run("import triton.runtime.driver as x")["x"].active.get_current_device() >= 0
     assert run("import triton.language.core as core")["core"] is blocknb.language.core
 
 
-def test_libdevice_is_found_by_every_path() -> None:
+def test_libdevice_is_importable_by_every_path() -> None:
     pytest.importorskip("blocknb.language.extra")
     found = run("""
         from triton.language.extra import libdevice
@@ -69,13 +69,13 @@ def test_libdevice_is_found_by_every_path() -> None:
     assert found["libdevice"].rsqrt is found["other"].rsqrt is found["third"].rsqrt is found["rsqrt"]
 
 
-def test_a_star_import_brings_tritons_public_names() -> None:
+def test_star_import_binds_tritons_public_names() -> None:
     found = run("from triton import *")
     assert {"jit", "autotune", "Config", "cdiv", "language", "testing"} <= set(found)
     assert run("from triton.language import *")["load"] is blocknb.language.load
 
 
-def test_imports_inside_functions_classes_and_try_are_changed_too() -> None:
+def test_imports_inside_functions_classes_and_try_are_rewritten_too() -> None:
     found = run("""
         def later():
             import triton.language as tl
@@ -98,7 +98,7 @@ def test_imports_inside_functions_classes_and_try_are_changed_too() -> None:
     assert found["HAS_TRITON"] is True
 
 
-def test_lines_and_columns_of_everything_stay() -> None:
+def test_rewriting_keeps_lines_and_columns() -> None:
     source = "import math; import triton, os\nif 1:\n    from triton import (jit,\n        cdiv)\nx = math.pi\n"
     before = [(n.lineno, n.col_offset, n.end_lineno, n.end_col_offset) for n in ast.parse(source).body]
     tree = compat.rewrite(ast.parse(source))
@@ -107,7 +107,7 @@ def test_lines_and_columns_of_everything_stay() -> None:
     assert ast.unparse(tree.body[-1]) == "x = math.pi"
 
 
-def test_modules_of_similar_names_and_relative_imports_are_left_alone() -> None:
+def test_modules_with_similar_names_and_relative_imports_are_unchanged() -> None:
     for source in (
         "import tritonclient",
         "from triton_kernels import x",
@@ -117,7 +117,7 @@ def test_modules_of_similar_names_and_relative_imports_are_left_alone() -> None:
         assert ast.unparse(compat.rewrite(ast.parse(source))) == source
 
 
-def test_the_modules_of_the_process_are_untouched() -> None:
+def test_sys_modules_is_unchanged() -> None:
     before = {name for name in sys.modules if name.split(".")[0] == "triton"}
     run("import triton, triton.language, triton.testing, triton.runtime.driver")
     assert {name for name in sys.modules if name.split(".")[0] == "triton"} == before
@@ -131,7 +131,7 @@ def test_every_name_of_the_table_is_found(module: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MISSING))
-def test_a_name_that_blocknb_lacks_can_be_imported_and_says_at_its_use_what_to_write(name: str) -> None:
+def test_missing_name_can_be_imported_and_its_use_is_an_error_with_an_alternative(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     facade: Any = sys.modules["blocknb.compat." + module]
     thing = getattr(facade, attribute)
@@ -149,14 +149,14 @@ def test_a_missing_class_cannot_be_a_base_class() -> None:
         run("import triton\nclass Mine(triton.FutureKernel): pass")
 
 
-def test_a_name_that_triton_does_not_have_either_is_an_import_error() -> None:
+def test_name_unknown_to_triton_is_an_import_error() -> None:
     with pytest.raises(ImportError, match="no_such_name"):
         run("from triton import no_such_name")
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         run("import triton\ntriton.no_such_name")
 
 
-def test_the_version_reads_like_tritons() -> None:
+def test_version_has_tritons_format() -> None:
     version = run("import triton")["triton"].__version__
     assert tuple(map(int, version.split("."))) >= (3, 6, 0)
 
@@ -195,7 +195,7 @@ def test_a_loaded_file_runs_with_blocknb_and_its_errors_point_into_it(tmp_path: 
     assert (error.value.loc.file, error.value.loc.line) == (str(file), 19)  # type: ignore[union-attr]
 
 
-def test_install_makes_it_so_for_the_process_and_uninstall_takes_it_back() -> None:
+def test_install_applies_to_the_process_and_uninstall_reverts_it() -> None:
     code = """
     import sys, blocknb, importlib.util
     blocknb.compat.install()
@@ -217,7 +217,7 @@ def test_install_makes_it_so_for_the_process_and_uninstall_takes_it_back() -> No
     assert "imported already" in answer.stdout
 
 
-def test_the_languages_own_modules_are_found_by_their_names_in_triton() -> None:
+def test_language_modules_are_found_by_their_triton_names() -> None:
     found = run("""
         import triton.language.standard as standard
         from triton.language import core, target_info
@@ -235,7 +235,7 @@ def test_the_languages_own_modules_are_found_by_their_names_in_triton() -> None:
         run("from triton.language.extra.cuda import convert_custom_float8")
 
 
-def test_switches_tell_that_nobody_hooks_launches_and_stay_as_they_are() -> None:
+def test_knobs_report_no_launch_hooks_and_keep_their_values() -> None:
     from blocknb.compat import triton
 
     assert triton.knobs.runtime.launch_enter_hook is None and not triton.knobs.runtime.interpret

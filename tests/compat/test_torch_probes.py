@@ -36,7 +36,7 @@ def test_the_package_and_its_version_are_found() -> None:
     """).split() == ["True", "True", "True", "False", "False"]
 
 
-def test_backends_are_ours_alone_and_its_driver_is_active() -> None:
+def test_only_backend_is_blocknb_with_an_active_driver() -> None:
     assert probe("""
         import triton.backends
         from triton.backends import backends
@@ -51,7 +51,7 @@ def test_backends_are_ours_alone_and_its_driver_is_active() -> None:
     """).splitlines() == ["['blocknb'] False False", "['blocknb']", "True True True", "True True"]
 
 
-def test_of_which_kind_a_kernel_is_can_be_asked() -> None:
+def test_class_of_a_kernel_can_be_tested() -> None:
     assert probe("""
         import triton
         from triton.runtime.autotuner import Autotuner
@@ -64,7 +64,7 @@ def test_of_which_kind_a_kernel_is_can_be_asked() -> None:
     """).split() == ["True", "False", "False", "False"]
 
 
-def test_the_names_that_inductor_takes_are_there_and_its_key_is_a_text() -> None:
+def test_names_imported_by_inductor_exist_and_triton_key_is_a_string() -> None:
     assert probe("""
         import triton
         import triton.language as tl
@@ -94,7 +94,7 @@ def test_the_names_that_inductor_takes_are_there_and_its_key_is_a_text() -> None
         "from triton.language.extra.cuda import experimental_device_tensormap_create1d",
     ],
 )
-def test_what_is_of_other_tritons_is_an_import_error(line: str) -> None:
+def test_names_of_other_triton_builds_are_import_errors(line: str) -> None:
     assert (
         probe(f"""
         try:
@@ -106,7 +106,7 @@ def test_what_is_of_other_tritons_is_an_import_error(line: str) -> None:
     )
 
 
-def test_what_only_compiling_with_triton_needs_is_refused_where_it_is_used() -> None:
+def test_functions_of_tritons_compiler_raise_at_their_use() -> None:
     assert probe("""
         from triton.compiler.compiler import make_backend
         from triton.runtime.cache import get_cache_manager
@@ -122,7 +122,7 @@ def test_what_only_compiling_with_triton_needs_is_refused_where_it_is_used() -> 
     ]
 
 
-def test_tools_that_look_through_all_modules_find_nothing_strange() -> None:
+def test_tools_that_inspect_all_modules_work() -> None:
     """pickle and inspect ask every module for a name."""
     assert probe("""
         import pickle, triton
@@ -151,7 +151,7 @@ sys.modules |= {config.__name__: config, asked.__name__: asked}
 """
 
 
-def test_torch_compile_is_told_that_there_is_no_triton_for_it() -> None:
+def test_torch_compile_sees_no_triton() -> None:
     """Whether torch is loaded afterwards, or has been before and has asked already."""
     code = FAKE + textwrap.dedent("""
         print(has_triton(), config.triton_disable_device_detection)
@@ -170,7 +170,7 @@ def test_torch_compile_is_told_that_there_is_no_triton_for_it() -> None:
     assert probe(code).splitlines() == ["False True", "False False False", "True", "False"]
 
 
-def test_an_answer_of_the_users_own_comes_back() -> None:
+def test_users_own_environment_setting_is_kept() -> None:
     assert probe("""
         name = "TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"
         blocknb.compat.uninstall()
@@ -184,7 +184,7 @@ def test_an_answer_of_the_users_own_comes_back() -> None:
     """).split() == ["1", "0", "1", "1"]
 
 
-def test_a_kernel_runs_while_triton_is_installed_so() -> None:
+def test_kernel_runs_while_the_replacement_is_installed() -> None:
     assert (
         probe("""
         import linecache, numpy as np
@@ -205,7 +205,7 @@ def test_a_kernel_runs_while_triton_is_installed_so() -> None:
     )
 
 
-def test_torch_itself_loads_its_compiler_and_finds_no_triton_for_it() -> None:
+def test_torch_loads_its_compiler_and_finds_no_triton() -> None:
     pytest.importorskip("torch")
     assert (
         probe("""

@@ -72,7 +72,7 @@ def swapped_outside(x, at):
     tl.atomic_cas(x + at, 0, 1)
 
 
-def test_so_is_a_swap_of_one_element():
+def test_swap_of_one_element_outside_the_array_is_reported():
     assert "updates element 40 of `x`" in str(violation(swapped_outside, 1, x=np.zeros(10, np.int32), at=40))
 
 
@@ -82,7 +82,7 @@ def never_free(lock):
         pass
 
 
-def test_waiting_for_a_lock_that_nobody_frees_can_be_interrupted():
+def test_waiting_for_a_lock_that_is_never_released_can_be_interrupted():
     native, values = build(never_free, lock=np.ones(1, np.int32))
     assert seconds_until_interrupted(native, values, 4) < 1
 
@@ -124,7 +124,7 @@ def too_large(x, BLOCK: tl.constexpr):
         (too_large, {"x": "*i32", "BLOCK": 8}, "`val` is a tile of shape"),
     ],
 )
-def test_what_no_hardware_does_is_said_at_its_line(k, arguments, message):
+def test_unsupported_atomics_are_errors_at_their_line(k, arguments, message):
     with pytest.raises(KernelError) as caught:
         ir(k, **arguments)
     assert message in str(caught.value)

@@ -70,7 +70,7 @@ def check(kernel: object, arguments: dict, reference: object) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "shape"), EACH)
-def test_moves_along_every_axis(dtype, shape):
+def test_flips_scans_and_moves_along_every_axis(dtype, shape):
     rng = np.random.default_rng(1)
     for axis in range(-1, len(shape) - 1):
         x = numbers(rng, shape, dtype)
@@ -90,7 +90,7 @@ def test_moves_along_every_axis(dtype, shape):
 
 
 @pytest.mark.parametrize(("dtype", "shape"), EACH)
-def test_two_tiles_become_one_and_fall_apart_again(dtype, shape):
+def test_join_split_interleave_and_cat_match_numpy(dtype, shape):
     rng = np.random.default_rng(2)
     x, y = numbers(rng, shape, dtype), numbers(rng, shape, dtype)
     wide = (*shape[:-1], 2 * shape[-1])

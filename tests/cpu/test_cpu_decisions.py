@@ -85,7 +85,7 @@ def prefetch(_: Any, made: Any, forms: Any) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
+def test_decisions_for_a_kernel_equal_the_golden_file(name, golden, monkeypatch):
     made, arguments = CASES[name]
     func = ir(made if isinstance(made, kernel) else kernel(made), **arguments)
     record = Record(monkeypatch)
@@ -97,7 +97,7 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
-def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
+def test_outlined_functions_and_redzones_equal_the_golden_file(name, golden, monkeypatch):
     """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
     monkeypatch.setattr(outlining, "LINES", 1)
     made, arguments = CASES[name]
@@ -143,5 +143,5 @@ def test_an_optimization_that_is_off_leaves_no_trace(name, monkeypatch):
     assert name == "unroll" or TRACES[name] in "\n".join(record.lines)
 
 
-def test_there_is_a_test_for_every_optimization():
+def test_every_optimization_has_a_test():
     assert {*TRACES, "unroll"} == set(OPTIMIZATIONS)

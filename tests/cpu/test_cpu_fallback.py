@@ -96,7 +96,7 @@ def test_several_failing_optimizations_are_left_out_together(users_machine, monk
     assert "mask_bounds" in note.text
 
 
-def test_what_no_optimization_is_to_blame_for_is_a_bug_of_the_compiler(users_machine, monkeypatch):
+def test_failure_without_a_responsible_optimization_is_a_compiler_bug(users_machine, monkeypatch):
     monkeypatch.setattr(rows.RowLoops, "emit", broken)
     with pytest.raises(CompilerBug, match="this cannot be"):
         launch()
@@ -135,13 +135,13 @@ def test_a_users_error_in_an_optional_pass_stays_the_users_error(users_machine, 
         launch()
 
 
-def test_a_failing_pass_that_kernels_need_is_a_bug_of_the_compiler(users_machine, monkeypatch):
+def test_failing_required_pass_is_a_compiler_bug(users_machine, monkeypatch):
     replace_pass(monkeypatch, "barriers", broken)
     with pytest.raises(AssertionError, match="this cannot be"):
         passes.run(function(), Target.parse("sm_80"))
 
 
-def test_without_failures_the_report_says_none(users_machine, capsys):
+def test_report_without_failures_says_none(users_machine, capsys):
     assert launch() == []
     cli.main(["doctor", "--report"])
     assert capsys.readouterr().out.endswith("optimizations that failed and were left out:\n  none\n")
@@ -157,7 +157,7 @@ def wrapped(a, b, n, m):
     tl.store(b + 2 + i, w, mask=w > -3)
 
 
-def test_rows_that_wrap_around_are_fetched_ahead_where_they_do_not():
+def test_wrapped_rows_are_prefetched_only_in_the_loop_without_wrap_around():
     """In the form of the loop for rows that wrap around there are no neighbours to fetch, which failed an assertion."""
     rng = np.random.default_rng(11)
     for n, m in [(75, 314), (600, 3)]:

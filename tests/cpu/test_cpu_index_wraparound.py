@@ -97,7 +97,7 @@ def scanned_mask(n, out, BLOCK: tl.constexpr):
 
 @pytest.mark.usefixtures("poisoned_scratch")
 @pytest.mark.parametrize("n", [0, 1, 9, 63, 64, 65, 127, 128])
-def test_a_copy_of_a_masked_row_is_whole(n):
+def test_copy_of_a_masked_row_is_complete(n):
     out, total = np.zeros(128, np.int16), np.zeros(1, np.int64)
     chosen_row[(1,)](n, 3, out, total, BLOCK=128)
     np.testing.assert_array_equal(out, np.where(np.arange(128) < n, np.arange(128), 0))

@@ -30,7 +30,7 @@ def in_range(x, o, LOW: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(o + i, tl.load(x + i, mask=offset < COUNT, other=-1))
 
 
-def test_an_unsigned_difference_below_zero_is_large() -> None:
+def test_unsigned_difference_below_zero_wraps_to_a_large_number() -> None:
     x, got = np.arange(64, dtype=np.int32), np.full(64, 77, np.int32)
     in_range[(1,)](x, got, LOW=5, COUNT=10, BLOCK=64)
     np.testing.assert_array_equal(got, np.where((x >= 5) & (x < 15), x, -1))

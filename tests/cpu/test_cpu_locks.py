@@ -16,7 +16,7 @@ def six_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("sem", locks.SEMANTICS)
-def test_tritons_own_lock_test_loses_no_update(sem, dtype):
+def test_lock_from_tritons_test_loses_no_update(sem, dtype):
     data, lock = np.zeros(128, np.float32), np.zeros(1, dtype)
     locks.triton_lock[(2000,)](data, lock, SEM=sem)
     assert np.all(data == 2000.0)
@@ -39,7 +39,7 @@ def test_a_ticket_lock_loses_no_update(sem):
 
 
 @pytest.mark.parametrize("poll", ["acquire", "relaxed", "volatile"])
-def test_a_message_is_read_whole(poll):
+def test_a_message_is_read_completely(poll):
     data, flags, errors = np.zeros(PROGRAMS * 32, np.int32), np.zeros(PROGRAMS, np.int32), np.zeros(1, np.int32)
     for epoch in range(1, RUNS + 1):
         locks.message[(2 * PROGRAMS,)](data, flags, errors, epoch, SIZE=64 // 2, POLL=poll)
@@ -53,7 +53,7 @@ def test_the_last_program_sees_all_partial_sums():
     assert errors[0] == 0 and count[0] == 0
 
 
-def test_relaxed_atomics_never_go_backwards():
+def test_values_of_a_relaxed_counter_never_decrease():
     data, flags, seen = (np.zeros(PROGRAMS, np.int32) for _ in range(3))
     for epoch in range(1, RUNS + 1):
         locks.weak_message[(2 * PROGRAMS,)](data, flags, seen, epoch)

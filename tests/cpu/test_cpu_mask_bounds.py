@@ -43,14 +43,14 @@ DTYPES = ["float32", "float64", "int32", "int64", "float16"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_reader_with_wider_vectors_finds_the_tiles_around_the_padding_whole(dtype):
+def test_padding_for_wider_vectors_keeps_neighbouring_tiles(dtype):
     assert wrong_lengths(dtype, 64, [1, 4, 17, 31, 33, 63, 64]) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("block", [64, 128, 256])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_reader_with_wider_vectors_finds_them_whole_at_every_length(dtype, block):
+def test_padding_for_wider_vectors_keeps_neighbouring_tiles_at_every_length(dtype, block):
     assert wrong_lengths(dtype, block, range(1, block + 1)) == []
 
 
@@ -65,7 +65,7 @@ def two_ends(x, y, n, m, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
-def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
+def test_rows_with_two_masks_end_at_the_later_bound(dtype):
     block, lengths = 128, [-3, 0, 1, 16, 33, 64, 100, 127, 128, 200]
     rng = np.random.default_rng(2)
     x, y = rng.integers(2, 50, (2, 2 * block + 2)).astype(dtype)
@@ -84,7 +84,7 @@ def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
 
 
 @pytest.mark.parametrize(("target", "width"), [("cpu:x86-64-v4", 16), ("cpu:x86-64-v2", 4)])
-def test_a_row_ends_after_the_last_vector_that_its_later_mask_reaches(target, width):
+def test_row_bound_is_the_later_mask_rounded_up_to_whole_vectors(target, width):
     """In LLVM text: max(0, min(max(n, m), 128)), rounded up to whole vectors, tested against the size of the tile."""
     parsed = Target.parse(target)
     func = frontend_helpers.ir(two_ends, x="*f32", y="*f32", n="i32", m="i32", BLOCK=128)
@@ -120,7 +120,7 @@ def by_views(x, y, n, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float64"])
-def test_readers_of_every_kind_find_the_padding_written(dtype):
+def test_padding_is_written_for_readers_of_every_kind(dtype):
     block = 256
     rng = np.random.default_rng(4)
     x = rng.integers(2, 50, block).astype(dtype)

@@ -77,7 +77,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("run", EXPECTED, ids=lambda k: k.__name__)
-def test_readers_that_are_no_rows_see_the_whole_tile(run) -> None:
+def test_readers_that_are_not_row_loops_see_the_whole_tile(run) -> None:
     i = np.arange(128, dtype=np.int32)
     for n in (1, 9, 31, 32, 65, 127, 128):
         got = np.full(128, 7, np.int32)

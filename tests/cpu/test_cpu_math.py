@@ -116,7 +116,7 @@ def test_functions_are_accurate_to_two_units_in_the_last_place(name, dtype, targ
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [t.float32, t.float64], ids=repr)
-def test_remainders_are_exact_whatever_the_magnitudes(dtype, target):
+def test_remainders_are_exact_for_all_magnitudes(dtype, target):
     rng = np.random.default_rng(4)
     x, y = samples(dtype.numpy.type, rng), rng.permutation(samples(dtype.numpy.type, rng))
     out = np.empty_like(x)
@@ -127,7 +127,7 @@ def test_remainders_are_exact_whatever_the_magnitudes(dtype, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["min", "max"])
-def test_extrema_take_the_number_where_one_operand_is_nan(name, target):
+def test_extrema_return_the_number_if_one_operand_is_nan(name, target):
     x = np.resize(np.array([1.0, np.nan, -np.inf, np.nan, 0.5], np.float32), COUNT)
     y = np.resize(np.array([np.nan, 2.0, np.nan, np.nan, -0.5], np.float32), COUNT)
     out = np.empty_like(x)

@@ -47,7 +47,7 @@ def affine(x, y, n, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
-def test_ragged_and_misaligned_results_are_written_whole_and_nothing_else_is(target, dtype):
+def test_ragged_and_misaligned_stores_write_exactly_their_range(target, dtype):
     for n, x_start, y_start in [
         (2048, 0, 0),
         (1024, 3, 4),
@@ -76,7 +76,7 @@ def unmasked(x, y, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("start", [0, 1, 4])
-def test_without_masks_a_result_may_lie_anywhere(target, start):
+def test_unmasked_results_may_have_any_alignment(target, start):
     whole, y = placed(1024, "float32", start)
     x = rng.standard_normal(1024, dtype=np.float32)
     _, native, values = build(unmasked, target, x=x, y=y, BLOCK=256)
@@ -87,7 +87,7 @@ def test_without_masks_a_result_may_lie_anywhere(target, start):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_place_every_element_is_computed_once(target):
+def test_in_place_kernel_computes_every_element_once(target):
     for n, start in [(999, 3), (960, 4), (1024, 0)]:
         _, x = placed(n, "float32", start)
         x[:] = rng.standard_normal(n, dtype=np.float32)
@@ -107,7 +107,7 @@ def two_results(x, y, z, n, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("starts", [(4, 8), (4, 3)])
-def test_two_results_may_lie_differently_and_end_differently(target, starts):
+def test_two_results_may_differ_in_alignment_and_length(target, starts):
     x = rng.standard_normal(700, dtype=np.float32)
     (whole_y, y), (whole_z, z) = (placed(700, "float32", s) for s in starts)
     _, native, values = build(two_results, target, x=x, y=y, z=z, n=700, BLOCK=1024)
@@ -131,7 +131,7 @@ def normalise(x, y, x_row, y_row, n, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n", [1, 5, 200, 511, 512])
-def test_rows_fetched_ahead_may_lie_in_any_order(target, n):
+def test_prefetched_rows_may_be_in_any_order(target, n):
     x = rng.standard_normal((6, n), dtype=np.float32)
     expected = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     expected /= expected.sum(1, keepdims=True)
@@ -150,7 +150,7 @@ def test_rows_fetched_ahead_may_lie_in_any_order(target, n):
         assert (whole == 77).all()
 
 
-def test_a_row_kernel_fetches_ahead_and_stores_past_the_cache():
+def test_row_kernel_uses_prefetch_and_nontemporal_stores():
     x = np.zeros((4, 512), np.float32)
     code = text(normalise, x=x, y=x.copy(), x_row=512, y_row=512, n=512, BLOCK=512)
     assert "@llvm.prefetch" in code
@@ -158,7 +158,7 @@ def test_a_row_kernel_fetches_ahead_and_stores_past_the_cache():
     assert "fence seq_cst" in code
 
 
-def test_what_lies_elsewhere_each_time_by_no_known_step_is_not_fetched_ahead():
+def test_kernel_without_reduction_is_not_prefetched():
     x = np.zeros(1 << 12, np.float32)
     assert "@llvm.prefetch" not in text(unmasked, x=x, y=x.copy(), BLOCK=256)  # nothing to do meanwhile
 
@@ -186,7 +186,7 @@ def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_only_large_results_that_begin_and_end_with_whole_units_go_past_the_cache(dtype, monkeypatch):
+def test_only_large_aligned_results_use_nontemporal_stores(dtype, monkeypatch):
     size = 256 * np.dtype(dtype).itemsize
     assert goes_past_the_cache(monkeypatch, size, 256, dtype=dtype)
     assert not goes_past_the_cache(monkeypatch, size + 1, 256, dtype=dtype)
@@ -214,7 +214,7 @@ def summed(x, y, n, other, offset, BLOCK: tl.constexpr):
 @pytest.mark.parametrize(
     ("other", "offset"), [(0.0, 0.0), (1.0, 0.0), (0.0, 2.0), (float("inf"), 0.0), (float("nan"), 0.0), (-1e9, 1e9)]
 )
-def test_what_masked_loads_put_beyond_the_row_is_reduced_as_often_as_it_is_there(target, other, offset):
+def test_reductions_count_every_masked_element_beyond_the_row(target, other, offset):
     for n in (0, 1, 37, 64, 65, 255, 256):
         x = rng.standard_normal(n + 1, dtype=np.float32)
         y = np.zeros(3, np.float32)
@@ -241,7 +241,7 @@ def read_beyond(x, y, z, n, more, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("more", [0, 90, 130, 256])
-def test_readers_that_go_further_than_the_row_find_what_is_there(target, more):
+def test_reads_beyond_the_row_find_the_padding_values(target, more):
     n = 100
     x = rng.standard_normal(n, dtype=np.float32)
     y, z = np.full(256, 77, np.float32), np.zeros(256, np.float32)
@@ -268,7 +268,7 @@ def carried(x, y, rows, n, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows_of_a_loop_may_end_differently(target):
+def test_rows_of_a_loop_may_have_different_lengths(target):
     rows, n = 5, 150
     x = rng.standard_normal((rows, n), dtype=np.float32)
     y = np.zeros(256, np.float32)
@@ -282,7 +282,7 @@ def test_rows_of_a_loop_may_end_differently(target):
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_row_that_ends_early_leaves_out_the_rest_of_its_tile():
+def test_row_that_ends_early_skips_the_rest_of_its_tile():
     x = np.zeros((4, 300), np.float32)
     code = text(normalise, x=x, y=x.copy(), x_row=300, y_row=300, n=300, BLOCK=512)
     assert "rest" in code

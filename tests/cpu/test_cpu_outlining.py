@@ -30,7 +30,7 @@ def functions(name: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["memory", "reductions", "nested"])
-def test_longer_kernels_are_more_functions_and_not_longer_ones(name, monkeypatch):
+def test_longer_kernels_have_more_functions_of_bounded_length(name, monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 400)
     short, long = functions(name, 120), functions(name, 240)
     assert max(long) < 2 * 400
@@ -38,7 +38,7 @@ def test_longer_kernels_are_more_functions_and_not_longer_ones(name, monkeypatch
     assert len(long) > 1.5 * len(short) > 4
 
 
-def test_short_kernels_are_one_function(monkeypatch):
+def test_short_kernels_have_one_function(monkeypatch):
     kernel = scaling.kernel("memory", 8)
     types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(1)}
     func, _ = passes.run(parse(kernel.source, types, {}), CPU)
@@ -48,7 +48,7 @@ def test_short_kernels_are_one_function(monkeypatch):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.full if i % 6 else ()) for i, name in enumerate(CASES)]
 )
-def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
+def test_one_function_per_loop_nest_gives_the_same_results(name, monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 1)
     case = CASES[name]
     arguments = case.make(np.random.default_rng(7))
@@ -59,7 +59,7 @@ def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
     case.check(arguments, got)
 
 
-def test_an_access_outside_an_array_ends_the_kernel_from_within_a_part(monkeypatch):
+def test_out_of_bounds_access_in_an_outlined_function_ends_the_kernel(monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 1)
     kernel = scaling.kernel("memory", 8)
     types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(1)}

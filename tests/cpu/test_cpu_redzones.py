@@ -17,7 +17,7 @@ def with_redzones(monkeypatch):
     monkeypatch.setenv("BLOCKNB_REDZONES", "1")
 
 
-def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_the_buffer(own_cache, monkeypatch):
+def test_padding_overrun_is_reported_with_the_line_of_the_buffer(own_cache, monkeypatch):
     """The fault that once was: padding written from the writer's end on in steps of the reader's, wider vectors."""
     right = mask_bounds.fill
 
@@ -35,7 +35,7 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
     assert "codes = tl.load" in open(raised.value.loc.file).read().splitlines()[raised.value.loc.line - 1]
 
 
-def test_whoever_reads_padding_that_was_not_written_gets_poison(own_cache, monkeypatch):
+def test_unwritten_padding_reads_as_poison(own_cache, monkeypatch):
     right = mask_bounds.fill
 
     def poisons_only(code, tiles, buffer, tail, stop, poison=False):
@@ -46,7 +46,7 @@ def test_whoever_reads_padding_that_was_not_written_gets_poison(own_cache, monke
     assert wrong_lengths("float32", 64, [1, 17, 40], blocknb.kernel(above.source.function)) == [1, 17, 40]
 
 
-def test_the_poison_is_no_number_in_any_float():
+def test_poison_is_nan_in_every_float_dtype():
     for dtype in ("float16", "float32", "float64"):
         assert np.isnan(np.frombuffer(bytes(redzones.POISON) * 4, dtype)).all()
     assert np.isnan(np.frombuffer(bytes(redzones.POISON) * 4, bfloat16).astype(np.float32)).all()
@@ -65,7 +65,7 @@ def test_scratch_with_redzones_shares_no_byte_between_buffers():
     assert all(zone.end - zone.start >= 64 for zone in scratch.zones)
 
 
-def test_only_who_asks_for_redzones_gets_them(own_cache, monkeypatch):
+def test_redzones_exist_only_on_request(own_cache, monkeypatch):
     def text():
         out = np.zeros(64, np.int8)
         return blocknb.kernel(above.source.function)[(1,)](np.zeros(64, np.float32), out, 17, BLOCK=64).trace.llvm

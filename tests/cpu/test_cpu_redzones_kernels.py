@@ -31,7 +31,7 @@ def sampled(names, step):
 
 @pytest.mark.parametrize("target", ["cpu", pytest.param("cpu:haswell", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", sampled(CASES, 24))
-def test_the_kernels_stay_inside_their_buffers(name, target):
+def test_shared_kernels_stay_inside_their_buffers(name, target):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(17))
     func, _ = case.lower(arguments, "cpu")

@@ -62,7 +62,7 @@ def normalise(x, y, stride, n, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:haswell", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
-def test_every_line_of_a_row_is_fetched_once_an_iteration(dtype, target):
+def test_every_cache_line_of_a_row_is_prefetched_once_per_iteration(dtype, target):
     rows, block = 8, 1024
     x = np.zeros((rows, block), dtype)
     y = np.zeros((rows, block), np.float32)
@@ -75,7 +75,7 @@ def test_every_line_of_a_row_is_fetched_once_an_iteration(dtype, target):
     assert found == [x.ctypes.data + r * block * x.itemsize + at for r in range(rows) for at in row]
 
 
-def test_within_a_range_of_programs_it_is_the_next_program_whose_row_is_fetched():
+def test_row_of_the_next_program_is_prefetched_within_a_thread():
     rows, block = 64, 512
     x, y = np.zeros((2, rows, block), np.float32)
     found = fetched(normalise, rows, x=x, y=y, stride=block, n=block, BLOCK=block)
@@ -84,7 +84,7 @@ def test_within_a_range_of_programs_it_is_the_next_program_whose_row_is_fetched(
     assert found == list(itertools.chain.from_iterable(lines(first + row * size, size) for row in wanted))
 
 
-def test_where_the_step_changes_the_guess_is_the_step_before():
+def test_changing_step_is_predicted_by_the_previous_step():
     @kernel
     def jumping(x, y, BLOCK: tl.constexpr):
         i = tl.arange(0, BLOCK)
@@ -110,7 +110,7 @@ def softmax(x, y, stride, n, BLOCK: tl.constexpr):
     tl.store(y + row * stride + i, e / tl.sum(e, axis=0), mask=i < n)
 
 
-def test_of_a_row_that_ends_early_only_whole_vectors_are_fetched():
+def test_row_that_ends_early_prefetches_only_whole_vectors():
     rows, block, n = 8, 512, 200
     x, y = np.zeros((2, rows, block), np.float32)
     found = fetched(softmax, rows, x=x, y=y, stride=block, n=n, BLOCK=block)
@@ -119,7 +119,7 @@ def test_of_a_row_that_ends_early_only_whole_vectors_are_fetched():
     assert (places % (block * 4) < n * 4).all()
 
 
-def test_fetching_changes_no_result():
+def test_prefetch_changes_no_result():
     rows, block = 16, 512
     x = np.random.default_rng(7).standard_normal((rows, block)).astype(np.float32)
     results = []

@@ -48,7 +48,7 @@ def test_a_load_past_the_end_names_line_program_and_element():
     assert "loads element 900 of `x`" in error.message
 
 
-def test_a_store_past_the_end_is_found_before_it_is_done():
+def test_store_past_the_end_is_detected_before_it_happens():
     y = np.full(1010, 7, np.float32)
     error = violation(copy, 4, x=np.zeros(1000, np.float32), y=y[:990], n=1000, BLOCK=256)
     assert (error.program, error.index) == ((3, 0, 0), 990)
@@ -79,7 +79,7 @@ def unchecked_block(x, y, BLOCK: tl.constexpr):
     tl.store(y + tl.arange(0, BLOCK), tl.load(block))
 
 
-def test_a_block_outside_of_its_array_is_told_of_boundary_check():
+def test_error_of_a_block_outside_its_array_suggests_boundary_check():
     error = violation(unchecked_block, 1, x=np.zeros(10, np.float32), y=np.zeros(8, np.float32), BLOCK=8)
     assert error.index == 10 and "boundary_check=(0, 1)" in error.hint
 
@@ -105,7 +105,7 @@ def masked_by_data(x, keep, y, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i, mask=tl.load(keep + i) > 0))
 
 
-def test_a_mask_of_data_is_respected_and_checked():
+def test_mask_loaded_from_memory_is_respected_and_checked():
     x, y, keep = np.ones(50, np.float32), np.full(64, np.nan, np.float32), np.zeros(64, np.int32)
     keep[:50:3] = 1
     go(masked_by_data, 1, x=x, keep=keep, y=y, BLOCK=64)
@@ -164,7 +164,7 @@ def test_matrices_are_checked_row_by_row():
     assert violation(rows, 1, x=x[:110], y=y, m=6, n=16, stride=20, M=8, N=16).index == 110
 
 
-def test_checks_can_be_left_out():
+def test_checks_can_be_disabled():
     x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     native, values = build(copy, checked=False, x=x[:60], y=y, n=64, BLOCK=64)
     assert native.sites == ()
@@ -211,7 +211,7 @@ def reverse(x, BLOCK: tl.constexpr):
     tl.store(x + i, tl.load(x + (BLOCK - 1 - i)))
 
 
-def test_a_block_is_loaded_whole_before_it_is_stored():
+def test_block_is_loaded_completely_before_it_is_stored():
     data = np.arange(256, dtype=np.int32)
     go(reverse, 1, x=data, BLOCK=256)
     np.testing.assert_array_equal(data, np.arange(256)[::-1])
@@ -291,7 +291,7 @@ def seconds_until_interrupted(native, values, grid) -> float:
 # ---- threads ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_program_runs_once_however_many_threads(monkeypatch):
+def test_every_program_runs_once_with_any_number_of_threads(monkeypatch):
     @kernel
     def count(x, sx, sy):
         i = tl.program_id(0) + tl.program_id(1) * sx + tl.program_id(2) * sx * sy
@@ -356,7 +356,7 @@ def test_a_grid_without_programs_launches_nothing():
     assert y.all()
 
 
-def test_a_thread_count_that_is_no_number_is_refused(monkeypatch):
+def test_thread_count_that_is_not_a_number_is_refused(monkeypatch):
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", "many")
     with pytest.raises(host.LaunchError, match="BLOCKNB_NUM_THREADS"):
         host.thread_count()

@@ -67,7 +67,7 @@ def test_a_view_of_a_scalar_is_the_scalar(view):
     assert text("%w").count("store float %v") == 1
 
 
-def test_an_operation_that_is_for_another_target_is_refused_by_name():
+def test_operation_for_another_target_is_refused_by_name():
     func = parse_func(
         "func @f(%x: ptr<f32>) tile {num_warps=4} {\n%v = load %x : f32\n%w = convert %v : f32\nstore %x, %w\n}"
     )
@@ -75,7 +75,7 @@ def test_an_operation_that_is_for_another_target_is_refused_by_name():
         cpu.generate(func, CPU)
 
 
-def test_only_a_kernel_with_stores_past_the_cache_waits_for_them_at_its_end():
+def test_only_a_kernel_with_nontemporal_stores_ends_with_a_fence():
     func = ir(kernel(softmax), x="*f32", y="*f32", n="i32", BLOCK=512)
     assert "fence seq_cst" in cpu.generate(func, CPU).text
     assert "fence seq_cst" not in cpu.generate(func, CPU, without=["nontemporal_stores"]).text
@@ -92,7 +92,7 @@ def mirrored(x, y):
     tl.store(y + i[:, None] * 32 + i[None, :], u + tl.max(u, axis=1)[:, None])
 
 
-def test_a_tile_that_is_read_across_keeps_its_buffer():
+def test_buffer_of_a_transposed_tile_is_not_reused_while_it_is_read():
     x = seeds.rng().integers(-9, 9, (32, 32)).astype(np.int32)
     y = np.full_like(x, 99)
     compiled(mirrored, x=x, y=y)()
@@ -102,7 +102,7 @@ def test_a_tile_that_is_read_across_keeps_its_buffer():
     np.testing.assert_array_equal(y, u + u.max(1, keepdims=True))
 
 
-def test_a_reduction_along_an_axis_of_size_one_is_whole_beyond_the_mask():
+def test_reduction_along_an_axis_of_size_one_covers_masked_elements():
     x, y = np.arange(5, 261, dtype=np.float32), np.zeros(256, np.float32)
     go = compiled(kernel(single_row), x=x, y=y, n=1, BLOCK=256)
     for n in (0, 5, 130, 256):

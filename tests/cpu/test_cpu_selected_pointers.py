@@ -33,7 +33,7 @@ def test_lanes_of_every_width_are_checked(target):
 
 
 @pytest.mark.parametrize("name", ["conditional", "carried_lanes", "loaded", "loaded_tile", "summed_integers"])
-def test_parts_of_a_long_kernel_know_the_bounds(name, monkeypatch):
+def test_outlined_functions_of_a_long_kernel_check_bounds(name, monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 12)
     for action in ("load", "store"):
         memory = Memory()

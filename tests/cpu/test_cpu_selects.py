@@ -44,7 +44,7 @@ def select(x, y, condition, out, WHICH: tl.constexpr, ORDER: tl.constexpr):
 
 @pytest.mark.parametrize("order", range(4))
 @pytest.mark.parametrize("which", range(5))
-def test_where_chooses_between_bitwise_results_and_their_operands(which: int, order: int) -> None:
+def test_where_selects_between_bitwise_results_and_their_operands(which: int, order: int) -> None:
     rng = seeds.rng()
     x, condition = rng.integers(-(1 << 31), 1 << 31, 128, np.int32), rng.integers(0, 2, 128, np.int32)
     y = rng.standard_normal(128).astype(np.float32)

@@ -170,21 +170,21 @@ EVERY = [(name, dtype, way) for name, case in KERNELS.items() for dtype in case.
 
 
 @pytest.mark.parametrize(("name", "dtype", "way"), QUICK, ids=str)
-def test_what_must_not_matter_does_not(name, dtype, way, monkeypatch):
+def test_results_do_not_depend_on_one_variation(name, dtype, way, monkeypatch):
     lengths = LENGTHS[::3] if way.constant else LENGTHS
     assert wrong_lengths(name, dtype, way, 64, lengths, monkeypatch) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "dtype", "way"), EVERY, ids=str)
-def test_what_must_not_matter_does_not_at_any_length(name, dtype, way, monkeypatch):
+def test_results_do_not_depend_on_one_variation_at_any_length(name, dtype, way, monkeypatch):
     lengths = range(1, 65, 5) if way.constant else range(1, 65)
     assert wrong_lengths(name, dtype, way, 64, lengths, monkeypatch) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(300))
-def test_what_must_not_matter_does_not_in_combination(seed, monkeypatch):
+def test_results_do_not_depend_on_combined_variations(seed, monkeypatch):
     rng = random.Random(seed)
     name, block = rng.choice(sorted(KERNELS)), rng.choice([32, 128, 256])
     dtype = rng.choice(KERNELS[name].dtypes)

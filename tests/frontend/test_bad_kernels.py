@@ -114,7 +114,7 @@ AT_LAUNCH = {"a grid larger than there are programs", "an access outside", "an a
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_mistake_is_told_at_its_place_and_nothing_is_left_of_it(name, folder):
+def test_mistake_is_reported_at_its_place_and_leaves_no_state(name, folder):
     bad = CASES[name]
     for _ in range(2):  # the second time must not find anything of the first
         with pytest.raises(KernelError) as caught:
@@ -141,7 +141,7 @@ def test_the_hint_can_be_followed(name):
         assert eval(CASES[name].parts["gives"], {"abs": abs}, names)
 
 
-def test_there_are_enough_of_them():
+def test_there_are_enough_cases():
     assert len(CASES) >= 100
     assert sum("right" in bad.parts for bad in CASES.values()) >= 60
     assert all(bad.line is not None for bad in CASES.values())
@@ -204,14 +204,14 @@ def test_errors_in_the_languages_own_library_are_shown_at_the_call(call, message
     assert "language/" not in str(error) and "library.py" not in str(error)
 
 
-def test_softmax_of_integers_needs_no_error():
+def test_softmax_of_integers_is_no_error():
     body = "o = tl.arange(0, BLOCK)\ntl.store(out + o, tl.softmax(tl.load(i + o)))"
     got = execute("softmax", whole(body))["out"][:16]
     wide = np.exp(np.arange(16.0) - 15)
     np.testing.assert_allclose(got, wide / wide.sum(), rtol=1e-5)
 
 
-def test_an_error_of_the_users_combine_function_is_shown_in_it():
+def test_error_in_a_combine_function_is_shown_inside_it():
     source = """@kernel
 def combine(a, b):
     return a + undefined

@@ -95,7 +95,7 @@ def test_constants_are_written_into_the_text():
         ("{ mov.b32 $0, $1;", "=r,r", tl.int32, 1, "opens 1 braces and closes 0", "asm"),
     ],
 )
-def test_what_does_not_fit_is_an_error_at_its_argument(asm, constraints, dtype, pack, says, under):
+def test_invalid_argument_is_an_error_at_its_place(asm, constraints, dtype, pack, says, under):
     @kernel
     def k(out):
         i = tl.arange(0, 8)
@@ -134,7 +134,7 @@ def too_new(out, BLOCK: tl.constexpr):
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_what_ptxas_refuses_is_one_error_at_the_line_of_the_assembly(bad, target, line, says):
+def test_ptxas_error_is_reported_once_at_the_line_of_the_assembly(bad, target, line, says):
     with pytest.raises(AssemblyError) as caught:
         bad.compile(np.zeros(64, np.int32), BLOCK=64, target=target)
     assert caught.value.loc is not None
@@ -158,7 +158,7 @@ def test_without_a_gpu_assembly_is_refused_at_its_line():
         run(ir(k, out="*i32"), [np.zeros(1, np.int32)], 1)
 
 
-def test_functions_of_elements_have_no_effects_and_return_scalars():
+def test_map_elementwise_functions_have_no_effects_and_return_scalars():
     @kernel
     def storing(x, p):
         if x > 0:

@@ -31,7 +31,7 @@ def block(a, out, i, j, CHECK: tl.constexpr, PADDING: tl.constexpr):
 
 @pytest.mark.parametrize(("i", "j"), [(0, 0), (2, 3), (-1, -2), (4, 0), (0, 6), (-4, 5), (1 << 30, -(1 << 31))])
 @pytest.mark.parametrize("padding", ["", "zero", "nan", None])
-def test_what_lies_outside_is_padding(i, j, padding):
+def test_elements_outside_the_array_are_padding(i, j, padding):
     found = run(block, i=i, j=j, CHECK=(0, 1), PADDING=padding)
     expected = np.full((4, 4), np.nan if padding == "nan" else 0.0, np.float32)
     for y in range(4):
@@ -41,7 +41,7 @@ def test_what_lies_outside_is_padding(i, j, padding):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_only_the_axes_named_are_checked():
+def test_boundary_check_checks_only_the_named_axes():
     found = run(block, i=0, j=4, CHECK=1, PADDING="")
     np.testing.assert_array_equal(found, np.pad(A[:, 4:], ((0, 0), (0, 2))))
     for axes, count in (((), 0), (None, 0), ((0,), 1), ([0, 1], 2)):
@@ -57,13 +57,13 @@ def wide(a, out, m, stride, offset):
 @pytest.mark.parametrize(
     "dtypes", [("i32", "i32", "i32"), ("i64", "i64", "i64"), ("i32", "i64", "i32"), ("u32", "i32", "i64")]
 )
-def test_sizes_and_offsets_of_any_width(dtypes):
+def test_sizes_and_offsets_may_have_any_width(dtypes):
     kinds = {"i32": np.int32, "i64": np.int64, "u32": np.uint32}
     numbers = {n: kinds[d](v) for n, d, v in zip(("m", "stride", "offset"), dtypes, (4, 6, 3), strict=True)}
     np.testing.assert_array_equal(run(wide, shape=(2, 4), **numbers), [A[3, :4], [0] * 4])
 
 
-def test_offsets_within_a_block_are_32_bits_wide_only_where_constants_show_that_they_fit():
+def test_offsets_within_a_block_are_32_bits_only_if_constants_prove_that_they_fit():
     @kernel
     def constants(a, STRIDE: tl.constexpr):
         tl.store(tl.make_block_ptr(a, (8, 8), (STRIDE, 1), (0, 0), (8, 8), (1, 0)), 1.0)
@@ -88,11 +88,11 @@ def axis_of_each_rank(a, out, RANK: tl.constexpr):
 
 
 @pytest.mark.parametrize("rank", [1, 3, 5])
-def test_blocks_of_any_rank(rank):
+def test_blocks_may_have_any_rank(rank):
     np.testing.assert_array_equal(run(axis_of_each_rank, shape=8, RANK=rank), [20, 21, 22, 23, 0, 0, 0, 0])
 
 
-def test_a_stride_of_zero_repeats():
+def test_a_stride_of_zero_repeats_elements():
     @kernel
     def repeated(a, out):
         keep(out, tl.load(tl.make_block_ptr(a, (4, 6), (0, 1), (2, 1), (4, 4), (1, 0))))
@@ -100,7 +100,7 @@ def test_a_stride_of_zero_repeats():
     np.testing.assert_array_equal(run(repeated), np.tile(A[0, 1:5], (4, 1)))
 
 
-def test_stores_skip_what_lies_outside_and_cast():
+def test_stores_skip_elements_outside_the_array_and_cast():
     @kernel
     def corner(out):
         p = tl.make_block_ptr(out, (4, 4), (4, 1), (2, -2), (4, 4), (1, 0))
@@ -155,7 +155,7 @@ def chosen(a, out, n, TURNED: tl.constexpr):
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("n", [3, 4])
-def test_branches_join_block_pointers_of_one_block(turned, n):
+def test_branches_join_block_pointers_with_equal_blocks(turned, n):
     p = A.T[:4] if turned else A[:, :4]
     np.testing.assert_array_equal(run(chosen, n=n, TURNED=turned), p + (A.T[1:5] if n > 3 else p))
 
@@ -172,13 +172,13 @@ def remade(a, out, n):
     keep(out, x)
 
 
-def test_a_loop_may_make_its_block_pointer_anew():
+def test_a_loop_may_recreate_its_block_pointer():
     second = np.pad(A[:, 1:4], ((0, 0), (0, 1)))
     np.testing.assert_array_equal(run(remade, n=2), A[:, :4] + A[:, 1:5])
     np.testing.assert_array_equal(run(remade, n=3), A[:, :4] + second + np.pad(A[1:, 1:4], ((0, 1), (0, 1))))
 
 
-def test_types_are_triton_s():
+def test_types_equal_tritons():
     @kernel
     def types(a, out):
         p = tl.make_block_ptr(a, (4, 6), (6, 1), (0, 0), (4, 4), (1, 0))
@@ -338,7 +338,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("k", "arguments", "message", "where"), MISTAKES, ids=[m[0].source.name for m in MISTAKES])
-def test_mistakes_are_explained_where_they_are(k, arguments, message, where):
+def test_mistakes_are_reported_at_their_place(k, arguments, message, where):
     given = {n: a for n, a in {"a": "*f32", **arguments}.items() if n in {p.name for p in k.source.parameters}}
     found = failure(k, TypeMismatch, **given)
     assert re.search(message, found.message), found.message
@@ -354,7 +354,7 @@ def test_mistakes_come_with_a_hint(k):
     assert failure(k, TypeMismatch, **{p.name: kinds[p.name] for p in k.source.parameters}).hint
 
 
-def test_a_scalar_gets_axes_as_a_row_or_a_column_would():
+def test_a_scalar_can_be_indexed_with_none_like_a_row_or_column():
     @kernel
     def k(out, n):
         at = n[:, None] * 2 + n[None, :]

@@ -85,7 +85,7 @@ def power(x, N: tl.constexpr):
     return x * power(x, N - 1)
 
 
-def test_recursion_may_go_on_as_long_as_its_constants_change():
+def test_recursion_is_allowed_while_its_constants_change():
     @kernel
     def k(out, N: tl.constexpr):
         tl.store(out + tl.arange(0, 2), power(tl.arange(0, 2) + 1, N))
@@ -118,7 +118,7 @@ def test_plain_python_functions_refuse_run_time_values():
     assert "@blocknb.kernel" in error.hint
 
 
-def test_the_hosts_cdiv_means_the_languages_inside_a_kernel():
+def test_host_cdiv_means_the_languages_cdiv_inside_a_kernel():
     @kernel
     def k(out, n, N: tl.constexpr):
         tl.static_assert(blocknb.cdiv(N, 4) == 3)
@@ -140,7 +140,7 @@ def test_functions_may_be_constexpr_arguments():
     assert evaluate(k, np.int32, n=5, F=square) == 25
 
 
-def test_methods_marked_static_are_helpers():
+def test_static_methods_are_helpers():
     class Helpers:
         @staticmethod
         @kernel
@@ -175,7 +175,7 @@ def test_a_local_may_be_called_range_and_a_parameter_type():
     assert evaluate(k, np.int32, (2,), type=3, n=4).tolist() == [7, 7]
 
 
-def test_the_python_minimum_of_run_time_values_is_the_languages():
+def test_python_min_of_run_time_values_is_the_languages_minimum():
     @kernel
     def k(out, n):
         tl.store(out, min(n, 4, 7) + max(n, 2) + abs(-n) + int(2.5))
@@ -200,7 +200,7 @@ def test_the_python_minimum_of_run_time_values_is_the_languages():
         ("getattr(n, 'dtype')", "getattr works on constants only"),
     ],
 )
-def test_calls_that_cannot_be_say_why(expression, said):
+def test_invalid_calls_give_a_reason(expression, said):
     space = {"kernel": kernel, "tl": tl, "__name__": "cells"}
     name = f"<call {expression}>"
     lines = ["@kernel\n", "def k(out, n):\n", f"    tl.store(out, {expression})\n"]
@@ -211,7 +211,7 @@ def test_calls_that_cannot_be_say_why(expression, said):
     assert error.loc.line == 3
 
 
-def test_softmax_by_the_library():
+def test_library_softmax_matches_numpy():
     @kernel
     def k(out, x):
         i, j = tl.arange(0, 2), tl.arange(0, 8)
@@ -223,7 +223,7 @@ def test_softmax_by_the_library():
     np.testing.assert_allclose(evaluate(k, np.float32, (2, 8), x=x), expected, rtol=1e-6)
 
 
-def test_a_whole_program_computes_a_matrix_product():
+def test_whole_program_computes_a_matrix_product():
     @kernel
     def k(c, a, b, n, B: tl.constexpr):
         i = tl.program_id(0) * B + tl.arange(0, B)
@@ -249,7 +249,7 @@ def weighted(a, b, c):
     return a + b * 2 + c * 4
 
 
-def test_tuples_are_spread_in_calls_and_gone_through_in_comprehensions():
+def test_tuples_are_unpacked_in_calls_and_iterated_in_comprehensions():
     @kernel
     def k(out, x, SIZES: tl.constexpr):
         i = tl.arange(0, SIZES[0])
@@ -265,7 +265,7 @@ def test_tuples_are_spread_in_calls_and_gone_through_in_comprehensions():
     np.testing.assert_array_equal(evaluate(k, np.float32, (8,), x=x, SIZES=(8, 5)), expected)
 
 
-def test_only_tuples_are_spread_and_only_constants_leave_out():
+def test_only_tuples_are_unpacked_and_only_constants_filter_comprehensions():
     @kernel
     def spread(out, x):
         tl.store(out, tl.maximum(*tl.load(x + tl.arange(0, 2))))

@@ -28,7 +28,7 @@ def test_a_branch_on_a_constant_visits_the_taken_arm_only():
     assert names(ir(k, out="*i32", FLAG=tl.constexpr("a"))) == ["const", "store"]
 
 
-def test_a_run_time_branch_yields_the_names_that_differ():
+def test_a_run_time_branch_yields_the_names_assigned_differently():
     @kernel
     def k(out, n):
         x = 1
@@ -43,7 +43,7 @@ def test_a_run_time_branch_yields_the_names_that_differ():
     assert names(ir(k, out="*i32", n="i32")).count("if") == 2
 
 
-def test_both_arms_may_give_a_name_one_new_meaning():
+def test_both_arms_may_assign_the_same_value_to_a_name():
     @kernel
     def k(out, n):
         x = n + 1
@@ -58,7 +58,7 @@ def test_both_arms_may_give_a_name_one_new_meaning():
     assert [evaluate(k, np.int32, (2,), n=n).tolist() for n in (2, 4)] == [[20, 0], [40, 1]]
 
 
-def test_arms_may_return_early_and_the_rest_moves_into_the_other():
+def test_code_after_an_early_return_moves_into_the_other_arm():
     @kernel
     def k(out, n):
         if n > 10:
@@ -73,7 +73,7 @@ def test_arms_may_return_early_and_the_rest_moves_into_the_other():
     assert results == [[0, 0], [2, 0], [1, 3]]
 
 
-def test_a_return_deep_in_one_arm_leaves_the_rest_to_all_others():
+def test_code_after_a_nested_return_moves_into_all_other_arms():
     @kernel
     def k(out, n):
         if n > 0:
@@ -87,7 +87,7 @@ def test_a_return_deep_in_one_arm_leaves_the_rest_to_all_others():
     assert [evaluate(k, np.int32, (2,), n=n).tolist() for n in (6, 3, -1)] == [[0, 0], [1, 3], [2, 3]]
 
 
-def test_a_return_under_a_constant_and_a_run_time_condition_leaves_the_rest_to_the_others():
+def test_code_after_a_return_under_constant_and_run_time_conditions_is_kept():
     @kernel
     def k(out, n, F: tl.constexpr):
         if F:
@@ -118,7 +118,7 @@ def test_a_helper_returns_from_under_a_constant_condition():
     assert [int(evaluate(k, np.int32, n=n, F=f)) for n, f in ((3, True), (4, True), (3, False))] == [107, 108, 106]
 
 
-def test_a_return_in_an_unrolled_loop_ends_the_rest_of_it_and_what_follows():
+def test_a_return_in_an_unrolled_loop_skips_the_remaining_code():
     @kernel
     def k(out, n):
         for i in tl.static_range(3):
@@ -131,7 +131,7 @@ def test_a_return_in_an_unrolled_loop_ends_the_rest_of_it_and_what_follows():
     assert results == [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
 
 
-def test_what_a_kernel_returns_goes_nowhere():
+def test_return_value_of_a_kernel_is_ignored():
     @kernel
     def k(out, n):
         if n > 3:
@@ -236,7 +236,7 @@ THRESHOLD = tl.constexpr(3)
 PLAIN = 4
 
 
-def test_globals_are_constants_as_they_are_now():
+def test_globals_are_constants_with_their_current_value():
     @kernel
     def k(out):
         if THRESHOLD == 3 and PLAIN > THRESHOLD:
@@ -262,7 +262,7 @@ def test_and_or_not_short_circuit_on_constants():
 # -- loops -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_carries_what_it_assigns_and_nothing_else():
+def test_a_loop_carries_only_the_names_it_assigns():
     @kernel
     def k(out, n, FLAG: tl.constexpr):
         total = 0
@@ -294,7 +294,7 @@ def test_tuples_of_values_are_carried():
 @pytest.mark.parametrize(
     ("bounds", "expected"), [((0, 5, 1), [0, 1, 2, 3, 4]), ((5, 0, -2), [5, 3, 1]), ((3, 3, 1), [])]
 )
-def test_ranges_of_any_direction(bounds, expected):
+def test_ranges_may_count_up_or_down(bounds, expected):
     @kernel
     def k(out, a, b, STEP: tl.constexpr):
         at = 0
@@ -398,7 +398,7 @@ def test_a_while_loop_runs_until_its_condition_fails():
     assert evaluate(k, np.int32, n=6) == 8
 
 
-def test_a_while_on_a_false_constant_vanishes():
+def test_a_while_on_a_false_constant_is_removed():
     @kernel
     def k(out, GO: tl.constexpr):
         while GO:
@@ -420,7 +420,7 @@ def test_nested_loops_carry_through_both():
 
 
 @pytest.mark.parametrize("initial", ["0.0", "zero"])
-def test_a_carried_name_keeps_its_type_and_the_hint_says_how(initial):
+def test_type_change_of_a_carried_name_is_an_error_with_a_hint(initial):
     @kernel
     def scalar_to_tile(x, n):
         acc = 0.0
@@ -457,7 +457,7 @@ def test_names_made_inside_a_loop_end_with_it():
     assert place(k, error)[0] == 4
 
 
-def test_pointers_are_carried_and_moved():
+def test_pointers_are_carried_and_advanced():
     @kernel
     def k(out, x, n, stride):
         p = x + tl.arange(0, 2)

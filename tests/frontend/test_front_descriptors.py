@@ -25,7 +25,7 @@ def copy_block(a, out, i, j, PADDING: tl.constexpr):
 
 @pytest.mark.parametrize(("i", "j"), [(0, 0), (2, 4), (3, 6), (-1, -3), (9, 0)])
 @pytest.mark.parametrize("padding", ["zero", "nan"])
-def test_a_block_is_loaded_with_padding(i, j, padding):
+def test_descriptor_load_pads_outside_the_array(i, j, padding):
     out = np.full((2, 4), 99, np.float32)
     launch(copy_block, 1, a=A.copy(), out=out, i=i, j=j, PADDING=padding)
     whole = np.pad(A, 16, constant_values=np.nan if padding == "nan" else 0)
@@ -42,7 +42,7 @@ def questions(a, n):
     tl.store(a, (d.shape[0] + d.strides[0] * 100 + d.strides[1] * 10).to(tl.float32))
 
 
-def test_what_is_known_of_a_descriptor():
+def test_attributes_of_a_descriptor_are_constants_or_values():
     a = A.copy()
     launch(questions, 1, a=a, n=4)
     assert a[0, 0] == 4 + 800 + 10
@@ -67,7 +67,7 @@ def travelling(a, b, out, n):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_descriptors_go_through_branches_tuples_and_loops(n):
+def test_descriptors_pass_through_branches_tuples_and_loops(n):
     a, b, out = A.copy(), 100 + A, np.zeros(4, np.float32)
     launch(travelling, 1, a=a, b=b, out=out, n=n)
     np.testing.assert_array_equal(out, (a if n > 2 else b[:2])[:, 4:].sum(0))
@@ -81,7 +81,7 @@ def older_names(a, out):
     tl._experimental_descriptor_store(e, x + tl.load_tensor_descriptor(d, [0, 0]), [0, 0])
 
 
-def test_older_names_mean_the_same():
+def test_older_names_are_aliases():
     out = np.zeros((2, 4), np.float32)
     launch(older_names, 1, a=A.copy(), out=out)
     np.testing.assert_array_equal(out, A[1:3, 2:6] + A[:2, :4])
@@ -96,7 +96,7 @@ def passed(d, out, n):
         tl.store(out, -1.0)
 
 
-def test_a_descriptor_that_is_a_parameter_is_a_pointer_sizes_and_strides():
+def test_a_descriptor_parameter_becomes_a_pointer_sizes_and_strides():
     kind = ArgType(t.Descriptor(t.float32, (2, 4)), 16)
     pointer, scalar = ArgType(t.Tile(t.Pointer(t.float32)), 16), ArgType(t.Tile(t.int32))
     func = parse(passed.source, {"d": kind, "out": pointer, "n": scalar}, {})
@@ -234,7 +234,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("k", "arguments", "message", "where"), MISTAKES, ids=[m[0].source.name for m in MISTAKES])
-def test_mistakes_are_explained_where_they_are(k, arguments, message, where):
+def test_mistakes_are_reported_at_their_place(k, arguments, message, where):
     kinds = {"a": "*f32", "i": "*i32", **arguments}
     found = failure(k, TypeMismatch, **{p.name: kinds[p.name] for p in k.source.parameters})
     assert re.search(message, found.message), found.message

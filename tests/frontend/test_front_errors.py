@@ -346,7 +346,7 @@ def test_star_parameters_are_refused():
         _ = Source(k).parameters
 
 
-def test_columns_count_after_text_that_is_not_ascii():
+def test_columns_are_right_after_non_ascii_text():
     @kernel
     def k(out):
         """Größe."""
@@ -382,7 +382,7 @@ def test_static_print_prints_constants_and_types_once(capsys):
     assert capsys.readouterr().out == "N 4 i32 tile<4xi32>\n"
 
 
-def test_what_a_print_cannot_show_is_refused_with_the_way_to_look_at_it():
+def test_unprintable_value_is_refused_with_an_alternative():
     @kernel
     def k(out, n):
         tl.device_print("the dtype", out.dtype, n)
@@ -426,14 +426,14 @@ def combined(out, n):
     ],
     ids=["prefix", "sep", "message", "combine"],
 )
-def test_wrong_prints_and_assertions_say_why(k, error, message, hint):
+def test_invalid_prints_and_assertions_give_a_reason(k, error, message, hint):
     found = failure(k, error, out="*f32", n="i32")
     assert message in found.message
     assert hint in found.hint or hint in found.message
     assert found.loc is not None
 
 
-def test_raise_in_a_reached_arm_says_its_text():
+def test_raise_in_a_reached_arm_reports_its_text():
     @kernel
     def k(out, N: tl.constexpr):
         if N > 4:

@@ -72,7 +72,7 @@ def result_dtype(x, op, y):
         ("*f32", "<", 0, tl.int1),
     ],
 )
-def test_promotion_is_tritons(x, op, y, expected):
+def test_promotion_follows_triton(x, op, y, expected):
     assert result_dtype(x, op, y) == expected
 
 
@@ -86,12 +86,12 @@ def test_promotion_is_tritons(x, op, y, expected):
         ("*i64", "%", "u64", "one is signed"),
     ],
 )
-def test_operands_without_a_common_meaning_are_refused(x, op, y, said):
+def test_operands_without_a_common_type_are_refused(x, op, y, said):
     with pytest.raises(TypeMismatch, match=said):
         result_dtype(x, op, y)
 
 
-def test_constants_divide_as_python_and_run_time_integers_as_c():
+def test_constants_divide_like_python_and_run_time_integers_like_c():
     @kernel
     def k(out, x, C: tl.constexpr):
         a = tl.load(x)
@@ -112,7 +112,7 @@ def test_true_division_of_integers_is_fp32():
     assert evaluate(k, np.float32, x=np.array([7], np.int32)) == 3.5
 
 
-def test_bools_add_modulo_two_and_count_with_integers():
+def test_bools_add_modulo_two_and_promote_with_integers():
     @kernel
     def k(out, x):
         m = tl.load(x + tl.arange(0, 4)) > 0
@@ -157,7 +157,7 @@ def test_shapes_broadcast_with_leading_axes():
     assert evaluate(k, np.int32, (2, 4)).tolist() == [[0, 1, 2, 3], [10, 11, 12, 13]]
 
 
-def test_shapes_that_do_not_fit_are_named_both():
+def test_error_of_incompatible_shapes_names_both():
     @kernel
     def k(out):
         tl.store(out + tl.arange(0, 8), tl.arange(0, 8) + tl.arange(0, 4))
@@ -213,7 +213,7 @@ def test_a_plain_assignment_makes_a_constant_a_run_time_scalar():
     assert evaluate(k, np.float16, x=np.ones(1, np.float16)) == 0.5
 
 
-def test_such_a_scalar_still_serves_where_a_constant_is_needed():
+def test_scalar_from_a_constant_is_accepted_where_a_constant_is_needed():
     @kernel
     def k(out):
         B = 4
@@ -243,7 +243,7 @@ def test_stores_cast_to_the_pointers_element_type():
     assert evaluate(k, np.int16, (2,), x=np.array([1.9, -1.9], np.float32)).tolist() == [1, -1]
 
 
-def test_literals_take_the_place_of_splats():
+def test_literals_become_tile_constants():
     @kernel
     def k(out):
         tl.store(out + tl.arange(0, 4), tl.arange(0, 4) + 1)
@@ -284,7 +284,7 @@ def test_operators_may_be_called_by_the_names_of_their_methods():
     assert evaluate(k, np.int32, (3,), x=np.array([13], np.int32)).tolist() == [-3, 1, 38]
 
 
-def test_an_operator_called_by_name_takes_one_value():
+def test_an_operator_method_takes_one_value():
     @kernel
     def k(out, x):
         tl.store(out, tl.load(x).__add__(1, 2))
@@ -306,7 +306,7 @@ def test_a_pointer_is_a_condition_and_null_is_false():
     assert evaluate(k, np.int32, (2,), x=x, table=table).tolist() == [1, 2]
 
 
-def test_a_dtype_may_be_named_by_a_text_put_together_while_compiling():
+def test_a_dtype_may_be_named_by_a_string_built_at_compile_time():
     @kernel
     def k(out, x):
         word: tl.constexpr = tl.dtype(f"uint{x.dtype.element_ty.primitive_bitwidth}")

@@ -37,7 +37,7 @@ def layer_norm(X, Y, W, B, Mean, Rstd, M, N, eps, ROWS: tl.constexpr, COLS: tl.c
         tl.store(Y + cols, (x - mean) * rstd * w + b, mask=row_mask and col_mask)
 
 
-def test_layer_norm_over_rows_longer_than_a_block():
+def test_layer_norm_of_rows_longer_than_a_block_matches_numpy():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((5, 21)).astype(np.float16)
     w, b = rng.standard_normal((2, 21)).astype(np.float32)
@@ -50,7 +50,7 @@ def test_layer_norm_over_rows_longer_than_a_block():
     np.testing.assert_allclose(mean, wide.mean(1), rtol=1e-5, atol=1e-6)
 
 
-def test_a_bias_that_is_none_is_left_out():
+def test_a_bias_that_is_none_is_skipped():
     types = dict.fromkeys(("X", "Y", "W", "Mean", "Rstd"), "*f32")
     func = ir(layer_norm, **types, B=None, M="i32", N="i32", eps="f32", ROWS=2, COLS=16)
     assert [op.name for op in func.ops()].count("load") == 3
@@ -114,11 +114,11 @@ def check_attention(stage):
     np.testing.assert_allclose(out, p / p.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
 
 
-def test_attention():
+def test_attention_matches_numpy():
     check_attention(1)
 
 
-def test_causal_attention_in_two_stages():
+def test_causal_attention_in_two_stages_matches_numpy():
     check_attention(3)
 
 
@@ -148,7 +148,7 @@ def cross_entropy(
     tl.store(loss + row, value)
 
 
-def test_cross_entropy_with_an_ignored_label():
+def test_cross_entropy_with_an_ignored_label_matches_numpy():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 10)).astype(np.float32)
     labels = np.array([3, -100, 9], np.int64)
@@ -184,7 +184,7 @@ def persistent_sums(x, out, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(out + row, tl.where(found, i - 1, -1))
 
 
-def test_persistent_programs_and_searching_loops():
+def test_persistent_programs_and_search_loops_match_numpy():
     x = np.random.default_rng(0).standard_normal((7, 40)).astype(np.float32)
     out = np.full(7, -7, np.int32)
     launch(persistent_sums, 3, x=x, out=out, n=40, ROWS=7, BLOCK=16)
@@ -202,7 +202,7 @@ def dequantize(packed, scales, out, n, GROUP: tl.constexpr, BLOCK: tl.constexpr)
     tl.store(out + at, value, at < n)
 
 
-def test_bits_of_unsigned_bytes():
+def test_bits_of_unsigned_bytes_match_numpy():
     rng = np.random.default_rng(0)
     packed = rng.integers(0, 256, 20).astype(np.uint8)
     scales = rng.random(5).astype(np.float16)

@@ -24,7 +24,7 @@ def two_ways(n):
 
 @pytest.mark.parametrize("n", [9, 3, 2, -4])
 @pytest.mark.parametrize("flag", [True, False])
-def test_a_return_under_a_run_time_branch_within_a_constant_one_ends_the_kernel(n, flag):
+def test_a_return_under_a_run_time_branch_inside_a_constant_branch_ends_the_kernel(n, flag):
     @kernel
     def k(out, n, FLAG: tl.constexpr):
         if FLAG:
@@ -53,7 +53,7 @@ def find(n, step):
 
 
 @pytest.mark.parametrize(("n", "step", "expected"), [(8, 4, 2), (6, 3, 102), (0, 5, 0), (7, 5, -1), (15, 5, 3)])
-def test_a_return_in_an_unrolled_loop_skips_the_turns_that_are_left(n, step, expected):
+def test_a_return_in_an_unrolled_loop_skips_the_remaining_iterations(n, step, expected):
     @kernel
     def k(out, n, step):
         tl.store(out, find(n, step))
@@ -68,7 +68,7 @@ def test_a_return_in_an_unrolled_loop_skips_the_turns_that_are_left(n, step, exp
     assert list(found) == [expected, *turns, int(n > 4)]
 
 
-def test_a_loop_with_a_return_unrolls_only_so_far():
+def test_unrolling_of_a_loop_with_a_return_is_bounded():
     @kernel
     def k(out, n):
         for i in tl.static_range(100):
@@ -80,7 +80,7 @@ def test_a_loop_with_a_return_unrolls_only_so_far():
 
 
 @pytest.mark.parametrize("jump", ["return", "break", "continue"])
-def test_jumps_out_of_a_loop_are_refused_at_their_place_with_another_way(jump):
+def test_jumps_out_of_a_loop_are_refused_with_an_alternative(jump):
     @kernel
     def with_return(out, n):
         for i in range(n):
@@ -109,7 +109,7 @@ def test_jumps_out_of_a_loop_are_refused_at_their_place_with_another_way(jump):
     assert "while" in (error.hint or "") or "under an `if`" in (error.hint or "")
 
 
-def test_the_ways_that_the_hints_name_compute_the_same():
+def test_alternatives_named_by_the_hints_give_the_same_result():
     """A condition that ends the loop, and a body under an `if`."""
 
     @kernel
@@ -126,7 +126,7 @@ def test_the_ways_that_the_hints_name_compute_the_same():
     assert list(found) == [1, 2, 3, 4, 5, 0, 7, 8, *[0] * 7, 8]
 
 
-def test_what_a_kernel_returns_goes_nowhere():
+def test_return_value_of_a_kernel_is_ignored():
     @kernel
     def k(out, n):
         if n > 3:
@@ -138,7 +138,7 @@ def test_what_a_kernel_returns_goes_nowhere():
     assert evaluate(k, np.int32, n=np.int32(7)) == 0
 
 
-def test_conditions_chain_and_take_a_block_of_one():
+def test_conditions_may_be_chained_or_a_tile_of_one_element():
     @kernel
     def k(out, n):
         if 0 < n < 5:
@@ -202,7 +202,7 @@ def ladder(x, a, b, FLAG: tl.constexpr):
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_returns_in_inner_arms_leave_the_rest_to_every_other_way(flag):
+def test_code_after_nested_returns_runs_on_every_other_path(flag):
     @kernel
     def k(out, a, b, FLAG: tl.constexpr):
         tl.store(out, ladder(7, a, b, FLAG))
@@ -242,7 +242,7 @@ def several(p, q, n, v):
     return p, v, 9, tl.advance(block, (4,))
 
 
-def test_values_of_all_kinds_return_from_inner_arms():
+def test_values_of_all_kinds_can_be_returned_from_inner_arms():
     @kernel
     def k(out, p, q, n):
         pointer, v, number, block = several(p, q, n, tl.arange(0, 4).to(tl.float32))
@@ -295,7 +295,7 @@ def test_types_that_differ_between_inner_returns_are_refused_at_a_branch():
     assert error.hint == "return values of the same type in all arms"
 
 
-def test_a_value_on_some_ways_and_the_end_of_the_function_on_others_is_refused():
+def test_returning_a_value_on_only_some_paths_is_refused():
     @kernel  # noqa: RET503
     def open_ended(a, b, x):
         for i in tl.static_range(4):
@@ -313,7 +313,7 @@ def test_a_value_on_some_ways_and_the_end_of_the_function_on_others_is_refused()
     assert place(open_ended, error)[1] == "a > i"
 
 
-def test_a_name_of_a_way_that_returned_is_not_missed_and_another_is():
+def test_only_names_undefined_on_a_continuing_path_are_errors():
     @kernel
     def k(out, a, b):
         for i in tl.static_range(3):
@@ -335,7 +335,7 @@ def test_a_name_of_a_way_that_returned_is_not_missed_and_another_is():
     assert place(k, error)[1] == "u"
 
 
-def test_hundreds_of_early_returns_need_no_deeper_nest():
+def test_hundreds_of_early_returns_do_not_nest_deeper():
     lines = [f"    if n == {i}:\n        return {i * i}\n" for i in range(300)]
     source = "@kernel\ndef many(n):\n" + "".join(lines) + "    return -1\n"
     linecache.cache["<many>"] = (len(source), None, source.splitlines(keepends=True), "<many>")

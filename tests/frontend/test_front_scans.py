@@ -18,7 +18,7 @@ def running(out):
     tl.store(out + v, tl.cumsum(v, reverse=True))
 
 
-def test_a_running_sum_is_a_scan_of_one_add():
+def test_cumsum_is_a_scan_with_one_add():
     assert "scan %v {axis=0, reverse=true} add" in text(running, out="*i32").replace("True", "true")
     np.testing.assert_array_equal(evaluate(running, np.int32, (8,)), np.arange(8)[::-1].cumsum()[::-1])
 
@@ -88,7 +88,7 @@ def bad_stack(out):
     ],
     ids=lambda x: getattr(getattr(x, "source", None), "name", None),
 )
-def test_what_does_not_fit_is_named_at_its_place(bad, message, carets):
+def test_invalid_argument_is_reported_at_its_place(bad, message, carets):
     arguments = {"n": "i32"} if bad is bad_scalar else {}
     error = failure(bad, TypeMismatch, out="*f32", **arguments)
     assert re.search(message, error.message)

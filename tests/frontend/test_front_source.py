@@ -61,7 +61,7 @@ def test_indented_definitions_keep_their_columns():
     assert linecache.getline(__file__, node.body[0].lineno).strip() == "tl.store(out, 1)"
 
 
-def test_the_end_of_a_definition_is_found_behind_what_has_no_code():
+def test_end_of_a_definition_includes_lines_without_bytecode():
     space = cell(
         """
         @kernel
@@ -85,7 +85,7 @@ def test_the_end_of_a_definition_is_found_behind_what_has_no_code():
     assert len(space["k"].source.node.body) == 3
 
 
-def test_the_same_name_defined_twice_is_told_apart_by_line(tmp_path):
+def test_two_definitions_of_one_name_are_distinguished_by_line(tmp_path):
     path = tmp_path / "twice.py"
     path.write_text(
         "if True:\n    def f(x): return x\nelse:\n    def f(x): return 2 * x\n\ng = f\ndef f(x):\n    return 3 * x\n"
@@ -97,7 +97,7 @@ def test_the_same_name_defined_twice_is_told_apart_by_line(tmp_path):
     assert Source(module.f).text == "def f(x):\n    return 3 * x\n"
 
 
-def test_a_file_that_changed_after_its_import_is_noticed(tmp_path):
+def test_file_that_changed_after_its_import_is_detected(tmp_path):
     path = tmp_path / "edited.py"
     path.write_text("def f(x):\n    return x\n")
     spec = importlib.util.spec_from_file_location("edited", path)
@@ -108,7 +108,7 @@ def test_a_file_that_changed_after_its_import_is_noticed(tmp_path):
         _ = Source(module.f).node
 
 
-def test_functions_without_source_say_so():
+def test_functions_without_source_are_an_error():
     space = {}
     exec("def f(x):\n    return x\n", space)
     with pytest.raises(SyntaxUnsupported, match="the source of `f` cannot be found") as caught:
@@ -118,7 +118,7 @@ def test_functions_without_source_say_so():
         _ = Source(lambda x: x).node
 
 
-def test_parameters_know_what_is_constexpr_and_their_defaults():
+def test_parameters_have_constexpr_marks_and_defaults():
     space = cell(
         """
         from __future__ import annotations
@@ -170,7 +170,7 @@ def fresh():
     return cell(MAIN, space)
 
 
-def test_asking_again_gives_the_same_answer_object():
+def test_dependencies_are_cached():
     space = fresh()
     first = dependencies(space["main"].source)
     assert dependencies(space["main"].source) is first
@@ -192,7 +192,7 @@ def test_asking_again_gives_the_same_answer_object():
         (lambda space: space.update(LIST=[1, 2]), False),
     ],
 )
-def test_the_key_follows_what_the_kernel_reads_and_nothing_else(change, differs):
+def test_key_depends_only_on_what_the_kernel_reads(change, differs):
     space = fresh()
     before = dependencies(space["main"].source).key
     change(space)
@@ -216,7 +216,7 @@ def test_captured_variables_are_part_of_the_key():
     assert len(keys) == 3
 
 
-def test_a_captured_variable_that_changes_is_noticed():
+def test_change_of_a_captured_variable_is_detected():
     n = 1
 
     @kernel
@@ -250,7 +250,7 @@ def test_attributes_of_modules_and_objects_are_followed():
     assert len(set(keys)) == 3
 
 
-def test_functions_given_as_constants_are_keyed_by_what_they_reach():
+def test_key_of_a_function_argument_covers_its_dependencies():
     space = fresh()
     before = constant_key(space["helper"])
     assert constant_key(space["helper"]) == before
@@ -260,7 +260,7 @@ def test_functions_given_as_constants_are_keyed_by_what_they_reach():
     assert constant_key(tl.float32) != constant_key(tl.float16)
 
 
-def test_asking_costs_microseconds():
+def test_dependency_check_takes_microseconds():
     """It is asked at every launch."""
     import time
     import timeit

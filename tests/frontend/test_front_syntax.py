@@ -147,7 +147,7 @@ def attribute_target(out):
     ],
     ids=lambda x: x.source.name if isinstance(x, kernel) else "",
 )
-def test_python_that_does_not_fit_is_named_where_it_stands(k, line, begins, what):
+def test_unsupported_syntax_is_named_at_its_place(k, line, begins, what):
     arguments = {"out": "*f32"} | ({"n": "i32"} if any(p.name == "n" for p in k.source.parameters) else {})
     error = failure(k, SyntaxUnsupported, **arguments)
     assert error.message.startswith(what)

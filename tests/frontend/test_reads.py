@@ -49,11 +49,11 @@ class Reader(Base):
         ("assigned", None),
     ],
 )
-def test_the_attributes_that_a_method_reads_are_known_unless_its_object_goes_elsewhere(name, first):
+def test_attributes_read_by_a_method_are_known_unless_self_escapes(name, first):
     assert reads(getattr(Reader, name).__code__).first == first
 
 
-def test_names_are_those_that_the_function_does_not_bind_itself():
+def test_outer_names_are_those_the_function_does_not_bind():
     def outer():
         import os.path  # noqa: F401
 
@@ -72,7 +72,7 @@ def test_names_are_those_that_the_function_does_not_bind_itself():
     assert reads(Reader.base.__code__).cells == (("__class__",),)
 
 
-def test_a_digest_stands_for_what_code_does_and_not_for_where_it_stands():
+def test_digest_depends_on_the_code_and_not_on_its_location():
     space = {}
     for number, text in enumerate(
         ["def f(): return 1", "\n\ndef f(): return 1", "def f(): return 1.0", "def f(): return True"]

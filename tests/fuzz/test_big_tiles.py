@@ -38,14 +38,14 @@ def lines(operation: str, size: int) -> int:
 
 
 @pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
-def test_code_for_a_tile_beyond_the_registers_does_not_grow_with_it(operation):
+def test_code_size_of_a_strip_mined_tile_does_not_grow_with_the_tile(operation):
     """What grows is the number of trips, beside a constant or two."""
     assert lines(operation, 1 << 16) == lines(operation, 1 << 18) < 3000
 
 
 @pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
 @pytest.mark.parametrize(("registers", "piece"), [(16, 8), (8, 4), (12, 16)])
-def test_pieces_of_a_tile_give_what_the_tile_gives(operation, registers, piece, monkeypatch):
+def test_strip_mined_tile_gives_the_same_result(operation, registers, piece, monkeypatch):
     monkeypatch.setattr(strip_mining, "registers", lambda func: registers)
     monkeypatch.setattr(strip_mining, "piece_of", lambda func: piece)
     func = lowered(scaling.tile(operation, 2048), warps=2)
@@ -114,7 +114,7 @@ def few_registers(monkeypatch):
     monkeypatch.setattr(strip_mining, "piece_of", lambda func: 4)
 
 
-def test_a_tile_may_be_streamed_back_to_where_it_came_from(few_registers):
+def test_strip_mined_tile_may_be_stored_in_place(few_registers):
     func = lowered(in_place, BLOCK=2048)
     assert "piece" in gpu.generate(func, SM90A).text
     x = np.random.default_rng(2).standard_normal(2048).astype(np.float32)
@@ -154,7 +154,7 @@ def after_a_barrier(x_ptr, out_ptr, BLOCK: bl.constexpr):
     bl.store(out_ptr + i, x)
 
 
-def test_what_was_loaded_is_what_was_there_before_a_store(few_registers):
+def test_strip_mined_load_reads_the_values_before_a_later_store(few_registers):
     func = lowered(old_and_new, BLOCK=2048)
     assert strip_mining.streamed(func, affine.analyze(func))  # y, not x
     x, y = np.random.default_rng(5).standard_normal((2, 2048)).astype(np.float32)
@@ -164,7 +164,7 @@ def test_what_was_loaded_is_what_was_there_before_a_store(few_registers):
     np.testing.assert_array_equal(out, x)
 
 
-def test_two_arguments_may_be_one_array(few_registers):
+def test_strip_mined_arguments_may_alias(few_registers):
     func = lowered(exchanged, BLOCK=2048)
     x, y = np.random.default_rng(6).standard_normal((2, 2048)).astype(np.float32)
     a, b = x.copy(), y.copy()
@@ -173,7 +173,7 @@ def test_two_arguments_may_be_one_array(few_registers):
     np.testing.assert_array_equal(b, x)
 
 
-def test_a_tile_that_is_permuted_goes_back_whole(few_registers):
+def test_permuted_tile_is_stored_in_place_correctly(few_registers):
     func = lowered(turned, warps=1, BLOCK=2048)
     x = np.random.default_rng(7).standard_normal(2048).astype(np.float32)
     got = x.copy()
@@ -182,11 +182,11 @@ def test_a_tile_that_is_permuted_goes_back_whole(few_registers):
 
 
 @pytest.mark.parametrize("kernel", [shifted, twice, flagged, counted, after_a_barrier])
-def test_a_load_stays_in_front_of_what_may_concern_it(kernel):
+def test_load_stays_before_accesses_that_may_alias(kernel):
     assert "piece" not in gpu.generate(lowered(kernel, BLOCK=1 << 16), SM90A).text
 
 
-def test_pieces_of_two_axes_are_written_out(monkeypatch):
+def test_tiles_of_two_axes_are_strip_mined(monkeypatch):
     monkeypatch.setattr(strip_mining, "registers", lambda func: 8)
     monkeypatch.setattr(strip_mining, "piece_of", lambda func: 8)
     func = lowered(square, BLOCK=64)
@@ -197,12 +197,12 @@ def test_pieces_of_two_axes_are_written_out(monkeypatch):
     np.testing.assert_allclose(out, x + x.sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_streamed_says_so():
+def test_a_note_reports_strip_mining():
     notes = gpu.generate(lowered(scaling.tile("softmax", 1 << 16)), SM90A).notes
     assert any("512 registers a thread" in note.text and "3 times" in note.text and note.loc for note in notes)
 
 
-def test_accesses_beyond_the_many_are_of_several_blocks(monkeypatch):
+def test_kernel_with_many_accesses_is_split_into_basic_blocks(monkeypatch):
     few, many = (lowered(scaling.kernel("memory", n), COUNT=1) for n in (100, 800))
     assert "sreg.clock" not in gpu.generate(few, SM90A).text
     assert gpu.generate(many, SM90A).text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
@@ -213,7 +213,7 @@ def test_accesses_beyond_the_many_are_of_several_blocks(monkeypatch):
     np.testing.assert_array_equal(out[:177], np.concatenate([x[:128] + x[49:177], x[128:177]]))
 
 
-def test_loops_beyond_the_many_are_left_to_ptxas():
+def test_kernel_with_many_loops_is_optimized_by_ptxas_only():
     few, many = (lowered(scaling.kernel("nested", n), COUNT=1) for n in (64, 320))
     assert gpu.generate(few, SM90A).select == 1 and gpu.generate(few, SM90A).notes == ()
     module = gpu.generate(many, SM90A)
@@ -221,7 +221,7 @@ def test_loops_beyond_the_many_are_left_to_ptxas():
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("sorting")])
-def test_a_sort_in_loops_sorts(name, monkeypatch):
+def test_sort_generated_as_loops_sorts(name, monkeypatch):
     monkeypatch.setattr(moves, "WRITTEN_OUT", constexpr(0))
     case = CASES[name]
     arguments = case.make(seeds.rng())
@@ -234,5 +234,5 @@ def test_a_sort_in_loops_sorts(name, monkeypatch):
     case.check(arguments, got)
 
 
-def test_code_for_a_long_sort_is_short():
+def test_code_of_a_long_sort_is_short():
     assert lines("sort", 1 << 15) < 12_000

@@ -24,7 +24,7 @@ def few_registers(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_accesses_keep_their_order_when_tiles_are_streamed(seed, few_registers):
+def test_accesses_keep_their_order_when_tiles_are_strip_mined(seed, few_registers):
     checked(generate(seed), check_simt)
 
 
@@ -35,7 +35,7 @@ def test_accesses_keep_their_order_after_every_pass(seed):
 
 @pytest.mark.full
 @pytest.mark.parametrize("start", MANY[::100])
-def test_many_accesses_keep_their_order_when_tiles_are_streamed(start, few_registers):
+def test_many_accesses_keep_their_order_when_tiles_are_strip_mined(start, few_registers):
     for seed in range(start, start + 100):
         checked(generate(seed), check_simt)
 
@@ -47,7 +47,7 @@ def test_accesses_of_tiles_beyond_the_registers_keep_their_order(start):
         checked(generate(seed, 8192), check_simt)
 
 
-def test_the_sample_streams_some_tiles_and_holds_others(few_registers):
+def test_the_sample_strip_mines_some_tiles_and_not_others(few_registers):
     found = []
     for seed in SAMPLE:
         func, _ = passes.run(generate(seed).func, Target.parse("sm_90a"))
@@ -55,7 +55,7 @@ def test_the_sample_streams_some_tiles_and_holds_others(few_registers):
     assert 3 <= sum(found) <= len(found) - 3
 
 
-def test_a_barrier_that_is_missing_is_a_race(monkeypatch):
+def test_missing_barrier_is_a_race(monkeypatch):
     replace_pass(monkeypatch, "barriers", lambda func, target, notes: func)
     assert sum(races(generate(seed)) for seed in SAMPLE[:12]) > 2
 

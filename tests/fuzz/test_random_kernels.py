@@ -25,7 +25,7 @@ FOUND = {file.stem: file.read_text() for file in sorted((Path(__file__).parent /
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_once_failed_does_so_no_more(name):
+def test_found_failures_stay_fixed(name):
     program = read(FOUND[name])
     for target in ("sm_90a", "sm_75"):
         checked(program, lambda program, target=target: check_passes(program, target))
@@ -34,17 +34,17 @@ def test_what_once_failed_does_so_no_more(name):
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_random_kernel_means_the_same_after_every_pass(seed):
+def test_random_kernel_keeps_its_results_after_every_pass(seed):
     checked(generate(seed), lambda program: check_passes(program, TARGETS[seed % 3]))
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_random_kernel_computes_the_same_on_the_cpu(seed):
+def test_random_kernel_gives_the_same_results_on_the_cpu(seed):
     checked(generate(seed), check_native)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_random_kernel_computes_the_same_as_gpu_code(seed):
+def test_random_kernel_gives_the_same_results_as_gpu_code(seed):
     checked(generate(seed), lambda program: check_simt(program, TARGETS[seed % 3]))
 
 
@@ -65,7 +65,7 @@ def test_random_kernels_assemble():
 @pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("start", MANY[::50])
-def test_many_random_kernels_mean_the_same_after_every_pass(start, target):
+def test_many_random_kernels_keep_their_results_after_every_pass(start, target):
     for seed in range(start, start + 50):
         checked(generate(seed), lambda program: check_passes(program, target))
 
@@ -73,14 +73,14 @@ def test_many_random_kernels_mean_the_same_after_every_pass(start, target):
 @pytest.mark.full
 @pytest.mark.parametrize("without", [("simplify",), ("pointers",), ("coalesce",), ("select_mma",)])
 @pytest.mark.parametrize("start", MANY[::150])
-def test_many_random_kernels_mean_the_same_without_a_pass(start, without):
+def test_many_random_kernels_keep_their_results_without_a_pass(start, without):
     for seed in range(start, start + 25):
         checked(generate(seed), lambda program: check_passes(program, "sm_90a", without))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("start", NATIVE[::50])
-def test_many_random_kernels_compute_the_same_on_the_cpu(start):
+def test_many_random_kernels_give_the_same_results_on_the_cpu(start):
     for seed in range(start, start + 50):
         checked(generate(seed), check_native)
 
@@ -88,7 +88,7 @@ def test_many_random_kernels_compute_the_same_on_the_cpu(start):
 @pytest.mark.full
 @pytest.mark.parametrize("target", [*TARGETS, "sm_70"])
 @pytest.mark.parametrize("start", MANY[::50])
-def test_many_random_kernels_compute_the_same_as_gpu_code(start, target):
+def test_many_random_kernels_give_the_same_results_as_gpu_code(start, target):
     for seed in range(start, start + 50):
         checked(generate(seed), lambda program: check_simt(program, target))
 
@@ -102,17 +102,17 @@ def test_many_random_kernels_assemble(target):
 # -- the instrument itself ---------------------------------------------------------------------------------------------
 
 
-def test_a_program_is_read_as_it_was_printed():
+def test_printed_program_can_be_read_back():
     for seed in SAMPLE:
         assert read(str(generate(seed))) == generate(seed)
 
 
-def test_a_seed_gives_one_program():
+def test_a_seed_determines_the_program():
     assert generate(7) == generate(7)
     assert str(generate(7)) != str(generate(8))
 
 
-def test_missing_barriers_are_noticed_and_the_program_that_shows_it_is_small(monkeypatch):
+def test_missing_barriers_are_detected_and_the_failing_program_is_reduced(monkeypatch):
     replace_pass(monkeypatch, "barriers", lambda func, target, notes: func)
 
     def check(program: Program) -> None:

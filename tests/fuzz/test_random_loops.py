@@ -25,18 +25,18 @@ def check(program: Program) -> None:
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_random_loop_computes_the_same_with_its_loads_ahead(seed):
+def test_random_loop_gives_the_same_results_with_prefetched_loads(seed):
     checked(generate(seed), check)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("start", MANY[::50])
-def test_many_random_loops_compute_the_same_with_their_loads_ahead(start):
+def test_many_random_loops_give_the_same_results_with_prefetched_loads(start):
     for seed in range(start, start + 50):
         checked(generate(seed), check)
 
 
-def test_the_sample_loads_ahead_and_has_reasons_not_to():
+def test_the_sample_has_loops_with_and_without_prefetch():
     told: Counter[str] = Counter()
     for seed in SAMPLE:
         _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
@@ -49,7 +49,7 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
         assert told[f"not loaded ahead: {why}"] > 1
 
 
-def test_a_guard_that_is_missing_is_noticed(monkeypatch):
+def test_missing_guard_of_a_prefetched_load_is_detected(monkeypatch):
     monkeypatch.setattr(
         register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1)
     )

@@ -55,7 +55,7 @@ SOME = [pytest.param(*x, marks=() if i % 5 == 0 else pytest.mark.full) for i, x 
 
 
 @pytest.mark.parametrize(("width", "batch", "heads", "shared", "queries", "keys", "shift", "dtype"), SOME)
-def test_attention_and_its_gradients_are_those_of_float64(
+def test_attention_and_its_gradients_match_float64(
     width: int, batch: int, heads: int, shared: int, queries: int, keys: int, shift: int | None, dtype: str
 ) -> None:
     of_keys = (batch, shared, keys, width)
@@ -77,7 +77,7 @@ def test_attention_and_its_gradients_are_those_of_float64(
         assert error <= 2 * TOLERANCE[dtype], f"{name}: {error:.2g}"
 
 
-def test_a_query_that_sees_nan_has_nan_and_others_have_not() -> None:
+def test_nan_reaches_only_the_queries_that_attend_to_it() -> None:
     q, k, v = arrays("float16", *[(1, 1, 512, 64)] * 3)
     k[0, 0, 300, 0] = np.nan
     out = host(attention(q, k, v, causal=True))

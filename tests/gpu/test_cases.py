@@ -90,7 +90,7 @@ def test_the_gpu_agrees_with_float64(name):
         "blocks_attention_causal",
     ],
 )
-def test_any_number_of_warps_gives_the_same_numbers(name, warps):
+def test_any_number_of_warps_gives_the_same_results(name, warps):
     case = CASES[name]
     arguments = case.make(seeds.rng())
     on_device = {key: to_device(value) for key, value in arguments.items()}

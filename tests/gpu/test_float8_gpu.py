@@ -17,7 +17,7 @@ HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
-def test_every_number_of_16_bits_is_rounded_right(form, dtype):
+def test_every_16_bit_number_is_rounded_correctly(form, dtype):
     x = HALVES.astype(dtype)
     out, cut = cupy.zeros(65536, np.uint8), cupy.zeros(65536, np.uint8)
     float8.narrow[(16,)](cupy.asarray(x), out, cut, 65536, KIND=form, BLOCK=4096)
@@ -26,7 +26,7 @@ def test_every_number_of_16_bits_is_rounded_right(form, dtype):
 
 
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
-def test_numbers_of_32_bits_are_rounded_right(form):
+def test_32_bit_numbers_are_rounded_correctly(form):
     bits = seeds.rng().integers(0, 2**32, 1 << 18, dtype=np.uint32)
     corners = float8.corners(seeds.rng(), form.name).astype(np.float32)
     x = np.concatenate([bits.view(np.float32), corners])
@@ -37,7 +37,7 @@ def test_numbers_of_32_bits_are_rounded_right(form):
     np.testing.assert_array_equal(cupy.asnumpy(cut), float8.toward_zero(x, form.name))
 
 
-def test_bytes_of_cupy_seen_as_floats():
+def test_cupy_bytes_can_be_reinterpreted_as_float8():
     @blocknb.kernel
     def widen(x, y):
         i = tl.arange(0, 256)

@@ -58,11 +58,11 @@ def run(program_seeds: list[int], seconds: float, generate: Callable[[int], Prog
     assert done >= least, f"only {done} programs in {seconds} s"
 
 
-def test_random_kernels_give_the_same_numbers_on_the_gpu():
+def test_random_kernels_give_the_same_results_on_the_gpu():
     run(new_seeds(COUNT), SECONDS)
 
 
-def test_random_loops_that_load_ahead_give_the_same_numbers_on_the_gpu():
+def test_random_loops_with_prefetch_give_the_same_results_on_the_gpu():
     run(new_seeds(COUNT), SECONDS, generate_loop)
 
 
@@ -72,5 +72,5 @@ def test_random_accesses_of_big_tiles_keep_their_order_on_the_gpu():
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(10))
-def test_a_thousand_random_kernels_give_the_same_numbers_on_the_gpu(part):
+def test_a_thousand_random_kernels_give_the_same_results_on_the_gpu(part):
     run(new_seeds(100), math.inf)

@@ -26,7 +26,7 @@ def grid(meta: dict[str, Any]) -> tuple[int]:
     return (blocknb.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def test_the_driver_tells_the_gpu() -> None:
+def test_driver_reports_the_gpus_properties() -> None:
     active = triton.runtime.driver.active
     target, found = active.get_current_target(), active.utils.get_device_properties(0)
     assert (target.backend, target.warp_size) == ("cuda", 32)
@@ -38,14 +38,14 @@ def test_the_driver_tells_the_gpu() -> None:
     assert testing.get_dram_gbps(0) > 100
 
 
-def test_do_bench_times_a_large_copy_at_a_plausible_speed() -> None:
+def test_do_bench_of_a_large_copy_gives_a_plausible_bandwidth() -> None:
     x = cupy.random.random(1 << 26, dtype=cupy.float32)
     ms = testing.do_bench(lambda: increment[grid](x, x.size, BLOCK=1024), warmup=5, rep=20, return_mode="median")
     speed = 2 * x.nbytes / ms * 1e-6
     assert 0.3 * testing.get_dram_gbps() < speed < 1.05 * testing.get_dram_gbps()
 
 
-def test_do_bench_times_a_cpu_call_by_the_clock_also_here() -> None:
+def test_do_bench_times_a_cpu_call_by_the_clock() -> None:
     import time
 
     x = np.zeros(64, np.float32)
@@ -57,7 +57,7 @@ def test_do_bench_times_a_cpu_call_by_the_clock_also_here() -> None:
     assert 1.0 <= testing.do_bench(call, warmup=2, rep=10) < 3.0
 
 
-def test_a_graph_leaves_out_the_time_of_launching() -> None:
+def test_do_bench_cudagraph_excludes_launch_overhead() -> None:
     x = cupy.zeros(1024, cupy.float32)
     call = lambda: increment[(1,)](x, 1024, BLOCK=1024)  # noqa: E731
     in_graph = testing.do_bench_cudagraph(call, rep=5, return_mode="median")
@@ -66,7 +66,7 @@ def test_a_graph_leaves_out_the_time_of_launching() -> None:
     assert low <= high
 
 
-def test_a_graph_of_torch_operations() -> None:
+def test_do_bench_cudagraph_times_torch_operations() -> None:
     torch = pytest.importorskip("torch")
     x = torch.zeros(1024, device="cuda")
     assert 0 < testing.do_bench_cudagraph(lambda: x + 1, rep=5) < 0.1
@@ -74,7 +74,7 @@ def test_a_graph_of_torch_operations() -> None:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_the_autotuner_measures_on_the_gpu_and_restores_what_trials_changed(graphs: bool) -> None:
+def test_autotuner_measures_on_the_gpu_and_restores_changed_arrays(graphs: bool) -> None:
     tune = blocknb.autotune(
         [Config({"BLOCK": 64}, num_warps=1), Config({"BLOCK": 2048})], key=["n"], restore_value=["x"], warmup=2, rep=5,
         use_cuda_graph=graphs,
@@ -85,9 +85,7 @@ def test_the_autotuner_measures_on_the_gpu_and_restores_what_trials_changed(grap
     assert kernel.best_config is not None and len(kernel.configs_timings) == 2
 
 
-def test_the_race_on_the_gpu_stops_the_hopeless_on_whatever_stream_and_finds_its_choice_again(
-    tmp_path, monkeypatch
-) -> None:
+def test_autotuner_stops_slow_configurations_on_any_stream_and_reuses_its_choice(tmp_path, monkeypatch) -> None:
     found = cache.Cache(tmp_path)
     monkeypatch.setattr(cache, "shared", lambda: found)
     configs = [Config({"BLOCK": 16}, num_warps=1), Config({"BLOCK": 1024}), Config({"BLOCK": 2048}, num_warps=8)]
@@ -106,7 +104,7 @@ def test_the_race_on_the_gpu_stops_the_hopeless_on_whatever_stream_and_finds_its
     assert choices[0].seconds < 5
 
 
-def test_a_configuration_that_needs_too_much_shared_memory_is_out_of_the_race() -> None:
+def test_configuration_with_too_much_shared_memory_is_skipped() -> None:
     @blocknb.kernel
     def product(a, b, c, BLOCK: tl.constexpr):
         i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
@@ -119,7 +117,7 @@ def test_a_configuration_that_needs_too_much_shared_memory_is_out_of_the_race() 
     assert kernel.best_config.kwargs == {"BLOCK": 32}
 
 
-def test_warmup_by_type_compiles_and_loads_for_the_gpu() -> None:
+def test_warmup_with_types_compiles_and_loads_for_the_gpu() -> None:
     compiled = increment.warmup("*fp32", 1000, BLOCK=128, grid=(1,))
     assert compiled.target.is_gpu and compiled.n_regs > 0 and compiled.metadata.target == machine.current_target()
     assert "ptx" in compiled.asm and "cubin" in compiled.asm
@@ -128,7 +126,7 @@ def test_warmup_by_type_compiles_and_loads_for_the_gpu() -> None:
     assert float(x.sum()) == 1000
 
 
-def test_a_reinterpreted_array_of_the_gpu() -> None:
+def test_reinterpreted_gpu_array_works_as_an_argument() -> None:
     bits = cupy.zeros(1000, cupy.int32)
     increment[(8,)](triton.reinterpret(bits, tl.float32), 1000, BLOCK=128)
     assert (bits.view(cupy.float32) == 1).all()

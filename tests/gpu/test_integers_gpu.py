@@ -14,12 +14,12 @@ pytest.importorskip("cupy")
 
 
 @pytest.mark.parametrize("dtype", integers.INTEGERS)
-def test_quotients_by_zero_are_zero_and_shifts_move_every_bit_out(dtype: str) -> None:
+def test_division_by_zero_and_oversized_shifts_give_zero(dtype: str) -> None:
     everywhere.check_on_gpu(integers.arithmetic, *integers.of_arithmetic(dtype, seeds.rng()))
     made = integers.of_divisors(dtype, seeds.rng(), from_numpy(np.dtype(dtype)))
     everywhere.check_on_gpu(integers.by_constants, *made)
 
 
 @pytest.mark.parametrize("dtype", [*integers.INTEGERS, *integers.FLOATS])
-def test_numbers_are_rounded_once_to_each_float(dtype: str) -> None:
+def test_integers_are_rounded_once_to_each_float_dtype(dtype: str) -> None:
     everywhere.check_on_gpu(integers.conversions, *integers.of_conversions(dtype, seeds.rng()))

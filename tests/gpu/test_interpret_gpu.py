@@ -18,14 +18,14 @@ def shift(x, out, n):
     tl.store(out + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
 
 
-def test_arrays_of_a_gpu_are_copied_there_and_back():
+def test_gpu_arrays_are_copied_to_the_host_and_back():
     x, out = cupy.arange(16, dtype=np.float32), cupy.zeros(16, np.float32)
     run = shift.interpret(1, watch=["at"])(x, out, 16)
     np.testing.assert_array_equal(cupy.asnumpy(out), np.arange(16) + 1)
     assert run["at"][0][1].tolist() == list(range(16))
 
 
-def test_views_that_overlap_are_one_memory_and_strides_are_kept():
+def test_overlapping_views_share_memory_and_keep_strides():
     @blocknb.kernel
     def k(a, b):
         at = tl.arange(0, 4)
@@ -37,7 +37,7 @@ def test_views_that_overlap_are_one_memory_and_strides_are_kept():
     assert cupy.asnumpy(whole).tolist() == [-2, 1, -2, 3, -2, 5, -2, 7]
 
 
-def test_what_was_stored_before_an_error_is_there():
+def test_stores_before_an_error_are_copied_back():
     x, out = cupy.arange(16, dtype=np.float32), cupy.zeros(16, np.float32)
 
     @blocknb.kernel
@@ -50,7 +50,7 @@ def test_what_was_stored_before_an_error_is_there():
     assert float(out[0]) == 1
 
 
-def test_torch_tensors_of_a_gpu():
+def test_torch_gpu_tensors_are_copied_to_the_host_and_back():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
@@ -59,7 +59,7 @@ def test_torch_tensors_of_a_gpu():
     assert out.tolist() == [*range(1, 10), *[0] * 7]
 
 
-def test_tables_of_addresses_lead_to_the_copies():
+def test_addresses_in_tables_point_to_the_copies():
     @blocknb.kernel
     def k(table, x, out):
         tl.store(out, tl.load(tl.load(table).to(tl.pointer_type(tl.float32)) + 3))

@@ -74,7 +74,7 @@ def affine(source, target, numbers, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_tuples_hold_arrays_numbers_and_none(checked: bool) -> None:
+def test_tuple_arguments_may_hold_arrays_numbers_and_none(checked: bool) -> None:
     x, bias = random(1000), cupy.asarray(np.float32([3]))
     for given, scale in ((None, 2), (bias, 1.5), (None, 1)):
         out = cupy.full(1000, np.nan, np.float32)
@@ -84,7 +84,7 @@ def test_tuples_hold_arrays_numbers_and_none(checked: bool) -> None:
         assert np.isnan(out[999].get())
 
 
-def test_arrays_of_a_tuple_lie_on_one_device() -> None:
+def test_arrays_of_a_tuple_must_be_on_one_device() -> None:
     with pytest.raises(
         LaunchError, match=r"`source\[0\]` is a NumPy array in the CPU's memory, while `target\[0\]` lies on a GPU"
     ):
@@ -92,7 +92,7 @@ def test_arrays_of_a_tuple_lie_on_one_device() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 31, 1000, 1024, 100_003])
-def test_cupy_arrays_are_added_and_nothing_beyond_them_is_touched(n: int) -> None:
+def test_kernel_on_cupy_arrays_writes_nothing_outside_them(n: int) -> None:
     x, y = random(n), random(n)
     out = cupy.full(n + 64, np.nan, np.float32)
     add[blocknb.cdiv(n, 1024),](x, y, out, n, BLOCK=1024)
@@ -100,7 +100,7 @@ def test_cupy_arrays_are_added_and_nothing_beyond_them_is_touched(n: int) -> Non
     assert np.isnan(out[n:].get()).all()
 
 
-def test_torch_tensors_are_taken_without_a_copy_on_torchs_own_stream() -> None:
+def test_torch_tensors_are_used_without_a_copy_on_torchs_stream() -> None:
     torch = pytest.importorskip("torch")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -114,7 +114,7 @@ def test_torch_tensors_are_taken_without_a_copy_on_torchs_own_stream() -> None:
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_repeated_launches_see_each_change_of_their_arguments(library: str) -> None:
+def test_repeated_launches_use_changed_arguments(library: str) -> None:
     source = cupy if library == "cupy" else pytest.importorskip("torch")
     place = {} if library == "cupy" else {"device": "cuda"}
     for n in (7, 64, 1, 64, 64):
@@ -132,7 +132,7 @@ def test_repeated_launches_see_each_change_of_their_arguments(library: str) -> N
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_repeated_launches_are_captured_with_the_arguments_of_each(library: str) -> None:
+def test_graph_capture_records_the_arguments_of_each_launch(library: str) -> None:
     source = cupy if library == "cupy" else pytest.importorskip("torch")
     place = {} if library == "cupy" else {"device": "cuda"}
     x, y, *outs = (source.ones(64, dtype=source.float32, **place) for _ in range(6))
@@ -167,7 +167,7 @@ def test_repeated_launches_are_captured_with_the_arguments_of_each(library: str)
             assert out.tolist() == [number + 1] * n + [-1] * (64 - n)
 
 
-def test_repeated_launches_join_the_stream_that_is_current_at_each() -> None:
+def test_repeated_launches_use_the_current_stream() -> None:
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
     arrays = [random(1) for _ in streams]
     cupy.cuda.Device().synchronize()
@@ -205,7 +205,7 @@ def test_threads_that_launch_one_kernel_at_once_get_their_own_results() -> None:
     assert not wrong
 
 
-def test_launches_run_where_their_arrays_lie_whichever_device_is_current() -> None:
+def test_launch_runs_on_the_device_of_its_arrays() -> None:
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
     for number in range(12):
@@ -219,7 +219,7 @@ def test_launches_run_where_their_arrays_lie_whichever_device_is_current() -> No
             np.testing.assert_array_equal(out.get(), 2 * x.get())
 
 
-def test_a_negated_view_among_repeated_launches_is_refused() -> None:
+def test_negated_view_in_a_repeated_launch_is_refused() -> None:
     torch = pytest.importorskip("torch")
     x = torch.rand(64, device="cuda")
     for _ in range(3):
@@ -228,7 +228,7 @@ def test_a_negated_view_among_repeated_launches_is_refused() -> None:
         add[(1,)](x, torch.complex(x, x).conj().imag, x, 64, BLOCK=64)
 
 
-def test_a_launch_joins_the_current_cupy_stream() -> None:
+def test_launch_uses_the_current_cupy_stream() -> None:
     x = random(1)
     before = float(x.get()[0])
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -266,7 +266,7 @@ def test_anything_with_dlpack_on_the_gpu_is_an_array() -> None:
     np.testing.assert_array_equal(out.get(), 2 * x.get())
 
 
-def test_a_numpy_array_among_gpu_arrays_is_named_with_the_way_out() -> None:
+def test_numpy_array_among_gpu_arrays_is_an_error_with_a_solution() -> None:
     x = random(100)
     with pytest.raises(LaunchError, match="`y` is a NumPy array") as caught:
         add[1,](x, x.get(), x, 100, BLOCK=128)
@@ -278,7 +278,7 @@ def test_a_numpy_array_among_gpu_arrays_is_named_with_the_way_out() -> None:
     [7, 16, -3, 2**40, 2**63 + 5, 2.5, True, *(np.dtype(d).type(3) for d in "bBhHiIlLefd"), np.int64(-(2**50))],
     ids=lambda v: f"{type(v).__name__} {v}",
 )
-def test_a_scalar_of_every_type_arrives_as_it_was_sent(value: Any) -> None:
+def test_scalars_of_every_type_arrive_unchanged(value: Any) -> None:
     dtype = value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
     out = cupy.zeros(3, dtype)
     keep[1,](out, value)
@@ -286,14 +286,14 @@ def test_a_scalar_of_every_type_arrives_as_it_was_sent(value: Any) -> None:
     assert (out.get()[1:] == 0).all()
 
 
-def test_a_bf16_scalar_arrives_as_it_was_sent() -> None:
+def test_bf16_scalar_arrives_unchanged() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     out = cupy.zeros(1, np.float32)
     keep[1,](out, ml_dtypes.bfloat16(-1.5))
     assert out.get()[0] == -1.5
 
 
-def test_a_number_beyond_fp32_is_infinite() -> None:
+def test_scalar_beyond_the_range_of_fp32_is_infinite() -> None:
     out = cupy.zeros(2, np.float32)
     keep[1,](out, -1e39)
     assert out.get()[0] == -np.inf
@@ -315,12 +315,12 @@ def test_every_program_of_a_grid_of_three_axes_runs_once() -> None:
     assert out.get().tolist() == expected
 
 
-def test_a_grid_beyond_the_hardware_is_refused_before_it_is_launched() -> None:
+def test_too_large_grid_is_refused_before_the_launch() -> None:
     with pytest.raises(LaunchError, match="65535"):
         programs[1, 70_000](cupy.zeros(1, np.int32))
 
 
-def test_without_ptxas_the_driver_assembles_and_tells_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ptxas_the_driver_assembles_and_reports_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (toolchain, llvm):
         monkeypatch.setattr(module, "find_ptxas", lambda target: None)
     x, out = random(1000), cupy.zeros(1000, np.float32)
@@ -347,14 +347,14 @@ def test_an_observer_gets_times_and_shapes_and_keeps_no_array(monkeypatch: pytes
     assert alive() is None
 
 
-def test_a_second_launch_is_found_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_launch_is_served_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(64)
     first = add[1,](x, x, x, 64, BLOCK=64)
     monkeypatch.setattr(compiler, "compile", None)
     assert add[1,](x, x, x, 80, BLOCK=64) is first
 
 
-def test_a_fault_names_the_kernel_and_says_that_the_context_is_lost() -> None:
+def test_fault_names_the_kernel_and_reports_the_lost_context() -> None:
     code = """
         import cupy, numpy as np, pathlib, sys
         sys.path.insert(0, {root!r})

@@ -18,11 +18,11 @@ def on_gpu(case):
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_each_name_computes_what_numpy_says(name):
+def test_each_name_matches_numpy(name):
     on_gpu(SAMPLE[name])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", WHOLE)
-def test_each_name_computes_what_numpy_says_in_every_dtype_and_shape(name):
+def test_each_name_matches_numpy_in_every_dtype_and_shape(name):
     on_gpu(WHOLE[name])

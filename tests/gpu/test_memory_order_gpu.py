@@ -17,7 +17,7 @@ def runs(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("sem", locks.SEMANTICS)
-def test_tritons_own_lock_test_loses_no_update(sem, dtype, runs):
+def test_lock_from_tritons_test_loses_no_update(sem, dtype, runs):
     data, lock = cupy.zeros(128, cupy.float32), cupy.zeros(1, dtype)
     for _ in range(max(1, runs // 100)):
         locks.triton_lock[(2000,)](data, lock, SEM=sem)
@@ -26,7 +26,7 @@ def test_tritons_own_lock_test_loses_no_update(sem, dtype, runs):
 
 @pytest.mark.parametrize("sem", locks.SEMANTICS)
 @pytest.mark.parametrize("num_warps", [1, 8])
-def test_tritons_lock_loses_no_update_with_other_numbers_of_warps(sem, num_warps, runs):
+def test_lock_from_tritons_test_loses_no_update_with_other_numbers_of_warps(sem, num_warps, runs):
     data, lock = cupy.zeros(128, cupy.float32), cupy.zeros(1, cupy.int32)
     for _ in range(max(1, runs // 100)):
         locks.triton_lock[(2000,)](data, lock, SEM=sem, num_warps=num_warps)
@@ -53,7 +53,7 @@ def test_a_ticket_lock_loses_no_update(sem, size, num_warps, runs):
 
 @pytest.mark.parametrize("poll", ["acquire", "relaxed", "volatile"])
 @pytest.mark.parametrize(("size", "num_warps"), [(32, 1), (1024, 4)])
-def test_a_message_is_read_whole(poll, size, num_warps, runs):
+def test_a_message_is_read_completely(poll, size, num_warps, runs):
     data, flags = cupy.zeros(PROGRAMS // 2 * size, cupy.int32), cupy.zeros(PROGRAMS // 2, cupy.int32)
     errors = cupy.zeros(1, cupy.int32)
     for epoch in range(1, runs + 1):
@@ -80,7 +80,7 @@ def test_a_barrier_of_the_grid_orders_plain_accesses(runs):
     assert int(errors[0]) == 0
 
 
-def test_relaxed_atomics_show_only_outcomes_that_ptx_allows(runs):
+def test_relaxed_atomics_give_only_outcomes_that_ptx_allows(runs):
     data, flags, seen = (cupy.zeros(PROGRAMS // 2, cupy.int32) for _ in range(3))
     for epoch in range(1, runs + 1):
         locks.weak_message[(PROGRAMS,)](data, flags, seen, epoch)

@@ -26,7 +26,7 @@ def compiled_matmul(warps, tile):
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize(("make", "size"), [(compiled_softmax, 512), (compiled_softmax, 8192), (compiled_matmul, 64)])
-def test_the_driver_agrees(make, size, warps):
+def test_computed_occupancy_matches_the_driver(make, size, warps):
     cupy = cuda.cupy()
     compiled = make(warps, size)
     function = cupy.cuda.function.Module()

@@ -45,7 +45,7 @@ def exact(way, x, w, line):
 @pytest.mark.parametrize("num_stages", [2, 3, 5])
 @pytest.mark.parametrize(("tile", "num_warps"), TILES)
 @pytest.mark.parametrize("way", TOLERANCE)
-def test_products_of_computed_operands_are_those_of_float64_every_time(way, tile, num_warps, num_stages):
+def test_products_of_computed_operands_match_float64_in_every_run(way, tile, num_warps, num_stages):
     step = 32 if way == "precise" else 64
     if way == "precise" and tile[0] * tile[1] > 128 * 128:
         pytest.skip("three products of such a tile are no tile that one would take")
@@ -68,7 +68,7 @@ def test_products_of_computed_operands_are_those_of_float64_every_time(way, tile
     ("source", "count"), [("int8", 1 << 8), ("uint8", 1 << 8), ("int16", 1 << 16), ("uint16", 1 << 16)]
 )
 @pytest.mark.parametrize("to", ["float32", "float16"])
-def test_integers_become_floats_exactly(source, count, to):
+def test_integers_convert_to_floats_exactly(source, count, to):
     import blocknb.language as bl
 
     @blocknb.kernel

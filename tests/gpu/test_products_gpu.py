@@ -68,7 +68,7 @@ SOME = [pytest.param(*x, marks=() if i % 3 == 0 else pytest.mark.full) for i, x 
 
 
 @pytest.mark.parametrize(("way", "name", "order"), SOME)
-def test_every_way_dtype_and_order(way, name, order):
+def test_matmul_of_every_strategy_dtype_and_order_matches_float64(way, name, order):
     if before_fp8(name):
         pytest.skip("no 8-bit floats here")
     dtype, result, tolerance = DTYPES[name]
@@ -81,7 +81,7 @@ def test_every_way_dtype_and_order(way, name, order):
 
 @pytest.mark.parametrize("shape", RAGGED, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("way", ["matmul", "pointers", "split"])
-def test_ragged_sizes(way, shape):
+def test_matmul_of_ragged_sizes_matches_float64(way, shape):
     m, n, k = shape
     for order in ("nn", "tt"):
         a, b = operand((m, k), order[0] == "t", torch.float16), operand((k, n), order[1] == "t", torch.float16)
@@ -89,7 +89,7 @@ def test_ragged_sizes(way, shape):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_follows_and_what_is_not_finite(way):
+def test_matmul_epilogues_and_non_finite_values_match_float64(way):
     m, n, k = 400, 512, 256
     a, b, bias = (
         operand((m, k), False, torch.float16),
@@ -107,7 +107,7 @@ def test_what_follows_and_what_is_not_finite(way):
     assert torch.equal(out.isnan(), expected.isnan()) and torch.equal(out.isinf(), expected.isinf())
 
 
-def test_views_of_any_strides():
+def test_matmul_of_views_with_any_strides_matches_float64():
     a, b = operand((300, 200), False, torch.float16), operand((200, 264), False, torch.float16)
     wide = torch.cat([a, a[:, :1]], dim=1)
     out = spoiled((300, 529), torch.float16)
@@ -117,7 +117,7 @@ def test_views_of_any_strides():
 
 
 @pytest.mark.parametrize("order", ["nn", "tt"])
-def test_batches(order):
+def test_batched_matmul_matches_float64(order):
     a, b = (
         operand((5, 200, 136), order[0] == "t", torch.float16),
         operand((5, 136, 264), order[1] == "t", torch.float16),
@@ -127,7 +127,7 @@ def test_batches(order):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_groups_and_lists(dtype):
+def test_grouped_matmul_matches_float64(dtype):
     a, b = operand((1000, 256), False, dtype), operand((6, 256, 512), False, dtype)
     ends = torch.tensor([100, 100, 477, 480, 800, 990], dtype=torch.int32, device="cuda")
     out, begin = ready.grouped_matmul(a, b, ends), 0
@@ -142,7 +142,7 @@ def test_groups_and_lists(dtype):
         close(found, exact(x, y), 1e-2)
 
 
-def test_cupy_arrays():
+def test_matmul_takes_cupy_arrays():
     cupy = pytest.importorskip("cupy")
     a, b = (seeds.cupy_random().standard_normal((512, 512), dtype=cupy.float32).astype(cupy.float16) for _ in range(2))
     found = cupy.asnumpy(ready.matmul(a, b)).astype(np.float64)

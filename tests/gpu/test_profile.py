@@ -31,20 +31,20 @@ def test_every_limit_of_a_gpu_is_measured_with_a_spread(measured: limits.Ceiling
     assert all(0 < item.low <= item.value <= item.high < 1.2 * item.low for item in measured.items), measured.items
 
 
-def test_the_limits_stand_in_the_order_that_hardware_has(measured: limits.Ceilings) -> None:
+def test_measured_limits_have_the_order_of_the_hardware(measured: limits.Ceilings) -> None:
     value = {item.name: item.value for item in measured.items}
     assert value["memory"] < value["L2 cache"] < value["shared memory"]
     assert value["FP32"] < value["tensor tf32"] < value["tensor fp16"]
 
 
-def test_memory_is_within_three_percent_of_a_copy(measured: limits.Ceilings) -> None:
+def test_memory_limit_is_within_three_percent_of_a_copy(measured: limits.Ceilings) -> None:
     source = cupy.random.random(1 << 28, dtype=cupy.float32)
     target = cupy.empty_like(source)
     time = interleaved({"copy": lambda: cupy.copyto(target, source)}, gpu=True, rounds=15)["copy"]
     assert measured.get("memory").value == pytest.approx(2 * source.nbytes / time.median / 1e6, rel=0.03)
 
 
-def test_fp32_and_shared_memory_are_near_what_the_clock_allows(measured: limits.Ceilings) -> None:
+def test_fp32_and_shared_memory_limits_are_near_the_clocks_bound(measured: limits.Ceilings) -> None:
     found = cupy.cuda.Device(0).attributes
     cycles = found["MultiProcessorCount"] * found["ClockRate"] * 1e3
     lanes = 64 if cupy.cuda.Device(0).compute_capability in ("70", "75", "80") else 128
@@ -64,7 +64,7 @@ def large(kind: str) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "roof"), [("add", "memory"), ("softmax", "memory"), ("matmul", "tensor fp16")])
-def test_no_point_is_above_its_roof_beyond_error(kind: str, roof: str, measured: limits.Ceilings) -> None:
+def test_no_kernel_exceeds_its_roof_beyond_measurement_error(kind: str, roof: str, measured: limits.Ceilings) -> None:
     made = rooflines.roofline(large(kind), limits=measured)
     (point,) = made.points
     assert point.roof == roof and 10 < point.percent <= 105, made.text()

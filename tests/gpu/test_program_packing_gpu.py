@@ -30,7 +30,7 @@ def careful(x, n):
 
 
 @pytest.mark.parametrize("grid", [(4096,), (4098,), (4097,), (2048, 3), (16,)])
-def test_packed_programs_give_what_programs_with_a_cta_each_give(grid: tuple[int, ...]) -> None:
+def test_packed_programs_give_the_same_results(grid: tuple[int, ...]) -> None:
     count, n = int(np.prod(grid)), 250
     x = cupy.asarray(seeds.rng().standard_normal((count, n)).astype(np.float32))
     packed, alone = (cupy.full_like(x, np.nan) for _ in range(2))
@@ -42,7 +42,7 @@ def test_packed_programs_give_what_programs_with_a_cta_each_give(grid: tuple[int
     assert (packed == alone).all()
 
 
-def test_an_assertion_names_the_program_that_failed() -> None:
+def test_assertion_in_a_packed_program_names_its_program_id() -> None:
     x = cupy.zeros(4096, np.int32)
     x[2345] = 9
     with pytest.raises(KernelError, match=r"2345"):

@@ -15,11 +15,11 @@ def check(seed: int, first: int, count: int) -> None:
         assert outcome.kind in ("right", "ambiguous"), shown
 
 
-def test_a_sample_of_random_kernels_is_right_on_a_gpu() -> None:
+def test_sample_of_random_kernels_is_correct_on_a_gpu() -> None:
     check(2028, 0, 48)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(8))
-def test_more_random_kernels_are_right_on_a_gpu(part: int) -> None:
+def test_more_random_kernels_are_correct_on_a_gpu(part: int) -> None:
     check(2029, 64 * part, 64)

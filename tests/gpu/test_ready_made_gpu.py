@@ -50,7 +50,7 @@ def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.nda
 
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 @pytest.mark.parametrize("name", list(cases(1, 1)))
-def test_a_gpu_and_the_cpu_agree(name: str, m: int, n: int) -> None:
+def test_ready_made_kernels_agree_on_gpu_and_cpu(name: str, m: int, n: int) -> None:
     call, inputs, outputs = cases(m, n)[name]
     there = [cupy.asarray(a) for a in (*inputs, *outputs)]
     call(*inputs, *outputs)

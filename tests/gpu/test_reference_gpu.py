@@ -10,5 +10,5 @@ EXAMPLES = {name: example for name, example in examples().items() if example is 
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_name_gives_what_it_says_on_the_gpu(name):
+def test_examples_of_the_reference_give_their_results_on_the_gpu(name):
     EXAMPLES[name].run("gpu")

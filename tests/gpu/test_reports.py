@@ -37,7 +37,7 @@ def assert_the_context_lives() -> None:
 
 
 @pytest.mark.parametrize("name", OUT_OF_BOUNDS)
-def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
+def test_out_of_bounds_access_is_skipped_and_reported(name: str) -> None:
     found = OUT_OF_BOUNDS[name]()
     on_device: dict[int, Any] = {}
     arrays = {key: (on_device.setdefault(id(big), cupy.asarray(big)), at) for key, (big, at) in found.arrays.items()}
@@ -61,7 +61,7 @@ def test_a_stray_access_is_left_out_and_told_of(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*CASES, *GPU_CASES])
-def test_checked_mode_changes_no_result_and_has_nothing_to_say(name: str) -> None:
+def test_checked_mode_changes_no_result_and_reports_nothing(name: str) -> None:
     case = CASES.get(name) or GPU_CASES[name]
     arguments = case.make(seeds.rng())
     on_device = {key: to_device(value) for key, value in arguments.items()}
@@ -70,7 +70,7 @@ def test_checked_mode_changes_no_result_and_has_nothing_to_say(name: str) -> Non
     case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
 
 
-def test_extents_of_torch_tensors_and_of_views() -> None:
+def test_extents_of_torch_tensors_and_views_are_checked() -> None:
     torch = pytest.importorskip("torch")
     big = torch.full((1100,), 7.0, device="cuda", dtype=torch.bfloat16)
     x = torch.ones(1024, device="cuda", dtype=torch.bfloat16)
@@ -81,7 +81,7 @@ def test_extents_of_torch_tensors_and_of_views() -> None:
     assert_the_context_lives()
 
 
-def test_a_second_launch_reports_only_its_own() -> None:
+def test_second_launch_reports_only_its_own_accesses() -> None:
     kernel = OUT_OF_BOUNDS["load_past_the_end"]().kernel
     x, out = cupy.zeros(1024, np.float32), cupy.zeros(1024, np.float32)
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_a_second_launch_reports_only_its_own() -> None:
         kernel[4,](x, out, BLOCK=256, checked=True)
 
 
-def test_reports_on_streams_do_not_meet() -> None:
+def test_reports_on_two_streams_are_separate() -> None:
     kernel = OUT_OF_BOUNDS["load_past_the_end"]().kernel
     x, out = cupy.zeros(1024, np.float32), cupy.zeros(1024, np.float32)
     for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)):
@@ -100,7 +100,7 @@ def test_reports_on_streams_do_not_meet() -> None:
                 kernel[4,](x[:1000], out, BLOCK=256, checked=True)
 
 
-def test_a_graph_that_is_captured_cannot_report() -> None:
+def test_checked_launch_in_a_graph_capture_is_refused() -> None:
     x = cupy.zeros(1024, np.float32)
     double[4,](x, x, 1000, BLOCK=256, checked=True)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -136,7 +136,7 @@ def test_prints_appear_on_stdout_in_order(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_of_too_many_lines_the_rest_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_excess_printed_lines_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     say[64,](cupy.zeros(64 * 1024, np.float32), 2, BLOCK=1024)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == SHOWN + 1
@@ -163,7 +163,7 @@ def positive(x, out, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("options", [{"debug": True}, {"checked": True}])
-def test_a_failed_assertion_is_told_of_and_the_context_lives(options: dict[str, bool]) -> None:
+def test_failed_assertion_is_reported_and_the_context_survives(options: dict[str, bool]) -> None:
     x = cupy.ones(1024, np.float32)
     x[700] = -1
     out = cupy.zeros_like(x)
@@ -177,7 +177,7 @@ def test_a_failed_assertion_is_told_of_and_the_context_lives(options: dict[str, 
     assert_the_context_lives()
 
 
-def test_the_environment_turns_assertions_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_enables_assertions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_DEBUG", "1")
     with pytest.raises(DeviceAssertionFailed):
         blocknb.kernel(positive.source.function)[1,](-cupy.ones(32, np.float32), cupy.zeros(32, np.float32), BLOCK=32)
@@ -212,7 +212,7 @@ FAULT = """
 
 
 @pytest.mark.parametrize("options", ["", ", checked=True"])
-def test_an_unchecked_fault_names_the_kernel_and_the_way_out(options: str) -> None:
+def test_unchecked_fault_names_the_kernel_and_suggests_checked_mode(options: str) -> None:
     tests = pathlib.Path(__file__).resolve().parents[1]
     code = textwrap.dedent(FAULT).replace("{folders!r}", repr([str(tests), str(tests.parent)]))
     answer = subprocess.run(

@@ -24,7 +24,7 @@ def arguments_of(whole: Any, chosen: str, off: int, n: int, action: str) -> dict
 
 @pytest.mark.parametrize("chosen", ["x", "y"])
 @pytest.mark.parametrize(("name", "action"), CASES)
-def test_what_is_outside_is_left_out_and_reported(name, action, chosen):
+def test_out_of_bounds_accesses_are_skipped_and_reported(name, action, chosen):
     before = seeds.rng().integers(-50, 50, 6 * SIZE).astype(np.int32)
     whole, at = cupy.asarray(before), 2 * SIZE if chosen == "x" else 3 * SIZE
     WAYS[name][(1,)](**arguments_of(whole, chosen, 0, SIZE, action), checked=True)

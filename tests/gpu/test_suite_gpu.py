@@ -27,7 +27,7 @@ def small(name: str, dtype: str) -> BenchmarkCase:
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_every_peer_is_right_and_timed(name: str, dtype: str) -> None:
+def test_every_baseline_is_correct_and_timed(name: str, dtype: str) -> None:
     if dtype not in BENCHMARKS[name].gpu:
         pytest.skip(f"{name} is not measured in {dtype}")
     row = measure(MeasuringSession("gpu", PEERS, rounds=3), BENCHMARKS[name], small(name, dtype))
@@ -36,7 +36,7 @@ def test_every_peer_is_right_and_timed(name: str, dtype: str) -> None:
 
 
 @pytest.mark.skipif(TRITON not in PEERS, reason="needs Triton")
-def test_a_search_times_both_compilers_in_the_same_configurations(tmp_path: Path) -> None:
+def test_search_times_both_compilers_in_the_same_configurations(tmp_path: Path) -> None:
     best = Best("this GPU", fresh=True, show=lambda line: None, path=tmp_path / "best.json")
     row = measure(MeasuringSession("gpu", (TRITON, COMPILED), rounds=3), BENCHMARKS["rms_norm"], small("rms_norm", "fp16"),
                   before=best.before, best=best)  # fmt: skip
@@ -44,11 +44,11 @@ def test_a_search_times_both_compilers_in_the_same_configurations(tmp_path: Path
     assert len(best.sweeps[0].times[OURS]) >= 10 and not best.sweeps[0].problems
 
 
-def test_a_launch_is_timed_beside_the_drivers_call() -> None:
+def test_launch_is_timed_together_with_the_drivers_call() -> None:
     rows = {row["peer"]: row for row in launching.run("gpu")}
     assert 0 < rows["the driver's call alone"]["us"] < rows[OURS]["us"] < 1000
     assert {"CuPy RawKernel", "torch.add", f"{OURS}, CuPy arrays"} <= set(rows)
 
 
-def test_what_is_said_of_the_machine_names_its_versions() -> None:
+def test_description_of_the_machine_names_its_versions() -> None:
     assert "numpy" in runner.versions() and isinstance(runner.gpu_state(), dict)

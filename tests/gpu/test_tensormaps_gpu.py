@@ -140,7 +140,7 @@ def moved(launcher: driver.Launcher, m: int, k: int, pitch: int, grid: tuple[int
     ("m", "k", "pitch"),
     [(8, 8, 8), (13, 21, 24), (1, 5, 8), (700, 300, 300), (0, 5, 8), (5, 0, 8), (0, 0, 4), (3, 3, 64)],
 )
-def test_boxes_hold_the_array_and_zeros_outside_of_it(launcher: driver.Launcher, m: int, k: int, pitch: int) -> None:
+def test_boxes_contain_the_array_and_zeros_outside_of_it(launcher: driver.Launcher, m: int, k: int, pitch: int) -> None:
     grid = (blocknb.cdiv(m, BOX) + 2, blocknb.cdiv(k, BOX) + 1, 1)
     x, out, seen = moved(launcher, m, k, pitch, grid)
     expected = np.zeros((grid[0] * BOX, grid[1] * BOX), np.float32)
@@ -154,12 +154,12 @@ def test_boxes_hold_the_array_and_zeros_outside_of_it(launcher: driver.Launcher,
     np.testing.assert_array_equal(out, inside)
 
 
-def test_a_row_that_stands_alone_may_have_any_pitch(launcher: driver.Launcher) -> None:
+def test_array_of_one_row_may_have_any_pitch(launcher: driver.Launcher) -> None:
     x, out, _ = moved(launcher, 1, 5, 7, (1, 1, 1))
     np.testing.assert_array_equal(out[0, :5], x[0, :5])
 
 
-def test_every_program_of_a_large_grid_has_its_turn(launcher: driver.Launcher) -> None:
+def test_every_program_of_a_large_persistent_grid_runs(launcher: driver.Launcher) -> None:
     grid = (1500, 40, 1)
     assert 0 < launcher.kernel.resident < 1500 * 40
     x, out, seen = moved(launcher, 8 * 1500, 8 * 40, 8 * 40, grid)
@@ -167,7 +167,7 @@ def test_every_program_of_a_large_grid_has_its_turn(launcher: driver.Launcher) -
     np.testing.assert_array_equal(seen.transpose(0, 2, 1, 3).reshape(x.shape), x)
 
 
-def test_what_the_driver_refuses_is_found_before(launcher: driver.Launcher) -> None:
+def test_invalid_tensor_maps_are_detected_before_the_driver_call(launcher: driver.Launcher) -> None:
     with pytest.raises(LaunchError, match="with a stride of 28 bytes"):
         moved(launcher, 2, 5, 7, (1, 1, 1))
     moved(launcher, 2, 5, 8, (1, 1, 1))
@@ -183,7 +183,7 @@ def test_what_the_driver_refuses_is_found_before(launcher: driver.Launcher) -> N
         (t.float64, 128, (4, 16)),
     ],
 )
-def test_the_driver_takes_maps_of_any_dtype_and_rank(dtype: t.DType, swizzle: int, box: tuple[int, ...]) -> None:
+def test_driver_accepts_tensor_maps_of_any_dtype_and_rank(dtype: t.DType, swizzle: int, box: tuple[int, ...]) -> None:
     from blocknb.runtime.tensormaps import Encoder
 
     memory = cupy.zeros(1 << 16, np.uint8)
@@ -244,7 +244,7 @@ SIZES = [
 ]
 
 
-def test_launches_of_one_kernel_have_their_own_maps() -> None:
+def test_launches_of_one_kernel_have_their_own_tensor_maps() -> None:
     arrays = [(halves(m, k), halves(k, n), cupy.full((m, n), np.nan, np.float32)) for m, n, k in SIZES]
     for _ in range(3):
         for a, b, c in arrays:
@@ -255,7 +255,7 @@ def test_launches_of_one_kernel_have_their_own_maps() -> None:
             check(a, b, c)
 
 
-def test_a_graph_holds_the_maps_of_its_launches() -> None:
+def test_captured_graph_keeps_the_tensor_maps_of_its_launches() -> None:
     arrays = [(halves(m, 64), halves(64, 128), cupy.zeros((m, 128), np.float32)) for m in (64, 128, 200)]
     for _ in range(3):
         for given in arrays:
@@ -279,7 +279,7 @@ def test_a_graph_holds_the_maps_of_its_launches() -> None:
         check(*given)
 
 
-def test_descriptors_of_the_host_are_maps() -> None:
+def test_host_descriptors_become_tensor_maps() -> None:
     for m, n, k, pitch in ((128, 128, 128, 128), (100, 72, 200, 256), (1, 8, 8, 64), (640, 136, 72, 72)):
         a, b, c = halves(m, pitch)[:, :k], halves(k, n), cupy.full((m, n), np.nan, np.float32)
         given = [TensorDescriptor.from_tensor(x, [64, 64]) for x in (a, b, c)]

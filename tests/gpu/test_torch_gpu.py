@@ -26,7 +26,7 @@ def grid(meta: dict[str, Any]) -> tuple[int]:
     return (blocknb.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def test_a_launch_goes_to_torchs_current_stream() -> None:
+def test_launch_uses_torchs_current_stream() -> None:
     """Work before and after it on that stream is long enough that a launch elsewhere would come too early."""
     x = torch.zeros(1 << 22, device="cuda")
     add_one[grid](x, x.numel(), BLOCK=1024)  # compiled
@@ -56,7 +56,7 @@ def test_a_captured_graph_replays_the_launch() -> None:
     assert torch.all(x == 3).item()
 
 
-def test_gradients_through_kernels() -> None:
+def test_autograd_works_through_kernels() -> None:
     @blocknb.kernel
     def cube(x, y, n, BLOCK: tl.constexpr):
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -89,7 +89,7 @@ def test_gradients_through_kernels() -> None:
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
-def test_narrow_floats_go_there_and_back(name: str) -> None:
+def test_float8_tensors_survive_a_round_trip(name: str) -> None:
     @blocknb.kernel
     def scale(x, y, n, factor, BLOCK: tl.constexpr):
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

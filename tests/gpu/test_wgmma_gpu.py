@@ -41,7 +41,7 @@ SOME = [pytest.param(*x, marks=() if i % 16 == 0 else pytest.mark.full) for i, x
 
 
 @pytest.mark.parametrize(("dtype", "order", "tile", "num_warps", "num_stages", "without"), SOME)
-def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages, without):
+def test_products_match_float64(dtype, order, tile, num_warps, num_stages, without):
     bm, bn, bk = (*tile[:2], tile[2] // 2) if dtype == "float32" else tile
     for m, n, k in SHAPES:
         a, b = operand((m, k), order[0] == "t", dtype), operand((k, n), order[1] == "t", dtype)
@@ -61,7 +61,7 @@ def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages
 )
 @pytest.mark.parametrize("rows", [1024, 1000])
 @pytest.mark.parametrize("without", WAYS)
-def test_attention_is_that_of_float64(rows, columns, head, num_warps, num_stages, without):
+def test_attention_matches_float64(rows, columns, head, num_warps, num_stages, without):
     q, k, v = (operand((rows, head), False, "float16") for _ in range(3))
     out = cupy.full((rows, head), np.nan, np.float32)
     grid = (blocknb.cdiv(rows, 128),)

@@ -151,7 +151,7 @@ def test_a_stage_outside_of_the_circular_buffer_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
-def test_copies_become_cp_async(name: str) -> None:
+def test_copies_are_lowered_to_cp_async(name: str) -> None:
     target = Target.parse(name)
     text = gpu.generate(ring(), target).text
     job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": target.arch, "features": target.features, "text": text}

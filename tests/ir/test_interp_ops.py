@@ -105,7 +105,7 @@ BINARY = {
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=repr)
-def test_integer_ops_are_c_arithmetic_that_wraps(name: str, dtype: DType) -> None:
+def test_integer_ops_wrap_like_c_arithmetic(name: str, dtype: DType) -> None:
     pairs = integer_pairs(dtype)
     if name in ("div", "rem"):
         pairs = [(a, b if b and (a, b) != (limits(dtype)[0], -1) else 3) for a, b in pairs]
@@ -133,7 +133,7 @@ def test_integer_ops_of_one_operand_wrap(name: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("name", ["and", "or", "xor"])
-def test_logic_on_bools_is_python_s(name: str) -> None:
+def test_logic_on_bools_matches_python(name: str) -> None:
     a, b = np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool)
     expected = [BINARY[name](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert evaluate(name, [a, b], [t.int1, t.int1]).tolist() == expected
@@ -181,7 +181,7 @@ MATH = {
 
 @pytest.mark.parametrize("name", MATH)
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
-def test_functions_are_those_of_the_math_module_rounded_to_the_dtype(name: str, dtype: DType) -> None:
+def test_functions_match_the_math_module_rounded_to_the_dtype(name: str, dtype: DType) -> None:
     values = [a for a, _ in float_pairs(dtype) if abs(a) < 8]
     values = values[: 1 << len(values).bit_length() - 1]  # as many as a tile may have
     if name in ("log", "log2", "sqrt", "rsqrt"):
@@ -193,7 +193,7 @@ def test_functions_are_those_of_the_math_module_rounded_to_the_dtype(name: str, 
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
-def test_min_and_max_drop_a_nan_unless_told_to_keep_it(dtype: DType) -> None:
+def test_min_and_max_ignore_nan_unless_it_is_propagated(dtype: DType) -> None:
     a, b = np.array([math.nan, 1.0, math.nan, 2.0]), np.array([1.0, math.nan, math.nan, 3.0])
     assert repr(evaluate("max", [a, b], [dtype] * 2).astype(float).tolist()) == "[1.0, 1.0, nan, 3.0]"
     assert repr(evaluate("min", [a, b], [dtype] * 2).astype(float).tolist()) == "[1.0, 1.0, nan, 2.0]"
@@ -203,7 +203,7 @@ def test_min_and_max_drop_a_nan_unless_told_to_keep_it(dtype: DType) -> None:
 
 @pytest.mark.parametrize("pred", ["eq", "ne", "lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=repr)
-def test_comparisons_are_python_s_and_only_ne_holds_for_nan(pred: str, dtype: DType) -> None:
+def test_comparisons_match_python_and_only_ne_holds_for_nan(pred: str, dtype: DType) -> None:
     special = [(1.0, 1.0), (math.nan, 1.0), (math.nan, math.nan), (0.0, -0.0)] * 8
     pairs: list = float_pairs(dtype)[:32] + special if dtype.is_float else integer_pairs(dtype)
     a, b = (np.array([p[i] for p in pairs], dtype.numpy) for i in (0, 1))
@@ -211,7 +211,7 @@ def test_comparisons_are_python_s_and_only_ne_holds_for_nan(pred: str, dtype: DT
     assert found.dtype == bool and found.tolist() == [getattr(operator, pred)(x, y) for x, y in pairs]
 
 
-def test_select_takes_the_first_arm_where_the_condition_holds() -> None:
+def test_select_takes_the_first_operand_where_the_condition_holds() -> None:
     found = evaluate(
         "select", [np.array([1, 0], bool), np.array([1.5, 2.5]), np.array([3.5, 4.5])], [t.int1, *[t.float16] * 2]
     )
@@ -273,7 +273,7 @@ def folded(name: str, kind: DType, *constants: Any, **attrs: Any) -> Any:
     return fold(b.op(name, *(Value(Tile(kind)) for _ in constants), **attrs), constants)
 
 
-def test_folding_gives_python_numbers_of_the_result_s_kind() -> None:
+def test_folding_gives_python_numbers_of_the_results_type() -> None:
     assert folded("add", t.int32, 2**31 - 1, 1) == -(2**31)
     assert folded("div", t.int32, -7, 2) == -3
     assert folded("cmp", t.uint8, 3, 4, pred="lt") is True
@@ -297,7 +297,7 @@ def test_folding_gives_python_numbers_of_the_result_s_kind() -> None:
         ("cast", t.float32, (math.nan,), {"dtype": t.int32}, 0),
     ],
 )
-def test_what_c_leaves_undefined_is_folded_as_documented(name, dtype, constants, attrs, value) -> None:
+def test_undefined_behaviour_of_c_is_folded_as_documented(name, dtype, constants, attrs, value) -> None:
     assert folded(name, dtype, *constants, **attrs) == value
 
 
@@ -309,9 +309,9 @@ def test_what_c_leaves_undefined_is_folded_as_documented(name, dtype, constants,
         ("bitcast", t.int64, (1,), {"dtype": t.Pointer(t.int8)}),
     ],
 )
-def test_what_is_not_constant_or_not_elementwise_is_not_folded(name, dtype, constants, attrs) -> None:
+def test_only_constant_elementwise_ops_are_folded(name, dtype, constants, attrs) -> None:
     assert folded(name, dtype, *constants, **attrs) is None
 
 
-def test_a_float_division_by_zero_is_folded_as_ieee_has_it() -> None:
+def test_float_division_by_zero_is_folded_like_ieee_754() -> None:
     assert folded("div", t.float32, 1.0, 0.0) == math.inf

@@ -58,7 +58,7 @@ def changed(text: str, old: str = "", new: str = "") -> Func:
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (100, 72, 200), (192, 128, 320), (1, 1, 0), (70, 1, 1)])
-def test_products_are_right_with_and_without_barriers_of_their_own(product: Product, sizes: tuple) -> None:
+def test_products_are_correct_with_explicit_and_implicit_barriers(product: Product, sizes: tuple) -> None:
     written = product.written()
     assert print_func(parse_func(print_func(written))) == print_func(written)
     check(product, product.finished(), sizes, seed=1)
@@ -67,13 +67,13 @@ def test_products_are_right_with_and_without_barriers_of_their_own(product: Prod
 
 
 @pytest.mark.parametrize("product", [PRODUCTS[1], PRODUCTS[4]], ids=lambda p: p.name)
-def test_places_and_barriers_are_those_of_a_golden_file(product: Product, golden) -> None:
+def test_shared_memory_offsets_and_barriers_equal_the_golden_file(product: Product, golden) -> None:
     golden(f"barriers/roles_{product.name}.ir", print_func(product.finished()))
 
 
 @pytest.mark.parametrize("product", PRODUCTS[3:], ids=lambda p: p.name)
 @pytest.mark.parametrize("ctas", [1, 2, 5, 9])
-def test_any_number_of_ctas_runs_all_programs(product: Product, ctas: int) -> None:
+def test_any_number_of_ctas_runs_every_program(product: Product, ctas: int) -> None:
     check(product, product.finished(), (128, 150, 64), seed=ctas, ctas=ctas)
 
 
@@ -95,7 +95,7 @@ def removable() -> list:
 
 
 @pytest.mark.parametrize(("product", "number"), removable())
-def test_removing_any_one_op_that_orders_or_copies_is_noticed(product: Product, number: int) -> None:
+def test_removing_any_synchronization_or_copy_is_detected(product: Product, number: int) -> None:
     def visit(op: Op, _) -> object:
         return (op.args if op.results else ()) if op.id == number else NotImplemented
 
@@ -108,7 +108,7 @@ CARRIED = [("%phase_team = %zero", "%phase_team = %one"), ("%phase_producer = %o
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("side", [0, 1])
-def test_swapped_parities_are_noticed(product: Product, side: int) -> None:
+def test_swapped_parities_are_detected(product: Product, side: int) -> None:
     fails(product, changed(product.text, *(CARRIED if product.persistent else PARITIES)[side]))
 
 
@@ -133,7 +133,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("old", "new", "what"), WRONG, ids=[what for *_, what in WRONG])
-def test_what_is_wrong_with_a_ring_is_noticed(old: str, new: str, what: str) -> None:
+def test_errors_in_a_circular_buffer_are_detected(old: str, new: str, what: str) -> None:
     product = Product("tn", persistent=True)
     text = product.text
     if not new:
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_ring_is_noticed(old: str, new: str, what: str) -> 
     fails(product, changed(text, old, new))
 
 
-def test_a_deadlock_says_who_waits_where() -> None:
+def test_deadlock_error_names_the_waiting_warps_and_barriers() -> None:
     product = PRODUCTS[1]
     func = changed(product.text, "expect %full, %to {bytes=16384}", "")
     with pytest.raises(
@@ -151,7 +151,7 @@ def test_a_deadlock_says_who_waits_where() -> None:
         check(product, func, (64, 64, 64 * 5), 0)
 
 
-def test_a_slot_is_not_handed_back_while_a_product_reads_it() -> None:
+def test_releasing_a_slot_during_its_product_is_detected() -> None:
     """The product before is waited for, this one is not."""
     product = Product()
     text = product.text.replace("arrive %empty, %before, %second", "arrive %empty, %at")
@@ -163,7 +163,7 @@ def test_a_slot_is_not_handed_back_while_a_product_reads_it() -> None:
 
 
 @pytest.mark.parametrize(("order", "name"), [("nn", "%m"), ("nn", "%k"), ("nt", "%n"), ("tn", "%k")])
-def test_a_box_beyond_its_array_is_an_access_outside(order: str, name: str) -> None:
+def test_box_beyond_its_array_is_an_access_error(order: str, name: str) -> None:
     """The map says that the array has more than it has: what is read there is no zero, and nobody's."""
     product = Product(order)
     more = f"%more = mul {name}, %size\n"
@@ -177,7 +177,7 @@ def test_a_box_beyond_its_array_is_an_access_outside(order: str, name: str) -> N
         check(product, func, (100, 72, 200), 0)
 
 
-def test_strides_that_the_copy_engine_does_not_take_are_refused() -> None:
+def test_strides_that_tma_does_not_support_are_refused() -> None:
     product = Product()
     arguments = product.arguments(64, 64, 64)
     arguments[6] = 68
@@ -185,7 +185,7 @@ def test_strides_that_the_copy_engine_does_not_take_are_refused() -> None:
         run(product.finished(), arguments, 1)
 
 
-def test_rows_that_the_copy_engine_does_not_clip_are_not_stored_by_it() -> None:
+def test_rows_that_tma_does_not_clip_are_not_stored_by_tma() -> None:
     product = Product("nt", bulk=True)
     run(product.finished(), product.arguments(64, 128, 64), 2)
     with pytest.raises(CompilerBug, match="stores rows of 220 bytes"):
@@ -201,7 +201,7 @@ store_wait {in_flight=0}
 """
 
 
-def test_what_the_copy_engine_stores_is_read_back_by_nobody() -> None:
+def test_reading_back_a_tma_store_is_an_error() -> None:
     product = Product("nt", bulk=True)
     text = product.text
     at = text.rindex("store_wait")
@@ -210,7 +210,7 @@ def test_what_the_copy_engine_stores_is_read_back_by_nobody() -> None:
         check(product, func, (64, 64, 64), 0)
 
 
-def test_a_result_over_an_operand_is_a_race_unless_it_has_been_read() -> None:
+def test_overwriting_an_operand_before_it_was_read_is_a_race() -> None:
     """C is A: one tile, whose product is stored when all of A has been copied; of two, the second needs all of it, too."""
     for product in (Product("nt", bulk=True), Product("nt")):
         over_a(product, (64, 64, 64), 0)

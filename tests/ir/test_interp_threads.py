@@ -62,7 +62,7 @@ X = np.random.default_rng(7).standard_normal(128).astype(np.float32)
 
 @pytest.mark.parametrize("source", ["#one", "#wide", "#all", "#turned"])
 @pytest.mark.parametrize("target", ["#one", "#wide", "#all", "#turned"])
-def test_a_conversion_changes_places_and_no_values(source: str, target: str) -> None:
+def test_layout_conversion_keeps_the_values(source: str, target: str) -> None:
     func = kernel("distributed", load(source) + f"%w = convert %v : tile<128xf32, {target}>\n" + store(target, "%w"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
 
@@ -107,7 +107,7 @@ def store_reduced(layout: Layout) -> str:
 
 @pytest.mark.parametrize("layout", ["#rows", "#cross", "#columns"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_laid_reduction_is_numpy_s_along_either_axis(layout: str, axis: int) -> None:
+def test_distributed_reduction_matches_numpy_along_either_axis(layout: str, axis: int) -> None:
     flat, reduced = named(layout).reshape((128,)), named(layout).slice(axis)
     body = f"""%c = convert %v : tile<128xf32, {flat}>
       %r = reshape %c : tile<4x32xf32, {layout}>
@@ -119,7 +119,7 @@ def test_a_laid_reduction_is_numpy_s_along_either_axis(layout: str, axis: int) -
 
 
 @pytest.mark.parametrize("layout", ["#rows", "#cross"])
-def test_partial_results_are_counted_by_the_warp_bits_that_lie_on_the_axis(layout: str) -> None:
+def test_number_of_partial_results_follows_the_warp_bits_of_the_axis(layout: str) -> None:
     """Eight rows on four warps: the partial result w of a column is over the rows that warp w holds."""
     across = "64,128" if layout == "#rows" else "128,64"
     partial = "32,64"
@@ -137,7 +137,7 @@ def test_partial_results_are_counted_by_the_warp_bits_that_lie_on_the_axis(layou
     np.testing.assert_array_equal(found.reshape(4, 32), expected)
 
 
-def test_a_laid_function_does_what_its_tile_form_does() -> None:
+def test_distributed_function_matches_its_tile_ir() -> None:
     tile = """%i = arange 0 128
       %t = splat %x : tile<128xptr<f32>>
       %p = ptradd %t, %i
@@ -179,7 +179,7 @@ def test_data_crosses_warps_through_shared_memory(shared: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_missing_barrier_is_found_whatever_the_order_of_the_warps(seed: int) -> None:
+def test_missing_barrier_is_detected_for_every_order_of_warps(seed: int) -> None:
     func = kernel("memory", load("#one") + THROUGH.replace("SHARED", "#line") + store("#wide", "%w"))
     with pytest.raises(CompilerBug, match=r"warp \d reads shared memory that (was never written|another warp writes)"):
         result(without(func, *barriers(func)), X, np.zeros(128, np.float32), seed=seed)
@@ -205,7 +205,7 @@ LOOP = """
       """
 
 
-def test_deleting_any_one_barrier_of_a_loop_makes_it_fail() -> None:
+def test_removing_any_barrier_of_a_loop_is_detected() -> None:
     func = kernel("memory", load("#one") + LOOP + store("#one", "%r"))
     expected = X.astype(np.float64)
     for _ in range(5):
@@ -218,7 +218,7 @@ def test_deleting_any_one_barrier_of_a_loop_makes_it_fail() -> None:
                 result(without(func, number), X, np.zeros(128, np.float32), seed=seed)
 
 
-def test_with_implicit_barriers_ir_without_any_runs() -> None:
+def test_ir_without_barriers_runs_with_implicit_barriers() -> None:
     func = kernel("memory", load("#one") + LOOP + store("#one", "%r"))
     bare, found, expected = without(func, *barriers(func)), np.zeros(128, np.float32), np.zeros(128, np.float32)
     run(func, [X, expected], 1)
@@ -226,7 +226,7 @@ def test_with_implicit_barriers_ir_without_any_runs() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_even_unchecked_a_missing_barrier_shows_in_the_values_for_some_order() -> None:
+def test_without_race_detection_a_missing_barrier_gives_wrong_values_for_some_order() -> None:
     func = kernel("memory", load("#one") + LOOP + store("#one", "%r"))
     expected = result(func, X, np.zeros(128, np.float32))
     second = without(func, barriers(func)[1])
@@ -238,7 +238,7 @@ def test_even_unchecked_a_missing_barrier_shows_in_the_values_for_some_order() -
     assert any(differs)
 
 
-def test_a_buffer_that_another_one_has_overwritten_is_not_read() -> None:
+def test_reading_a_buffer_overwritten_by_another_one_is_an_error() -> None:
     body = """%a = alloc {{offset=0}} : buffer<128xf32, #line>
       %b = alloc {{offset={}}} : buffer<128xf32, #line>
       local_store %a, %v
@@ -255,7 +255,7 @@ def test_a_buffer_that_another_one_has_overwritten_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("values", [["%v"], ["%v", "%v"], ["%v", "%n"]])
-def test_several_warps_may_store_one_value_to_one_place_but_not_two_values(values: list[str]) -> None:
+def test_warps_may_store_equal_values_but_not_different_ones_to_one_address(values: list[str]) -> None:
     stores = "\n".join(f"local_store %b, {value}" for value in values)
     body = f"""%n = neg %v
       %b = alloc {{offset=0}} : buffer<128xf32, #line>
@@ -298,7 +298,7 @@ AGAIN = """store %py, %v
   store %p, %n"""
 
 
-def test_memory_is_read_back_by_another_warp_only_after_a_barrier_and_overwritten_only_after_it_was_read() -> None:
+def test_global_memory_shared_between_warps_needs_barriers() -> None:
     func = kernel("memory", load("#one") + load("#one", "y") + AGAIN.replace("LAYOUT", "#all"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), -X)
     for number in barriers(func):
@@ -307,21 +307,21 @@ def test_memory_is_read_back_by_another_warp_only_after_a_barrier_and_overwritte
                 result(without(func, number), X, np.zeros(128, np.float32), seed=seed)
 
 
-def test_memory_that_a_thread_alone_reads_back_needs_no_barrier() -> None:
+def test_memory_read_back_by_the_same_thread_needs_no_barrier() -> None:
     func = kernel("memory", load("#one") + load("#one", "y") + AGAIN.replace("LAYOUT", "#one"))
     y = np.zeros((3, 128), np.float32)
     run(without(func, *barriers(func)), [X, y], 1)
     np.testing.assert_array_equal(y[0], -X)
 
 
-def test_programs_that_write_one_array_are_not_taken_for_warps_that_race() -> None:
+def test_writes_of_several_programs_to_one_array_are_no_race_between_warps() -> None:
     func = kernel("memory", load("#one") + store("#one", "%v"))
     y = np.zeros(128, np.float32)
     run(func, [X, y], 4)
     np.testing.assert_array_equal(y, X)
 
 
-def test_a_conversion_within_a_warp_shuffles_and_one_between_warps_is_an_error() -> None:
+def test_conversion_within_a_warp_is_valid_and_between_warps_an_error() -> None:
     func = kernel("memory", load("#one") + "%w = convert %v : tile<128xf32, #turned>\n" + store("#turned", "%w"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
     body = load("#one") + "%w = convert %v : tile<128xf32, #wide>\n" + store("#wide", "%w")
@@ -330,7 +330,7 @@ def test_a_conversion_within_a_warp_shuffles_and_one_between_warps_is_an_error()
         result(func, X, np.zeros(128, np.float32))
 
 
-def test_a_reduction_between_warps_is_an_error_and_one_in_three_steps_is_right() -> None:
+def test_reduction_between_warps_needs_shared_memory() -> None:
     rows = load("#one") + "%r = reshape %v : tile<4x32xf32, #rows>\n"
     direct = rows + "%m = reduce %r {axis=0} add\n" + store_reduced(named("#rows").slice(0))
     func = parse_func(f"{LAYOUTS}func @f(%x: ptr<f32>, %y: ptr<f32>) memory {{num_warps=4}} {{\n{direct}\n}}")
@@ -372,11 +372,11 @@ def multiply(level: str, a_layout: Layout, b_layout: Layout, c_layout: Layout) -
 
 
 @pytest.mark.parametrize("level", ["distributed", "memory"])
-def test_a_product_of_mma_fragments_has_what_each_warp_needs(level: str) -> None:
+def test_mma_product_uses_only_operands_of_its_own_warp(level: str) -> None:
     np.testing.assert_array_equal(multiply(level, *mma_layouts()), np.full(1024, 10))
 
 
-def test_a_warp_that_lacks_part_of_an_operand_cannot_multiply() -> None:
+def test_mma_product_without_all_operands_in_its_warp_is_an_error() -> None:
     a, b, c = mma_layouts()
     elsewhere = a.replace(warp=a.warp[::-1])
     np.testing.assert_array_equal(multiply("distributed", elsewhere, b, c), np.full(1024, 10))

@@ -92,11 +92,11 @@ def assert_same(a: Func, b: Func) -> None:
     block(a.body, b.body)
 
 
-def test_what_is_read_prints_as_it_was() -> None:
+def test_parsed_text_prints_unchanged() -> None:
     assert print_func(parse_func(EVERY_FORM)) == EVERY_FORM
 
 
-def test_every_form_survives_the_round_trip_in_every_field() -> None:
+def test_every_op_and_field_survives_the_round_trip() -> None:
     func = parse_func(EVERY_FORM)
     assert_same(parse_func(print_func(func)), func)
     reduction = next(op for op in func.ops() if op.id == 12)
@@ -105,7 +105,7 @@ def test_every_form_survives_the_round_trip_in_every_field() -> None:
     assert list(func.hints) == [Hint("x", 16), Hint("size", 1)]
 
 
-def test_attributes_that_result_types_imply_are_read_back() -> None:
+def test_attributes_implied_by_result_types_are_restored() -> None:
     ops = {op.id: op for op in parse_func(EVERY_FORM).ops()}
     layout = Layout((1024,), (1, 2), (4, 8, 16, 32, 64), (128, 256, 512))
     assert ops[1].attrs == {"start": 0, "end": 1024, "layout": layout}
@@ -116,7 +116,7 @@ def test_attributes_that_result_types_imply_are_read_back() -> None:
     assert ops[31].attrs == {"types": (Tile(t.float32),)}
 
 
-def test_sources_and_origins_are_printed_on_request_and_read_back() -> None:
+def test_locations_and_origins_are_printed_on_request_and_read_back() -> None:
     call = Loc('a "cell"', 9, 4, 9, 20, "kernel")
     loc = Loc("helpers.py", 3, 2, 4, 7, "helper", call)
     op = Op("const", (), (Value(Tile(t.int32), "c"),), {"value": 1, "type": Tile(t.int32)}, (), loc, "parse", 3, (1, 2))
@@ -127,7 +127,7 @@ def test_sources_and_origins_are_printed_on_request_and_read_back() -> None:
     assert "helpers.py" not in print_func(func)
 
 
-def test_a_value_without_a_name_is_called_by_its_op_and_keeps_that_name_when_ops_before_it_go() -> None:
+def test_unnamed_value_gets_a_stable_name_from_its_op() -> None:
     func = parse_func("func @f(%n: i32) tile {\n%0 = add %n, %n : i32 // 4\n%1 = add %n, %n : i32 // 9\n}")
     shorter = func.replace(body=Block((), func.body.ops[1:]))
     assert "  %9 = add %n, %n : i32  // 9" in print_func(func).splitlines()
@@ -177,13 +177,13 @@ def test_ids_and_inferable_types_may_be_left_out_and_comments_are_skipped() -> N
         ("%f = if %n {\nyield\n}", 5, "expected 'else'"),
     ],
 )
-def test_text_that_is_no_ir_is_refused_with_its_line(body: str, line: int, message: str) -> None:
+def test_invalid_text_is_refused_with_its_line(body: str, line: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^line {line}: ") as caught:
         parse_func(f"func @f(%n: i32) tile {{\n{body}\n}}")
     assert message in str(caught.value)
 
 
-def test_lines_know_their_op_and_their_line_in_the_kernels_own_file() -> None:
+def test_printed_lines_map_to_ops_and_source_lines() -> None:
     own, call = Loc("cell", 3, 0, 3, 9), Loc("cell", 5, 0, 5, 9)
     helper = Loc("helpers.py", 77, 0, 77, 9, "helper", call)
     builder = Builder("parse")
@@ -198,13 +198,13 @@ def test_lines_know_their_op_and_their_line_in_the_kernels_own_file() -> None:
     assert [(op, source) for _, op, source in lines] == [(None, None), (0, 3), (1, 5), (None, None)]
 
 
-def test_one_op_prints_as_its_line_in_the_whole() -> None:
+def test_single_op_prints_as_in_the_whole_function() -> None:
     func = parse_func(EVERY_FORM)
     op = next(op for op in func.ops() if op.id == 18)
     assert print_op(func, op) == "%sum = add %acc, %acc : f32  // 18"
 
 
-def test_broken_ir_prints_too() -> None:
+def test_invalid_ir_can_be_printed() -> None:
     stray = Value(Tile(t.int32), "stray")
     op = Op("neg", (stray,), (Value(Tile(t.int32)),), id=0)
     assert "neg %undefined.stray" in print_func(Func("f", (), Block((), (op,))))

@@ -127,7 +127,7 @@ def test_invalid_tile_ir_is_refused(body: str, message: str) -> None:
         ("%a = alloc {offset=0} : buffer<128xi32, #line>", "alloc does not belong to the distributed level"),
     ],
 )  # fmt: skip
-def test_invalid_laid_ir_is_refused(body: str, message: str) -> None:
+def test_invalid_distributed_ir_is_refused(body: str, message: str) -> None:
     refuses(text(body, "distributed"), message)
 
 
@@ -155,7 +155,7 @@ def test_a_conversion_within_warps_is_valid_at_the_memory_level() -> None:
     )
 
 
-def test_buffers_need_a_function_that_says_how_much_shared_memory_it_takes() -> None:
+def test_buffers_need_the_shared_memory_size_of_the_function() -> None:
     refuses(text("%a = alloc {offset=0} : buffer<128xi32, #line>", "memory"), "has no attribute shared_bytes")
 
 

@@ -8,18 +8,18 @@ from blocknb.language import types as t
 DIAMOND = {"a": "bc", "b": "d", "c": "d", "d": ""}
 
 
-def test_a_traversal_yields_each_node_once() -> None:
+def test_traversal_yields_each_node_once() -> None:
     assert "".join(reachable("a", DIAMOND.__getitem__)) == "acdb"
     assert "".join(breadth_first("a", DIAMOND.__getitem__)) == "abcd"
     assert "".join(postorder("a", DIAMOND.__getitem__)) == "dcba"
 
 
-def test_a_cycle_ends() -> None:
+def test_traversal_of_a_cycle_terminates() -> None:
     ring = {0: [1], 1: [2], 2: [0]}
     assert list(reachable([0], ring.__getitem__)) == list(breadth_first([0], ring.__getitem__)) == [0, 1, 2]
 
 
-def test_a_caller_that_stops_asks_for_no_more_successors() -> None:
+def test_traversal_is_lazy() -> None:
     asked = []
 
     def successors(node: int) -> list[int]:
@@ -30,11 +30,11 @@ def test_a_caller_that_stops_asks_for_no_more_successors() -> None:
     assert asked == [0, 1, 2]
 
 
-def test_a_chain_deeper_than_pythons_stack_is_walked() -> None:
+def test_chain_deeper_than_pythons_stack_can_be_traversed() -> None:
     assert next(postorder([0], lambda n: [n + 1] if n < 100_000 else [])) == 100_000
 
 
-def test_slices_stop_where_they_are_told_to() -> None:
+def test_backward_slice_stops_at_the_given_values() -> None:
     emit = Builder("test")
     one = emit.const(1, t.int32)
     two = emit.value("add", one, one)

@@ -53,7 +53,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("old", "new", "message"), BROKEN, ids=[message for *_, message in BROKEN])
-def test_a_broken_rule_is_named(old: str, new: str, message: str) -> None:
+def test_each_broken_rule_is_reported(old: str, new: str, message: str) -> None:
     text = PRODUCT.text.replace("%ma = ", "%yes = cmp gt %m, %zero\n%half = const 0.0 : f16\n%ma = ", 1)
     verify(parse_func(text))
     assert old in text
@@ -61,21 +61,21 @@ def test_a_broken_rule_is_named(old: str, new: str, message: str) -> None:
         verify(parse_func(text.replace(old, new)))
 
 
-def test_roles_are_the_end_of_a_function() -> None:
+def test_roles_must_end_the_function() -> None:
     text = PRODUCT.text.rstrip().removesuffix("}")
     verify(parse_func(text + "}"))
     with pytest.raises(CompilerBug, match="must be the last op of a function"):
         verify(parse_func(text + "barrier\n}"))
 
 
-def test_what_a_producer_needs_is_made_of_scalars() -> None:
+def test_values_of_a_producer_must_be_computed_from_scalars() -> None:
     made = "%t = arange 0 64 : tile<64xi32, #columns>\n%s = reduce %t {axis=0} add\n"
     text = PRODUCT.text.replace(TEAM, made + TEAM).replace("%depth = mul %copy, %size", "%depth = mul %copy, %s")
     with pytest.raises(CompilerBug, match="the producer needs %s, which depends on the tile %t"):
         verify(parse_func(text))
 
 
-def test_signals_belong_to_roles() -> None:
+def test_mbarrier_ops_outside_of_roles_are_refused() -> None:
     lines = ["%full = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "%zero = const 0 : i32"]
     for op in ("await %full, %zero, %zero", "arrive %full, %zero", "expect %full, %zero {bytes=8}"):
         text = "\n".join(["func @f() memory {num_warps=4} {", *lines, op, "}"])
@@ -84,7 +84,7 @@ def test_signals_belong_to_roles() -> None:
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
-def test_rings_and_mbarriers_have_places_of_their_own(product: Product) -> None:
+def test_circular_buffers_and_mbarriers_do_not_overlap(product: Product) -> None:
     func = shared_memory_allocation(product.written(), HOPPER, Notes("shared_memory_allocation"))
     verify(func)
     places = []
@@ -108,7 +108,7 @@ def test_mbarriers_lie_within_shared_memory_at_multiples_of_8_bytes(change: tupl
         verify(func.replace(body=type(func.body)(func.body.args, ops)))
 
 
-def test_boxes_lie_as_the_swizzles_of_wgmma_or_one_panel_after_another() -> None:
+def test_boxed_layouts_equal_wgmma_swizzles_or_contiguous_panels() -> None:
     for inner in (0, 1):
         order = (inner, 1 - inner)
         for swizzle in (32, 64, 128):

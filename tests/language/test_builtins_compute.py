@@ -68,7 +68,7 @@ def test_tiles_have_the_functions_as_methods():
     np.testing.assert_allclose(evaluate(k, np.float32, (8,), x=SIGNED), expected, rtol=1e-5)
 
 
-def test_math_is_a_second_name():
+def test_math_functions_are_aliases():
     @kernel
     def k(out, x):
         tl.store(out, tl.math.exp2(tl.load(x)) + tl.math.fma(2.0, tl.load(x), 1.0))
@@ -77,7 +77,7 @@ def test_math_is_a_second_name():
 
 
 @pytest.mark.parametrize("x", [np.float32([1, np.nan, 3, -2]), np.int32([1, 5, -3, 0])])
-def test_extrema_and_clamp(x):
+def test_extrema_and_clamp_match_numpy(x):
     @kernel
     def k(out, x, y):
         i = tl.arange(0, 4)
@@ -106,7 +106,7 @@ def test_extrema_propagate_nan_when_asked():
 @pytest.mark.parametrize(
     ("dtype", "real"), [("f16", tl.float32), ("bf16", tl.float32), ("i8", tl.float32), ("f64", tl.float64)]
 )
-def test_numbers_are_not_weak_in_extrema_and_fma(dtype, real):
+def test_python_numbers_are_not_weak_in_extrema_and_fma(dtype, real):
     """As Triton has it: `tl.maximum(x, 0.0)` of fp16 is fp32, and the smaller of int8 and 4 is int32."""
 
     @kernel
@@ -128,7 +128,7 @@ BLOCK = RNG.standard_normal(SHAPE).astype(np.float32)
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, None])
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("name", ["sum", "max", "min"])
-def test_reductions_over_each_axis_and_all(name, axis, keep):
+def test_reductions_over_each_axis_match_numpy(name, axis, keep):
     function = getattr(tl, name)
 
     @kernel
@@ -147,7 +147,7 @@ def test_reductions_over_each_axis_and_all(name, axis, keep):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_arguments_of_extrema_take_the_first_of_equal_ones(name, axis):
+def test_argmax_and_argmin_return_the_first_of_equal_elements(name, axis):
     function = getattr(tl, name)
 
     @kernel
@@ -209,7 +209,7 @@ def product(a, b):
     return a * b
 
 
-def test_reductions_with_the_users_own_combine():
+def test_reductions_with_a_custom_combine_function():
     @kernel
     def k(out, x):
         i = tl.arange(0, 8)
@@ -223,7 +223,7 @@ def test_reductions_with_the_users_own_combine():
     np.testing.assert_allclose(found, [SIGNED.prod(), SIGNED.max() + np.argmax(SIGNED), 0 + 7], rtol=1e-5)
 
 
-def test_shapes_are_made_moved_and_repeated():
+def test_shape_functions_match_numpy():
     @kernel
     def k(out):
         i = tl.arange(0, 8)
@@ -311,7 +311,7 @@ def test_dot_accumulates_wide(dtype, keywords, accumulator, precision):
     assert dot.attrs.get("precision") == precision
 
 
-def test_dot_gives_no_bfloat16():
+def test_dot_with_bfloat16_result_is_refused():
     @kernel
     def k(x):
         i = tl.arange(0, 16)
@@ -323,7 +323,7 @@ def test_dot_gives_no_bfloat16():
     assert error.hint == "use tl.float32 and cast the result"
 
 
-def test_dot_takes_an_accumulator_of_the_right_shape_only():
+def test_dot_refuses_an_accumulator_of_another_shape():
     @kernel
     def k(out):
         a = tl.zeros((16, 16), tl.float16)
@@ -333,7 +333,7 @@ def test_dot_takes_an_accumulator_of_the_right_shape_only():
     assert "tl.zeros((16, 16), dtype=tl.float32)" in error.hint
 
 
-def test_casts_round_truncate_and_reinterpret():
+def test_casts_round_truncate_or_reinterpret():
     @kernel
     def k(out, x):
         v = tl.load(x)
@@ -346,7 +346,7 @@ def test_casts_round_truncate_and_reinterpret():
     assert found.tolist() == [-1, -1, int(np.float32(-1.75).view(np.int32)), 9]
 
 
-def test_addresses_travel_as_integers():
+def test_pointers_can_be_passed_as_integers():
     @kernel
     def k(out, table):
         p = tl.load(table).to(tl.pointer_type(tl.float16))
@@ -357,7 +357,7 @@ def test_addresses_travel_as_integers():
     assert [op.name for op in ir(k, out="*i64", table="*i64").ops()].count("bitcast") == 2
 
 
-def test_dtypes_answer_tritons_questions_while_compiling():
+def test_dtype_attributes_are_compile_time_constants():
     @kernel
     def k(x, ACC: tl.constexpr):
         v = tl.load(x + tl.arange(0, 4))
@@ -380,7 +380,7 @@ def test_hints_return_their_operand():
     assert evaluate(k, np.int32, (4,), n=3).tolist() == [0, 1, 2, 3]
 
 
-def test_hints_stay_on_the_ops_and_parameters_they_are_about():
+def test_hints_stay_on_their_ops_and_parameters():
     @kernel
     def k(out, n, stride):
         tl.multiple_of(stride, 24)
@@ -436,7 +436,7 @@ def test_casts_round_toward_zero_when_asked(dtype):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_rounding_that_does_not_exist_or_does_not_apply_is_refused():
+def test_unknown_or_inapplicable_rounding_mode_is_refused():
     @kernel
     def unknown(out, x):
         tl.store(out, tl.load(x).to(tl.float16, fp_downcast_rounding="up"))
@@ -450,7 +450,7 @@ def test_a_rounding_that_does_not_exist_or_does_not_apply_is_refused():
 
 
 @pytest.mark.parametrize("rounding", ["rtne", "rtz"])
-def test_a_rounding_may_be_asked_for_where_nothing_is_cast(rounding):
+def test_rounding_mode_is_accepted_for_a_cast_to_the_same_dtype(rounding):
     @kernel
     def k(out, x):
         tl.store(out, tl.load(x).to(out.dtype.element_ty, fp_downcast_rounding=rounding))
@@ -459,7 +459,7 @@ def test_a_rounding_may_be_asked_for_where_nothing_is_cast(rounding):
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3", "bf16x3", "bf16x6"])
-def test_products_of_fp32_come_close_to_fp32_when_asked(precision):
+def test_fp32_products_reach_fp32_accuracy_on_request(precision):
     @kernel
     def k(out, x):
         at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]

@@ -26,7 +26,7 @@ QUICK = ("eager", "cpu:haswell", "cpu", "simt sm_90a")
     [(dtype, QUICK) for dtype in ("bfloat16", "float32", "float64", "float8_e5m2")]
     + [pytest.param(dtype, everywhere.WAYS, marks=pytest.mark.full) for dtype in casts.FLOATS],
 )
-def test_numbers_at_the_limits_are_cast_alike_in_lanes_by_stores_in_padding_and_one_by_one(dtype, ways) -> None:
+def test_casts_at_the_limits_agree_in_lanes_stores_padding_and_scalars(dtype, ways) -> None:
     rng, x = seeds.rng(), casts.specials(dtype)
     other = OTHERS[rng.integers(len(OTHERS))] if not dtype.startswith("float8") else 3.0
     arguments, wanted = casts.of_lanes(rng.permutation(x), other, 128 if len(x) < 128 else 512)
@@ -38,7 +38,7 @@ def test_numbers_at_the_limits_are_cast_alike_in_lanes_by_stores_in_padding_and_
     [(dtype, 20) for dtype in ("float32", "float64", "float8_e5m2")]
     + [pytest.param(dtype, None, marks=pytest.mark.full) for dtype in casts.FLOATS],
 )
-def test_constants_are_cast_as_numbers_at_run_time_are(dtype: str, count: int | None) -> None:
+def test_casts_of_constants_agree_with_run_time_casts(dtype: str, count: int | None) -> None:
     x = seeds.rng().permutation(casts.specials(dtype))[:count]
     if dtype.startswith("float8"):  # an infinity becomes the largest number of an fp8 format, as a constant, too
         x = x[~np.isinf(x.astype(np.float32))]
@@ -49,7 +49,7 @@ def test_constants_are_cast_as_numbers_at_run_time_are(dtype: str, count: int | 
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_random_patterns_of_bits_are_cast_alike(dtype: str) -> None:
+def test_casts_of_random_bits_agree(dtype: str) -> None:
     rng, size = seeds.rng(), np.dtype(dtype).itemsize
     bits = rng.integers(0, 256, (200, size), np.uint8).reshape(-1).view(dtype)
     near = (rng.standard_normal(200) * 2.0 ** rng.integers(-3, 66, 200)).astype(dtype)
@@ -59,7 +59,7 @@ def test_random_patterns_of_bits_are_cast_alike(dtype: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_every_narrow_float_is_cast_alike(dtype: str) -> None:
+def test_casts_of_every_narrow_float_agree(dtype: str) -> None:
     kind = np.dtype(casts.NARROW.get(dtype, dtype))
     every = np.arange(1 << 8 * kind.itemsize, dtype=f"u{kind.itemsize}").view(kind)
     for x in np.array_split(every, -(-len(every) // 4096)):

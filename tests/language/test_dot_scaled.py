@@ -25,7 +25,7 @@ def packings(left: str, right: str) -> list[tuple[bool, bool]]:
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_every_pair_of_formats_in_every_packing(left: str, right: str) -> None:
+def test_every_pair_of_formats_and_packing_matches_numpy(left: str, right: str) -> None:
     """All by the interpreter, each pair once on the CPU."""
     rng, plain = seeds.rng(), kernel(scaled.scaled_product.source.function)
     for left_k, right_k in packings(left, right):
@@ -38,7 +38,7 @@ def test_every_pair_of_formats_in_every_packing(left: str, right: str) -> None:
     np.testing.assert_allclose(made["c"], scaled.reference(made)["c"], rtol=1e-5, atol=1e-3)
 
 
-def test_stacks_of_matrices_and_fp8_dtypes() -> None:
+def test_batched_operands_and_fp8_dtypes_match_numpy() -> None:
     @blocknb.kernel
     def stacked(a, b, s, c):
         i, j = tl.arange(0, 2)[:, None, None], tl.arange(0, 16)[None, :, None]
@@ -57,7 +57,7 @@ def test_stacks_of_matrices_and_fp8_dtypes() -> None:
     np.testing.assert_allclose(c, left @ scaled.decoded(b, "e5m2", 1), rtol=1e-5, atol=1e-3)
 
 
-def test_scales_at_the_ends_of_their_range() -> None:
+def test_scales_at_the_ends_of_their_range_match_numpy() -> None:
     """2^-127 is no normal number in bf16, 255 is NaN, also with fast_math."""
 
     @blocknb.kernel
@@ -124,7 +124,7 @@ def half_result(x, s):
         (half_result, "accumulates in fp32", "cast the result"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(k, says, hint) -> None:
+def test_invalid_arguments_are_named(k, says, hint) -> None:
     error = failure(k, TypeMismatch, x="*u8", s="*u8")
     assert says in str(error)
     assert hint in str(error.hint)

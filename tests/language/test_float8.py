@@ -17,7 +17,7 @@ from blocknb.language.float8 import FORMATS
 
 
 @pytest.mark.parametrize("name", float8.ML_DTYPES)
-def test_the_table_says_what_ml_dtypes_says(name: str) -> None:
+def test_format_table_agrees_with_ml_dtypes(name: str) -> None:
     form, numbers = FORMATS[name], float8.patterns(name)
     mine = np.array([form.decode(bits) for bits in range(256)])
     np.testing.assert_array_equal(mine, numbers)
@@ -34,7 +34,7 @@ HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
     "dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name
 )
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
-def test_every_number_of_16_bits_is_rounded_right_by_the_cpu(form: t.DType, dtype: type) -> None:
+def test_cpu_rounds_every_16_bit_number_correctly(form: t.DType, dtype: type) -> None:
     if dtype == ml_dtypes.bfloat16:
         x = HALVES.view(np.uint16).view(dtype)
     else:
@@ -54,14 +54,14 @@ def round_all(x, out, cut, KIND: tl.constexpr):
 
 
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
-def test_every_number_of_16_bits_is_rounded_right_by_the_interpreter(form: t.DType) -> None:
+def test_interpreter_rounds_every_16_bit_number_correctly(form: t.DType) -> None:
     out, cut = np.zeros(65536, np.uint8), np.zeros(65536, np.uint8)
     launch(round_all, 1, x=HALVES, out=out, cut=cut, KIND=form)
     np.testing.assert_array_equal(out, float8.nearest(HALVES, form.name))
     np.testing.assert_array_equal(cut, float8.toward_zero(HALVES, form.name))
 
 
-def test_questions_to_the_dtypes() -> None:
+def test_dtype_attributes_of_8_bit_floats() -> None:
     asked = {"fp8e4nv": "e4nv", "fp8e5": "e5", "fp8e4b15": "e4b15", "fp8e4b8": "e4b8", "fp8e5b16": "e5b16"}
     for dtype in t.FLOAT8:
         assert dtype.is_fp8() and dtype.is_floating() and not dtype.is_standard_floating()
@@ -71,7 +71,7 @@ def test_questions_to_the_dtypes() -> None:
     assert tl.float16.is_standard_floating() and not tl.float16.is_fp8()
 
 
-def test_two_kinds_meet_in_fp16_and_wider_floats_win() -> None:
+def test_different_formats_promote_to_fp16_and_wider_floats_win() -> None:
     for a in t.FLOAT8:
         for b in t.FLOAT8:
             assert t.promote(a, b) == (a if a == b else t.float16)
@@ -79,7 +79,7 @@ def test_two_kinds_meet_in_fp16_and_wider_floats_win() -> None:
             assert t.promote(a, wide) == t.promote(wide, a) == wide
 
 
-def test_numbers_written_in_a_kernel_are_rounded_once() -> None:
+def test_literals_are_rounded_once() -> None:
     @blocknb.kernel
     def constants(out, KIND: tl.constexpr):
         i = tl.arange(0, 1)
@@ -125,7 +125,7 @@ def refused(x, OPERATION: tl.constexpr):
      "tl.fma(a, a, a)", "tl.floor(a)"],
 )  # fmt: skip
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)
-def test_arithmetic_is_refused_with_the_way_to_do_it(operation: str, form: t.DType) -> None:
+def test_arithmetic_is_refused_with_an_alternative(operation: str, form: t.DType) -> None:
     error = failure(refused, TypeMismatch, x=f"*{form.short}", OPERATION=(operation,))
     assert f"does not compute in {form}" in str(error)
     assert ".to(tl.float16)" in str(error.hint)

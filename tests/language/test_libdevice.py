@@ -20,7 +20,7 @@ INF, NAN = math.inf, math.nan
 # -- the names -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_name_of_libdevice_exists_under_every_path():
+def test_every_libdevice_function_exists_under_every_import_path():
     for name in NAMES:
         assert libdevice.FUNCTIONS[name].__doc__, name
         for place in (libdevice, extra, tl.libdevice, tl.extra.libdevice, tl.extra.cuda.libdevice):
@@ -28,7 +28,7 @@ def test_every_name_of_libdevice_exists_under_every_path():
         assert hasattr(tl.math, name)
 
 
-def test_functions_are_imported_by_name_as_kernels_do():
+def test_functions_can_be_imported_by_name():
     from blocknb.language.extra.cuda.libdevice import rsqrt
     from blocknb.language.extra.libdevice import isnan
 
@@ -70,7 +70,7 @@ def test_functions_are_within_two_units_in_the_last_place(name, dtype, room):
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_tangents_and_multiples_of_pi(dtype, room):
+def test_tangents_and_multiples_of_pi_are_accurate(dtype, room):
     x = np.random.default_rng(1).uniform(-30, 30, 1024).astype(dtype)
     wide = x.astype(np.longdouble)
     pi = np.longdouble(np.pi) + np.longdouble(1.2246467991473532e-16)
@@ -175,7 +175,7 @@ def same(found, expected):
 @pytest.mark.parametrize(
     ("name", "reference"), [("pow", np.power), ("atan2", np.arctan2), ("hypot", np.hypot), ("fmod", np.fmod)]
 )
-def test_special_values_of_two_operands_are_those_of_c(name, reference, dtype, room):
+def test_special_values_of_two_operands_match_c(name, reference, dtype, room):
     x, y = grid(dtype)
     with np.errstate(all="ignore"):
         exact = reference(x.astype(np.longdouble), y.astype(np.longdouble))
@@ -187,7 +187,7 @@ def test_special_values_of_two_operands_are_those_of_c(name, reference, dtype, r
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_powers_hold_their_accuracy_up_to_the_ends_of_the_range(dtype, room):
+def test_powers_are_accurate_up_to_the_ends_of_the_range(dtype, room):
     rng = np.random.default_rng(5)
     x = np.exp2(rng.uniform(-20, 20, 1024)).astype(dtype)
     y = rng.uniform(-50 if dtype == np.float64 else -6, 50 if dtype == np.float64 else 6, 1024).astype(dtype)
@@ -198,7 +198,7 @@ def test_powers_hold_their_accuracy_up_to_the_ends_of_the_range(dtype, room):
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_functions_of_the_bits_are_exact(dtype, room):
+def test_bit_functions_are_exact(dtype, room):
     x, y = grid(dtype)
     with np.errstate(all="ignore"):
         same(call("copysign", [x, y], room), np.copysign(x, y))
@@ -269,7 +269,7 @@ ROUND = {"rn": round, "rz": math.trunc, "rd": math.floor, "ru": math.ceil}
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("integer", INTEGERS)
 @pytest.mark.parametrize("mode", ROUND)
-def test_conversions_round_as_they_say_and_clamp(mode, integer, room):
+def test_conversions_follow_their_rounding_mode_and_clamp(mode, integer, room):
     kind, bits, signed = INTEGERS[integer]
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     rng = np.random.default_rng(7)

@@ -32,7 +32,7 @@ def loads(x, out, one, old, counters, n, m, M: tl.constexpr, N: tl.constexpr):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_what_a_mask_leaves_out_is_zero(dtype: str) -> None:
+def test_masked_out_elements_are_zero(dtype: str) -> None:
     rng, rows, columns = seeds.rng(), 8, 32
     n, m = int(rng.integers(1, columns)), int(rng.integers(1, rows))
     x = rng.integers(1, 100, (rows, columns)).astype(dtype)
@@ -72,7 +72,7 @@ def product(a, b, out, k, K: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.conste
 
 
 @pytest.mark.parametrize("way", ["eager", "cpu", "ir sm_80", "simt sm_80", "simt sm_90a"])
-def test_products_take_what_a_mask_leaves_out_for_zero(way: str) -> None:
+def test_products_read_masked_out_elements_as_zero(way: str) -> None:
     rng, block, most = seeds.rng(), 64, 128
     k = int(rng.integers(33, most - 8))
     a, b = (np.full(shape, np.nan, np.float16) for shape in ((block, most), (most, block)))

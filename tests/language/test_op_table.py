@@ -37,7 +37,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_an_elementwise_op_says_what_it_costs_and_means(name: str) -> None:
+def test_elementwise_ops_have_cost_and_meaning(name: str) -> None:
     spec = OPS[name]
     assert spec.cost is not None, (
         "give the row a Cost: flops per float element, and the time on a CPU relative to an addition"
@@ -55,7 +55,7 @@ def test_the_roofline_counts_every_special_function(name: str) -> None:
 @pytest.mark.parametrize(
     "name", sorted(n for n, spec in OPS.items() if "tile" in spec.levels and n not in BY_PASSES | {"asm"})
 )
-def test_the_example_of_an_op_emits_it_and_gives_what_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_of_an_op_emits_it_and_gives_the_stated_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example, emitted, emit = Example(name, OPS[name].help.example), set(), Builder.op
 
     def recorded(self: Builder, op: str, *args: Any, **rest: Any) -> Any:
@@ -101,7 +101,7 @@ def program(spec: OpSpec, dtype: t.DType) -> Func | None:
 
 @pytest.mark.parametrize("machine", ["sm_80", "cpu"])
 @pytest.mark.parametrize("name", sorted({*ELEMENTWISE} - BY_PASSES))
-def test_an_elementwise_op_has_a_lowering_for_every_dtype_that_its_rule_admits(name: str, machine: str) -> None:
+def test_elementwise_ops_have_a_lowering_for_every_dtype_of_their_rule(name: str, machine: str) -> None:
     target, found = Target.parse(machine), 0
     for dtype in (t.float32, t.float64, t.int32, t.uint32, t.int1):
         func = program(OPS[name], dtype)
@@ -117,7 +117,7 @@ def test_an_elementwise_op_has_a_lowering_for_every_dtype_that_its_rule_admits(n
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_an_op_has_a_text_for_users(name: str) -> None:
+def test_every_op_has_help_text(name: str) -> None:
     text = OPS[name].help.text
     assert text.endswith(".")
     assert text[0].isupper()
@@ -127,7 +127,7 @@ def test_an_op_has_a_text_for_users(name: str) -> None:
 @pytest.mark.parametrize(
     "name", sorted(n for n in BUILTINS if n in OPS and OPS[n].help.text in (BUILTINS[n].__doc__ or ""))
 )
-def test_help_names_only_what_a_kernel_can_pass(name: str) -> None:
+def test_help_lists_only_arguments_of_the_kernel_language(name: str) -> None:
     help_text, declared = inspect.getdoc(getattr(tl, name)) or "", inspect.signature(getattr(tl, name)).parameters
     told = set(re.findall(r"`(\w+)`", help_text.split("Example:")[0]))
     assert told <= set(declared), "IR attributes belong into Help.ir"
@@ -137,11 +137,11 @@ def test_help_names_only_what_a_kernel_can_pass(name: str) -> None:
 # -- traits
 
 
-def test_every_trait_is_one_of_some_op() -> None:
+def test_every_trait_is_used_by_an_op() -> None:
     assert [trait for trait in TRAITS if not named(trait)] == []
 
 
-def test_code_asks_only_for_traits_that_there_are() -> None:
+def test_code_tests_only_existing_traits() -> None:
     asked = set()
     for path in Path(tl.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -46,7 +46,7 @@ def normal(u1, u2):
     return radius * np.cos(angle), radius * np.sin(angle)
 
 
-def test_philox_here_gives_the_known_answers_of_its_authors():
+def test_philox_reference_gives_the_known_answers_of_its_authors():
     """From the kat_vectors file of Random123."""
     assert philox((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     assert philox((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
@@ -54,7 +54,7 @@ def test_philox_here_gives_the_known_answers_of_its_authors():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS.astype(np.int64) * 3_000_000_019], ids=["i32", "i64"])
-def test_randint4x_is_philox_bit_for_bit(seed, offsets):
+def test_randint4x_equals_philox_bit_for_bit(seed, offsets):
     @kernel
     def k(out, offsets, seed):
         i = tl.arange(0, 8)
@@ -70,7 +70,7 @@ def test_randint4x_is_philox_bit_for_bit(seed, offsets):
     np.testing.assert_array_equal(out.reshape(4, 8), words(seed, offsets))
 
 
-def test_rand_folds_the_sign_and_stays_below_one():
+def test_rand_maps_negative_bits_and_stays_below_one():
     @kernel
     def k(out, offsets, seed):
         i = tl.arange(0, 8)
@@ -90,7 +90,7 @@ def test_rand_folds_the_sign_and_stays_below_one():
     assert (out[5] == np.nextafter(np.float32(1), np.float32(0))).all()
 
 
-def test_randn_is_box_and_muller_on_the_first_two_words():
+def test_randn_is_box_muller_of_the_first_two_words():
     @kernel
     def k(out, seed):
         i = tl.arange(0, 1024)
@@ -109,7 +109,7 @@ def test_randn_is_box_and_muller_on_the_first_two_words():
     np.testing.assert_array_equal(out[0], out[1])
 
 
-def test_philox_takes_counters_of_64_bits():
+def test_philox_accepts_64_bit_counters():
     @kernel
     def k(out, seed):
         c = tl.arange(0, 4).to(tl.int64) * 0x123456789ABCDEF

@@ -19,7 +19,7 @@ TABLE = reference.read(reference.TABLE.read_text())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_name_gives_what_it_says_and_the_table_says_so(name):
+def test_example_of_a_name_gives_the_documented_result(name):
     example = EXAMPLES[name]
     assert example is not None, f"the docstring of {name} ends without an example"
     assert example.claims
@@ -27,7 +27,7 @@ def test_the_example_of_a_name_gives_what_it_says_and_the_table_says_so(name):
     assert TABLE.get(name) == found, "blocknb reference writes the table anew"
 
 
-def test_the_table_has_every_name_in_a_group():
+def test_the_reference_lists_every_name_in_a_group():
     assert reference.render(TABLE) == reference.TABLE.read_text(), "blocknb reference writes the table anew"
     lost = [name for name in EXAMPLES if reference.group(name) == "Other names"]
     assert lost == [], "give these a place in reference.GROUPS"
@@ -35,7 +35,7 @@ def test_the_table_has_every_name_in_a_group():
 
 
 @pytest.mark.parametrize(("name", "function"), list(documented()))
-def test_every_name_says_what_it_does(name, function):
+def test_every_name_has_a_description(name, function):
     text = inspect.getdoc(function) or ""
     assert text
     assert str(inspect.signature(function)).startswith("(")
@@ -63,11 +63,11 @@ def test_every_name_says_what_it_does(name, function):
         "tl.static_assert(tl.load(i_ptr) > 0)",
     ],
 )
-def test_what_the_help_says_is_an_error_is_one(body):
+def test_errors_stated_in_the_help_are_raised(body):
     assert outcome(Example("x", body), "cpu") != "yes"
 
 
-def test_editors_see_the_names_of_libdevice():
+def test_stub_file_lists_the_names_of_libdevice():
     tree = ast.parse(Path(tl.libdevice.__file__).with_suffix(".pyi").read_text())
     seen = {node.name: [a.arg for a in node.args.args] for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert seen == {n: list(inspect.signature(getattr(tl.libdevice, n)).parameters) for n in tl.libdevice.__all__}
@@ -76,7 +76,7 @@ def test_editors_see_the_names_of_libdevice():
 # -- the instrument
 
 
-def test_a_claim_that_does_not_hold_is_noticed():
+def test_wrong_claim_in_an_example_is_detected():
     for text in (
         "tl.arange(0, 2)  # [0, 2]",
         "tl.load(a_ptr + 1)  # 1.001",
@@ -87,17 +87,17 @@ def test_a_claim_that_does_not_hold_is_noticed():
                 Example("wrong", text).run(room)
 
 
-def test_claims_are_literals():
+def test_claims_in_examples_are_literals():
     with pytest.raises(ValueError, match="no literal"):
         _ = Example("wrong", "tl.arange(0, 2)  # two numbers").claims
 
 
-def test_the_table_is_read_as_it_was_written():
+def test_rendered_reference_can_be_read_back():
     found = dict.fromkeys(EXAMPLES, ("yes", "a | b", "yes", "not run"))
     assert reference.read(reference.render(found)) == found
 
 
-def test_help_of_a_name_has_signature_and_example():
+def test_help_contains_signature_and_example():
     text = pydoc.render_doc(tl.load, renderer=pydoc.plaintext)
     assert "load(pointer, mask=None, other=None" in text
     assert "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]" in text

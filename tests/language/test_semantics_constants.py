@@ -30,7 +30,7 @@ def test_a_constant_assigned_to_a_plain_local_is_a_run_time_scalar():
     assert value(k, np.float32) == 8.5
 
 
-def test_a_plain_local_has_methods_whatever_arm_made_it():
+def test_plain_local_from_either_arm_has_methods():
     @kernel
     def k(out, p, F: tl.constexpr):
         scale = tl.load(p) if F else 3
@@ -41,7 +41,7 @@ def test_a_plain_local_has_methods_whatever_arm_made_it():
     assert value(k, np.float32, p=p, F=False) == 1.5
 
 
-def test_a_plain_local_that_never_changes_may_still_be_a_size():
+def test_plain_local_that_never_changes_may_be_a_size():
     """Triton refuses; the constant behind the name is known, so that the only meaning it can have is taken."""
 
     @kernel
@@ -52,7 +52,7 @@ def test_a_plain_local_that_never_changes_may_still_be_a_size():
     np.testing.assert_array_equal(result(k, np.int32, 16), np.full(16, 16))
 
 
-def test_a_plain_local_that_changes_is_no_size():
+def test_plain_local_that_changes_cannot_be_a_size():
     @kernel
     def k(out, n):
         B = 16
@@ -64,7 +64,7 @@ def test_a_plain_local_that_changes_is_no_size():
     assert "must be known at compile time" in error.message and "tl.constexpr" in error.hint
 
 
-def test_an_annotated_local_is_a_size():
+def test_constexpr_local_is_a_size():
     @kernel
     def k(out):
         B: tl.constexpr = 16
@@ -111,7 +111,7 @@ def divided(a, b):
     return a // b, a % b
 
 
-def test_the_same_line_floors_constants_and_truncates_run_time_integers():
+def test_division_floors_constants_and_truncates_run_time_integers():
     @kernel
     def k(out, a, b):
         q, r = divided(-7, 2)
@@ -126,7 +126,7 @@ def test_the_same_line_floors_constants_and_truncates_run_time_integers():
     assert result(k, np.int32, 6, a=-7, b=2).tolist() == [-4, 1, -3, -1, -3, -1]
 
 
-def test_a_local_divides_as_a_run_time_integer():
+def test_plain_local_divides_like_a_run_time_integer():
     @kernel
     def k(out):
         a = -7
@@ -182,7 +182,7 @@ def test_a_ternary_on_a_constant_visits_one_arm():
     assert value(k, np.int32, p=np.array([5], np.int32), N=2) == 20
 
 
-def test_and_or_stop_at_the_constant_that_decides():
+def test_and_or_short_circuit_on_constants():
     @kernel
     def k(out, p, N: tl.constexpr):
         x = 0
@@ -199,7 +199,7 @@ def test_and_or_stop_at_the_constant_that_decides():
     assert value(k, np.int32, p=np.array([3], np.int32), N=2) == 10
 
 
-def test_questions_about_types_texts_and_bits_are_answered_while_compiling():
+def test_type_string_and_bit_operations_are_evaluated_at_compile_time():
     @kernel
     def k(out, x, STAGE: tl.constexpr, ACT: tl.constexpr):
         n = 0
@@ -227,7 +227,7 @@ def test_questions_about_types_texts_and_bits_are_answered_while_compiling():
 # -- 5: None -----------------------------------------------------------------------------------------------------------------
 
 
-def test_none_is_a_constant_and_its_arithmetic_stands_in_dead_arms():
+def test_arithmetic_on_none_is_allowed_in_dead_arms():
     @kernel
     def k(out, bias, stride, HAS_BIAS: tl.constexpr):
         x = 1.0
@@ -248,7 +248,7 @@ def test_none_is_a_constant_and_its_arithmetic_stands_in_dead_arms():
     assert value(k, np.float32, bias=None, stride=None, HAS_BIAS=False) == 1
 
 
-def test_arithmetic_on_none_in_a_live_arm_says_that_it_is_none():
+def test_arithmetic_on_none_in_a_live_arm_is_an_error_that_names_none():
     @kernel
     def k(out, bias):
         tl.store(out, tl.load(bias + 1))
@@ -272,7 +272,7 @@ def test_an_argument_of_one_folds_and_still_has_the_methods_of_a_number():
 
 
 @pytest.mark.parametrize("spec", [["n"], [1]], ids=["name", "index"])
-def test_do_not_specialize_keeps_one_a_number_and_gives_no_hint(spec):
+def test_do_not_specialize_keeps_one_a_run_time_value_without_hints(spec):
     @blocknb.jit(do_not_specialize=spec)
     def k(out, n):
         tl.store(out, n)
@@ -314,7 +314,7 @@ def test_multiples_of_16_and_aligned_pointers_are_hints():
     ],
     ids=str,
 )
-def test_numbers_are_typed_by_their_value(argument, expected):
+def test_python_integers_get_the_smallest_sufficient_dtype(argument, expected):
     @kernel
     def k(out, x, T: tl.constexpr):
         tl.static_assert(x.dtype == T)
@@ -346,7 +346,7 @@ def test_globals_may_be_constexprs_modules_functions_aliases_and_dtypes():
     assert value(k, np.float32) == 5
 
 
-def test_plain_numbers_outside_are_constants_as_well():
+def test_global_plain_numbers_are_constants():
     @kernel
     def k(out):
         x = tl.arange(0, 2 ** (PLAIN + ANNOTATED))
@@ -355,7 +355,7 @@ def test_plain_numbers_outside_are_constants_as_well():
     assert value(k, np.float32) == 2.5
 
 
-def test_a_global_that_was_changed_is_seen_by_the_next_launch(monkeypatch):
+def test_changed_global_is_used_by_the_next_launch(monkeypatch):
     @kernel
     def k(out):
         tl.store(out, PLAIN + ANNOTATED)
@@ -404,7 +404,7 @@ def wrapped(n):
     return [n, n + 1]
 
 
-def test_functions_marked_for_constants_are_called_on_them():
+def test_constexpr_functions_are_called_on_constants():
     @kernel
     def k(out, N: tl.constexpr):
         tl.static_assert(marked(N) == 12)
@@ -413,7 +413,7 @@ def test_functions_marked_for_constants_are_called_on_them():
     assert value(k, np.int32, N=4) == 28
 
 
-def test_the_same_functions_work_on_run_time_values():
+def test_functions_of_constants_also_work_on_run_time_values():
     @kernel
     def k(out, n):
         tl.store(out, tl.cdiv(n, 4) + blocknb.cdiv(n, 4) + min(n, 5) + max(n, 5))
@@ -421,7 +421,7 @@ def test_the_same_functions_work_on_run_time_values():
     assert value(k, np.int32, n=10) == 3 + 3 + 5 + 10
 
 
-def test_a_plain_function_of_run_time_values_says_to_decorate_it():
+def test_plain_function_of_run_time_values_is_an_error_that_suggests_the_decorator():
     @kernel
     def k(out, n):
         tl.store(out, bits_of(n))
@@ -473,7 +473,7 @@ def test_parameters_and_locals_may_shadow_builtins():
     assert value(k, np.int32, type=3, n=4) == 11
 
 
-def test_num_warps_may_be_a_parameter_and_the_option():
+def test_num_warps_may_be_both_parameter_and_option():
     @kernel
     def k(out, num_warps: tl.constexpr):
         tl.store(out, num_warps)
@@ -485,7 +485,7 @@ def test_num_warps_may_be_a_parameter_and_the_option():
     assert out[0] == 8
 
 
-def test_a_plain_parameter_may_follow_constants():
+def test_plain_parameter_may_follow_constexpr_parameters():
     @kernel
     def k(out, BLOCK: tl.constexpr, n, OTHER: tl.constexpr = 3):
         tl.store(out, BLOCK * n + OTHER)

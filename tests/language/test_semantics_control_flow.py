@@ -29,7 +29,7 @@ def test_a_name_may_not_change_its_type_in_one_arm():
     assert "`x` is of different types after the arms" in error.message and "int32" in error.message
 
 
-def test_a_name_made_in_one_arm_only_is_undefined_after():
+def test_name_defined_in_one_arm_is_undefined_after_the_branch():
     @kernel
     def k(out, n):
         if n > 3:
@@ -40,7 +40,7 @@ def test_a_name_made_in_one_arm_only_is_undefined_after():
     assert "`x` is assigned only in the `if` arm" in error.message and "before the branch" in error.hint
 
 
-def test_a_name_made_in_both_arms_with_one_type_is_fine():
+def test_name_defined_in_both_arms_with_one_type_is_valid():
     @kernel
     def k(out, n):
         if n > 3:
@@ -55,7 +55,7 @@ def test_a_name_made_in_both_arms_with_one_type_is_fine():
     assert value(k, np.int32, n=2) == 2
 
 
-def test_loop_carried_names_start_as_the_type_of_their_first_value():
+def test_loop_carried_names_have_the_type_of_their_first_value():
     @kernel
     def k(out, x, n):
         m = -float("inf")
@@ -75,7 +75,7 @@ def test_loop_carried_names_start_as_the_type_of_their_first_value():
     assert result(k, F32, 3, x=X, n=0).tolist() == [-np.inf, 0, 0]
 
 
-def test_a_sum_of_64_bits_does_not_fit_a_name_of_32():
+def test_64_bit_sum_cannot_be_carried_in_a_32_bit_name():
     @kernel
     def k(out, x, n):
         s = 0
@@ -178,7 +178,7 @@ def test_the_loop_variable_survives_the_loop():
     assert value(k, np.int32, n=5) == 4
 
 
-def test_names_first_made_in_a_loop_do_not():
+def test_names_defined_in_a_loop_end_with_it():
     @kernel
     def k(out, n):
         for i in range(n):
@@ -192,7 +192,7 @@ def test_names_first_made_in_a_loop_do_not():
 # -- 25: loops ---------------------------------------------------------------------------------------------------------------
 
 
-def test_bounds_are_of_32_or_of_64_bits():
+def test_loop_bounds_have_32_or_64_bits():
     @kernel
     def k(out, n, wide):
         for i in range(n):
@@ -244,7 +244,7 @@ def test_static_range_gives_constants():
     assert value(k, np.int32) == 1 + 6 + 28
 
 
-def test_a_while_with_and_runs_while_both_hold():
+def test_while_with_and_runs_while_both_conditions_hold():
     @kernel
     def k(out, x, n):
         i = 0
@@ -256,7 +256,7 @@ def test_a_while_with_and_runs_while_both_hold():
     assert value(k, np.int32, x=X, n=2) == 2
 
 
-def test_a_program_may_wait_for_one_with_a_lower_number():
+def test_program_may_wait_for_a_program_with_a_lower_id():
     @kernel
     def k(out, flags):
         pid = tl.program_id(0)
@@ -275,7 +275,7 @@ def test_a_program_may_wait_for_one_with_a_lower_number():
 # -- 26: and, or, not, chained comparisons -----------------------------------------------------------------------------------
 
 
-def test_and_or_not_of_blocks_are_bitwise():
+def test_and_or_not_of_tiles_are_bitwise():
     @kernel
     def k(out, n):
         i = tl.arange(0, 8)
@@ -288,7 +288,7 @@ def test_and_or_not_of_blocks_are_bitwise():
     np.testing.assert_array_equal(got, np.concatenate([(i > 1) & (i < 5), (i < 2) | (i > 5), i >= 5]))
 
 
-def test_chained_comparisons_hold_when_every_link_does():
+def test_chained_comparisons_are_true_if_every_comparison_is():
     @kernel
     def k(out, x):
         v = tl.load(x + tl.arange(0, 16))
@@ -310,7 +310,7 @@ def test_a_block_of_one_element_is_a_condition():
     assert value(k, np.int32, x=np.array([2], F32)) == 2
 
 
-def test_a_larger_block_is_no_condition():
+def test_a_larger_block_cannot_be_a_condition():
     @kernel
     def k(out, x):
         if tl.load(x + tl.arange(0, 4)) > 3:
@@ -368,7 +368,7 @@ def test_a_reduction_over_tuples_calls_helpers_and_holds_constant_branches():
     assert np.isnan(got[0]) and got[1] == 5
 
 
-def test_functions_of_other_modules_combine():
+def test_functions_of_other_modules_can_be_combine_functions():
     @kernel
     def k(out, x):
         i = tl.arange(0, 16)
@@ -380,7 +380,7 @@ def test_functions_of_other_modules_combine():
     assert result(k, F32, 2, x=X).tolist() == [16, 16]
 
 
-def test_a_mean_is_reduced_from_counts_and_means():
+def test_reduction_of_counts_and_means_gives_the_mean():
     @kernel
     def k(out, x):
         i = tl.arange(0, 16)
@@ -451,7 +451,7 @@ def with_defaults(x, n=DEFAULT, scale: tl.constexpr = 2, other=None):
     return tl.sum(tl.arange(0, n)) * scale + (x if other is None else other)
 
 
-def test_constant_arms_return_different_constants():
+def test_arms_of_a_constant_branch_may_return_different_constants():
     @kernel
     def k(out):
         x = tl.arange(0, chosen(0))
@@ -463,7 +463,7 @@ def test_constant_arms_return_different_constants():
     assert result(k, np.int32, 2).tolist() == [28, 1]
 
 
-def test_tuples_of_blocks_and_nothing_are_returned():
+def test_functions_may_return_tuples_of_tiles_and_none():
     @kernel
     def k(out, x):
         i = tl.arange(0, 4)
@@ -476,7 +476,7 @@ def test_tuples_of_blocks_and_nothing_are_returned():
     np.testing.assert_array_equal(result(k, F32, 4, x=X), (X[:4] + 2) * (X[:4] - 2) * 2)
 
 
-def test_helpers_take_keywords_defaults_and_leftovers():
+def test_helpers_take_keywords_defaults_and_star_arguments():
     @kernel
     def k(out, n):
         tl.store(out, with_defaults(n))

@@ -34,13 +34,13 @@ def zeros(n: int = 100) -> np.ndarray:
 @pytest.mark.parametrize(
     "grid", [(4,), [4], 4, (4, 1), (4, 1, 1), lambda meta: (4,), lambda meta: [4, 1], (np.int64(4),)]
 )
-def test_a_grid_is_a_tuple_a_list_a_number_or_a_function(grid):
+def test_grid_may_be_a_tuple_list_number_or_function(grid):
     out = zeros()
     fill[grid](out, 100, 1.0, BLOCK=32)
     assert (out == 5).all()
 
 
-def test_a_grid_is_written_without_parentheses():
+def test_grid_may_be_written_without_parentheses():
     @kernel
     def k(out):
         tl.store(out + tl.program_id(0) * 3 + tl.program_id(1), tl.num_programs(0) * 10 + tl.num_programs(1))
@@ -50,7 +50,7 @@ def test_a_grid_is_written_without_parentheses():
     assert (out == 23).all()
 
 
-def test_the_grids_function_sees_every_argument_by_name():
+def test_grid_function_sees_every_argument_by_name():
     seen: dict[str, Any] = {}
 
     def grid(meta):
@@ -65,7 +65,7 @@ def test_the_grids_function_sees_every_argument_by_name():
     assert (seen["n"], seen["BLOCK"], seen["value"], seen["num_warps"]) == (100, 32, 3.0, 2)
 
 
-def test_the_grids_function_sees_defaults_and_what_was_given_by_keyword():
+def test_grid_function_sees_defaults_and_keyword_arguments():
     @kernel
     def k(out, M, N=6, BLOCK: tl.constexpr = 4):
         tl.store(out + tl.program_id(0), M + N + BLOCK)
@@ -97,7 +97,7 @@ def strided(x, out, M, N, stride_xm, stride_xn, stride_z, BLOCK: tl.constexpr):
     tl.store(out + row * N + i, v, mask=i < N)
 
 
-def test_strides_are_unpacked_and_none_where_there_is_no_array():
+def test_strides_can_be_unpacked_and_none_replaces_a_missing_array():
     x = np.arange(24, dtype=F32).reshape(4, 6).T
     strides = tuple(s // 4 for s in x.strides)
     for z, factor in ((None, 1), (0, 0)):
@@ -106,7 +106,7 @@ def test_strides_are_unpacked_and_none_where_there_is_no_array():
         np.testing.assert_array_equal(out, x * factor)
 
 
-def test_strides_of_torch_are_unpacked():
+def test_strides_of_torch_tensors_can_be_unpacked():
     torch = pytest.importorskip("torch")
     x, out = torch.arange(24, dtype=torch.float32).reshape(4, 6).T, torch.zeros(6, 4)
     strided[(x.shape[0],)](x, out, *x.shape, *x.stride(), None, BLOCK=4)
@@ -147,7 +147,7 @@ class Strided:
         return self.array.ctypes.data
 
 
-def test_whatever_has_an_address_and_a_dtype_is_a_pointer():
+def test_object_with_address_and_dtype_is_a_pointer():
     out = zeros()
     fill[(4,)](Strided(out), 100, 1.0, BLOCK=32)
     assert (out == 5).all()
@@ -186,7 +186,7 @@ def test_reinterpret_reads_the_same_bits():
         ("half", "*fp16"),
     ],
 )
-def test_dtypes_of_torch_have_their_own_names(torch_name, expected):
+def test_torch_dtypes_map_to_language_dtypes(torch_name, expected):
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(64, dtype=getattr(torch, torch_name))
 
@@ -222,7 +222,7 @@ def grid(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def test_the_tuning_key_holds_values_and_dtypes():
+def test_tuning_key_contains_values_and_dtypes():
     k = tuned(reset_to_zero=["total"], restore_value=["out"])
     for out in (np.zeros(100, F32), np.zeros(100, np.float64), np.zeros(100, np.int32), np.zeros(100, F32)):
         k[grid](out, zeros(1), 100)
@@ -232,7 +232,7 @@ def test_the_tuning_key_holds_values_and_dtypes():
     assert {key[0] for key in k.cache} == {50, 100}
 
 
-def test_trials_leave_no_trace_in_arrays_that_are_reset_or_restored():
+def test_trials_do_not_change_arrays_that_are_reset_or_restored():
     k = tuned(reset_to_zero=["total"], restore_value=["out"])
     out, total = np.full(100, 7, F32), zeros(1)
     k[grid](out, total, 100)
@@ -241,7 +241,7 @@ def test_trials_leave_no_trace_in_arrays_that_are_reset_or_restored():
     assert (out == 9).all() and total[0] == 200
 
 
-def test_a_configs_hook_may_change_what_an_argument_holds():
+def test_pre_hook_of_a_config_may_change_an_argument():
     class Descriptor(Strided):
         block_shape = None
 
@@ -288,7 +288,7 @@ def test_decorators_stack_in_either_order(over):
     assert (out == 2).all()
 
 
-def test_libraries_subclass_the_autotuner_and_read_its_parts():
+def test_autotuner_can_be_subclassed_and_inspected():
     class Remembering(Autotuner):
         def run(self, *args, **kwargs):
             self.seen = [*getattr(self, "seen", []), dict(zip(self.arg_names, args, strict=False))["n"]]
@@ -307,14 +307,14 @@ def test_libraries_subclass_the_autotuner_and_read_its_parts():
 # -- 33: what host code reads ------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_returns_registers_spills_shared_memory_and_texts():
+def test_launch_returns_registers_spills_shared_memory_and_code():
     compiled = fill[(4,)](zeros(), 100, 1.0, BLOCK=32)
     assert compiled.n_regs > 0 and compiled.n_spills == 0 and compiled.metadata.shared > 0
     assert "ttir" in compiled.asm and "store" in compiled.asm["ttir"]
     assert ".target sm_90a" in fill.compile("*fp32", "i32", "fp32", BLOCK=32, target="sm_90a").asm["ptx"]
 
 
-def test_warmup_compiles_and_launches_nothing():
+def test_warmup_compiles_without_launching():
     out = zeros()
     compiled = fill.warmup(out, 100, 1.0, BLOCK=32, grid=(4,))
     assert compiled.n_regs > 0 and (out == 0).all()
@@ -324,7 +324,7 @@ def test_warmup_compiles_and_launches_nothing():
     assert mocked.metadata.name == "fill"
 
 
-def test_the_driver_answers_while_modules_are_imported():
+def test_driver_queries_work_at_import_time():
     names: dict[str, Any] = {}
     code = """
 import triton
@@ -344,7 +344,7 @@ COMPARED = triton.__version__ >= "3.0.0"
     assert names["TARGET"].backend in ("cpu", "cuda") and names["PROPERTIES"]["multiprocessor_count"] > 0
 
 
-def test_the_version_is_that_of_the_language():
+def test_version_equals_that_of_the_language():
     assert re.fullmatch(r"3\.\d+\.\d+", triton.__version__)
 
 
@@ -352,18 +352,18 @@ def test_the_version_is_that_of_the_language():
 
 
 @pytest.mark.parametrize("name", sorted(sources.EXPECTED))
-def test_a_source_is_found_however_it_is_written(name):
+def test_source_is_found_in_every_layout(name):
     out = np.zeros(4, F32)
     sources.KERNELS[name][(1,)](out)
     assert out[0] == sources.EXPECTED[name]
 
 
-def test_a_kernel_under_a_guard_and_its_twin_keep_their_own_texts():
+def test_two_definitions_under_a_condition_keep_their_own_source():
     assert "first = 1.0" in sources.twin.src and "first = 2.0" not in sources.twin.src
     assert sources.twin.source.first_line < sources.OTHER_TWIN.source.first_line
 
 
-def test_carets_of_a_one_line_definition_are_right():
+def test_carets_of_a_one_line_definition_are_correct():
     from blocknb.errors import KernelError
 
     with pytest.raises(KernelError) as caught:
@@ -372,5 +372,5 @@ def test_carets_of_a_one_line_definition_are_right():
     assert line[carets.index("^") : carets.rindex("^") + 1] == "tl.stoer"
 
 
-def test_blocknb_exports_what_triton_does():
+def test_blocknb_exports_the_names_of_triton():
     assert blocknb.jit is triton.jit and blocknb.cdiv(7, 2) == 4 and blocknb.next_power_of_2(5) == 8

@@ -25,7 +25,7 @@ def test_other_without_a_mask_is_refused():
     assert error.message == "`other` is given without a mask" and "mask=offsets < n" in error.hint
 
 
-def test_lanes_that_the_mask_leaves_out_are_zero():
+def test_masked_out_lanes_are_zero():
     @kernel
     def k(out, x, n):
         i = tl.arange(0, 16)
@@ -49,7 +49,7 @@ def test_other_is_cast_to_the_element_type():
     assert result(k, F32, 8, x=X[:4], n=2)[2:].tolist() == [-1.5, -1.5, 1, 2, -np.inf, -np.inf]
 
 
-def test_a_mask_may_be_positional_true_a_scalar_or_smaller():
+def test_mask_may_be_positional_true_scalar_or_of_smaller_shape():
     @kernel
     def k(out, x, n):
         i = tl.arange(0, 4)
@@ -67,7 +67,7 @@ def test_a_mask_may_be_positional_true_a_scalar_or_smaller():
         assert np.isnan(got[:, 3]).all()
 
 
-def test_an_integer_mask_is_refused_with_the_comparison_to_write():
+def test_integer_mask_is_refused_with_the_comparison_to_write():
     @kernel
     def k(out, x):
         i = tl.arange(0, 4)
@@ -80,7 +80,7 @@ def test_an_integer_mask_is_refused_with_the_comparison_to_write():
 # -- 20: pointers are values -------------------------------------------------------------------------------------------------
 
 
-def test_parameters_are_moved_in_place():
+def test_pointer_parameters_can_be_advanced_in_place():
     @kernel
     def k(out, X, stride):
         row = tl.program_id(0)
@@ -93,7 +93,7 @@ def test_parameters_are_moved_in_place():
     np.testing.assert_array_equal(got, X.reshape(2, 8)[:, :4])
 
 
-def test_offsets_are_chosen_by_where_and_added():
+def test_offsets_selected_by_where_can_be_added():
     @kernel
     def k(out, x, c):
         i = tl.arange(0, 4)
@@ -122,7 +122,7 @@ def test_pointer_tiles_are_carried_through_nested_loops():
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_pointer_is_chosen_by_a_constant_and_by_a_run_time_ternary():
+def test_pointer_can_be_selected_by_a_constant_or_run_time_ternary():
     @kernel
     def k(out, x, y, n, FIRST: tl.constexpr):
         p = x if FIRST else y
@@ -134,7 +134,7 @@ def test_a_pointer_is_chosen_by_a_constant_and_by_a_run_time_ternary():
     assert value(k, F32, x=x, y=y, n=3, FIRST=False) == 22
 
 
-def test_pointers_are_moved_back():
+def test_pointers_can_be_moved_backwards():
     @kernel
     def k(out, x, D):
         p = x + 10
@@ -167,7 +167,7 @@ def test_a_scalar_is_stored_to_every_pointer_of_a_block():
     assert result(k, F32, 4, x=X).tolist() == [1, 1, 1, 1]
 
 
-def test_a_block_is_not_stored_to_one_pointer():
+def test_storing_a_tile_to_a_scalar_pointer_is_refused():
     @kernel
     def k(out):
         tl.store(out, tl.arange(0, 4))
@@ -176,7 +176,7 @@ def test_a_block_is_not_stored_to_one_pointer():
     assert "shape (4,)" in error.message and "pointer is a scalar" in error.message and "tl.arange" in error.hint
 
 
-def test_blocks_without_axes_are_scalars_and_a_block_of_one_is_none():
+def test_tiles_without_axes_are_scalars_and_tiles_of_one_element_are_not():
     @kernel
     def k(out):
         a = tl.zeros((), tl.float32)
@@ -222,7 +222,7 @@ def matrices(M, N, K, dtype):
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 16), (1, 16, 32), (4, 2, 16), (32, 64, 16)], ids=str)
-def test_dot_takes_small_m_and_n(shape):
+def test_dot_accepts_small_m_and_n(shape):
     x, y = matrices(*shape, F16)
     got = result(product, F32, shape[:2], x=x, y=y, M=shape[0], N=shape[1], K=shape[2], T=tl.float32, OPTION="")
     np.testing.assert_allclose(got, x.astype(np.float64) @ y.astype(np.float64), rtol=1e-5, atol=1e-5)
@@ -232,7 +232,7 @@ def test_dot_takes_small_m_and_n(shape):
     ("option", "precision"),
     [("", "tf32"), ("allow", "ieee"), ("precision", "ieee"), ("mixed", "ieee"), ("acc", "tf32")],
 )
-def test_dot_of_fp32_is_tf32_unless_told_otherwise(option, precision):
+def test_dot_of_fp32_uses_tf32_by_default(option, precision):
     x, y = matrices(16, 16, 32, F32)
     given = {"x": x, "y": y, "M": 16, "N": 16, "K": 32, "T": tl.float32, "OPTION": option}
     assert f"precision={precision}" in ops(product, out=np.zeros((16, 16), F32), **given).replace('"', "").replace(
@@ -256,14 +256,14 @@ def test_dot_of_fp32_is_tf32_unless_told_otherwise(option, precision):
     ],
     ids=str,
 )
-def test_dot_accumulates_in_the_dtype_asked_for(dtype, out, option):
+def test_dot_accumulates_in_the_requested_dtype(dtype, out, option):
     x, y = matrices(16, 16, 32, dtype)
     got = result(product, out.numpy, (16, 16), x=x, y=y, M=16, N=16, K=32, T=out, OPTION=option)
     expected = x.astype(np.float64) @ y.astype(np.float64) + (option in ("mixed", "acc"))
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=0.05 if out == tl.float16 else 1e-4)
 
 
-def test_dot_of_stacks_multiplies_matrix_by_matrix():
+def test_batched_dot_multiplies_matrix_by_matrix():
     @kernel
     def k(out, x, y):
         s, i, d = tl.arange(0, 2), tl.arange(0, 16), tl.arange(0, 16)
@@ -279,7 +279,7 @@ def test_dot_of_stacks_multiplies_matrix_by_matrix():
     )
 
 
-def test_dot_takes_the_old_keywords_for_transposed_operands():
+def test_dot_accepts_the_old_keywords_for_transposed_operands():
     @kernel
     def k(out, x, y):
         m, n, d = tl.arange(0, 16), tl.arange(0, 32), tl.arange(0, 64)
@@ -297,7 +297,7 @@ def test_dot_takes_the_old_keywords_for_transposed_operands():
     np.testing.assert_allclose(got, np.stack([expected] * 3), rtol=1e-5, atol=1e-5)
 
 
-def test_what_a_transposed_dot_refuses_names_the_shapes_it_multiplies():
+def test_error_of_a_transposed_dot_names_the_multiplied_shapes():
     @kernel
     def k(out, x, OPTION: tl.constexpr):
         tile = tl.load(x + tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :])

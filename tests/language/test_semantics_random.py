@@ -40,7 +40,7 @@ def uniform(words: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 42, -1, 2**31 - 1, 2**31 + 5, 2**40 + 3, -(2**40)])
-def test_bits_and_uniforms_are_philox_bit_for_bit(seed):
+def test_random_bits_and_uniforms_equal_philox_bit_for_bit(seed):
     offsets = np.random.default_rng(seed & 0xFF).integers(-(2**31), 2**31, 4, dtype=np.int32)
     got = result(draw, np.uint32, 12, offsets=offsets, seed=seed)
     words = philox(seed, offsets)
@@ -92,7 +92,7 @@ def normal(out, seed):
 
 
 @pytest.mark.parametrize("seed", sorted(PRINTED))
-def test_numbers_are_those_of_triton(seed):
+def test_random_numbers_equal_those_of_triton(seed):
     bits, uniforms, third, normals = PRINTED[seed]
     offsets = (np.arange(4, dtype=np.int64) * 715827883).astype(np.int32)
     got = result(draw, np.uint32, 12, offsets=offsets, seed=seed)

@@ -34,7 +34,7 @@ def test_only_python_numbers_are_weak():
     np.testing.assert_array_equal(got, x.astype(F32) * F32(0.3) + np.arange(4, dtype=F32))
 
 
-def test_a_local_number_is_weak_no_longer():
+def test_number_assigned_to_a_local_is_not_weak():
     @kernel
     def k(out, x):
         v = tl.load(x)
@@ -68,7 +68,7 @@ def test_a_local_number_is_weak_no_longer():
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
-def test_two_tiles_meet_in_the_dtype_triton_gives_them(a, b, expected):
+def test_two_tiles_promote_like_in_triton(a, b, expected):
     @kernel
     def k(out, x, y, T: tl.constexpr):
         v = tl.load(x) + tl.load(y)
@@ -119,7 +119,7 @@ def test_a_literal_that_does_not_fit_the_tile_is_refused(dtype, literal, says):
     assert says in refused(k, x=np.zeros(1, dtype), N=literal).message
 
 
-def test_signed_by_unsigned_is_no_division():
+def test_division_of_signed_by_unsigned_is_refused():
     @kernel
     def k(out, x, y):
         tl.store(out, tl.load(x) // tl.load(y))
@@ -128,7 +128,7 @@ def test_signed_by_unsigned_is_no_division():
     assert "one is signed, the other is not" in error.message and "cast" in error.hint
 
 
-def test_at_equal_width_signed_against_unsigned_compares_unsigned():
+def test_signed_and_unsigned_of_equal_width_compare_as_unsigned():
     @kernel
     def k(out, x, y):
         tl.store(out, tl.load(x) < tl.load(y))
@@ -154,7 +154,7 @@ def test_small_integers_wrap():
 # -- 14: literals ------------------------------------------------------------------------------------------------------------
 
 
-def test_literals_take_the_first_dtype_that_holds_them():
+def test_literals_get_the_first_dtype_that_holds_them():
     @kernel
     def k(out):
         a, b, c, d = 2147483647, 2147483648, 4294967296, 9223372036854775808
@@ -166,7 +166,7 @@ def test_literals_take_the_first_dtype_that_holds_them():
     assert value(k, np.uint64) == 2**63
 
 
-def test_floats_are_fp32_while_that_holds_them():
+def test_float_literals_are_fp32_if_in_range():
     @kernel
     def k(out):
         a, b, c, d = 0.1, 1e-50, 1e40, 0.0
@@ -216,7 +216,7 @@ def test_sums_widen_small_integers_and_keep_floats(dtype, total):
     assert value(k, F64, x=x, T=total) == (6 if dtype is np.bool_ else 800)
 
 
-def test_max_of_bf16_goes_through_fp32():
+def test_max_of_bf16_is_computed_in_fp32():
     @kernel
     def k(out, x):
         m = tl.max(tl.load(x + tl.arange(0, 4)), 0)
@@ -226,7 +226,7 @@ def test_max_of_bf16_goes_through_fp32():
     assert value(k, F32, x=np.array([1, 3, -2, 2.5], BF16)) == 3
 
 
-def test_indices_scans_and_comparisons_have_their_own_dtypes():
+def test_result_dtypes_of_argmax_scans_and_comparisons():
     @kernel
     def k(out, x):
         i = tl.arange(0, 4)
@@ -271,7 +271,7 @@ def test_a_bool_array_is_read_as_bytes_and_tested():
     assert result(k, np.int32, 4, x=bytes_of_bools).tolist() == [7, 5, 5, 5]
 
 
-def test_stores_into_a_bool_array_are_zero_or_one():
+def test_stores_into_a_bool_array_write_zero_or_one():
     @kernel
     def k(out, x):
         i = tl.arange(0, 4)
@@ -330,7 +330,7 @@ def test_bitcast_keeps_the_bits():
     assert result(k, np.int32, 2, x=np.array([7.5], F32)).tolist() == [int(F32(7.5).view(np.int32)), 7]
 
 
-def test_dtypes_are_read_off_pointers_and_passed_as_arguments():
+def test_dtypes_can_be_taken_from_pointers_and_passed_as_arguments():
     @kernel
     def k(out, x, ACC_TYPE: tl.constexpr, compute_type: tl.constexpr):
         v = tl.load(x).to(ACC_TYPE)

@@ -16,7 +16,7 @@ LOOPS = {"range", "static_range"}  # the front end knows them as iterators
 BELOW = ("blocknb.language.target_info", "blocknb.language.extra.cuda")  # modules that have builtins of their own
 
 
-def test_every_builtin_has_something_to_emit():
+def test_every_builtin_has_a_handler():
     assert set(HANDLERS) == set(BUILTINS) - LOOPS
 
 
@@ -33,7 +33,7 @@ def test_every_builtin_and_library_function_is_in_the_namespace_or_a_method():
     assert {n for n in named if n not in tl.__all__ and not (n.startswith("_") and hasattr(tl, n))} == set()
 
 
-def test_the_namespace_holds_names_of_the_language_only():
+def test_namespace_contains_only_names_of_the_language():
     modules = {name for name in tl.__all__ if inspect.ismodule(getattr(tl, name))}
     assert modules == {"extra", "libdevice", "math", "target_info"}
     assert "annotations" not in tl.__all__
@@ -47,7 +47,7 @@ def test_every_function_has_help_and_a_signature(name):
     assert inspect.signature(function) is not None
 
 
-def test_a_builtin_called_outside_a_kernel_says_where_it_belongs():
+def test_builtin_called_outside_a_kernel_is_an_error_with_an_explanation():
     with pytest.raises(KernelError, match="`load` computes on blocks and works only inside a kernel"):
         tl.load(None)
 

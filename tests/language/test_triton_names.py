@@ -44,7 +44,7 @@ CUDA = "gdc_launch_dependents gdc_wait globaltimer libdevice num_threads num_war
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_there_or_refused_with_a_hint(name):
+def test_public_name_exists_or_is_refused_with_a_hint(name):
     if hasattr(tl, name):
         assert name not in REFUSED
         return
@@ -63,25 +63,25 @@ def test_a_refused_name_is_an_error_at_its_place_in_a_kernel():
     assert (error.message, error.hint) == ("blocknb does not have `extern_elementwise`", REFUSED["extern_elementwise"])
 
 
-def test_every_method_of_tiles_is_there():
+def test_every_method_of_tiles_exists():
     assert set(METHODS) - {"advance"} <= MEMBERS
 
 
 @pytest.mark.parametrize("name", DTYPE_METHODS)
-def test_every_question_to_a_dtype_is_answered(name):
+def test_every_method_of_dtypes_exists(name):
     assert hasattr(tl.float32, name)
 
 
-def test_the_mathematical_functions_are_in_math_too():
+def test_math_functions_are_in_math_too():
     assert [name for name in MATH if not hasattr(tl.math, name)] == []
 
 
 @pytest.mark.parametrize("name", CUDA)
-def test_cudas_extras_are_there_or_refused(name):
+def test_cuda_extras_exist_or_are_refused(name):
     assert hasattr(tl.extra.cuda, name) or name in REFUSED
 
 
-def test_dtypes_know_their_limits():
+def test_dtypes_have_min_and_max_values():
     assert tl.int8.get_int_max_value() == 127 and tl.int8.get_int_min_value() == -128
     assert tl.uint16.get_int_max_value() == 65535 and tl.uint16.get_int_min_value() == 0
     assert tl.bfloat16.fp_mantissa_width == 7 and tl.float64.exponent_bias == 1023
@@ -95,7 +95,7 @@ def test_dtypes_know_their_limits():
         tl.block_type(tl.float32, [3])
 
 
-def test_the_odd_names_compute():
+def test_rarely_used_names_work():
     @kernel
     def k(out):
         i = tl.arange(0, 8)
@@ -118,7 +118,7 @@ def test_the_odd_names_compute():
     assert list(found) == [*merged, *((np.arange(8) + 3) * 2), *range(8)]
 
 
-def test_an_item_is_of_one_element():
+def test_item_of_a_larger_tile_is_refused():
     @kernel
     def k(out):
         tl.store(out, tl.arange(0, 4).item())
@@ -126,7 +126,7 @@ def test_an_item_is_of_one_element():
     assert "`item` takes a tile of one element" in failure(k, TypeMismatch, out="*i32").message
 
 
-def test_a_kernel_knows_what_it_is_compiled_for():
+def test_kernel_can_query_its_target():
     @kernel
     def k(out):
         if tl.target_info.is_cuda():
@@ -161,7 +161,7 @@ def test_a_register_of_the_gpu_is_refused_on_a_cpu_at_its_line():
     assert "asm" in [op.name for op in ir(k, out="*i64").ops()]
 
 
-def test_helpers_of_the_standard_library_can_be_borrowed():
+def test_functions_of_tritons_standard_library_can_be_used():
     combine = tl.standard._sum_combine
 
     @kernel
@@ -173,14 +173,14 @@ def test_helpers_of_the_standard_library_can_be_borrowed():
     assert evaluate(k, np.int32, x=np.arange(8, dtype=np.int32)) == 31
 
 
-def test_a_name_that_is_nowhere_is_an_error_too():
+def test_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="no attribute 'wibble'"):
         tl.core.wibble
     with pytest.raises(KernelError):
         tl.add(1, 2)
 
 
-def test_the_default_of_copied_sorts_is_a_constant():
+def test_constexpr_default_of_a_copied_sort_is_a_constant():
     @kernel
     def k(x, descending: tl.constexpr = tl.core.CONSTEXPR_0):
         tl.store(x, 1.0 if descending else 2.0)

@@ -23,13 +23,13 @@ def parameters(quick: tuple[str, ...], dtypes: tuple[str, ...]) -> list:
 
 
 @pytest.mark.parametrize(("dtype", "ways"), parameters(("float32", "float8_e5m2"), (*zeros.FLOATS, *zeros.EIGHT)))
-def test_of_two_the_larger_and_smaller_are_those_of_ieee_754(dtype: str, ways: tuple[str, ...]) -> None:
+def test_maximum_and_minimum_follow_ieee_754(dtype: str, ways: tuple[str, ...]) -> None:
     arguments, wanted = zeros.of_pairs(dtype, seeds.rng())
     everywhere.check(zeros.pairs, arguments, wanted, ways)
 
 
 @pytest.mark.parametrize(("dtype", "ways"), parameters(("float64", "bfloat16"), zeros.FLOATS))
-def test_of_rows_the_extremes_are_numbers_and_their_places_the_first(dtype: str, ways: tuple[str, ...]) -> None:
+def test_row_extrema_ignore_nan_and_return_the_first_index(dtype: str, ways: tuple[str, ...]) -> None:
     rng = seeds.rng()
     arguments, wanted = zeros.of_rows(dtype, rng, 16, int(2 ** rng.integers(3, 7)))
     everywhere.check(zeros.rows, arguments, wanted, ways)
@@ -37,7 +37,7 @@ def test_of_rows_the_extremes_are_numbers_and_their_places_the_first(dtype: str,
 
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:haswell", "cpu"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_ragged_rows_of_zeros_have_the_zero_that_wins(dtype: str, target: str) -> None:
+def test_extrema_of_ragged_rows_have_the_right_sign_of_zero(dtype: str, target: str) -> None:
     @blocknb.kernel
     def ragged(x, top, low, n, BLOCK: tl.constexpr):
         at = tl.arange(0, BLOCK)
@@ -58,7 +58,7 @@ def test_ragged_rows_of_zeros_have_the_zero_that_wins(dtype: str, target: str) -
 
 
 @pytest.mark.parametrize(("x", "y"), [(0.0, -0.0), (-0.0, 0.0), (math.nan, 1.0), (1.0, math.nan), (-2.0, 3.0)])
-def test_constants_are_compared_as_numbers_at_run_time_are(x: float, y: float) -> None:
+def test_constants_are_compared_like_run_time_values(x: float, y: float) -> None:
     @blocknb.kernel
     def constants(out, X: tl.constexpr, Y: tl.constexpr):
         tl.store(out, tl.maximum(X, Y))
@@ -74,7 +74,7 @@ def test_constants_are_compared_as_numbers_at_run_time_are(x: float, y: float) -
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint32"])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_places_of_extremes_have_an_identity_on_the_cpu(name: str, dtype: str) -> None:
+def test_argmax_and_argmin_have_an_identity_on_the_cpu(name: str, dtype: str) -> None:
     @blocknb.kernel
     def places(x, out, NAME: tl.constexpr):
         v = tl.load(x + tl.arange(0, 64))

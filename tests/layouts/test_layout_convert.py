@@ -61,7 +61,7 @@ def test_any_layout_converts_into_any_other(pair, element_bits):
 
 @given(pairs_within_a_warp())
 @settings(max_examples=250, deadline=None)
-def test_conversions_within_a_warp_are_right_and_use_one_shuffle_a_register_at_most(pair):
+def test_conversions_within_a_warp_use_at_most_one_shuffle_per_register(pair):
     conversion = check(*pair)
     if conversion.shuffle is not None:
         assert len(conversion.shuffle.rounds) == pair[1].num_registers
@@ -122,12 +122,12 @@ def test_layouts_of_different_tiles_or_threads_do_not_convert():
             plan(layout, other)
 
 
-def test_a_result_of_tensor_cores_becomes_an_operand_for_nothing():
+def test_mma_result_becomes_an_operand_without_conversion():
     p = tables.accumulator((64, 128), FP16, (4, 1))
     assert plan(p, tables.operand_a((64, 128), FP16, (4, 1))).kind == "none"
 
 
-def test_prices_rise_from_rename_over_shuffle_to_shared():
+def test_costs_increase_from_rename_to_shuffle_to_shared_memory():
     lanes = tables.blocked((64, 64), (1, 0), 8, 4)
     rename = lanes.replace(reg=lanes.reg[::-1])
     shuffle = lanes.replace(lane=lanes.lane[::-1])
@@ -152,18 +152,18 @@ SCALARS = tables.blocked((128, 128), (1, 0), 1, 4)
     ("source", "target"),
     [(RESULT, ROWS), (ROWS, RESULT), (ROWS, COLUMNS), (SCALARS, COLUMNS), (SCALARS, ROWS), (RESULT, COLUMNS)],
 )
-def test_the_buffer_between_two_layouts_is_free_of_conflicts(source, target, element_bits):
+def test_conversion_buffer_has_no_bank_conflicts(source, target, element_bits):
     shared = choose_shared(source, target, element_bits)
     store, load = vector_access(source, shared, element_bits), vector_access(target, shared, element_bits)
     assert (store.wavefronts, load.wavefronts) == (store.ideal, load.ideal)
 
 
-def test_the_buffer_gives_both_sides_the_vectors_they_can_have():
+def test_conversion_buffer_allows_the_widest_vectors_on_both_sides():
     shared = choose_shared(RESULT, ROWS, 16)
     assert vector_access(RESULT, shared, 16).vector == 2 and vector_access(ROWS, shared, 16).vector == 8
 
 
-def test_the_buffer_lets_ldmatrix_read_operands_and_stmatrix_write_results():
+def test_conversion_buffer_allows_ldmatrix_and_stmatrix():
     rows = tables.blocked((128, 64), (1, 0), 8, 4)
     operand = tables.operand_a((128, 64), FP16, (2, 2))
     shared = choose_shared(rows, operand, 16, load_matrix=True)
@@ -174,7 +174,7 @@ def test_the_buffer_lets_ldmatrix_read_operands_and_stmatrix_write_results():
 
 @given(pairs(), st.sampled_from([1, 8, 16, 32, 64]))
 @settings(max_examples=60, deadline=None)
-def test_a_buffer_is_found_for_any_two_layouts(pair, element_bits):
+def test_conversion_buffer_exists_for_any_two_layouts(pair, element_bits):
     source, target = pair
     shared = choose_shared(source, target, element_bits)
     array = tile(source.shape)

@@ -32,7 +32,7 @@ def fragments_of(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_fragments_are_those_of_the_instruction_manual(name):
+def test_fragments_match_the_ptx_isa(name):
     row = ROWS[name]
     a, b, c = fragments_of(name)
     for operand, formula, layout in (
@@ -82,7 +82,7 @@ def test_a_tiled_product_multiplies_matching_elements_and_covers_everything(row,
     assert len(seen) == row.instructions(m, n, k)
 
 
-def test_a_product_of_a_product_finds_its_operand_in_place():
+def test_result_of_a_product_has_the_layout_of_an_operand():
     row = ROWS["m16n8k16"]
     p = tables.accumulator((64, 128), row, (4, 1))
     assert p == tables.operand_a((64, 128), row, (4, 1))
@@ -101,7 +101,7 @@ def test_a_product_of_a_product_finds_its_operand_in_place():
         ("fp64", "fp64", 90, None),
     ],
 )
-def test_the_widest_instruction_that_the_target_has_is_found(operand, accumulator, arch, name):
+def test_widest_instruction_of_the_target_is_chosen(operand, accumulator, arch, name):
     found = tables.find_mma(operand, accumulator, arch)
     assert (found and found.name) == name
 
@@ -127,17 +127,17 @@ def test_tiles_smaller_than_the_instruction_are_refused_with_a_reason():
         ((16, 8), 1, (1, 1)),
     ],
 )
-def test_warps_are_split_so_that_each_reads_least(shape, num_warps, split):
+def test_warps_are_split_to_minimize_operand_reads(shape, num_warps, split):
     assert tables.choose_warps(shape, num_warps, ROWS["m16n8k16"]) == split
 
 
-def test_warps_go_along_the_rows_when_rows_must_stay_whole():
+def test_warps_are_split_along_rows_if_rows_must_not_be_split():
     row = ROWS["m16n8k16"]
     assert tables.choose_warps((64, 256), 4, row, rows_only=True) == (4, 1)
     assert tables.choose_warps((32, 256), 4, row, rows_only=True) == (2, 2)
 
 
-def test_blocked_layouts_follow_the_recipe():
+def test_blocked_layouts_follow_their_formula():
     assert str(tables.blocked((128, 64), (1, 0), 8, 4)) == (
         "<128x64: reg 1,2,4,1024,2048,4096 lane 8,16,32,64,128 warp 256,512>"
     )
@@ -171,7 +171,7 @@ def test_neighbouring_threads_of_a_blocked_layout_hold_neighbouring_vectors(shap
         assert layout.coords(0, lane, 0)[fast] == lane * vec
 
 
-def test_a_plain_product_of_a_large_tile_has_four_by_four_blocks():
+def test_fma_product_of_a_large_tile_has_four_by_four_blocks():
     layout = tables.fma_accumulator((64, 64), 4)
     assert isinstance(layout, Layout)
     assert str(layout) == "<64x64: reg 1,2,64,128,32 lane 4,8,16,256,512 warp 1024,2048>"

@@ -20,7 +20,7 @@ def tile(shape):
 
 @given(st.lists(st.integers(0, 255), max_size=7), st.integers(0, 255))
 @quick
-def test_solving_over_gf2_agrees_with_trying_every_combination(vectors, target):
+def test_gf2_solver_agrees_with_exhaustive_search(vectors, target):
     sums = {}
     for mask in range(1 << len(vectors)):
         sums.setdefault(gf2.apply(vectors, mask), mask)
@@ -47,7 +47,7 @@ def test_a_matrix_times_its_inverse_is_the_identity(columns):
 
 @given(layouts())
 @quick
-def test_indices_are_the_xor_of_what_the_bits_of_a_place_contribute(layout):
+def test_indices_are_the_xor_of_the_basis_vectors(layout):
     indices = layout.indices()
     assert indices.shape == (layout.num_warps, layout.num_lanes, layout.num_registers)
     for (warp, lane, reg), index in np.ndenumerate(indices):
@@ -154,7 +154,7 @@ def test_broadcasting_an_operand_in_the_inverse_layout_moves_nothing(layout, dat
     assert np.array_equal(held[:, :, layout.broadcast_registers(operand_shape)], wide)
 
 
-def test_only_real_broadcasts_are_inverted():
+def test_only_broadcast_layouts_are_inverted():
     layout = Layout((4, 4), (1, 2, 4, 8), (), ())
     with pytest.raises(ValueError):
         layout.broadcast_inverse((2, 4))
@@ -181,7 +181,7 @@ def test_transposing_and_reshaping_move_nothing(layout, data):
 
 @given(shapes())
 @quick
-def test_the_bits_of_the_axes_partition_the_index(shape):
+def test_axis_bits_partition_the_index(shape):
     layout = Layout(shape, tuple(1 << bit for bit in range(int(np.prod(shape)).bit_length() - 1)), (), ())
     bits = itertools.chain.from_iterable(layout.dim_bits(axis) for axis in reversed(range(len(shape))))
     assert list(bits) == list(range(layout.index_bits))
@@ -190,7 +190,7 @@ def test_the_bits_of_the_axes_partition_the_index(shape):
 
 @given(layouts(), st.data())
 @quick
-def test_contiguous_registers_walk_neighbours_along_the_axis(layout, data):
+def test_contiguous_registers_hold_neighbours_along_the_axis(layout, data):
     if not layout.shape:
         return
     axis = data.draw(st.integers(0, len(layout.shape) - 1))
@@ -208,7 +208,7 @@ def test_contiguous_registers_walk_neighbours_along_the_axis(layout, data):
 
 @given(layouts(), st.data())
 @quick
-def test_combining_over_the_axis_bits_meets_every_element_of_a_row_once(layout, data):
+def test_reduction_over_the_axis_bits_covers_every_element_of_a_row_once(layout, data):
     if not layout.shape:
         return
     axis = data.draw(st.integers(0, len(layout.shape) - 1))
@@ -230,7 +230,7 @@ def test_combining_over_the_axis_bits_meets_every_element_of_a_row_once(layout, 
 
 @given(layouts(), st.data())
 @quick
-def test_partial_results_of_a_reduction_are_one_for_each_warp_along_the_axis(layout, data):
+def test_reduction_has_one_partial_result_per_warp_along_the_axis(layout, data):
     if not layout.shape:
         return
     axis = data.draw(st.integers(0, len(layout.shape) - 1))
@@ -256,7 +256,7 @@ def _submasks(mask):
     return [value for value in range(mask + 1) if value & ~mask == 0]
 
 
-def test_a_reduction_over_tangled_bits_is_refused():
+def test_reduction_over_bits_that_mix_axes_is_refused():
     with pytest.raises(ValueError, match="tangled"):
         Layout((2, 2), (3,), (1,), ()).axis_bits(1)
     with pytest.raises(ValueError, match="tangled"):

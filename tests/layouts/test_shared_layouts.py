@@ -58,7 +58,7 @@ def banked(layout, shared, element_bits, vec):
 @pytest.mark.parametrize(("limit", "low", "high"), [(128, 3, 0b1110000000), (64, 2, 0b110000000), (32, 1, 0b10000000)])
 @pytest.mark.parametrize("element_bits", [8, 16, 32])
 @pytest.mark.parametrize("order", [(1, 0), (0, 1)])
-def test_swizzles_are_the_address_xor_of_tma_and_wgmma(limit, low, high, element_bits, order):
+def test_swizzles_match_the_address_xor_of_tma_and_wgmma(limit, low, high, element_bits, order):
     shape = (64, 256) if order == (1, 0) else (256, 64)
     shared = swizzled(shape, element_bits, order, limit)
     size = element_bits // 8
@@ -74,7 +74,7 @@ def test_swizzles_are_the_address_xor_of_tma_and_wgmma(limit, low, high, element
     assert bin(high).count("1") == low
 
 
-def test_short_rows_take_the_swizzle_of_their_width_and_very_short_ones_none():
+def test_swizzle_width_follows_the_row_length():
     assert swizzled((64, 32), 16) == swizzled((64, 32), 16, row_bytes_limit=64)
     assert swizzled((64, 8), 16) == row_major((64, 8))
     assert swizzled((64,), 16) == row_major((64,))
@@ -103,7 +103,7 @@ def test_buffers_in_which_elements_collide_are_refused():
     st.sampled_from([8, 16, 32, 64]),
 )
 @quick
-def test_vectors_are_the_widest_that_lie_together_in_the_buffer(pair, element_bits):
+def test_vectors_are_the_widest_contiguous_ones_in_the_buffer(pair, element_bits):
     layout, shared = pair
     access = vector_access(layout, shared, element_bits)
     assert access.vector == vector_width(layout, shared, element_bits)
@@ -132,7 +132,7 @@ def test_vectors_are_the_widest_that_lie_together_in_the_buffer(pair, element_bi
     st.sampled_from([8, 16, 32, 64]),
 )
 @quick
-def test_wavefronts_are_the_most_words_that_a_bank_must_give(pair, element_bits):
+def test_number_of_wavefronts_is_the_maximum_of_words_per_bank(pair, element_bits):
     layout, shared = pair
     vec = vector_width(layout, shared, element_bits)
     wavefronts, ideal = conflicts(layout, shared, element_bits, vec)
@@ -141,14 +141,14 @@ def test_wavefronts_are_the_most_words_that_a_bank_must_give(pair, element_bits)
 
 
 @pytest.mark.parametrize(("limit", "ways"), [(None, 8), (32, 1), (64, 1), (128, 1)])
-def test_fragment_stores_conflict_eightfold_without_a_swizzle_and_not_at_all_with_one(limit, ways):
+def test_swizzle_removes_eightfold_bank_conflicts_of_fragment_stores(limit, ways):
     shared = row_major((64, 64)) if limit is None else swizzled((64, 64), 16, row_bytes_limit=limit)
     wavefronts, ideal = conflicts(tables.accumulator((64, 64), FP16, (2, 2)), shared, 16, 2)
     assert wavefronts // ideal == ways
 
 
 @pytest.mark.parametrize(("limit", "ways"), [(32, 4), (64, 2), (128, 1)])
-def test_sixteen_byte_row_stores_want_the_widest_swizzle(limit, ways):
+def test_sixteen_byte_row_stores_need_the_widest_swizzle(limit, ways):
     rows = tables.blocked((64, 64), (1, 0), 8, 4)
     wavefronts, ideal = conflicts(rows, swizzled((64, 64), 16, row_bytes_limit=limit), 16, 8)
     assert wavefronts // ideal == ways
@@ -206,7 +206,7 @@ OPERANDS = [
 
 @pytest.mark.parametrize("place", [swizzled, row_major])
 @pytest.mark.parametrize(("name", "layout", "order", "dtype", "trans"), OPERANDS, ids=[row[0] for row in OPERANDS])
-def test_ldmatrix_plans_bring_every_byte_to_its_register(name, layout, order, dtype, trans, place):
+def test_ldmatrix_plans_load_every_byte_into_its_register(name, layout, order, dtype, trans, place):
     bits = 8 * np.dtype(dtype).itemsize
     shared = swizzled(layout.shape, bits, order) if place is swizzled else row_major(layout.shape, order)
     array = np.random.default_rng(0).integers(0, 256, layout.size * bits // 8, np.uint8).view(dtype)
@@ -225,7 +225,7 @@ def test_ldmatrix_plans_bring_every_byte_to_its_register(name, layout, order, dt
     st.sampled_from(["u1", "u2", "u4"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_plan_is_found_for_a_random_buffer_is_right(positions, mixes, dtype):
+def test_ldmatrix_plans_of_random_buffers_are_correct(positions, mixes, dtype):
     """The low and the row bits stay, so that plans exist; the others are permuted and mixed."""
     layout = tables.operand_a((16, 32), FP16, (1, 1)) if dtype == "u2" else Layout((16, 32), *_fragment(dtype), ())
     bits = 8 * np.dtype(dtype).itemsize

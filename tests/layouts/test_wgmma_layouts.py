@@ -11,7 +11,7 @@ FP16 = wgmma.find("fp16", "fp16", "fp32")
 
 
 @pytest.mark.parametrize("n", [8, 64, 256])
-def test_accumulators_stand_where_the_instruction_leaves_them(n):
+def test_accumulator_layout_matches_the_ptx_isa(n):
     layout = wgmma.result_layout((128, n), wgmma.columns(FP16, n), (1, 1))
     row, column = simt_wgmma.accumulator(n)
     for block in range(2):
@@ -24,7 +24,7 @@ def test_accumulators_stand_where_the_instruction_leaves_them(n):
 @pytest.mark.parametrize(
     ("row", "kind"), [(row, row.operands[0]) for row in wgmma.WGMMA_TABLE], ids=lambda x: str(x)[:8]
 )
-def test_a_in_registers_is_the_fragment_of_the_instruction(row, kind):
+def test_register_operand_a_matches_the_ptx_isa(row, kind):
     kind = {"fp16": "f16", "int8": "s8", "fp8e4nv": "e4m3"}.get(kind, kind)
     layout = wgmma.register_layout((64, row.k), row, (1, 1))
     size = np.dtype(simt_wgmma.ELEMENTS[kind]).itemsize
@@ -36,7 +36,7 @@ def test_a_in_registers_is_the_fragment_of_the_instruction(row, kind):
     np.testing.assert_array_equal(simt_wgmma.fragment([words[:, i] for i in range(4)], kind, row.k), numbers)
 
 
-def test_attention_needs_no_movement_between_its_products():
+def test_result_of_the_first_attention_product_is_operand_a_of_the_second():
     for groups in ((1, 1), (2, 1)):
         shape = (64 * groups[0], 128)
         result = wgmma.result_layout(shape, wgmma.columns(FP16, 128), groups)
@@ -44,7 +44,7 @@ def test_attention_needs_no_movement_between_its_products():
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_crossed_rows_are_read_without_bank_conflicts_from_where_the_copy_engine_puts_them(groups):
+def test_permuted_rows_in_tma_layout_have_no_bank_conflicts(groups):
     row, shape = wgmma.find("tf32", "tf32", "fp32"), (64 * groups, 32)
     plain = wgmma.register_layout(shape, row, (groups, 1))
     crossed, buffer = wgmma.permuted_rows(plain), swizzled(shape, 32, (0, 1))
@@ -97,7 +97,7 @@ def test_a_descriptor_names_every_element_of_a_buffer(shape, bits, side, part):
                 np.testing.assert_array_equal(address, expected)
 
 
-def test_a_buffer_row_after_row_has_no_descriptor():
+def test_row_major_buffer_without_swizzle_has_no_descriptor():
     assert wgmma.describe(row_major((64, 64)), 16, 0, 64) is None
 
 
@@ -114,12 +114,12 @@ def test_a_buffer_row_after_row_has_no_descriptor():
         ((64, 64, 64), 2, "4 warps together"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_a_reason(extents, warps, why):
+def test_unsupported_buffers_are_refused_with_a_reason(extents, warps, why):
     found = wgmma.refusal(FP16, *extents, warps)
     assert why in found and bool(why) is bool(found)
 
 
-def test_names_are_read_back():
+def test_layout_names_are_parsed_back():
     for row in wgmma.WGMMA_TABLE:
         made = wgmma.columns(row, 96)
         kinds = row.operands[0], row.operands[-1], row.accumulators[0]

@@ -36,7 +36,7 @@ def innermost(func: Func) -> Op:
         ("attention_query_gradients", ["dot 1", "dot 2", "wait 1", "wait 0", "dot None"]),
     ],
 )
-def test_independent_products_start_first_and_waits_are_late(name, expected):
+def test_independent_products_are_issued_early_and_waits_late(name, expected):
     *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
     told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
@@ -55,7 +55,7 @@ def test_a_stage_is_released_when_the_product_that_reads_it_completes(name):
 
 @pytest.mark.parametrize("without", [(), ("warp_specialization",), ("warp_specialization", "software_pipelining")])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_attention_gradients_do_not_change(name, without):
+def test_results_of_attention_gradients_are_unchanged(name, without):
     case, arguments, func, _ = lowered(name, without)
     case.interpret(func, arguments)
     got = {key: copied(value) for key, value in arguments.items()}

@@ -36,7 +36,7 @@ def histogram(x, y, BLOCK: bl.constexpr):
         bl.atomic_add(y + v % 16, 1, sem="relaxed")
 
 
-def test_relaxed_additions_need_no_barrier_whatever_they_meet():
+def test_relaxed_atomic_additions_need_no_barrier():
     assert "barrier" not in names(lowered(histogram))
 
 
@@ -48,7 +48,7 @@ def released(x, y, BLOCK: bl.constexpr):
     bl.store(x + 128 + i, i)
 
 
-def test_a_release_waits_for_the_stores_of_all_threads_and_nothing_waits_for_it():
+def test_release_waits_for_stores_of_all_threads():
     assert names(lowered(released)) == ["store", "barrier", "atomic", "store"]
 
 
@@ -59,7 +59,7 @@ def acquired(x, y, BLOCK: bl.constexpr):
     bl.store(y + i, bl.load(x + i) + old)
 
 
-def test_what_follows_an_acquire_waits_for_all_threads_when_its_result_is_used():
+def test_accesses_after_a_used_acquire_wait_for_all_threads():
     assert names(lowered(acquired)) == ["atomic", "barrier", "load", "store"]
 
 
@@ -70,7 +70,7 @@ def acquired_in_vain(x, y, BLOCK: bl.constexpr):
     bl.store(y + i, bl.load(x + i))
 
 
-def test_nothing_is_acquired_by_who_does_not_look():
+def test_acquire_with_unused_result_needs_no_barrier():
     assert "barrier" not in names(lowered(acquired_in_vain))[:2]
 
 
@@ -80,7 +80,7 @@ def scalar(x, y, BLOCK: bl.constexpr):
     bl.store(x + bl.arange(0, BLOCK), bl.arange(0, BLOCK) + old)
 
 
-def test_an_old_value_reaches_all_threads_behind_one_barrier():
+def test_old_value_reaches_all_threads_after_one_barrier():
     assert names(lowered(scalar)) == ["atomic", "barrier", "local_load", "store"]
 
 
@@ -92,12 +92,12 @@ def different_kinds(x, y, BLOCK: bl.constexpr):
     bl.store(x + i, bl.load(y + i))
 
 
-def test_atomics_that_do_not_commute_and_plain_reads_wait():
+def test_noncommutative_atomics_and_plain_reads_need_barriers():
     assert names(lowered(different_kinds)) == ["atomic", "barrier", "atomic", "barrier", "load", "store"]
 
 
 @pytest.mark.parametrize("name", ["tickets", "old_values_int32", "chained"])
-def test_without_the_barriers_that_guard_data_the_interpreter_finds_a_race(name):
+def test_missing_barriers_around_atomics_are_detected_as_races(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(3))
     func, _ = case.lower(arguments, "sm_90a")
@@ -108,7 +108,7 @@ def test_without_the_barriers_that_guard_data_the_interpreter_finds_a_race(name)
 
 
 @pytest.mark.parametrize("kernel", [scalar, histogram], ids=["used", "unused"])
-def test_a_result_may_only_be_used_by_the_threads_that_have_it(kernel):
+def test_result_may_be_used_only_by_threads_that_hold_it(kernel):
     func = Case("atomic", kernel, dict, dict).parse(ARGUMENTS)
     target = Target.parse("sm_90a")
     for step in passes.pipeline(target):

@@ -32,22 +32,22 @@ def placed(case: Case) -> tuple[Func, int]:
     return func, sum(op.name == "barrier" for op in func.ops())
 
 
-def test_a_thread_that_meets_only_its_own_elements_needs_no_barrier():
+def test_thread_that_accesses_only_its_own_elements_needs_no_barrier():
     assert placed(IN_PLACE)[1] == 0
 
 
-def test_elements_that_several_threads_touch_are_all_read_before_one_is_written():
+def test_elements_shared_by_threads_are_read_before_any_is_written():
     assert placed(CASES["repeated_places"])[1] == 1
 
 
 @pytest.mark.parametrize("name", ["sliding", "limit_in_memory"])
-def test_what_one_trip_writes_the_next_reads_behind_a_barrier_inside_the_loop(name):
+def test_write_read_by_the_next_iteration_needs_a_barrier_in_the_loop(name):
     func, _ = placed(CASES[name])
     (loop,) = (op for op in func.ops() if op.name in ("for", "while"))
     assert any(op.name == "barrier" for block in loop.blocks for op in block.ops)
 
 
-def test_a_store_after_a_loop_waits_for_the_last_test_of_the_loop():
+def test_store_after_a_while_loop_waits_for_its_last_condition():
     func, _ = placed(CASES["limit_in_memory"])
     names = [op.name for op in func.body.ops]
     assert "barrier" in names[names.index("while") :]

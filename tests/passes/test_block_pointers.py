@@ -107,7 +107,7 @@ def test_accesses_are_as_wide_as_with_pointers(kernel: Any, divisor: int) -> Non
 
 
 @pytest.mark.parametrize("kernel", TWINS, ids=lambda k: k.__name__)
-def test_products_take_the_same_instruction_and_layouts(kernel: Any) -> None:
+def test_products_use_the_same_instruction_and_layouts(kernel: Any) -> None:
     def dot(k: Any) -> Any:
         return next(dict(op.attrs) for op in lowered(k)["select_wgmma"].ops() if op.name == "dot")
 
@@ -116,7 +116,7 @@ def test_products_take_the_same_instruction_and_layouts(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", TWINS, ids=lambda k: k.__name__)
-def test_the_inner_loop_does_little_more_than_with_pointers(kernel: Any) -> None:
+def test_inner_loop_has_few_more_ops_than_with_pointers(kernel: Any) -> None:
     mine, theirs = (inner_loop(lowered(k)["pointers"]) for k in (kernel, with_pointers))
     func = lowered(kernel)["pointers"]
     loop = next(op for op in func.ops() if op.name == "for")

@@ -62,7 +62,7 @@ def chosen(kernel, **given) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("block", "warps"), [(64, 1), (512, 1), (1024, 2), (2048, 4), (8192, 4), (16384, 8), (32768, 16), (65536, 16)]
 )
-def test_a_row_has_the_warps_that_were_fastest(block, warps):
+def test_rows_get_the_number_of_warps_measured_as_fastest(block, warps):
     assert chosen(softmax_kernel, **ALIGNED, BLOCK=block)[0] == warps
 
 
@@ -70,14 +70,14 @@ def test_a_row_has_the_warps_that_were_fastest(block, warps):
     ("block", "warps"), [(256, 1), (1024, 4), (2048, 4), (4096, 8), (8192, 8), (16384, 16), (32768, 16)]
 )
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_rows_with_weights_have_more(block, warps, dtype):
+def test_rows_with_weights_get_more_warps(block, warps, dtype):
     arrays = dict.fromkeys(("x", "weight", "bias", "y"), f"*{dtype}:16")
     rest = {"mean": None, "rstd": None, "x_row": "i32:16", "y_row": "i32:16", "m": "i32", "n": "i32:16", "eps": "fp32"}
     found, _ = chosen(norm_kernel, **arrays, **rest, CENTRED=True, ROWS=1, BLOCK=block)
     assert found == (8 if (dtype, block) == ("fp16", 16384) else warps)  # words of two elements
 
 
-def test_what_was_not_measured_has_four():
+def test_kernels_without_measurements_get_four_warps():
     ragged, why = chosen(softmax_kernel, **(ALIGNED | {"n": "i32", "x_stride": "i32"}), BLOCK=512)
     assert ragged == 4 and "one at a time" in why
     for kernel, given, word in (
@@ -100,25 +100,25 @@ def test_what_was_not_measured_has_four():
         ((256, 256, 32), 16, 128),
     ],
 )
-def test_products_have_the_warps_whose_registers_hold_their_results(tile, warps, each):
+def test_products_get_enough_warps_to_hold_their_accumulators(tile, warps, each):
     given = dict(zip("MNK", tile, strict=True))
     found, why = chosen(products, x="*fp16:16", y="*fp16:16", out="*fp16:16", **given)
     assert found == warps and f"{each} registers" in why
 
 
-def test_operands_of_32_bits_take_registers_as_well():
+def test_32_bit_operands_count_as_registers():
     given = {"x": "*fp32:16", "y": "*fp32:16", "out": "*fp32:16", "K": 32}
     assert [chosen(products, **given, M=m, N=n)[0] for m, n in ((64, 128), (64, 256), (128, 128))] == [4, 8, 8]
 
 
 @pytest.mark.parametrize(("rows", "columns", "head", "warps"), [(64, 64, 64, 4), (128, 64, 64, 8), (128, 128, 128, 8)])
-def test_chained_products_have_four_warps_for_64_rows(rows, columns, head, warps):
+def test_chained_products_get_four_warps_per_64_rows(rows, columns, head, warps):
     given = {"q": "*fp16:16", "k": "*fp16:16", "v": "*fp16:16", "out": "*fp32:16", "n": "i32", "scale": "fp32"}
     found, why = chosen(attention, **given, ROWS=rows, COLUMNS=columns, HEAD=head)
     assert found == warps and "product" in why
 
 
-def test_whoever_names_a_number_has_it():
+def test_requested_number_of_warps_wins():
     compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, num_warps=4)
     assert compiled.code.threads == 128 and "choose_num_warps" not in [stage.name for stage in compiled.trace.stages]
     eight = blocknb.kernel(softmax_kernel.fn, num_warps=8)
@@ -130,19 +130,19 @@ def test_whoever_names_a_number_has_it():
     assert softmax_kernel[2,](x, np.empty_like(x), 300, 300, 300, BLOCK=512).options["num_warps"] is None
 
 
-def test_a_kernel_that_asks_while_compiling_is_told_the_truth():
+def test_kernel_can_query_its_number_of_warps():
     compiled = asked.compile("*i32:16", BLOCK=512)
     assert compiled.code.threads == 128
     assert compiled.trace.options["num_warps"] == 4
 
 
-def test_a_cpu_has_no_warps():
+def test_number_of_warps_is_not_chosen_on_a_cpu():
     compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, target="cpu")
     assert compiled.trace.options["num_warps"] == 4
     assert "choose_num_warps" not in [stage.name for stage in compiled.trace.stages]
 
 
-def test_what_comes_from_the_disk_cache_tells_its_warps():
+def test_kernel_from_the_disk_cache_keeps_its_number_of_warps():
     first = add.compile(x="*fp32:16", out="*fp32:16", BLOCK=32768)
     from blocknb.runtime import compile as compiler
 

@@ -77,7 +77,7 @@ func @signed(%out: ptr<i32> div 16, %mix: i32 div 1, %d: i32 div 1) tile {
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 127, MOST, -1, -7, -MOST, -MOST - 1])
 @pytest.mark.parametrize("mix", [5, -1, -1000, -MOST - 1, -MOST + 3])
-def test_numbers_of_any_sign(divisor: int, mix: int):
+def test_signed_division_by_any_divisor_is_exact(divisor: int, mix: int):
     if divisor == -1 and mix < -MOST + 8:
         mix += 64  # the least number has no negative
     out = np.full((16, 2), -1, np.int32)
@@ -90,20 +90,20 @@ def test_numbers_of_any_sign(divisor: int, mix: int):
 
 
 @pytest.mark.parametrize(("divisor", "quotient"), [(0, 0), (-1, -MOST - 1)])
-def test_by_zero_and_where_there_is_no_negative(divisor: int, quotient: int):
+def test_division_by_zero_and_overflow_follow_the_definition(divisor: int, quotient: int):
     out = np.full((1, 2), -1, np.int32)
     interp.run(rewritten(parse_func(SIGNED))[0], [out.reshape(-1), -MOST - 1, divisor], (1, 1, 1))
     assert out.tolist() == [[quotient, 0]]
 
 
-def test_all_are_found():
+def test_all_divisions_are_found():
     _, quotients = rewritten(parse_func(TEXT))
     assert len(quotients.known) == len(quotients.likely) == 2
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 8, 65535, 65536, MOST - 1, MOST, -1, -3, -8, -MOST, -MOST - 1])
 @pytest.mark.parametrize("mix", [0, 1000, 0x7FFFFFF0, 0x5A5A5A5A])
-def test_by_what_is_known_at_launch(divisor: int, mix: int):
+def test_division_by_launch_constants_is_exact(divisor: int, mix: int):
     programs = 16
     out = np.full((programs, 4), -1, np.int32)
     interp.run(rewritten(parse_func(TEXT))[0], [out.reshape(-1), mix, divisor, 1], (programs, 1, 1))
@@ -130,7 +130,7 @@ func @places(%out: ptr<i32> div 16, %x: i32 div 1, %y: i32 div 1) tile {
 
 
 @pytest.mark.parametrize("grid", [(24, 1), (4, 3), (1, 5), (1, 1)], ids=str)
-def test_places_along_the_axes_of_a_grid(grid: tuple[int, int]):
+def test_program_ids_along_the_axes_of_a_grid_are_exact(grid: tuple[int, int]):
     func = parse_func(PLACES)
 
     def visit(op, rebuild):

@@ -48,7 +48,7 @@ def accumulator(m: int, n: int, num_warps: int):
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_a_part_has_the_elements_of_the_tile_that_lie_there(parts):
+def test_subtile_has_the_elements_of_its_part_of_the_tile(parts):
     layout = accumulator(64, 128, 4)
     part = layout.part(1, parts)
     wide = 128 // parts
@@ -57,11 +57,11 @@ def test_a_part_has_the_elements_of_the_tile_that_lie_there(parts):
         np.testing.assert_array_equal(part.indices(), row * wide + column - index * wide)
 
 
-def test_a_part_of_the_accumulator_is_the_accumulator_of_fewer_columns():
+def test_subtile_of_an_accumulator_is_an_accumulator_of_fewer_columns():
     assert accumulator(128, 256, 8).part(1, 4) == accumulator(128, 64, 8)
 
 
-def test_there_are_no_parts_that_only_some_threads_have():
+def test_subtiles_that_some_threads_lack_are_refused():
     layout = tables.blocked((16, 256), (1, 0), 8, 4)  # all columns in one warp's lanes
     with pytest.raises(ValueError, match="no thread has its own of 2 parts along axis 1"):
         layout.part(1, 2)
@@ -71,7 +71,7 @@ def test_there_are_no_parts_that_only_some_threads_have():
 @pytest.mark.parametrize(
     ("m", "n", "warps", "vec"), [(64, 64, 4, 8), (128, 256, 8, 8), (64, 32, 4, 4), (256, 64, 8, 2)]
 )
-def test_stored_by_warp_leaves_each_warp_its_elements_in_rows(m, n, warps, vec):
+def test_per_warp_store_layout_keeps_elements_in_their_warp(m, n, warps, vec):
     source = accumulator(m, n, warps)
     layout = tables.stored_by_warp(source, 1, vec, 8 * vec)
     assert within_warps(source, layout) and within_warps(layout, source)
@@ -80,7 +80,7 @@ def test_stored_by_warp_leaves_each_warp_its_elements_in_rows(m, n, warps, vec):
         assert set(source.indices()[warp].flat) == set(layout.indices()[warp].flat)
 
 
-def test_within_warps_notices_what_moves():
+def test_within_warps_detects_movement_between_warps():
     source = accumulator(64, 64, 4)
     assert not within_warps(source, tables.blocked((64, 64), (1, 0), 8, 4))
     everywhere = source.replace(warp=(0, 0), reg=(*source.reg, *source.warp))
@@ -116,13 +116,13 @@ def parted() -> tuple[Func, dict[str, Value]]:
     return func, {value.name: value for op in func.ops() for value in op.results}
 
 
-def test_a_part_is_text_and_verifies():
+def test_function_with_subtiles_verifies_and_survives_its_text_form():
     func, _ = parted()
     verify(func)
     assert print_func(parse_func(print_func(func))) == print_func(func)
 
 
-def test_facts_of_a_part_are_those_of_the_tile_from_there_on():
+def test_axis_info_of_a_subtile_follows_from_the_tile():
     func, values = parted()
     facts, part, lower = affine.analyze(func), values["part"], values["lower"]
     assert part.type.shape == (32, 16) and lower.type.shape == (16, 16)
@@ -135,7 +135,7 @@ def test_facts_of_a_part_are_those_of_the_tile_from_there_on():
 # -- stores
 
 
-def test_a_product_is_stored_in_parts_through_a_small_buffer():
+def test_product_is_stored_in_subtiles_through_a_small_buffer():
     func, stages = lowered()
     assert count(after(stages, "layout_assignment"), "store") == 1
     assert count(func, "store") == 2
@@ -145,13 +145,13 @@ def test_a_product_is_stored_in_parts_through_a_small_buffer():
     assert note.text == "store: in 2 parts of 64x64, through 8192 bytes of shared memory, each warp its own"
 
 
-def test_without_the_pass_it_goes_whole():
+def test_without_the_pass_the_product_is_stored_as_one_tile():
     func, _ = lowered(without=("epilogue_subtiling",))
     assert count(func, "store") == 1
     assert any(op.name == "alloc" and op.result.type.shape == (64, 128) for op in func.ops())
 
 
-def test_behind_the_last_product_no_warp_waits_for_another_one_but_for_the_operands():
+def test_epilogue_has_only_warp_barriers_after_the_operands_are_read():
     func, _ = lowered()
     ops = func.body.ops
     behind = ops[1 + max(i for i, op in enumerate(ops) if op.name in ("for", "dot_wait")) :]
@@ -160,12 +160,12 @@ def test_behind_the_last_product_no_warp_waits_for_another_one_but_for_the_opera
     assert names == ["barrier", *once, "warp_barrier", *once]
 
 
-def test_accumulators_of_mma_sync_are_stored_as_before():
+def test_accumulators_of_mma_sync_are_stored_as_one_tile():
     func, _ = lowered("sm_80")
     assert count(func, "warp_barrier") == 0 and count(func, "store") == 1
 
 
-def test_a_tile_that_nobody_shares_is_not_cut():
+def test_small_result_is_not_subtiled():
     """A small result: through 8 kB once, in rows of 128 bytes."""
     case = CASES["wgmma_fp16"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
@@ -191,11 +191,11 @@ def run(func: Func) -> None:
     case.check(arguments, got)
 
 
-def test_the_code_of_parts_stores_what_it_should():
+def test_generated_code_of_subtiles_stores_right_results():
     run(lowered()[0])
 
 
-def test_without_its_warp_barriers_the_code_has_a_race():
+def test_removing_warp_barriers_is_detected_as_a_race():
     func, _ = lowered()
 
     def drop(op: Op) -> Op | None:
@@ -205,7 +205,7 @@ def test_without_its_warp_barriers_the_code_has_a_race():
         run(edited(func, drop))
 
 
-def test_barriers_between_warps_are_asked_for_where_layouts_differ():
+def test_exchange_between_warps_gets_barriers():
     """The same exchange with a layout that takes elements of another warp."""
     func, stages = lowered()
     before = next(stage.before for stage in stages if stage.name == "barriers")
@@ -226,7 +226,7 @@ def test_barriers_between_warps_are_asked_for_where_layouts_differ():
     assert count(made, "barrier") > count(func, "barrier")
 
 
-def test_a_race_between_warps_is_found_by_the_interpreter():
+def test_interpreter_detects_a_race_between_warps():
     """The barrier that frees the operands' memory for the parts is needed."""
     func, _ = lowered()
     last = [op.id for op in func.body.ops if op.name == "barrier"][-1]

@@ -46,7 +46,7 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
-def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden):
+def test_ir_and_notes_of_each_pass_equal_the_golden_file(name, sample, golden):
     case = CASES[sample]
     without = OTHERWISE.get(sample, ())
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
@@ -55,7 +55,7 @@ def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden
 
 
 @pytest.mark.parametrize(("sample", "options"), [("gather", {"checked": True}), ("careful_add", {})])
-def test_checks_make_of_a_kernel_what_their_golden_file_says(sample, options, golden):
+def test_ir_with_bounds_checks_equals_the_golden_file(sample, options, golden):
     case = CASES[sample]
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | options))
     golden(f"bounds_checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "bounds_checks")))
@@ -97,7 +97,7 @@ def test_without_select_mma_no_dot_has_an_instruction():
     assert instructions("select_wgmma", "select_mma") == {None}
 
 
-def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
+def test_layout_assignment_leaves_only_necessary_conversions():
     """Softmax needs none; a product its two operands and its result; attention keeps P in registers. wgmma needs none for operands."""
 
     def conversions(sample, *without):
@@ -111,7 +111,7 @@ def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
     assert conversions("matmul_float16") == conversions("attention") == 1
 
 
-def test_shared_memory_is_reused_where_lives_do_not_meet():
+def test_buffers_with_disjoint_lifetimes_share_memory():
     func = lowered("matmul_float16", without={"select_wgmma"})
     buffers = [op.attrs["type"].bytes for op in func.ops() if op.name == "alloc"]
     assert func.attrs["shared_bytes"] < sum(buffers)

@@ -30,14 +30,14 @@ def orders(func: Func) -> list[str]:
     ("sem", "wanted"),
     [(None, "acq_rel"), ("acquire", "acquire"), ("release", "acq_rel"), ("acq_rel", "acq_rel"), ("relaxed", "acquire")],
 )
-def test_an_atomic_that_a_loop_waits_for_acquires(sem, wanted, target):
+def test_atomic_polled_by_a_loop_gets_acquire(sem, wanted, target):
     func, notes = settled(locks.triton_lock, LOCK | {"SEM": sem}, target)
     assert orders(func) == [wanted, "release"]
     assert any("a loop waits for it" in note for note in notes) == (sem in ("release", "relaxed"))
     assert any("its result is unused" in note for note in notes)  # of the exchange that gives the lock back
 
 
-def test_a_volatile_load_that_a_loop_waits_for_acquires():
+def test_volatile_load_polled_by_a_loop_gets_acquire():
     arguments = {"data": np.zeros(64, np.int32), "flags": np.zeros(2, np.int32), "errors": np.zeros(1, np.int32)}
     func, notes = settled(locks.message, arguments | {"epoch": 3, "SIZE": 32, "POLL": "volatile"})
     loads = [op for op in func.ops() if op.name == "load" and op.attrs.get("volatile")]
@@ -50,7 +50,7 @@ def polled_once(x, y):
     tl.store(y, tl.load(x, volatile=True))
 
 
-def test_a_volatile_load_outside_of_a_loop_stays_as_it_is():
+def test_volatile_load_outside_of_a_loop_is_unchanged():
     func, notes = settled(polled_once, {"x": np.zeros(1, np.int32), "y": np.zeros(1, np.int32)})
     assert orders(func) == [] and notes == []
 
@@ -91,7 +91,7 @@ ARRAYS = {"x": np.zeros(256, np.float32), "out": np.zeros(128, np.float32), "n":
         (read_in_one_branch, ["release", "release"]),
     ],
 )
-def test_an_unused_result_acquires_only_where_the_program_observes_others_later(kernel, wanted):
+def test_unused_result_acquires_only_if_later_reads_observe_other_programs(kernel, wanted):
     func, _ = settled(kernel, ARRAYS)
     assert orders(func) == wanted
 

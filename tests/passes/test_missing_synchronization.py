@@ -114,18 +114,18 @@ QUERIES = own(
 )  # fmt: skip
 
 
-def test_whatever_is_dropped_is_noticed() -> None:
+def test_removing_any_synchronization_is_detected() -> None:
     assert not survivors(TURNS, "dropped")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", [TURNS, TEAM, EIGHT, WIDE, FORWARD], ids=lambda case: case.name)
-def test_whatever_is_changed_is_noticed(case: Case) -> None:
+def test_changing_any_synchronization_is_detected(case: Case) -> None:
     assert not survivors(case)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", [KEYS, QUERIES], ids=lambda case: case.name)
-def test_gradients_lose_nothing_but_a_wait_that_another_one_implies(case: Case) -> None:
+def test_attention_gradients_have_only_redundant_waits_for_empty_slots(case: Case) -> None:
     """Of the rings that a trip uses the team lets go of some before others, and the producer asks for those last."""
     assert all(text.startswith("dropped: await %empty") for text in survivors(case))

@@ -64,7 +64,7 @@ def reference(given: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_what_a_trip_stores_it_loads_again(keeps):
+def test_load_after_a_store_in_one_iteration_reads_the_stored_value(keeps):
     """What is computed of weights waits until the product put off is done; not so a store, which a load behind it would overtake."""
     case = Case("attention", attention, dict, reference, rtol=1e-2, atol=1e-2)
     arguments = made(np.random.default_rng(0), keeps)

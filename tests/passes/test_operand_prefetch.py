@@ -63,7 +63,7 @@ def test_operand_a_is_copied_by_tma_and_read_during_the_previous_product(name):
 )
 @pytest.mark.parametrize("k", [None, 0, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_any_number_of_trips(name, k, options):
+def test_any_number_of_iterations_gives_right_results(name, k, options):
     case = CASES[name]
     func, notes, arguments = lowered(name, k, **options)
     told = notes.get("mma_softmax_overlap", ())
@@ -81,7 +81,7 @@ def case_of(case, expected):
     return replace(case, reference=lambda arguments: expected)
 
 
-def test_code_does_the_same():
+def test_generated_code_gives_the_same_results():
     case = CASES["gemm_fp32_nn"]
     func, _, arguments = lowered("gemm_fp32_nn", num_stages=3)
     got = {name: copied(value) for name, value in arguments.items()}
@@ -89,7 +89,7 @@ def test_code_does_the_same():
     case.check(arguments, got)
 
 
-def test_what_it_waits_for_is_needed():
+def test_removing_the_wait_of_the_prefetch_is_detected():
     func, _, arguments = lowered("gemm_fp32_nn")
     (reading,) = (op for op in product_of(func) if op.name == "if")
     awaited = reading.blocks[0].ops[0].id
@@ -97,7 +97,7 @@ def test_what_it_waits_for_is_needed():
         CASES["gemm_fp32_nn"].interpret(edited(func, lambda op: None if op.id == awaited else op), arguments)
 
 
-def test_the_transposed_result_is_stored_in_rows_by_the_copy_engine():
+def test_transposed_result_is_stored_in_rows_by_tma():
     _, notes, _ = lowered("gemm_fp32_nn")
     assert notes["epilogue_subtiling"] == [
         "store: in 4 parts of 32x128, through 16384 bytes of shared memory, all warps together"
@@ -116,7 +116,7 @@ def backwards(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
     bl.store(c + bl.arange(0, BM)[:, None] * BN + bl.arange(0, BN)[None, :], total)
 
 
-def test_in_a_loop_that_runs_backwards_no_trip_reads_for_the_next():
+def test_backward_loop_has_no_operand_prefetch():
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((96, 64), (32, 96)))
     expected = {"c": a.T.astype(float) @ b.T.astype(float)}

@@ -51,7 +51,7 @@ def product_of(func: Func) -> list[Op]:
 
 
 @pytest.mark.parametrize(("way", "side"), [("weights", "b"), ("normed", "a")])
-def test_the_next_operand_is_computed_during_a_product(way: str, side: str) -> None:
+def test_next_operand_is_computed_during_the_product(way: str, side: str) -> None:
     _, func, notes, _ = lowered(way, 192)
     assert notes == [f"operand {side}: computed an iteration ahead, while a product runs"]
     body = product_of(func)
@@ -66,7 +66,7 @@ def test_the_next_operand_is_computed_during_a_product(way: str, side: str) -> N
 @pytest.mark.parametrize("k", [0, 48, 64, 144, 400])
 @pytest.mark.parametrize("way", ["weights", "normed"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-def test_any_number_of_trips(target: str, way: str, k: int) -> None:
+def test_any_number_of_iterations_gives_right_results(target: str, way: str, k: int) -> None:
     case, func, notes, arguments = lowered(way, k, target, num_stages=2 + k % 3)
     assert len(notes) == (target == "sm_90a")
     assert any(op.name in ("copy_async", "copy_bulk") for op in func.ops())
@@ -87,7 +87,7 @@ def test_results_are_right_without_operand_prefetch(way: str, options: dict) -> 
 
 
 @pytest.mark.parametrize("way", ["weights", "normed"])
-def test_code_does_the_same(way: str) -> None:
+def test_generated_code_gives_the_same_results(way: str) -> None:
     case, func, _, arguments = lowered(way, 144, rows=128, num_stages=2)
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), case.grid)

@@ -236,7 +236,7 @@ def lined(a, b, line, table, c, k, WAY: bl.constexpr, B: bl.constexpr):
 
 
 @pytest.mark.parametrize(("way", "early"), [("one", 1), ("two", 0), ("table", 1)])
-def test_a_row_of_factors_is_prefetched_but_not_a_table_of_tile_positions(way: str, early: int) -> None:
+def test_row_of_factors_is_prefetched_but_no_table_of_tile_positions(way: str, early: int) -> None:
     rng, size, k = np.random.default_rng(2), 32, 96
     a, b, line = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((size, k), (k, size), (k,)))
     table, expected = np.array([2, 0, 1], np.int32), np.zeros((size, size))

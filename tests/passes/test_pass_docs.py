@@ -29,7 +29,7 @@ def test_the_title_is_short_and_begins_with_a_verb(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", passes.ORDER)
-def test_it_says_when_what_why_and_limits_in_this_order(entry: str) -> None:
+def test_docstring_has_paragraphs_when_what_why_and_limits_in_this_order(entry: str) -> None:
     _, paragraphs, _ = parts(entry)
     found = [next((k for k in PARAGRAPHS if x.startswith(k)), "") for x in (p.strip() for p in paragraphs)]
     assert [k for k in found if k] == list(PARAGRAPHS)
@@ -37,7 +37,7 @@ def test_it_says_when_what_why_and_limits_in_this_order(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", passes.ORDER)
-def test_the_example_is_short_and_uses_ops_that_there_are(entry: str) -> None:
+def test_example_is_short_and_uses_existing_ops(entry: str) -> None:
     *_, code = parts(entry)
     assert 5 <= len(code) <= 15
     for line in code:

@@ -28,7 +28,7 @@ def test_the_order_names_every_module_of_a_level_once():
     assert sorted(passes.ORDER) == sorted(modules())
 
 
-def test_every_registered_pass_is_in_the_order_and_the_other_way_round():
+def test_order_and_registry_contain_the_same_passes():
     for module in [*modules(), *(f"support.{path.stem}" for path in (FOLDER / "support").glob("[!_]*.py"))]:
         importlib.import_module(f"blocknb.passes.{module}")
     assert {name: found.run.__module__ for name, found in REGISTERED.items()} == {
@@ -44,12 +44,12 @@ def test_passes_of_every_target_come_before_those_of_gpus():
     ]
 
 
-def test_what_can_be_switched_off_is_what_is_registered_as_optional():
+def test_passes_that_can_be_switched_off_are_those_registered_as_optional():
     assert passes.optional() == tuple(p.name for p in passes.pipeline(Target.parse("sm_90a")) if p.optional)
     assert "coalesce" in passes.optional() and "layout_assignment" not in passes.optional()
 
 
-def test_a_name_is_registered_by_one_module_only():
+def test_registering_a_name_twice_is_refused():
     def simplify(func, target, notes):
         return func
 
@@ -57,7 +57,7 @@ def test_a_name_is_registered_by_one_module_only():
         gpu_pass()(simplify)
 
 
-def test_an_import_of_the_package_loads_no_pass():
+def test_importing_the_package_loads_no_pass():
     code = "import sys, blocknb.passes; print([n for n in sys.modules if n.startswith('blocknb.passes.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['blocknb.passes.registry']"

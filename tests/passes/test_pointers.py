@@ -33,7 +33,7 @@ def strips(*names, advance=2):
     return same(strip, *names, x="*f32", y="*f32", n="i32", stride="i32", B=8, ADVANCE=advance, **SCALARS)
 
 
-def test_pointers_that_advance_by_something_uniform_are_carried_as_a_scalar(golden):
+def test_pointers_with_a_uniform_step_are_carried_as_a_scalar(golden):
     before, after, notes = strips("simplify", "pointers")
     (loop,) = (op for op in after.ops() if op.name == "for")
     carried = [r.type for r in loop.blocks[0].args[1:]]
@@ -43,13 +43,13 @@ def test_pointers_that_advance_by_something_uniform_are_carried_as_a_scalar(gold
     golden("pointers/strip.ir", report(before, after, "pointers", notes))
 
 
-def test_it_needs_no_simplification_before_it():
+def test_pass_works_without_simplify():
     _, after, _ = strips("pointers")
     (loop,) = (op for op in after.ops() if op.name == "for")
     assert not any(a.type.is_pointer and a.type.shape for a in loop.blocks[0].args)
 
 
-def test_what_all_elements_share_moves_into_the_scalar_pointer():
+def test_uniform_part_of_an_offset_moves_into_the_scalar_pointer():
     _, after, _ = strips("simplify", "pointers")
     makers = {r: op for op in after.ops() for r in op.results}
     (store,) = (op for op in after.ops() if op.name == "store")
@@ -81,7 +81,7 @@ def fans_out(x, y, n):
     bl.store(y + at, total)
 
 
-def test_pointers_that_move_by_different_amounts_stay_a_tile_and_say_so():
+def test_pointers_with_different_steps_stay_a_tile_and_get_a_note():
     before, after, notes = same(fans_out, "simplify", "pointers", x="*f32", y="*f32", n="i32", scalars=(5,))
     assert counts(after)["ptradd"] == counts(before)["ptradd"]
     missed = [n for n in notes if n.kind == "missed"]
@@ -107,7 +107,7 @@ def walks_twice(x, y, n, m, START: bl.constexpr):
 
 
 @pytest.mark.parametrize("start", [0, 16])
-def test_pointers_and_offsets_carried_through_nested_loops_are_divided_in_both(start):
+def test_carried_pointers_are_split_in_nested_loops(start):
     _, after, notes = same(
         walks_twice, "simplify", "pointers", x="*f32", y="*f32", n="i32", m="i32", START=start, scalars=(3, 4)
     )
@@ -125,7 +125,7 @@ def wide_offsets(x, y, n):
         ptrs += bl.full((16,), 1, bl.int8).to(bl.uint8)
 
 
-def test_offsets_of_two_widths_meet_in_the_wider_one():
+def test_offsets_of_two_widths_promote_to_the_wider_one():
     _, after, notes = same(wide_offsets, "simplify", "pointers", x="*f32", y="*f32", n="i32", scalars=(5,))
     assert "address = scalar base + loop-invariant int64 offsets" in texts(notes)
     (loop,) = (op for op in after.ops() if op.name == "for")
@@ -138,7 +138,7 @@ def backwards(x, y, n):
     bl.store(y + at, bl.load(x + (n - 1 - at) * 2))
 
 
-def test_what_is_subtracted_keeps_its_sign():
+def test_subtracted_offset_keeps_its_sign():
     _, after, notes = same(backwards, "simplify", "pointers", x="*f32", y="*f32", n="i32", scalars=(20,))
     assert counts(after)["neg"] == 1
     assert set(texts(notes)) == {"address = scalar base + int32 offsets"}
@@ -150,14 +150,14 @@ def chosen(x, y, z, n):
     bl.store(z + at, bl.load(bl.where(at < n, x + at, y + at)))
 
 
-def test_pointers_chosen_element_by_element_stay_general():
+def test_pointers_selected_per_element_stay_general():
     _, _, notes = same(chosen, "simplify", "pointers", x="*f32", y="*f32", z="*f32", n="i32", scalars=(5,))
     assert ("missed", "address = a tile of pointers from select, without a common base") in [
         (n.kind, n.text) for n in notes
     ]
 
 
-def test_a_promise_of_the_author_is_not_taken_apart():
+def test_offset_with_a_contiguity_hint_is_not_split():
     @kernel
     def promising(x, y, n):
         at = bl.max_contiguous(bl.program_id(0) * n + bl.arange(0, 16), 16)
@@ -167,7 +167,7 @@ def test_a_promise_of_the_author_is_not_taken_apart():
     assert sum("max_contiguous" in op.attrs for op in after.ops()) == 1
 
 
-def test_without_pointers_a_program_adds_64_bits_for_every_element_in_every_trip():
+def test_without_the_pass_64_bit_addresses_are_added_per_element_and_iteration():
     """The number that the pass changes: elements of pointer arithmetic in the loop's carried values."""
 
     def carried(without=()):
@@ -180,7 +180,7 @@ def test_without_pointers_a_program_adds_64_bits_for_every_element_in_every_trip
     assert carried(without={"pointers"}) == 64 * 64
 
 
-def test_running_it_twice_changes_nothing_more():
+def test_running_the_pass_twice_changes_nothing():
     _, after, _ = strips("simplify", "pointers")
     again, _ = passed(after, "pointers")
     assert counts(again) == counts(after)

@@ -56,7 +56,7 @@ def rows(**options):
 
 
 @pytest.mark.parametrize(("warps", "programs"), [(1, 8), (2, None), (4, None)])
-def test_programs_that_share_nothing_share_a_cta(warps, programs):
+def test_independent_programs_share_a_cta(warps, programs):
     found, trace = rows(num_warps=warps)
     assert found["barriers"].after.attrs.get("programs") is None
     if warps == 4:
@@ -76,7 +76,7 @@ def test_packing_can_be_switched_off():
     assert "ntid.y" not in trace.artifacts["ptx"]
 
 
-def test_what_knows_its_cta_keeps_it_for_itself():
+def test_programs_with_shared_memory_or_assembly_get_a_cta_each():
     for kernel, args, why in (
         (transposed, ("*fp32:16", "*fp32:16"), "it has shared memory"),
         (where, ("*i32",), "it has inline assembly"),
@@ -87,7 +87,7 @@ def test_what_knows_its_cta_keeps_it_for_itself():
 
 
 @pytest.mark.parametrize("grid", [(16, 1), (6, 3), (7, 2)])
-def test_each_program_is_the_one_it_was(grid):
+def test_each_packed_program_keeps_its_program_id(grid):
     count, n = grid[0] * grid[1], 100
     x = np.random.default_rng(1).uniform(1, 2, (count, n)).astype(np.float32)
     found, _ = rows(num_warps=1)
@@ -97,7 +97,7 @@ def test_each_program_is_the_one_it_was(grid):
     assert (sizes == grid[0] * 1000 + grid[1]).all()
 
 
-def test_what_programs_say_is_theirs():
+def test_prints_of_packed_programs_show_their_program_id():
     found, _ = stages(told, "*i32", num_warps=1)
     assert found["program_packing"].after.attrs["programs"] == 8
     text = reports.run(found["program_packing"].after, {"x": np.arange(100, 116, dtype=np.int32)}, (16,)).text
@@ -106,7 +106,7 @@ def test_what_programs_say_is_theirs():
 
 
 @given(SIZES, st.integers(1, 64), st.integers(1, 8), st.sampled_from((2, 4, 8)), st.integers(0, 200))
-def test_a_cta_has_whole_programs_and_the_gpu_enough_ctas(x, y, z, most, sms):
+def test_number_of_packed_programs_leaves_enough_ctas_for_the_gpu(x, y, z, most, sms):
     programs = programs_of_cta((x, y, z), most, sms)
     assert programs in (1, 2, 4, 8) and programs <= most
     assert x % programs == 0
@@ -115,7 +115,7 @@ def test_a_cta_has_whole_programs_and_the_gpu_enough_ctas(x, y, z, most, sms):
     assert more > most or x % more or x // more * y * z < CTAS * sms  # not one step more
 
 
-def test_the_driver_is_given_programs_along_the_second_axis_by_every_launch(monkeypatch):
+def test_every_launch_passes_packed_programs_as_the_second_block_axis(monkeypatch):
     gpu = pretend(monkeypatch)
     x, out, sizes = CupyArray(), CupyArray(), CupyArray(np.int32)
     grids = [(4096, 2), (4096, 2), (4096, 2), (4097,), (4096, 2), (132,), (3 * 132,), (6 * 132,)]
@@ -132,7 +132,7 @@ def test_the_driver_is_given_programs_along_the_second_axis_by_every_launch(monk
     assert scaled_rows._launch.__name__ == "_launch"
 
 
-def test_an_sm_holds_more_of_programs_that_share():
+def test_packing_increases_the_resident_warps_per_sm():
     _, alone = rows(num_warps=1, without={"program_packing"})
     _, together = rows(num_warps=1)
     few, many = occupancy(SM90, alone.resources), occupancy(SM90, together.resources)
@@ -148,7 +148,7 @@ def summed(x, out, n, BLOCK: bl.constexpr):
     bl.store(out + bl.program_id(0), bl.sum(total))
 
 
-def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
+def test_long_programs_get_a_cta_each():
     arrays = ("*fp32", "*fp32", "*i32", "i32")
     for block, programs in ((256, 8), (512, 1)):  # numbers of four bytes, read and written
         trace = scaled_rows.trace(*arrays, FACTOR=2.0, BLOCK=block, num_warps=1)
@@ -160,7 +160,7 @@ def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
 
 
 @pytest.mark.parametrize("name", ["matmul_float16", "attention", "gather"])
-def test_it_looks_at_kernels_of_every_kind(name):
+def test_kernels_with_products_or_gathers_are_not_packed(name):
     case = CASES[name]
     func, _ = case.lower(case.make(seeds.rng()), "sm_90a", num_warps=1)
     assert func.attrs.get("programs", 1) == 1

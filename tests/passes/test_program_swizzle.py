@@ -95,7 +95,7 @@ def lowered(found: Case, target: str = "sm_90a", without: tuple = (), **options:
 # -- the map
 
 
-def test_every_number_has_a_place_of_its_own_in_grids_that_groups_do_not_divide():
+def test_swizzle_is_a_bijection_if_groups_do_not_divide_the_grid():
     for across, down, width in itertools.product(range(1, 21), range(1, 9), (1, 2, 4, 8, 16)):
         found = [place_of(number, across, down, width) for number in range(across * down)]
         assert sorted(found) == sorted(itertools.product(range(across), range(down)))
@@ -103,7 +103,7 @@ def test_every_number_has_a_place_of_its_own_in_grids_that_groups_do_not_divide(
         assert group == sorted(itertools.product(range(min(width, across)), range(down)))
 
 
-def test_in_a_group_x_counts_fastest():
+def test_x_varies_fastest_within_a_group():
     found = [place_of(number, 5, 3, 2) for number in range(15)]
     assert found[:7] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0)]
     assert found[-3:] == [(4, 0), (4, 1), (4, 2)]
@@ -116,7 +116,7 @@ def logged(log, count, across):
     bl.store(log + at, bl.program_id(0) + 100 * bl.program_id(1) + 10000 * bl.program_id(2))
 
 
-def test_a_program_with_a_cta_to_itself_has_the_place_of_its_ctas_number():
+def test_program_id_follows_from_the_cta_number():
     grid, log = (5, 3, 2), np.zeros(30, np.int32)
     arguments = {"log": log, "count": np.zeros(1, np.int32), "across": 5}
     func = Case("logged", logged, dict, dict).parse(arguments, num_warps=2)
@@ -139,7 +139,7 @@ def logged_product(a, b, log, count, k):
     bl.store(log + at, place + bl.max(bl.max(total, axis=1), axis=0).to(bl.int32))
 
 
-def test_a_persistent_cta_takes_programs_in_that_order():
+def test_persistent_cta_runs_programs_in_swizzled_order():
     grid, log = (3, 2, 2), np.zeros(12, np.int32)
     zeros = np.zeros((64, 16), HALF)
     arguments = {"a": zeros, "b": zeros[:16], "log": log, "count": np.zeros(1, np.int32), "k": 16}
@@ -155,7 +155,7 @@ def test_a_persistent_cta_takes_programs_in_that_order():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
+def test_group_width_of_a_product_follows_its_tile_shape(way):
     _, (note,), _ = lowered(case(way))
     wide, other, along, across = (16, 8, "b", "a") if way == "divided" else (4, 32, "a", "b")
     assert note == (
@@ -166,7 +166,7 @@ def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
 
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("warp_specialization",)])
 @pytest.mark.parametrize("way", WAYS)
-def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, without):
+def test_results_are_unchanged_if_groups_do_not_divide_the_grid(way, without):
     found = case(way)
     func, (note,), arguments = lowered(found, without=without)
     assert note.startswith("programs begin in groups")
@@ -179,7 +179,7 @@ def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, wit
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_below_hopper_too(way):
+def test_swizzle_applies_before_hopper_too(way):
     found = case(way)
     func, (note,), arguments = lowered(found, "sm_80")
     assert note.startswith("programs begin in groups")
@@ -188,18 +188,18 @@ def test_below_hopper_too(way):
     found.check(arguments, got)
 
 
-def test_switched_off_programs_keep_the_order_of_the_grid():
+def test_without_the_pass_programs_keep_the_order_of_the_grid():
     func, notes, _ = lowered(case("descriptors"), without=("program_swizzle",))
     assert "order" not in func.attrs and notes == ["switched off"]
 
 
-def test_a_cpu_has_no_such_pass_and_takes_its_name():
+def test_pass_name_is_accepted_and_ignored_on_a_cpu():
     func = case("pointers").parse(case("pointers").make(np.random.default_rng(0)))
     made, stages = passes.run(func, Target.parse("cpu:x86-64"), {"program_swizzle"})
     assert "order" not in made.attrs and all(stage.name != "program_swizzle" for stage in stages)
 
 
-def test_the_copies_stay_with_a_warp_of_their_own():
+def test_swizzle_keeps_warp_specialization_and_tma_stores():
     """What is known of a tile's place is known of the other one, too: it is not negative, and all of it is scalars."""
     for way in WAYS:
         kinds = [
@@ -223,7 +223,7 @@ def only_taken_apart(out, across):
     bl.atomic_add(out + row * 16 + column, 1)
 
 
-def test_programs_of_a_last_row_that_is_not_full_keep_their_places():
+def test_programs_of_a_partial_last_row_keep_their_order():
     arguments = {"out": np.zeros(512, np.int32), "across": 7}
     func = Case("", only_taken_apart, dict, dict).parse(arguments)
     made = turned(func, ReuseFinder(func), 4)
@@ -237,7 +237,7 @@ def test_programs_of_a_last_row_that_is_not_full_keep_their_places():
         assert (out == expected).all()
 
 
-def test_a_number_that_has_other_uses_is_not_taken_for_a_place():
+def test_program_id_with_other_uses_is_not_split():
     arguments = {"out": np.zeros(512, np.int32), "across": 7}
     assert not ReuseFinder(Case("", taken_apart, dict, dict).parse(arguments)).split
 
@@ -256,14 +256,14 @@ def test_a_number_that_has_other_uses_is_not_taken_for_a_place():
     ],
 )
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-def test_programs_keep_their_order_where_it_may_be_meant_or_does_not_help(how, why, target):
+def test_programs_keep_their_order_if_it_may_be_intended_or_swizzling_does_not_help(how, why, target):
     func, (note,), _ = lowered(case("pointers", how=how), target)
     assert "order" not in func.attrs
     head, _, tail = f"programs begin in the order of the grid: {why}".partition("{}")
     assert note.startswith(head) and note.endswith(tail)
 
 
-def test_programs_that_tell_their_numbers_keep_them():
+def test_programs_that_reveal_their_ids_are_not_swizzled():
     """Of one axis; of two, they tell their place in the grid, which is theirs in any order."""
     func, (note,), _ = lowered(case("divided", how="says"))
     assert note.endswith("reveals their numbers") and "order" not in func.attrs
@@ -286,7 +286,7 @@ OWN = "rows and columns are made of one axis, so their order is the kernel's own
         ("host_descriptor_matmul", OWN),
     ],
 )
-def test_attention_and_products_with_an_order_of_their_own_are_left_alone(name, why):
+def test_attention_and_products_with_their_own_order_are_unchanged(name, why):
     found = CASES[name]
     _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
     (stage,) = [stage for stage in stages if stage.name == "program_swizzle"]
@@ -294,7 +294,7 @@ def test_attention_and_products_with_an_order_of_their_own_are_left_alone(name, 
 
 
 @pytest.mark.parametrize("name", ["softmax_781", "add_float16", "blocks_transpose", "online_softmax"])
-def test_kernels_without_anything_to_share_do_not_meet_the_pass(name):
+def test_pass_does_not_apply_to_kernels_without_reuse(name):
     found = CASES[name]
     _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
     assert all(stage.name != "program_swizzle" for stage in stages)

@@ -58,7 +58,7 @@ def test_steps_of_either_sign_load_nothing_beyond_the_last_iteration(first, last
 
 
 @pytest.mark.parametrize("m", TRIPS)
-def test_programs_that_share_rows_load_only_their_own(m):
+def test_programs_that_share_rows_load_only_their_own_rows(m):
     arguments = {"x": floats(m, 50), "out": floats(m, 50), "m": m, "n": 50, "B": 64}
     stage = pipelined(shared_rows, arguments, 3, num_stages=2)
     if m == 1:  # a launch makes this value a constant if it may
@@ -76,7 +76,7 @@ def test_golden_ir_of_a_softmax(golden):
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
+def test_early_load_without_its_guard_is_out_of_bounds(stages, monkeypatch):
     monkeypatch.setattr(
         register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1)
     )
@@ -87,7 +87,7 @@ def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
 
 
 @pytest.mark.parametrize(("m", "grid"), [(0, 1), (2, 3)])
-def test_without_its_guard_the_load_before_the_loop_leaves_the_array(m, grid, monkeypatch):
+def test_load_before_the_loop_without_its_guard_is_out_of_bounds(m, grid, monkeypatch):
     goes_on = register_prefetch.LaterIterations.goes_on
     monkeypatch.setattr(
         register_prefetch.LaterIterations,
@@ -115,7 +115,7 @@ def halves(x, scales, out, m, ROWS: bl.constexpr, B: bl.constexpr):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("m", [0, 3, 4, 9, 16])
-def test_tiles_of_several_rows_in_16_bits(m, stages):
+def test_tiles_of_several_16_bit_rows_are_prefetched(m, stages):
     arguments = {
         "x": floats(m, 128).astype(np.float16),
         "scales": floats(m),
@@ -277,7 +277,7 @@ def online(x, out, n, ROWS: bl.constexpr, B: bl.constexpr):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("n", [7, 32, 33, 100])
-def test_long_rows_in_blocks(n, stages):
+def test_long_rows_in_blocks_are_prefetched(n, stages):
     stage = pipelined(online, {"x": floats(8, n), "out": floats(8), "n": n, "ROWS": 4, "B": 32}, 2, num_stages=stages)
     assert len(texts(stage, "info")) == 1
 

@@ -73,7 +73,7 @@ def counting(x, count, out, n, SEM: bl.constexpr, USED: bl.constexpr, B: bl.cons
     ("acquire", True, "keeps later accesses after it"), ("acq_rel", True, "keeps later accesses after it"),
     ("relaxed", True, ""), ("release", True, ""), ("acq_rel", False, ""),
 ])  # fmt: skip
-def test_an_atomic_that_acquires_keeps_loads_behind_it(sem, used, why):
+def test_loads_do_not_move_before_an_acquiring_atomic(sem, used, why):
     arguments = {
         "x": floats(3, 64),
         "count": np.zeros(1, np.int32),
@@ -95,7 +95,7 @@ def counting_here(x, n, B: bl.constexpr):
         bl.atomic_add(x + (i + 1) * B + at, bl.load(x + i * B + at), sem="relaxed")
 
 
-def test_an_atomic_on_the_same_array_is_a_store_to_it():
+def test_an_atomic_on_the_same_array_counts_as_a_store():
     refused(counting_here, {"x": floats(4, 64), "n": 3, "B": 64}, "the loop also writes x")
 
 
@@ -107,7 +107,7 @@ def watching(x, flag, out, n, B: bl.constexpr):
         bl.store(out + i * B + at, bl.load(x + i * B + at) + seen)
 
 
-def test_a_volatile_load_keeps_later_accesses_behind_it():
+def test_accesses_do_not_move_before_a_volatile_load():
     arguments = {"x": floats(3, 64), "flag": np.ones(1, np.int32), "out": floats(3, 64), "n": 3, "B": 64}
     refused(watching, arguments, "keeps later accesses after it")
 
@@ -132,7 +132,7 @@ def waiting(x, flags, out, n, B: bl.constexpr):
         bl.store(out + i * B + at, bl.load(x + i * B + at))
 
 
-def test_a_loop_that_waits_for_memory_is_left_alone():
+def test_a_loop_that_polls_memory_is_unchanged():
     arguments = {"x": floats(3, 64), "flags": np.ones(3, np.int32), "out": floats(3, 64), "n": 3, "B": 64}
     refused(waiting, arguments, "`while`")
 
@@ -155,7 +155,7 @@ def wide(block: int, arrays: int, **options: Any) -> Stage:
     return only(many, arguments, **options)
 
 
-def test_loads_take_no_more_registers_than_there_are_for_them():
+def test_prefetched_loads_stay_within_the_register_budget():
     stage = wide(1024, 6, num_warps=2, num_stages=2)  # 16 registers each
     assert texts(stage, "info")[0].startswith("loaded 1 iteration ahead: 16 registers per thread")
     assert len(texts(stage, "info")) == 4
@@ -186,7 +186,7 @@ def test_without_num_stages_nothing_is_prefetched():
     assert blocknb.Config({"B": 64}, num_stages=3).launched(shared_rows.arg_names)["num_stages"] == 3
 
 
-def test_a_loop_has_the_stages_of_its_range_before_those_of_the_launch():
+def test_num_stages_of_a_range_overrides_that_of_the_launch():
     arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
     assert not register_prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
     (told,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")

@@ -90,7 +90,7 @@ def test_an_operand_of_two_products_is_stored_once():
 
 @pytest.mark.parametrize("num_stages", [1, 3])
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_attention", "wgmma_fp16_narrow_nn", "wgmma_chain_fp16_split"])
-def test_removing_any_one_barrier_or_fence_is_detected(name, num_stages):
+def test_removing_any_barrier_or_fence_is_detected(name, num_stages):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE, num_stages=num_stages)
@@ -123,7 +123,7 @@ def test_a_fence_after_the_barrier_is_too_late():
         case.interpret(edited(func, swap), arguments)
 
 
-def test_the_verifier_wants_buffers_that_a_descriptor_can_name():
+def test_verifier_requires_buffers_that_a_descriptor_can_address():
     func, _ = lowered("wgmma_fp16")
 
     def plain(op: Op) -> Op:
@@ -163,7 +163,7 @@ def test_a_product_stays_in_flight_and_copies_wait_for_the_previous_one(num_stag
     assert [op.name for op in func.body.ops[func.body.ops.index(loop) :]][1] == "dot_wait"
 
 
-def test_a_product_that_its_iteration_reads_is_awaited_there():
+def test_product_read_in_its_iteration_is_awaited_there():
     func, loop, _ = rotated("wgmma_attention")
     dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
     assert len(dots) == 2 and not any(op.attrs.get("in_flight") for op in dots)

@@ -30,7 +30,7 @@ def masked_row(x, y, n, B: bl.constexpr, W: bl.constexpr):
     bl.store(y + row * B + at, total, mask=at < B)
 
 
-def test_a_mask_that_is_always_true_goes_and_the_note_stands_at_its_line(golden):
+def test_mask_that_is_always_true_is_removed_with_a_note_at_its_line(golden):
     before, after, notes = same(masked_row, "simplify", x="*f32", y="*f32", n="i32", B=64, W=64, scalars=(5,))
     found = [n for n in notes if n.text == "the mask is always true: removed"]
     assert len(found) == 2 and all(n.loc is not None for n in found)
@@ -39,7 +39,7 @@ def test_a_mask_that_is_always_true_goes_and_the_note_stands_at_its_line(golden)
     golden("simplify/masked_row.ir", report(before, after, "simplify", notes))
 
 
-def test_what_a_loop_does_not_change_is_computed_before_it():
+def test_loop_invariant_values_are_computed_before_the_loop():
     _, after, notes = same(masked_row, "simplify", x="*f32", y="*f32", n="i32", B=64, W=64, scalars=(5,))
     (loop,) = (op for op in after.ops() if op.name == "for")
     inside = counts(Func("body", (), loop.blocks[0]))
@@ -54,7 +54,7 @@ def grid_of_products(x, y, n, B: bl.constexpr):
     bl.store(y + rows[:, None] * n + columns[None, :], a * 3, mask=(rows[:, None] < n) & (columns[None, :] < n))
 
 
-def test_repeated_addresses_and_masks_are_computed_once_and_before_they_are_repeated(golden):
+def test_repeated_addresses_and_masks_are_computed_once(golden):
     before, after, notes = same(grid_of_products, "simplify", x="*i32", y="*i32", n="i32", B=16, scalars=(20,))
     assert (counts(before)["cmp"], counts(after)["cmp"]) == (4, 2)
     assert (counts(before)["mul"], counts(after)["mul"]) == (4, 3)
@@ -76,7 +76,7 @@ def branches(x, y, n, FIRST: bl.constexpr):
     bl.store(y + at, v)
 
 
-def test_branches_and_loops_that_are_decided_are_not_there():
+def test_branches_and_loops_with_constant_conditions_are_removed():
     _, after, notes = same(branches, "simplify", x="*i32", y="*i32", n="i32", FIRST=1, scalars=(4,))
     assert (counts(after)["if"], counts(after)["for"]) == (2, 0)
     assert {"the condition is always false: one arm stays", "the loop never runs: removed"} <= set(texts(notes))
@@ -92,7 +92,7 @@ def product_then_sum(a, b, c):
     bl.store(c + at, total)
 
 
-def test_a_sum_goes_into_the_accumulator_of_its_product():
+def test_addition_to_a_product_moves_into_its_accumulator():
     before, after, notes = same(product_then_sum, "simplify", a="*f32", b="*f32", c="*f32", grid=1)
     assert (counts(before)["add"] - counts(after)["add"]) >= 1
     (dot,) = (op for op in after.ops() if op.name == "dot")
@@ -111,7 +111,7 @@ def carries_the_same(x, y, n):
     bl.store(y + at, total)
 
 
-def test_carried_values_that_never_change_or_that_nobody_needs_are_not_carried():
+def test_unchanged_and_unused_loop_carried_values_are_removed():
     _, after, _ = same(carries_the_same, "simplify", x="*f32", y="*f32", n="i32", scalars=(7,))
     (loop,) = (op for op in after.ops() if op.name == "for")
     assert len(loop.results) == 1
@@ -125,7 +125,7 @@ def fibonacci(y, n):
     bl.store(y + bl.program_id(0), a)
 
 
-def test_a_carried_value_that_another_one_needs_stays():
+def test_loop_carried_value_used_by_another_one_stays():
     _, after, _ = same(fibonacci, "simplify", y="*i32", n="i32", scalars=(12,))
     (loop,) = (op for op in after.ops() if op.name == "for")
     assert len(loop.results) == 2
@@ -159,7 +159,7 @@ def stored(dtype, emit):
         ("rem", 1, "rem", "const"),
     ],
 )
-def test_identities_are_exact(name, constant, float_result, integer_result):
+def test_algebraic_identities_are_exact(name, constant, float_result, integer_result):
     assert stored(t.float32, lambda b, x: b.value(name, x, b.const(float(constant), x.type))) == float_result
     assert stored(t.int32, lambda b, x: b.value(name, x, b.const(constant, x.type))) == integer_result
 
@@ -182,7 +182,7 @@ def test_minus_zero_is_the_neutral_element_of_float_addition():
         (t.float16, t.bfloat16, False),
     ],
 )
-def test_a_cast_there_and_back_goes_when_it_loses_nothing(near, far, goes):
+def test_lossless_round_trip_of_casts_is_removed(near, far, goes):
     there_and_back = stored(near, lambda b, x: b.value("cast", b.value("cast", x, dtype=far), dtype=near))
     assert there_and_back == ("x" if goes else "cast")
 
@@ -200,7 +200,7 @@ def test_zeros_of_either_sign_and_booleans_that_equal_numbers_are_not_merged():
     assert counts(after)["const"] == 2
 
 
-def test_loads_are_not_merged_across_a_store_and_volatile_ones_stay():
+def test_loads_are_not_merged_across_a_store_and_volatile_loads_stay():
     func = parse_func("""
         func @f(%p: ptr<f32>) tile {
           %a = load %p : f32
@@ -215,12 +215,12 @@ def test_loads_are_not_merged_across_a_store_and_volatile_ones_stay():
     assert counts(after)["load"] == 3
 
 
-def test_simplifying_twice_changes_nothing_more():
+def test_simplifying_twice_changes_nothing():
     _, after, _ = same(grid_of_products, "simplify", x="*i32", y="*i32", n="i32", B=16, scalars=(20,))
     assert passed(after, "simplify")[0] is after
 
 
-def test_without_simplify_masks_are_compared_twice_and_for_every_element():
+def test_without_simplify_masks_are_computed_twice_per_element():
     """The number that the pass changes: comparisons a program makes."""
 
     def comparisons(without=()):

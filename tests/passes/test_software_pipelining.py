@@ -132,14 +132,14 @@ def check(arguments: dict[str, Any], copies: int = 2, interpreted: bool = True, 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("k", [0, 8, 16, 24, 32, 40, 64, 88, 128])
-def test_any_number_of_iterations_with_any_number_of_stages(k: int, stages: int) -> None:
+def test_any_number_of_iterations_and_stages_gives_right_results(k: int, stages: int) -> None:
     """No iterations, fewer than stages, and a partial last one. Rows have 16 bytes of padding, which reveal a wrong mask."""
     check(operands(16, 16, k, pad=8, STAGES=stages), interpreted=k in (0, 16, 88))
 
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(16, 16, 48), (24, 40, 40), (1, 8, 72), (8, 1, 16), (9, 24, 30)])
-def test_ragged_tiles_in_every_order(sizes: tuple[int, int, int], order: str) -> None:
+def test_ragged_tiles_in_every_order_give_right_results(sizes: tuple[int, int, int], order: str) -> None:
     """An operand is not pipelined if addresses or masks allow fewer than 4 bytes; the numbers stay the same."""
     arguments = operands(*sizes, order=order, pad=8)
     func, stage = lowered(product, arguments)
@@ -153,7 +153,7 @@ def test_ragged_tiles_in_every_order(sizes: tuple[int, int, int], order: str) ->
     [(HALF, 2), (ml_dtypes.bfloat16, 2), (np.float32, 4), (np.int8, 1)],
     ids=["fp16", "bf16", "fp32", "int8"],
 )
-def test_every_dtype_that_products_take(dtype: Any, bytes: int) -> None:
+def test_every_dtype_of_products_is_pipelined(dtype: Any, bytes: int) -> None:
     """fp32 in ieee precision is multiplied from the circular buffer itself; int8 has tensor cores only in one order of B."""
     arguments = operands(32, 32, 96, dtype, order="nt", BM=32, BN=32, BK=32, WHOLE=True)
     stage = check(arguments)
@@ -338,7 +338,7 @@ def attend(q, keys, values, c, n, CAUSAL: bl.constexpr, D: bl.constexpr, B: bl.c
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [16, 40, 96])
-def test_several_products_in_a_loop(n: int, causal: bool) -> None:
+def test_several_products_in_a_loop_are_pipelined(n: int, causal: bool) -> None:
     rng = np.random.default_rng(n)
     q, k, v = (rng.standard_normal((rows, 32)).astype(HALF) for rows in (16, n, n))
     arguments = {
@@ -376,7 +376,7 @@ def persistent(a, b, c, tiles, depth, first, BK: bl.constexpr):
 
 
 @pytest.mark.parametrize("k", [16, 32, 96])
-def test_a_loop_in_a_loop_over_tiles_and_downwards(k: int) -> None:
+def test_nested_and_backward_loops_are_pipelined(k: int) -> None:
     arguments = {
         "a": numbers((48, k), HALF),
         "b": numbers((k, 16), HALF),

@@ -137,7 +137,7 @@ def test_an_accumulator_is_reduced_after_the_loop(how: str, dtype: Any, axis: in
 
 
 @pytest.mark.parametrize(("how", "dtype"), [("looked at", np.float32), ("plain", np.float16)])
-def test_a_sum_that_iterations_read_or_round_is_reduced_in_the_loop(how: str, dtype: Any) -> None:
+def test_sum_that_is_read_or_rounded_in_the_loop_is_reduced_in_the_loop(how: str, dtype: Any) -> None:
     found, arguments = case(how, dtype)
     func, notes = lowered(found, arguments)
     assert not notes and exchanges(func)
@@ -146,7 +146,7 @@ def test_a_sum_that_iterations_read_or_round_is_reduced_in_the_loop(how: str, dt
 
 @pytest.mark.parametrize("trips", [0, 1])
 @pytest.mark.parametrize("how", ["begun", "max"])
-def test_a_loop_of_zero_iterations_or_one(how: str, trips: int) -> None:
+def test_loop_of_zero_or_one_iterations_gives_right_results(how: str, trips: int) -> None:
     found, arguments = case(how, np.float32, trips=trips)
     if not trips:
         arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # which nobody reads

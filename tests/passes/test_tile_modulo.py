@@ -88,7 +88,7 @@ WHOLE = ["straight", "turned around", "wide", "swizzled", "promised", "column", 
 
 @pytest.mark.parametrize("how", WHOLE)
 @pytest.mark.parametrize("m", [64, 128, 320])
-def test_whole_tiles_do_not_wrap_around(how: str, m: int) -> None:
+def test_modulo_of_whole_tiles_becomes_contiguous(how: str, m: int) -> None:
     func, stage = lowered(how, m)
     assert tiles(func) == 0
     name = "256 wraps" if how == "constant" else "m*n wraps" if how == "by the product" else "m wraps"
@@ -110,13 +110,13 @@ def test_whole_tiles_do_not_wrap_around(how: str, m: int) -> None:
         *((how, 128, 64) for how in ("before", "halves", "from one on", "stretched")),
     ],
 )
-def test_tiles_that_may_be_cut_still_wrap_around(how: str, m: int, block: int) -> None:
+def test_modulo_of_tiles_that_may_wrap_is_kept(how: str, m: int, block: int) -> None:
     func, stage = lowered(how, m, block=block)
     whole = how == "straight" and block == 16
     assert tiles(func) == (0 if whole else 1)
     assert any("between tiles" in note.text for note in stage.notes) == whole
 
 
-def test_a_modulus_of_unknown_multiples() -> None:
+def test_modulo_by_a_modulus_of_unknown_divisibility_is_kept() -> None:
     plain: Any = rows.trace("*i64:16", "i32", "i32", BLOCK=64, HOW="straight", target="cpu")
     assert tiles(plain.stages[-1].after) == 1

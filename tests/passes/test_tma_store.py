@@ -164,7 +164,7 @@ def again(
         ("added", "the load at line"),
     ],
 )
-def test_arrays_that_are_accessed_again_get_no_tma_store(how, why):
+def test_arrays_with_other_accesses_get_no_tma_store(how, why):
     """TMA stores are unordered, and a load does not wait for them."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 96), (96, 128)))
@@ -200,7 +200,7 @@ def shared_out(a, b, c, first, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: 
 
 
 @pytest.mark.parametrize("how", ["pieces", "own", "loaded"])
-def test_distributed_tiles_get_tma_stores_if_their_places_differ(how):
+def test_distributed_tiles_get_tma_stores_if_their_addresses_differ(how):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((256, 64), (64, 32)))
     blocks = {"BM": 64, "BN": 32, "BK": 32, "HOW": how}
@@ -267,7 +267,7 @@ def test_stores_per_warp_and_joint_stores_use_different_buffers():
 
 
 @pytest.mark.parametrize("sem", ["release", "acq_rel", "relaxed"])
-def test_results_that_an_atomic_signals_get_no_tma_store(sem):
+def test_results_published_by_an_atomic_get_no_tma_store(sem):
     """Nothing waits for the TMA store before the atomic, so a reader of the flag would read the array too early."""
     case, arguments = several_case(sem)
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
@@ -300,7 +300,7 @@ def told_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.co
 
 
 @pytest.mark.parametrize("sem", ["release", "relaxed"])
-def test_sums_that_an_atomic_signals_get_no_tma_reduction(sem):
+def test_sums_published_by_an_atomic_get_no_tma_reduction(sem):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 96), (96, 64)))
     arguments = {"a": a, "b": b, "c": np.ones((128, 64), np.float32), "flag": np.zeros(1, np.int32), "n": 64, "k": 96}
@@ -347,14 +347,14 @@ def test_a_result_that_is_no_box_gets_no_tma_store():
         ("boxed_fp32", ("persistent_grid",), True),
     ],
 )
-def test_the_code_stores_what_it_should(name, without, together):
+def test_generated_code_stores_right_results(name, without, together):
     func, _, arguments = lowered(name, without, together=together)
     got = {key: copied(value) for key, value in arguments.items()}
     reports.run(func, got, CASES[name].grid)
     CASES[name].check(arguments, got)
 
 
-def test_the_code_of_a_large_result_is_short():
+def test_code_of_a_large_result_is_short():
     """16 stmatrix and 4 boxes for 128 x 256 halves by 8 warps; no loads of stored data, no addresses, no spills."""
     case = CASES["boxed_fp16"]
     arguments = case.make(np.random.default_rng(0)) | {"m": 256, "n": 512, "k": 512, "BM": 128, "BN": 256, "BK": 64}

@@ -41,7 +41,7 @@ def test_a_copy_of_an_op_keeps_its_location_and_names_its_original():
     assert len({op.id for op in copies}) == 3
 
 
-def test_a_longer_loop_stays_as_it_is():
+def test_a_longer_loop_is_unchanged():
     before, after, notes = unrolled(40, 1)
     assert after is before
     assert notes == []
@@ -120,7 +120,7 @@ def test_a_note_explains_why_a_requested_unroll_is_impossible():
     assert [(n.kind, n.text) for n in notes] == [("missed", "not unrolled: the step of the loop is not a constant")]
 
 
-def test_without_unroll_the_loop_is_still_there():
+def test_without_unroll_the_loop_remains():
     """The pass changes this number: the loops that remain."""
     func = ir(moving_sum, K=4, FACTOR=1, **ARGUMENTS)
     assert counts(func)["for"] == 1

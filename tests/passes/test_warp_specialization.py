@@ -218,7 +218,7 @@ def test_a_note_reports_stages_that_do_not_fit():
     assert func.attrs["shared_bytes"] <= Target.parse("sm_90a").max_shared
 
 
-def test_each_choice_has_a_switch():
+def test_each_optimization_can_be_switched_off():
     arguments = arrays()
     assert roles(lowered(product, arguments, ("warp_specialization",))[0]) is None
     func, _ = lowered(product, arguments, ("persistent_grid",))
@@ -226,7 +226,7 @@ def test_each_choice_has_a_switch():
     assert lowered(product, arguments)[0].attrs["persistent"]
 
 
-def test_consumer_warps_that_fill_a_cta_copy_by_themselves():
+def test_without_room_for_a_producer_warp_the_consumer_warps_copy():
     func, stages = lowered(product, arrays(256, 256, 128, BM=128, BN=256, BK=64), num_warps=32)
     assert roles(func) is None
     assert all(text.endswith("a CTA has 32 warps at most") for text in notes(stages)) and notes(stages)
@@ -241,7 +241,7 @@ def test_redistributed_registers_do_not_exceed_those_of_the_launch(warps):
 
 
 @pytest.mark.parametrize(("how", "copied"), [("and", False), ("negative", True), ("backwards", True)])
-def test_device_computed_extents_and_backward_loops(how, copied):
+def test_computed_extents_and_backward_loops_give_right_results(how, copied):
     arguments = arrays(m=320, n=32, k=160, HOW=how)
     func, _ = lowered(unusual, arguments)
     gpu.generate(func, Target.parse("sm_90a"))  # which tells the host what to compute
@@ -254,7 +254,7 @@ def test_device_computed_extents_and_backward_loops(how, copied):
 
 
 @pytest.mark.parametrize("how", ["uneven", "summed"])
-def test_programs_with_different_iteration_counts_get_a_cta_each(how):
+def test_programs_with_different_iteration_counts_are_not_persistent(how):
     func, stages = lowered(product, arrays(HOW=how))
     assert notes(stages, "persistent_grid") == ["one program per CTA: not all programs make as many iterations"]
     assert not func.attrs.get("persistent")
@@ -271,7 +271,7 @@ def test_consumer_groups_alternate_if_a_program_is_one_loop_of_products():
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 96), (192, 32, 32), (320, 32, 160), (128, 96, 0), (100, 40, 40)])
-def test_consumer_groups_with_any_number_of_programs_and_iterations(m, n, k):
+def test_consumer_groups_work_for_any_number_of_programs_and_iterations(m, n, k):
     arguments = arrays(m, n, k)
     func, _ = lowered(product, arguments)
     assert roles(func).attrs["teams"] == 2
@@ -358,7 +358,7 @@ def test_a_sum_that_an_iteration_reads_is_complete_at_its_start(how):
         for j, columns in enumerate((64, 32))
     ],
 )
-def test_attention_with_any_number_of_iterations(keys, without, columns):
+def test_attention_works_for_any_number_of_iterations(keys, without, columns):
     arguments = heads(keys, columns=columns)
     func, _ = lowered(attention, arguments, without)
     scores = arguments["q"].astype(float) @ arguments["k"][:keys].astype(float).T

@@ -65,7 +65,7 @@ def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k:
         ("joined", "its axes are joined or split on their way"),
     ],
 )
-def test_loads_that_no_warp_of_its_own_copies(how, why):
+def test_loads_that_no_producer_warp_can_copy(how, why):
     _, notes = lowered(how)
     assert any(text.startswith("not copied by the producer warp: ") and text.endswith(why) for text in notes), notes
 
@@ -82,13 +82,13 @@ def test_loads_that_no_warp_of_its_own_copies(how, why):
         ),
     ],
 )
-def test_stores_that_the_copy_engine_does_not_do(how, options, why):
+def test_stores_that_tma_cannot_perform(how, options, why):
     func, notes = lowered(how, **options)
     assert f"store: not by TMA: {why}" in notes, notes
     assert not any(op.name == "store_bulk" for op in func.ops())
 
 
-def test_a_kernel_that_shares_out_its_work_has_a_cta_for_each_program():
+def test_kernel_that_distributes_its_own_work_is_not_made_persistent():
     case = CASES["gemm_persistent"]
     func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}

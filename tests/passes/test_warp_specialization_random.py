@@ -211,12 +211,12 @@ def check(seed: int) -> Func:
 
 #: 355 has an operand of one element a thread; 3, 20 and 24 have rings of one slot, in loops whose products could run on into the next trip.
 @pytest.mark.parametrize("seeds", [(3, 7), (5, 355), (6, 12), (20, 24)], ids=str)
-def test_kernels_with_roles_compute_what_numpy_does(seeds: tuple[int, ...]) -> None:
+def test_random_warp_specialized_kernels_give_numpys_results(seeds: tuple[int, ...]) -> None:
     for seed in seeds:
         check(seed)
 
 
-def test_most_of_them_have_roles() -> None:
+def test_most_random_kernels_are_warp_specialized() -> None:
     found = []
     for seed in range(12):
         case, options = drawn(seed)
@@ -227,6 +227,6 @@ def test_most_of_them_have_roles() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", range(0, 400, 10))
-def test_many_more(first: int) -> None:
+def test_many_random_warp_specialized_kernels(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed)
