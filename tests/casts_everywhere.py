@@ -22,7 +22,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_
 
 @blocknb.kernel
 def from_float(x, n, i1, i2, i4, i8, u1, u2, u4, u8, truth, OTHER: tl.constexpr, BLOCK: tl.constexpr):
-    """In lanes by `to`, with a constant in those beyond n; by a store that casts; and number by number."""
+    """Casts tiles by `to`, with a constant in lanes beyond n; casts by a store; and casts scalars."""
     at = tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=OTHER)
     tl.store(i1 + at, v.to(tl.int8))
@@ -90,7 +90,7 @@ def specials(dtype: str) -> np.ndarray:
 
 
 def cast_exactly(x: np.ndarray, integer: str) -> np.ndarray:
-    """Truncated and clamped, one number after the other; NaN is 0."""
+    """The reference: each number truncated and clamped; NaN becomes 0."""
     limits = np.iinfo(integer)
 
     def one(value: float) -> int:
@@ -110,13 +110,13 @@ def outputs(count: int) -> dict[str, np.ndarray]:
 
 
 def expected(x: np.ndarray) -> dict[str, np.ndarray]:
-    """What each array of `outputs` must hold of these numbers."""
+    """The expected contents of each array of `outputs`."""
     made = {short: cast_exactly(x, array.dtype.name) for short, array in outputs(0).items() if short != "truth"}
     return made | {"truth": np.array([float(v) != 0 for v in x], np.int8)}
 
 
 def of_lanes(x: np.ndarray, other: float, block: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Arguments of `from_float`, and what it must leave."""
+    """Arguments of `from_float`, and the expected results."""
     n = len(x)
     arguments = {"x": x, "n": n, **outputs(3 * block), "OTHER": other, "BLOCK": block}
     with np.errstate(all="ignore"):
@@ -128,7 +128,7 @@ def of_lanes(x: np.ndarray, other: float, block: int) -> tuple[dict[str, Any], d
 
 
 def of_constants(x: np.ndarray, dtype: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Arguments of `from_constants`, and what it must leave."""
+    """Arguments of `from_constants`, and the expected results."""
     values = tuple(float(v) for v in x)
     wanted = {name: np.concatenate([row, row]) for name, row in expected(x).items()}
     return {**outputs(2 * len(x)), "VALUES": values, "DTYPE": dtype}, wanted

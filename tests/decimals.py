@@ -29,7 +29,7 @@ STIRLING = [b / (2 * k * (2 * k - 1)) for k, b in enumerate(bernoulli(30), 1)]
 
 
 def extended(function: Callable[[Decimal], Decimal]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of arrays, in NumPy's longdouble; NaN and infinities are its own business."""
+    """Makes a function of arrays in NumPy's longdouble. The function itself handles NaN and infinities."""
 
     def of_array(x: np.ndarray) -> np.ndarray:
         with localcontext(DIGITS):

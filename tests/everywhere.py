@@ -20,12 +20,12 @@ from blocknb.language.types import from_numpy
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
-#: An interpreter of Python, one of IR, CPUs of three kinds without and one with all passes, a GPU's IR and its code.
+#: Python, the IR interpreter, three CPUs without passes and one with them, the IR of a GPU, and simulated GPU code.
 WAYS = ("eager", "ir", "cpu:x86-64-v2", "cpu:haswell", "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
 
 
 def same_bits(actual: np.ndarray, expected: np.ndarray, message: str) -> None:
-    """Equal to the bit; of floats a NaN need only be one."""
+    """Checks that arrays are equal to the bit; NaNs may differ in their bits."""
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), message
     if actual.dtype.kind in "iub":
         np.testing.assert_array_equal(actual, expected, message)
@@ -37,7 +37,7 @@ def same_bits(actual: np.ndarray, expected: np.ndarray, message: str) -> None:
 
 
 def check(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[str, np.ndarray], ways: Iterable[str]) -> None:
-    """Runs one program in each of the ways, on copies, and compares what it left in the arrays named in `expected`."""
+    """Runs one program in each of the ways, on copies, and compares the arrays named in `expected`."""
     case = Case(kernel.__name__, kernel, lambda rng: {}, lambda _: {})
     for way in ways:
         got = {name: copied(value) for name, value in arguments.items()}
@@ -47,7 +47,7 @@ def check(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[str, np.n
 
 
 def check_on_gpu(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> None:
-    """Runs one program on the machine's GPU; CuPy knows no bf16 and no fp8, so it has their bits."""
+    """Runs one program on a GPU. CuPy has no bf16 and no fp8, so those arrays are passed as integers."""
     import cupy
 
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}

@@ -19,7 +19,7 @@ from blocknb.language.types import Pointer, Tile
 
 
 class kernel:
-    """What the front end needs of a kernel: an object with a `source`."""
+    """A minimal kernel for the front end: an object with a `source`."""
 
     def __init__(self, function: Any):
         self.source = Source(function)
@@ -40,7 +40,7 @@ def ir(k: kernel, **arguments: Any) -> Func:
 
 
 def text(k: kernel, **arguments: Any) -> str:
-    """The body of the IR text, one op a line, without ids and indentation."""
+    """The body of the IR text, one op per line, without ids and indentation."""
     lines = print_func(ir(k, **arguments), ids=False).splitlines()[1:-1]
     return "\n".join(line.strip() for line in lines)
 
@@ -66,7 +66,7 @@ def launch(k: kernel, grid: Any, **arguments: Any) -> Func:
 
 
 def evaluate(k: kernel, dtype: Any, shape: Any = (), **arguments: Any) -> np.ndarray:
-    """What a kernel with a parameter `out` leaves in an array of this dtype and shape."""
+    """Runs a kernel and returns its parameter `out`, an array of this dtype and shape."""
     out = np.zeros(shape or (1,), dtype)
     launch(k, 1, out=out, **arguments)
     return out if shape else out[0]

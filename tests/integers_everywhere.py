@@ -23,7 +23,7 @@ def kind(dtype: str) -> np.dtype:
 
 @blocknb.kernel
 def arithmetic(x, y, out, n, BLOCK: tl.constexpr):
-    """Quotients, remainders and shifts of pairs, in lanes and then one by one."""
+    """Quotients, remainders and shifts of pairs, as tiles and then as scalars."""
     at = tl.arange(0, BLOCK)
     a, b = tl.load(x + at), tl.load(y + at)
     tl.store(out + at, a // b)
@@ -59,7 +59,7 @@ def by_constants(x, out, A: tl.constexpr, VALUES: tl.constexpr, DTYPE: tl.conste
 
 @blocknb.kernel
 def conversions(x, n, f2, b2, f4, f8, e4, e5, BLOCK: tl.constexpr):
-    """Any number as each float, in lanes and one by one."""
+    """Any number as each float dtype, as tiles and as scalars."""
     at = tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0)
     tl.store(f2 + at, v.to(tl.float16))
@@ -95,10 +95,10 @@ def of_constants(f2, b2, f4, f8, e4, e5, VALUES: tl.constexpr, DTYPE: tl.constex
 
 
 def computed(name: str, a: int, b: int, dtype: str) -> int:
-    """By zero everything is zero; what is too large wraps; a shift moves every bit out that it counts, as in NumPy and PTX."""
+    """Division by zero gives zero, too large results wrap, and oversized shifts give zero, as in NumPy and PTX."""
     limits = np.iinfo(dtype)
     bits = limits.bits
-    count = b if 0 <= b < bits else bits  # a negative count is a large one without a sign
+    count = b if 0 <= b < bits else bits  # a negative count is a large unsigned one
     match name:
         case "//":
             found = 0 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -199,7 +199,7 @@ def largest(dtype: str) -> float:
 
 
 def numbers(dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """What rounding finds hard: halves between two floats of each format, with and without a last bit; limits; random ones."""
+    """Difficult numbers for rounding: midpoints of each format and their neighbours, limits, random ones."""
     own = kind(dtype)
     if own.kind in "iu":
         limits = np.iinfo(own)

@@ -93,7 +93,7 @@ def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> n
 
 
 def numbers(dtype: Any, count: int, seed: int = 0) -> np.ndarray:
-    """Numbers of every magnitude, many of them where functions bend, and the special ones."""
+    """Numbers of every magnitude, many of them where the functions have features, and special values."""
     rng, info, part = np.random.default_rng(seed), np.finfo(dtype), count // 8
     sign = rng.choice([-1, 1], (2, part))
     x = np.concatenate([

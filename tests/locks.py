@@ -25,7 +25,7 @@ def triton_lock(data, lock, SEM: tl.constexpr):
 
 @blocknb.kernel
 def lock(data, lock, SIZE: tl.constexpr):
-    """A lock that acquires and releases, and no more; the data were read before the wait, which puts them in a cache."""
+    """A lock with acquire and release only. The data are read before the wait, so that a cache holds stale values."""
     pointers = data + tl.arange(0, SIZE)
     before = tl.load(pointers)
     while tl.atomic_cas(lock, 0, 1, sem="acquire") == 1:
@@ -121,7 +121,7 @@ def grid_barrier(cells, count, errors, epoch, PROGRAMS: tl.constexpr, ROUNDS: tl
 
 @blocknb.kernel(do_not_specialize=["epoch"])
 def weak_message(data, flags, seen, epoch):
-    """Message passing by relaxed atomics alone: the reader sees either value, but a location never goes backwards."""
+    """Message passing by relaxed atomics alone: the reader sees either value, but the values of one location never decrease."""
     pid = tl.program_id(0)
     if pid % 2 == 0:
         tl.atomic_xchg(data + pid // 2, epoch, sem="relaxed")

@@ -48,7 +48,7 @@ def views(arrays: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def padded(data: np.ndarray, before: int = 8, after: int = 300) -> tuple[np.ndarray, Any]:
-    """A view that holds the data, in the middle of numbers that no result may contain."""
+    """A view with the data, surrounded by guard values that no result may contain."""
     big = np.full(before + data.size + after, 77, data.dtype)
     big[before : before + data.size] = data
     return big, slice(before, before + data.size)
@@ -148,7 +148,7 @@ def rows_past_a_matrix() -> OutOfBoundsCase:
     big = numbers(40 * 80).reshape(40, 80)
     out = np.full((48, 64), 77, np.float32)
     arrays = {"x": (big, (slice(2, 22), slice(5, 69))), "out": (out, (slice(0, 32), slice(0, 64)))}
-    # The view ends with the last element of its last row; what lies between its rows belongs to it.
+    # The view ends with the last element of its last row; elements between its rows belong to it.
     x = big[2:22, 5:69]
     expected = np.zeros((32, 64), np.float32)
     expected[:20] = x

@@ -31,7 +31,7 @@ _addresses = itertools.count(1 << 40, 4096)
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch that the driver got: `arguments` by the names of the kernel's run-time parameters."""
+    """A launch received by the driver: `arguments` by the names of the kernel's run-time parameters."""
 
     compiled: Compiled
     device: int
@@ -47,7 +47,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What the driver was asked to write into a map: outer to inner, strides in bytes."""
+    """The fields of an encoded tensor map: axes from outer to inner, strides in bytes."""
 
     address: int
     kind: int
@@ -72,7 +72,7 @@ class TensorMap:
 
 
 class CupyArray:
-    """What a launch sees of CuPy's arrays."""
+    """A CuPy array, as far as launches use it."""
 
     def __init__(self, dtype: Any = np.float32, offset: int = 0, device: int = 0):
         self.dtype, self.data = np.dtype(dtype), SimpleNamespace(ptr=next(_addresses) + offset, device_id=device)
@@ -87,7 +87,7 @@ CupyArray.__module__, CupyArray.__name__ = "cupy", "ndarray"
 
 
 class TorchTensor:
-    """What a launch sees of torch's tensors. `negated`: a view whose elements are negated when they are read."""
+    """A torch tensor, as far as launches use it. `negated`: a view whose elements are negated when they are read."""
 
     def __init__(self, dtype: Any = np.float32, offset: int = 0, device: int = 0, negated: bool = False):
         self.dtype, self.address, self._device, self.negated = (
@@ -119,7 +119,7 @@ class _Thread(threading.local):
 
 class PretendGpu:
     """`launches` in the order of their ends. `streams` are the current ones by library, which a test may change; `failures` are raised
-    instead of the next launches; `calls` counts what launches ask of the driver."""
+    instead of the next launches; `calls` counts the calls of the driver."""
 
     def __init__(self, count: int):
         self.count, self.launches, self.failures = count, list[Launched](), list[Exception]()
@@ -137,7 +137,7 @@ class PretendGpu:
             memsetAsync=lambda address, value, size, stream: self.zeros.append(address),
             memcpyAsync=lambda target, source, size, kind, stream: ctypes.memset(
                 target, 0, size
-            ),  # kernels say nothing
+            ),  # kernels do not print
             streamSynchronize=lambda stream: None,
             streamIsCapturing=lambda stream: False,
         )
@@ -231,7 +231,7 @@ class PretendGpu:
 
 
 def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
-    """As many GPUs, until the test is over."""
+    """Replaces the driver by `count` simulated GPUs until the end of the test."""
     gpu = PretendGpu(count)
     monkeypatch.setattr(cuda, "cupy", lambda: gpu.cupy)
     api = SimpleNamespace(launchKernel=gpu.launch, occupancyMaxActiveBlocksPerMultiprocessor=gpu.occupancy)

@@ -34,7 +34,7 @@ def ops(k: Any, **arguments: Any) -> str:
 def result(
     k: Any, dtype: Any, shape: Any = (1,), grid: Any = (1,), tolerance: float | None = None, **arguments: Any
 ) -> np.ndarray:
-    """What a launch leaves in the array `out`, which starts as poison; other arrays among the arguments are copied."""
+    """The array `out` after a launch. It starts as poison; other arrays among the arguments are copied."""
     grid = (grid,) if isinstance(grid, int) else tuple(grid)
     found = []
     for way in (interpret, lambda k, grid, given: k[grid](**given)):

@@ -18,14 +18,14 @@ from blocknb.passes.registry import REGISTERED
 from blocknb.target import Target
 
 NAMES = [each.name for each in passes.pipeline(Target.parse("sm_90a"))]
-#: Passes behind which the barriers are yet to come; the interpreter is to take them for granted.
+#: Passes after which barriers are not placed yet; the interpreter then assumes implicit barriers.
 UNPLACED = tuple(NAMES[NAMES.index("lower_conversions") : NAMES.index("barriers")])
 # Relative to the largest magnitude in the array: passes may reassociate sums, they may not do more.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-14}
 
 
 def replace_pass(monkeypatch: pytest.MonkeyPatch, name: str, run: Callable[..., Func]) -> None:
-    """Has the pipeline run another function in the place of a pass."""
+    """Replaces a pass of the pipeline by another function."""
     monkeypatch.setitem(REGISTERED, name, replace(REGISTERED[name], run=run))
 
 
@@ -77,7 +77,7 @@ def check_same(
     tolerance: float | None = None,
     barriers_placed: bool = True,
 ) -> None:
-    """Both functions are valid and leave the same arrays behind; programs and warps run in the order of each seed.
+    """Checks that both functions are valid and give the same arrays; programs and warps run in the order of each seed.
 
     `barriers_placed=False`: the functions come from before the pass `barriers`, and memory-level IR is run as if it had run.
     """
@@ -108,7 +108,7 @@ def check_pipeline(
     placed = None
     for stage in stages:
         before, placed = placed, stage.name not in UNPLACED
-        if stage.after is stage.before and placed == before:  # which the stage before has shown
+        if stage.after is stage.before and placed == before:  # the previous stage has checked this
             continue
         text = print_func(stage.after, locs=True)
         assert print_func(parse_func(text), locs=True) == text

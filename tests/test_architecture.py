@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "blocknb"
 
 # Bottom to top: a module imports from its own room and from rooms in lower rows. "blocknb" is the public face, __init__.py, which
-# loads what it names when it is asked for, and so imports any room.
+# loads its names lazily, and so imports any room.
 ROWS = (
     ("errors", "forks"),
     ("target",),
@@ -86,7 +86,7 @@ def code_shape() -> ModuleType:
 
 
 def only_known(found: Collection[str], rule: str) -> None:
-    """Compares what breaks a rule with the list of those that are known to: none may be added, and one that is mended is taken out."""
+    """Compares the violations of a rule with the known ones: none may be added, and mended ones must be removed from the list."""
     new, mended = sorted(set(found) - KNOWN[rule]), sorted(KNOWN[rule] - set(found))
     assert not new, f"{rule}:\n" + "\n".join(new)
     assert not mended, f"take these out of KNOWN[{rule!r}], they are mended:\n" + "\n".join(mended)
@@ -102,7 +102,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(tree: ast.AST, everywhere: bool = True) -> Iterator[tuple[str, int]]:
-    """Full names that a module imports, with lines: all, or those that run when the module is imported. What stands under
+    """Full names that a module imports, with lines: all, or those that run when the module is imported. Code under
     `if TYPE_CHECKING` never runs."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
@@ -123,7 +123,7 @@ def imported_room(name: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] in HEIGHT else "blocknb"
 
 
-# ---- who imports whom ---------------------------------------------------------------------------------------------------
+# ---- imports -------------------------------------------------------------------------------------------------------------
 
 
 def test_every_room_has_its_place() -> None:

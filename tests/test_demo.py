@@ -19,7 +19,7 @@ REPORT = "from blocknb.notebook.results import report\n"
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/demo.py, looking for notebooks in an empty folder and writing beside it."""
+    """scripts/demo.py with an empty folder of notebooks, and an output folder next to it."""
     spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
     assert spec is not None
     assert spec.loader is not None

@@ -58,7 +58,7 @@ def prose(page: Path) -> str:
 
 
 def named_paths(page: Path) -> Iterator[str]:
-    """What stands between backquotes and reads as a path of this repository."""
+    """The texts in backquotes that look like paths of this repository."""
     for code in _CODE.findall(prose(page)):
         if (
             _PATH.match(code)

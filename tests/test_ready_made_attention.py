@@ -41,7 +41,7 @@ def poison(like: np.ndarray) -> np.ndarray:
 
 
 def inputs(batch: int, count: int, shared: int, queries: int, keys: int, width: int, dtype: Any) -> list[np.ndarray]:
-    """q, k and v; those lie in memory as (batch, rows, heads, head)."""
+    """q, k and v; their memory layout is (batch, rows, heads, head)."""
     q = random(batch, count, queries, width, dtype=dtype)
     return [q, *(random(batch, keys, shared, width, dtype=dtype).swapaxes(1, 2) for _ in range(2))]
 
@@ -51,7 +51,7 @@ def options(shift: int | None) -> dict[str, Any]:
 
 
 def in_turn(first: int) -> list:
-    """Each shape in each dtype; a quick run takes one dtype a shape, in turn."""
+    """Each shape in each dtype; a quick run has one dtype per shape, in turn."""
     quick = lambda i, j: (first + i + j) % len(DTYPES) == 0  # noqa: E731
     return [
         pytest.param(
@@ -141,7 +141,9 @@ def test_non_finite_values_reach_only_the_queries_that_attend_to_them() -> None:
     v[0, 0, 150, 3], k[0, 0, 70, 0] = np.inf, np.nan
     out = attention(q, k, v, causal=True)
     right, _, _ = exact(q[:, :, :70], k[:, :, :70], v[:, :, :70], 0)
-    np.testing.assert_allclose(out[:, :, :64], right[:, :, :64], rtol=2e-5, atol=2e-5)  # before the block that has it
+    np.testing.assert_allclose(
+        out[:, :, :64], right[:, :, :64], rtol=2e-5, atol=2e-5
+    )  # before the block that contains it
     assert np.isnan(out[0, 0, 70:]).all()
     k[0, 0, 70, 0] = 0
     out = attention(q, k, v, causal=True)
@@ -173,13 +175,13 @@ def test_mismatched_arrays_are_refused() -> None:
             call()
 
 
-# -- what is launched on GPUs: the tiles that the wrappers choose, assembled
+# -- launches on GPUs: the chosen tiles, assembled
 
 
 def launches(
     width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch, deterministic: bool = False
 ) -> list[Launch]:
-    """Forward and backward, as they would be launched on a GPU of that capability."""
+    """The forward and backward launches for a GPU of that capability."""
     monkeypatch.setattr(importlib.import_module("blocknb.kernels.heads"), "on_host", lambda array: False)
     monkeypatch.setattr(heads, "capability", lambda array: arch)
     q, k, v = inputs(1, 2, 2, 300, 300, width, dtype)

@@ -19,7 +19,7 @@ def of_torch(array: np.ndarray) -> Any:
 
 @pytest.fixture(params=[np.asarray, of_torch], ids=["numpy", "torch"])
 def array(request: pytest.FixtureRequest) -> Callable[[np.ndarray], Any]:
-    """What makes an array of a library share the memory of a NumPy array."""
+    """A function that makes an array of a library on the memory of a NumPy array."""
     return request.param
 
 

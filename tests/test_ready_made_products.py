@@ -78,7 +78,7 @@ def close(got: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
 
 
 def sample(step: int, *lists: Iterable[Any]) -> list[Any]:
-    """Every combination, all but each n-th of them for --full alone."""
+    """Every combination; only each n-th of them runs without --full."""
     return [
         pytest.param(*x, marks=() if i % step == 0 else pytest.mark.full)
         for i, x in enumerate(itertools.product(*lists))
@@ -204,7 +204,7 @@ def test_one_fp32_operand_may_be_contiguous_along_either_axis(order, m, n, monke
 
 @contextlib.contextmanager
 def launched():
-    """The names of the kernels that are launched inside."""
+    """Records the names of the launched kernels."""
     names: list[str] = []
 
     def observe(launch: Any) -> None:

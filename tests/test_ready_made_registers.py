@@ -35,14 +35,14 @@ CALLS: dict[str, Call] = {
     ),
     "swiglu": lambda x, w, out: ready.swiglu(x, x, out),
 }
-#: Lengths of rows: those of the fuller run take minutes.
+#: Lengths of rows; those for --full take minutes.
 LENGTHS = {"layer_norm_backward": (1024, 8192, 16384), "rms_norm_backward": (16384,), "cross_entropy": (50257,)}
 LENGTHS |= {"cross_entropy_backward": (50257,), "swiglu": (11008,)}
 ALL = (1, 200, 1000, 2048, 4096, 5000, 8192, 12672, 16384, 32768, 50257, 65536)
 
 
 def launches(call: Call, n: int, dtype: Any, apart: int, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What the wrapper would launch on a GPU; rows begin `apart` elements behind a multiple of 16 bytes."""
+    """The launches of a wrapper on a GPU; rows begin `apart` elements after a multiple of 16 bytes."""
     for name in MODULES:
         monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "on_host", lambda array: False)
     matrix, out = (np.zeros((M, n + apart), dtype)[:, apart:] for _ in range(2))

@@ -37,7 +37,7 @@ def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def strided(m: int, n: int) -> np.ndarray:
-    """A matrix whose rows lie apart and begin at odd places."""
+    """A matrix with padded rows that begin at odd offsets."""
     return (2 * random(m, n + 3) + 1)[:, 1 : n + 1]
 
 

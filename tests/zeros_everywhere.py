@@ -17,7 +17,7 @@ KINDS = {name: getattr(ml_dtypes, name) for name in ("bfloat16", *EIGHT)}
 
 @blocknb.kernel
 def pairs(x, y, out, n, BLOCK: tl.constexpr):
-    """Nine rows of results of pairs in lanes, then again one by one; with a constant, too."""
+    """Nine results of pairs, as tiles and as scalars; also with a constant."""
     at = tl.arange(0, BLOCK)
     a, b = tl.load(x + at), tl.load(y + at)
     zero = tl.zeros((BLOCK,), tl.float32).to(a.dtype)
@@ -41,7 +41,7 @@ def pairs(x, y, out, n, BLOCK: tl.constexpr):
 
 @blocknb.kernel
 def rows(x, top, low, first, last, best, worst, flat, M: tl.constexpr, N: tl.constexpr):
-    """Extremes and their places along either axis; the rows of both, one behind the other."""
+    """Extrema and their indices along either axis; the results of both are concatenated."""
     r, c = tl.arange(0, M), tl.arange(0, N)
     v = tl.load(x + r[:, None] * N + c[None, :])
     tl.store(top + r, tl.max(v, 1))
@@ -100,7 +100,7 @@ def of_pairs(dtype: str, rng: np.random.Generator) -> tuple[dict[str, Any], dict
 
 
 def of_rows(dtype: str, rng: np.random.Generator, m: int, n: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Rows of few values, so that there are ties; some all NaN, all of one zero, of both zeros, or -inf and NaN."""
+    """Rows of few distinct values, so that there are ties; some have only NaN, one kind of zero, both zeros, or -inf and NaN."""
     own = kind(dtype)
     x = rng.choice(special(dtype), (m, n))
     sets = (
@@ -131,7 +131,7 @@ def of_rows(dtype: str, rng: np.random.Generator, m: int, n: int) -> tuple[dict[
 
 
 def _row(values: np.ndarray, largest: bool) -> tuple[Any, int]:
-    """The extreme, and the place of the first that equals it; NaNs lose, and equal each other."""
+    """The extremum, and the index of its first occurrence; NaNs are ignored, unless all are NaN."""
     found = values[0]
     for v in values[1:]:
         found = extreme(found, v, largest, False)

@@ -42,7 +42,7 @@ class Maker:
         self.prelude()
 
     def prelude(self) -> None:
-        """What kernels begin with, so that short programs are about tiles that count on, repeat, and start at multiples."""
+        """The first ops of every program: tiles with contiguous, repeated and aligned values, so that short programs use them."""
         emit = self.builder.value
         n, m, p = self.params
         start = emit("mul", emit("program_id", axis=0), self.builder.const(16, Tile(t.int32)))
@@ -68,7 +68,7 @@ class Maker:
         self.pool += [start, rows, columns, address]
 
     def func(self, program, stores: int = 0) -> Func:
-        """The Func of a program; with `stores`, the last so many values and pointers are stored, so that they matter."""
+        """The Func of a program. With `stores`, it stores that many of the last values and pointers, so that they are used."""
         self.steps(program)
         for value in self.pool[3:][-stores:] if stores else ():
             self.store(value)
@@ -202,7 +202,7 @@ class Maker:
         return list(b.op("for", *bounds, *first, blocks=(opened.done,)).results)
 
     def advanced(self, value: Value, i: int) -> Value:
-        """A carried value moved on, by something uniform more often than not."""
+        """A carried value plus a step, which is uniform in most cases."""
         like = value.type.with_dtype(t.int32) if value.type.is_pointer else value.type
         if not like.dtype.is_integer or like.dtype.kind == "bool":
             return value
@@ -250,7 +250,7 @@ class Undefined(Exception):
 
 
 class Evaluator:
-    """Runs a Func on given parameters; pointers are element offsets. `speculative`: a division by zero may be there, for nobody to use.
+    """Runs a Func on given parameters; pointers are element offsets. `speculative`: a division by zero is allowed if its result is unused.
 
     `assumed` tells whether the analysis' assumptions have held so far: no signed overflow, positive divisors."""
 

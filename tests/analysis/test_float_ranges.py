@@ -95,7 +95,7 @@ def other_axis(x, y, R: bl.constexpr, B: bl.constexpr):
 
 @kernel
 def square(x, y, B: bl.constexpr):
-    """The maxima along one axis, spread along the other: of rows, taken off columns."""
+    """The maxima of the rows are subtracted from the columns."""
     at = bl.arange(0, B)[:, None] * B + bl.arange(0, B)[None, :]
     rows = bl.load(x + at)
     powers = bl.exp(rows - bl.max(rows, axis=1)[None, :])
@@ -168,7 +168,7 @@ def test_divisor_with_finite_bounds_is_normal():
 
 @kernel
 def in_a_loop(x, y, n, B: bl.constexpr):
-    """What a loop carries is not known."""
+    """The ranges of loop-carried values are unknown."""
     at = bl.arange(0, B)
     total = bl.zeros((B,), bl.float32) + 1.0
     for i in range(n):

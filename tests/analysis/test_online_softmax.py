@@ -29,7 +29,7 @@ LOOKED_AT = bl.constexpr(11)
 
 @kernel
 def rows(x, y, scale, n, start, WAY: bl.constexpr, R: bl.constexpr, B: bl.constexpr):
-    """Sums of exponentials under the largest element; every WAY but the first ones spoils one step of the proof."""
+    """Sums of exponentials of differences to the maximum. Every WAY but the first ones breaks one step of the proof."""
     row, column = bl.arange(0, R), bl.arange(0, B)
     top = bl.full((R,), 0.0 if WAY == STARTS_AT_ZERO else -float("inf"), bl.float32)
     total = bl.full((R,), 1.0 if WAY == STARTS_WITH_ONE else -1.0 if WAY == STARTS_BELOW_ZERO else 0.0, bl.float32)
@@ -99,7 +99,7 @@ def test_nothing_is_flushed_if_the_sum_may_be_small(way: Any) -> None:
 
 @kernel
 def twice(x, y, n, m, KEEP: bl.constexpr, R: bl.constexpr, B: bl.constexpr):
-    """A second loop goes on where the first one ended, as in causal attention."""
+    """The second loop continues the sums of the first one, as in causal attention."""
     row, column = bl.arange(0, R), bl.arange(0, B)
     top, total = bl.full((R,), -float("inf"), bl.float32), bl.zeros((R,), bl.float32)
     for at in range(0, n, B):
@@ -125,8 +125,8 @@ def test_second_loop_continues_the_online_softmax_of_the_first(keep: bool, count
 def test_attention_needs_one_instruction_per_exponential() -> None:
     case = CASES["attention"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
-    # P, and a number a row; those of the first trip, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose
-    # weights it computes behind a wait.
+    # P, and one number per row: of the first iteration, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose
+    # weights it computes after a wait.
     assert [bool(op.attrs.get("flush_denormals")) for op in func.ops() if op.name == "exp"] == [
         True,
         False,

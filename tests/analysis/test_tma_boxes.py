@@ -40,7 +40,7 @@ def product(
     a, b, c, m, n, k, a_row, a_column, b_row, b_column, c_row, c_column,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, GROUP: bl.constexpr, WRAP: bl.constexpr,
 ):  # fmt: skip
-    """Triton's tutorial, with masks in the place of its wrapped rows unless WRAP."""
+    """Triton's tutorial, with masks instead of wrapped rows unless WRAP."""
     pid = bl.program_id(0)
     width = GROUP * bl.cdiv(n, BN)
     first = pid // width * GROUP
@@ -68,7 +68,7 @@ def product(
 
 
 def operands(m: int, n: int, k: int, order: str = "nn", wrap: bool = False, pad: int = 16) -> dict[str, Any]:
-    """Arguments of `product`, with rows (columns for "t") that are a little longer than they look."""
+    """Arguments of `product`, whose rows (columns for "t") have padding."""
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
     found: dict[str, Any] = {}
     strides: dict[str, int] = {}
@@ -97,7 +97,7 @@ def test_loads_of_a_product_are_boxes_in_every_order(m: int, n: int, k: int, ord
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn"])
 def test_wrapped_rows_in_whole_tiles_are_boxes(order: str) -> None:
-    """The same kernel for other sizes has none, see below."""
+    """For other sizes the same kernel has no boxes, see below."""
     a, _, _ = check_boxes(product, operands(128, 64, 50, order, wrap=True), 16, 3)
     assert UNBOUNDED in a.dims and "k" in map(str, a.dims)
 
@@ -201,7 +201,7 @@ def test_wrapped_rows_in_partial_tiles_are_no_box() -> None:
 
 @blocknb.kernel
 def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.constexpr):
-    """A tile of rows of x, taken in ways that are no box, or almost none."""
+    """Loads a tile of rows of x in ways that are no box, or almost no box."""
     pid = bl.program_id(0)
     rows, columns = pid * B + bl.arange(0, B), bl.arange(0, C)
     mask, other = rows[:, None] < n, None
@@ -316,7 +316,7 @@ def test_accesses_that_a_tensor_map_cannot_describe_are_no_boxes(given: dict[str
 
 
 def test_access_created_by_a_pass_is_a_box_too() -> None:
-    """As that of a whole tile is of which a function stores parts."""
+    """For example, the access of a whole tile of which a function stores subtiles."""
     func = after(one_load, one(""))
     facts = affine.analyze(func)
     for op in accesses(func):

@@ -19,7 +19,7 @@ from blocknb.language import types as t
 
 
 def after(kernel: Any, arguments: Mapping[str, Any], stage: str = "pointers", **options: Any) -> Func:
-    """The IR behind a pass, compiled for these arguments as a launch would be (for the CPU, or a GPU where that has no such pass)."""
+    """The IR after a pass, compiled for these arguments as for a launch (for the CPU, or a GPU where that has no such pass)."""
     target = "cpu" if stage in ("parse", "simplify", "pointers") else "sm_90a"
     _, stages = Case(kernel.__name__, kernel, dict, dict).lower(arguments, target, num_warps=4, **options)
     return next(s.after for s in stages if s.name == stage)
@@ -87,7 +87,7 @@ def index(b: Builder, shape: Sequence[int], axis: int) -> Value:
 
 
 class Watcher(interp_tile.Machine):
-    """Notes the addresses and the mask of each access of a tile."""
+    """Records the addresses and the mask of each access of a tile."""
 
     seen: list[tuple[np.ndarray, np.ndarray]]
 
@@ -115,7 +115,7 @@ def watched(func: Func, arguments: Mapping[str, Any], grid: Any) -> list[tuple[n
 
 
 def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int, **options: Any) -> list[TmaBox]:
-    """So many accesses of a kernel are boxes, at the memory level too, and every element of theirs is where the box has it."""
+    """Checks that `count` accesses of a kernel are boxes, also at the memory level, and that each element has the address of its box."""
     func = after(kernel, arguments, **options)
     found = boxes(func)
     assert sum(isinstance(box, TmaBox) for box in found) == count, found
@@ -126,7 +126,7 @@ def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int
 
 
 def check_same(func: Func, arguments: Mapping[str, Any], grid: Any) -> None:
-    """Every element of the accesses that are boxes is where the box has it, and there where the mask has it."""
+    """Checks that boxed accesses have the addresses and the mask of their boxes."""
     made = Boxer(func).run()
     verify(made)
     expected, got = (watched(f, arguments, grid) for f in (func, made))

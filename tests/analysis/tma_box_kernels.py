@@ -56,7 +56,7 @@ def batched(
     a, b, c, m, n, k, a_batch, a_row, b_batch, b_row, c_batch, c_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, BACKWARDS: bl.constexpr,
 ):  # fmt: skip
-    """A batch of products through pointers; BACKWARDS counts what is left, as Triton's split of K does."""
+    """A batch of products through pointers; BACKWARDS counts the remaining columns, as Triton's split of K does."""
     z = bl.program_id(2).to(bl.int64)
     rows = bl.program_id(0) * BM + bl.arange(0, BM)
     columns = bl.program_id(1) * BN + bl.arange(0, BN)
@@ -146,7 +146,7 @@ def attention_pointers(
 def split(
     a, b, parts, m, n, k, length, a_row, b_row, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr,
 ):  # fmt: skip
-    """A product split along K: where a part begins is not negative, because the loop makes trips only if `length` is positive."""
+    """A product split along K: the start of a part is not negative, because the loop has iterations only if `length` is positive."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
     first = bl.program_id(2) * length
     total = bl.zeros((BM, BN), bl.float32)

@@ -14,9 +14,9 @@ import blocknb.language as tl
 
 ACTIONS = ("load", "store", "atomic", "cas")
 WAYS: dict[str, Any] = {}
-#: Ways whose pointers are looked up by their address, in the arrays that were passed.
+#: Kernels whose pointers are looked up by address among the arguments.
 RESOLVED = ("loaded", "loaded_tile", "summed_integers", "reduced", "split_again")
-#: Of those, the ones that may name memory that no argument describes.
+#: Those of them whose pointers may point to memory outside all arguments.
 FOREIGN = ("loaded", "loaded_tile")
 
 
@@ -44,7 +44,7 @@ def finish(p, off, n, out, ACTION: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def way(function: Any) -> Any:
-    """A kernel that is compiled once, whatever the numbers are."""
+    """A kernel that is compiled once for all values of its integer arguments."""
     made = blocknb.kernel(do_not_specialize=["c", "off", "n"])(function)
     WAYS[made.__name__] = made
     return made

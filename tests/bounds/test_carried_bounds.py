@@ -16,7 +16,7 @@ HEAD = (
     "func @f(%x: ptr<i32> div 16, %y: ptr<i32> div 16, %table: ptr<i64> div 16, %n: i32 div 1, %c: i1 div 1) tile {\n"
 )
 SELECT = "%p = select %c, %x, %y\n"
-#: What the pass adds to it.
+#: The text that the pass adds.
 OWNER = "%own0 = const 0 : i32\n%own1 = const 1 : i32\n%own = select %c, %own0, %own1\n"
 TILES = """
   %i = arange 0 4
@@ -57,7 +57,7 @@ def guarded(text: str) -> tuple[Func, list[Guard], Notes]:
 
 
 def adds(before: str, after: str) -> None:
-    """The pass makes one text of the other, but for the names of values `own...`."""
+    """Checks that the pass turns one text into the other, except for the names of values `own...`."""
     wanted = parsed(after)
     for op in wanted.ops():
         for value in op.results:
@@ -303,7 +303,7 @@ def test_loop_with_per_lane_selection_carries_a_tile_of_owners():
 
 
 def test_number_used_as_an_address_is_checked_against_the_array_there():
-    """In the first iteration, too: so the owner is a constant."""
+    """The same holds in the first iteration, so the owner is a constant."""
     before = BOUNDS + "%eight = const 8 : i64\n%r = for %j = %lo to %n step %step iter(%v = %eight) : i64 {\n"
     pointer, access = "%p = bitcast %v : ptr<i32>\n", "store %p, %n\n%a = bitcast %x : i64\nyield %a\n}\n"
     adds(before + pointer + access, before + pointer + "%own0 = const 0 : i32\n" + access)
@@ -328,7 +328,7 @@ FOUND = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_access_guard_names_its_possible_owners(name):
-    """Only a store through a pointer that was looked up asks, when it runs, whether the array is read-only."""
+    """Only a store through a looked-up pointer tests at run time whether the array is read-only."""
     text, possible, foreign = FOUND[name]
     _, (load, store, atomic), _ = guarded(
         text + '\n%v = load %p\nstore %p, %n\n%w = atomic %p, %n {kind="add", sem="relaxed", scope="gpu"}'

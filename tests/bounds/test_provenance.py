@@ -20,7 +20,7 @@ HEAD = """func @f(%x: ptr<i32> div 16, %y: ptr<i32> div 16, %table: ptr<i64> div
 
 
 class Analysed:
-    """The provenance of a text of IR; values are asked for by their names."""
+    """The provenance of an IR text; values are accessed by name."""
 
     def __init__(self, text: str):
         func = parse_func(HEAD + text + "}\n")
@@ -274,7 +274,7 @@ def test_loop_carried_uniform_pointer_does_not_vary_between_lanes():
 
 
 def test_source_pointers_of_a_pointer():
-    """Those that went into an address are no more pointers when another pointer is made of it."""
+    """Pointers converted to an address are not sources of a pointer that is made from it."""
     found = Analysed(
         """
   %lo = const 0 : i32

@@ -37,7 +37,7 @@ CASES = [(name, action) for name in WAYS for action in ACTIONS if not (action ==
 
 
 class Memory:
-    """Arrays that lie side by side in one buffer, between numbers that no kernel may see or change."""
+    """Adjacent arrays in one buffer, with guard elements around them that no kernel may read or write."""
 
     def __init__(self, readonly: str = ""):
         rng = seeds.rng()
@@ -174,7 +174,7 @@ def test_address_at_the_end_of_the_address_space_is_out_of_bounds(tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, "72"), done.stderr[-2000:]
 
 
-# -- arrays that may not be written, that are empty, or that nobody describes ----------------------------------------------
+# -- read-only arrays, empty arrays, and memory outside all arguments -----------------------------------------------------
 
 
 @pytest.mark.parametrize("action", ["store", "atomic", "cas"])
@@ -309,7 +309,7 @@ def test_read_only_array_may_be_loaded_while_stores_use_addresses(lanes):
 
 @pytest.mark.parametrize("name", [name for name in RESOLVED if name not in FOREIGN])
 def test_read_only_view_does_not_make_the_writable_array_read_only(name):
-    """The owner of an address is the first argument whose array holds it, and that one may be written."""
+    """The owner of an address is the first argument whose array contains it; here that array is writable."""
     memory = Memory()
     memory.views["y"] = memory.views["x"][:]
     memory.views["y"].flags.writeable = False
@@ -363,7 +363,7 @@ def test_address_computed_from_two_arrays_that_lies_in_neither_is_an_error():
 
 
 class Bare:
-    """An object that tells its address and nothing else."""
+    """An object that has only an address."""
 
     dtype = "int32"
 

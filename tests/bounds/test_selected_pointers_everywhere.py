@@ -52,7 +52,7 @@ def error_of(run: Any, name: str, arguments: dict[str, Any]) -> AccessError | No
 
 
 PLACES = [parsed, checked, simulated]
-#: All ways by one action each, in turn; the others with --full.
+#: Every kernel with one action, in turn; the others run with --full.
 FEW = [
     pytest.param(
         *case, marks=() if i % 6 == 0 or case in ((FOREIGN[0], "store"), (FOREIGN[1], "load")) else pytest.mark.full
@@ -109,7 +109,7 @@ def test_address_outside_all_arrays_is_reported():
     assert (other == 3).all()
 
 
-# -- what the notes say ----------------------------------------------------------------------------------------------------
+# -- notes -----------------------------------------------------------------------------------------------------------------
 
 
 def notes_of(name: str, target: str) -> list[Any]:

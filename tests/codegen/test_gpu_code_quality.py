@@ -73,9 +73,9 @@ def leftovers(x, weight, out, least, m, n, B: bl.constexpr):
     values = bl.load(x + row * n + at, mask=inside, other=0.0)
     total = bl.sum(values, axis=0)
     factor = bl.load(weight + at, mask=at < n, other=7.0)
-    bl.store(least + row * B + at, factor * 2.0)  # what lies behind the row is seen here,
+    bl.store(least + row * B + at, factor * 2.0)  # elements beyond the row are read here,
     again = bl.load(weight + at, mask=at < n, other=9.0)
-    bl.store(out + row * n + at, values * total * (again + row), mask=inside)  # and not here
+    bl.store(out + row * n + at, values * total * (again + row), mask=inside)  # but not here
 
 
 @pytest.mark.parametrize("warps", [1, 16, 32])

@@ -15,7 +15,7 @@ LOWERED = Counter(name for group in OpLowering.__subclasses__() for name in grou
 
 @pytest.mark.parametrize("name", OPS)
 def test_each_op_has_exactly_one_lowering_or_is_lazy(name):
-    """A pure op without a lowering is lazy: its registers are computed when something asks for them."""
+    """A pure op without a lowering is lazy: its registers are computed at the first use."""
     assert LOWERED[name] == 1 or (OPS[name].pure and LOWERED[name] == 0)
 
 
@@ -24,5 +24,5 @@ def test_every_lowering_belongs_to_an_op_of_the_table():
 
 
 def test_the_generator_instantiates_every_group_of_lowerings():
-    """A group that `KernelGenerator` forgets would leave its ops without code."""
+    """The ops of a group that `KernelGenerator` omits would have no code."""
     assert {group.__name__ for group in OpLowering.__subclasses__()} <= vars(generator).keys()

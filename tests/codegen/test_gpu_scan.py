@@ -31,7 +31,7 @@ OPERATIONS = {
 
 
 class Warp:
-    """Runs instructions on 32 lanes at once; knows those that scans and flips are made of."""
+    """Runs the instructions of scans and flips on 32 lanes at once."""
 
     def __init__(self) -> None:
         self.values = {"%lane": LANES.copy(), "%warp": np.zeros(32, np.int64), "%tid": LANES.copy()}
@@ -168,7 +168,7 @@ def test_a_flip_in_any_layout_of_a_warp_exchanges_distant_elements(layout, data)
 @given(layouts(), st.lists(st.booleans(), min_size=1, max_size=3), st.data())
 @settings(max_examples=100, deadline=None)
 def test_layout_of_a_scan_keeps_its_axis_in_registers_and_lanes(layout, takes, data):
-    """Some register bits become warp bits; `within_warp` gives back a layout of the same tile, and one that has it keeps it."""
+    """If some register bits become warp bits, `within_warp` restores a layout within warps; a layout within warps is unchanged."""
     count = min(sum(takes), len(layout.reg))
     spread = Layout(layout.shape, layout.reg[count:], layout.lane, layout.reg[:count])
     axis = data.draw(st.integers(0, len(layout.shape) - 1))

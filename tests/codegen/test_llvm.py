@@ -32,7 +32,7 @@ def kernel(body: str, declarations: str = "") -> str:
 
 
 STORE = kernel("  store float %x, ptr addrspace(1) %p")
-# The NVPTX back end has no lowering for exp and ends its process over it.
+# The NVPTX back end has no lowering for exp and aborts its process.
 ABORTS = kernel(
     "  %y = call float @llvm.exp.f32(float %x)\n  store float %y, ptr addrspace(1) %p",
     "declare float @llvm.exp.f32(float)",
@@ -41,7 +41,7 @@ ABORTS = kernel(
 
 @pytest.fixture(scope="module")
 def one():
-    """A pool of one process, so that the next job meets whatever the last one left behind."""
+    """A pool of one process, so that the next job runs in the process of the last one."""
     with Workers(1) as workers:
         yield workers
 
@@ -230,7 +230,7 @@ def test_a_hidden_runtime_call_is_refused_where_the_cpu_lacks_the_instruction(on
 
 
 def test_the_loader_refuses_undefined_names_by_itself(one):
-    # As an object from elsewhere would have them: the worker is told that the name is fine.
+    # As in a foreign object: the worker is told that the name is allowed.
     text = "declare void @nosuch()\ndefine void @f() {\n call void @nosuch()\n ret void\n}"
     job = {"kind": "object", "text": text, "cpu": CPU.arch, "features": CPU.features, "allowed": ["nosuch"]}
     data = one.submit(job).result()["object"]
@@ -335,7 +335,7 @@ def test_a_worker_ends_when_its_parent_does():
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there and not a zombie that nobody has collected."""
+    """Whether a process is running and not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -356,7 +356,7 @@ def test_an_interrupt_while_waiting_keeps_requests_and_answers_in_step():
         with pytest.raises(KeyboardInterrupt):
             timer.start()
             future.result()
-            timer.join()  # a machine so quick that the code was there first
+            timer.join()  # on a fast machine the code is ready first
         timer.join()
         assert "st.global" in compile_cuda(STORE, SM90A, workers=workers).result().ptx
         assert future.result().ptx.count("st.global") >= 1  # the interrupted wait lost nothing
@@ -383,7 +383,7 @@ def test_idle_worker_that_was_killed_is_replaced_silently():
     with Workers(1) as workers:
         pid = workers.warm().result()["pid"]
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # all its threads have ended, and nobody has taken note
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # all its threads have ended unnoticed
         assert workers.warm().result()["pid"] != pid
 
 

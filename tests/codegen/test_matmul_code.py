@@ -28,7 +28,7 @@ DTYPES = {
     "int8": np.int8,
     "fp8": ml_dtypes.float8_e4m3fn,
 }
-#: Those of a result's tiles that are chosen differently.
+#: Shapes of results for which different tiles are chosen.
 SHAPES = (
     (4096, 4096, 4096),
     (4096, 4096, 512),
@@ -41,7 +41,7 @@ INSTRUCTION = {"sm_90a": "wgmma.mma_async", "sm_80": "mma.sync", "sm_75": "mma.s
 
 
 def zeros(shape: tuple[int, ...], dtype: str, turned: bool = False) -> Any:
-    """An array of these sizes and strides, of no memory to speak of."""
+    """An array of these sizes and strides that occupies almost no memory."""
     made = np.zeros(1, DTYPES.get(dtype, dtype))
     step, steps = made.itemsize, []
     for size in shape[::1] if turned else shape[::-1]:
@@ -69,14 +69,14 @@ def check(
         trace = launch.retarget(target)
         used = trace.resources
         assert used.spill_bytes == 0, f"{launch.kernel.__name__}: {used}"
-        assert not used.warnings  # C7514 and its like: what ptxas says when it serialises wgmma
+        assert not used.warnings  # C7514 and similar: the messages of ptxas when it serialises wgmma
     if multiplies:
         assert any(INSTRUCTION[target] in (launch.retarget(target).ptx or "") for launch in found)
     return found
 
 
 def sample(step: int, *lists: Sequence[Any]) -> list[Any]:
-    """Every combination, all but each n-th of them for --full alone."""
+    """Every combination; only each n-th of them runs without --full."""
     return [
         pytest.param(*x, marks=() if i % step == 0 else pytest.mark.full)
         for i, x in enumerate(itertools.product(*lists))
@@ -105,7 +105,7 @@ def test_matmul_of_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
 
 @pytest.mark.parametrize(("m", "order"), [(2048, "nn"), (4096, "tt"), (2048, "tn")])
 def test_fp32_matmul_of_any_order_with_epilogues_on_hopper(order, m, monkeypatch):
-    """The copy engine brings both operands, and stores the result."""
+    """TMA copies both operands and stores the result."""
     a, b, out = (
         zeros((m, 2048), "fp32", order[0] == "t"),
         zeros((2048, 4096), "fp32", order[1] == "t"),

@@ -80,7 +80,7 @@ def test_loads_of_the_next_iteration_are_issued_before_any_computation(kernel, d
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_packed_16_bit_pairs_are_carried_without_unpacking(target):
-    """Taken apart and put together again, each pair would take a PRMT or two in every trip."""
+    """Unpacking and packing would need one or two PRMT per pair and iteration."""
     trace = softmax_rows.trace(
         "*fp16:16",
         "*fp16:16",

@@ -23,7 +23,7 @@ DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
 def outputs(kernel, arguments: dict, grid: tuple, **options) -> dict[str, np.ndarray]:
-    """The arrays after a run with packed rows; raises AssertionError unless a run without leaves the same bits."""
+    """The arrays after a run with packed rows. Raises AssertionError unless a run without them gives the same bits."""
     found = []
     for packed in (False, True):
         own = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
@@ -58,7 +58,7 @@ def test_softmax_and_norms_keep_every_bit(dtype, n, warps):
 
 @blocknb.kernel
 def mixed(x, other, out, places, sums, B: bl.constexpr):
-    """Rows that meet others, are stored, and are reduced to several numbers at once."""
+    """Rows that are combined with others, stored, and reduced to several numbers."""
     at = bl.arange(0, B)
     row = bl.load(x + at).to(bl.float32)
     second = bl.load(x + B + at).to(bl.float32)
@@ -113,7 +113,7 @@ def test_packed_row_leaves_registers_for_more_programs():
     weighted = {**dict.fromkeys(("x", "weight", "y"), "*fp16:16"), **dict.fromkeys(("x_row", "y_row", "n"), "i32:16")}
     nothing = dict.fromkeys(("bias", "mean", "rstd"))
     norm = {**weighted, **nothing, "m": "i32", "eps": "fp32", "CENTRED": False, "ROWS": 1}
-    assert not packed_rows(norm_kernel, norm)  # a row that meets its weights
+    assert not packed_rows(norm_kernel, norm)  # a row that is multiplied by its weights
     assert packed_rows(softmax_kernel, row) == 1
     assert not packed_rows(softmax_kernel, row | dict.fromkeys(("x", "y"), "*fp32:16"))
 

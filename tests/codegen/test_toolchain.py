@@ -49,7 +49,7 @@ CPU_TEXT = GPU_TEXT.replace("ptx_kernel ", "").replace(" addrspace(1)", "")
 
 
 def code_at(lines, word):
-    """(line, file) of the one line of code that holds the word."""
+    """(line, file) of the only line of code that contains the word."""
     (found,) = [line for line in lines if word in line.text]
     return found.line, found.file
 

@@ -21,7 +21,7 @@ from blocknb.codegen import batch_assembly, gpu, llvm, sass
 def ran(
     product: Product, m: int, n: int, k: int, change: Callable[[str], str] = lambda text: text, swizzle: int = 128
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel stores, and what it should."""
+    """The stored and the expected results."""
     arguments = product.arguments(m, n, k)
     module = gpu.generate(product.finished(), HOPPER)
     maps = tuple(replace(spec, swizzle=swizzle if i == 1 else spec.swizzle) for i, spec in enumerate(module.maps))
@@ -37,7 +37,7 @@ def test_handwritten_products_are_correct(product: Product, extents: tuple[int, 
     np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
 
 
-#: What goes wrong when a line of the code does. The third product stores by the copy engine.
+#: The error that each change of a line of code causes. The third product uses TMA stores.
 MISTAKES = {
     "bytes": (0, lambda text: text.replace(", 16384;", ", 16400;"), "everybody waits"),
     "arrivals": (0, lambda text: re.sub(r"(\[\$0\+491(?:76|84|92)\]), 4;", r"\1, 5;", text), "everybody waits"),
@@ -81,7 +81,7 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
     bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
 
 
-#: tile, warps, slots, what is switched off; and of the machine code: products of a trip, CTAs of a multiprocessor, threads
+#: tile, warps, slots, disabled pass; and in the machine code: products per iteration, CTAs per multiprocessor, threads
 TILES = [
     ((128, 256, 64), 8, 4, "", 4, 1, 384),
     ((128, 128, 64), 4, 4, "", 8, 1, 384),  # two alternating consumer groups
@@ -149,7 +149,7 @@ def test_kernel_compiled_for_a_launch_is_correct(say: bool) -> None:
     )
     func, _ = case.lower(arguments, "sm_90a")
     assert any(op.name == "roles" for op in func.ops())
-    assert bool(func.attrs.get("persistent")) == (not say)  # what is said is counted from a program's beginning
+    assert bool(func.attrs.get("persistent")) == (not say)  # prints are counted per program
     said = reports.run(func, arguments, (4,))
     case.check(arguments, arguments)
     assert [p for p in said.text.splitlines() if "row" in p] == [

@@ -13,7 +13,7 @@ from blocknb.target import Target
 
 
 def check(seed: int) -> bool:
-    """Whether the kernel of a seed has roles. Raises AssertionError where its results are wrong."""
+    """Whether the kernel of a seed has warp roles. Raises AssertionError if its results are wrong."""
     case, options = drawn(seed)
     arguments = case.make(np.random.default_rng(seed))
     func, _ = case.lower(arguments, "sm_90a", **options)
@@ -23,7 +23,7 @@ def check(seed: int) -> bool:
     return any(op.name == "roles" for op in func.ops())
 
 
-#: Three loops of each kind, one of them of no trips.
+#: Three loops of each kind, one of them without iterations.
 @pytest.mark.parametrize("seeds", [(1, 5, 7), (9, 12, 14), (27, 40, 59)], ids=str)
 def test_random_warp_specialized_code_gives_numpys_results(seeds: tuple[int, ...]) -> None:
     assert sum(map(check, seeds)) >= 2

@@ -67,11 +67,11 @@ def assembled(modules) -> tuple[list[str], batch_assembly.Assembly]:
 def test_large_tiles_assemble_without_spills_or_messages(tile):
     *what, count = tile
     (ptx,), assembly = assembled([generated(product(*what))])
-    assert not assembly.warnings  # C7514 and its like: what ptxas says when it serialises wgmma
+    assert not assembly.warnings  # C7514 and similar: the messages of ptxas when it serialises wgmma
     assert all(not found.spill_stores for found in assembly.resources.values())
     assert len(re.findall(r"wgmma\.mma_async", ptx)) == count
     assert len(re.findall(r"wgmma\.fence", ptx)) == 1
-    assert sorted(re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)) == ["0", "1"]  # behind the loop, and in it
+    assert sorted(re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)) == ["0", "1"]  # after the loop, and in it
     listing = sass.disassemble(assembly.cubin, HOPPER).result().text
     assert len(re.findall(r"[HI]GMMA\.", listing)) == count
     (loop,) = (part for part in re.split(r"\.L_x_\d+:", listing) if "GMMA" in part)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(source: str) -> dict[str, Any]:
-    """The names that a source binds after its imports were changed."""
+    """The names that a source binds after its imports were rewritten."""
     names: dict[str, Any] = {}
     tree = compat.rewrite(ast.parse(textwrap.dedent(source)))
     exec(compile(tree, "source", "exec"), names)

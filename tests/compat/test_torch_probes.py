@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def probe(code: str) -> str:
-    """What code prints after `install()`, in a process of its own."""
+    """The output of code that runs after `install()` in a new process."""
     head = "import importlib.util, inspect, os, sys, types\nimport blocknb\nblocknb.compat.install()\n"
     done = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT
@@ -152,7 +152,7 @@ sys.modules |= {config.__name__: config, asked.__name__: asked}
 
 
 def test_torch_compile_sees_no_triton() -> None:
-    """Whether torch is loaded afterwards, or has been before and has asked already."""
+    """This holds whether torch is imported before or after `install()`."""
     code = FAKE + textwrap.dedent("""
         print(has_triton(), config.triton_disable_device_detection)
         blocknb.compat.install()

@@ -50,7 +50,7 @@ def one_of_two(x, a, b, n, BLOCK: tl.constexpr):
 
 
 def carried_pointer(x, y, n, BLOCK: tl.constexpr):
-    """The pointer that a loop carries is another one in each iteration."""
+    """The loop-carried pointer changes in each iteration."""
     i = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for k in range(n):
@@ -61,7 +61,7 @@ def carried_pointer(x, y, n, BLOCK: tl.constexpr):
 
 
 def whole_grid(x, y, n, BLOCK: tl.constexpr):
-    """Rows of a tile of two axes, which lie side by side."""
+    """Contiguous rows of a tile of two axes."""
     r, c = tl.arange(0, 4), tl.arange(0, BLOCK)
     v = tl.load(x + (tl.program_id(0) * 4 + r[:, None]) * BLOCK + c[None, :])
     e = tl.exp(v - tl.max(v, axis=1)[:, None])
@@ -86,7 +86,7 @@ def costly(x, y, n, BLOCK: tl.constexpr):
 
 
 def loads(x, y, n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Several rows, each of which is needed before and behind a reduction."""
+    """Several rows, each of which is used before and after a reduction."""
     i = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(COUNT):
@@ -96,7 +96,7 @@ def loads(x, y, n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def same_row(x, y, n, BLOCK: tl.constexpr):
-    """Every program loads the same row, so there is nothing to fetch ahead."""
+    """Every program loads the same row, so there is nothing to prefetch."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i)
     tl.store(y + tl.program_id(0) * BLOCK + i, tl.exp(v - tl.max(v, axis=0)))
@@ -120,14 +120,14 @@ def ends(x, y, n, m, BLOCK: tl.constexpr):
 
 
 def whole(x, y, n, BLOCK: tl.constexpr):
-    """A mask that holds everywhere ends nothing early."""
+    """A mask that is always true shortens no row."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < BLOCK, other=0)
     tl.store(y + i, v - tl.max(v, axis=0))
 
 
 def uneven(x, y, n, BLOCK: tl.constexpr):
-    """A mask that is no prefix, and an `other` that differs from lane to lane."""
+    """A mask that is no prefix, and an `other` that varies between lanes."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i % 3 != 0, other=0)
     w = tl.load(x + i, mask=i < n, other=i)
@@ -136,7 +136,7 @@ def uneven(x, y, n, BLOCK: tl.constexpr):
 
 
 def uneven_other(x, y, n, BLOCK: tl.constexpr):
-    """An `other` that differs from lane to lane: no scalar is what lies beyond the row."""
+    """An `other` that varies between lanes, so the padding is no scalar."""
     i = tl.arange(0, BLOCK)
     w = tl.load(x + i, mask=i < n, other=i)
     tl.store(y + i, w - tl.max(w, axis=0))
@@ -154,7 +154,7 @@ def product(x, y, n, BLOCK: tl.constexpr):
 
 
 def twice(x, y, n, BLOCK: tl.constexpr):
-    """Tiles that are needed once, twice, and behind a branch."""
+    """Tiles that are used once, twice, and after a branch."""
     i, j = tl.arange(0, 16), tl.arange(0, 32)
     v = tl.load(x + i[:, None] * 32 + j[None, :])
     w = v - tl.sum(v, axis=1)[:, None]
@@ -165,7 +165,7 @@ def twice(x, y, n, BLOCK: tl.constexpr):
 
 
 def mirrored(x, y, n, BLOCK: tl.constexpr):
-    """A sum with the transposed tile may not be written where that tile is still read."""
+    """The sum with a transposed tile must not overwrite that tile while it is read."""
     i = tl.arange(0, 32)
     v = tl.load(x + i[:, None] * 32 + i[None, :])
     v = v * tl.sum(v, axis=1)[:, None]
@@ -214,7 +214,7 @@ def read_inside(x, y, n, BLOCK: tl.constexpr):
 
 
 def copied(x, y, n, BLOCK: tl.constexpr):
-    """Scans and flips of views take a copy in row-major order, whose place is free afterwards."""
+    """Scans and flips of views use a row-major copy, whose memory is free afterwards."""
     i = tl.arange(0, 32)
     v = tl.load(x + i[:, None] * 32 + i[None, :])
     u = tl.cumsum(tl.trans(v), axis=0)
@@ -223,7 +223,7 @@ def copied(x, y, n, BLOCK: tl.constexpr):
 
 
 def exchanged(x, y, n, BLOCK: tl.constexpr):
-    """Two carried tiles change places: one of them is copied aside at the end of each iteration."""
+    """Two loop-carried tiles are exchanged: one of them is copied at the end of each iteration."""
     i = tl.arange(0, BLOCK)
     a, b = tl.load(x + i), tl.load(x + BLOCK + i)
     for k in range(n):
@@ -242,7 +242,7 @@ def one_read(x, y, n, BLOCK: tl.constexpr):
 
 
 def places(x, y, n, BLOCK: tl.constexpr):
-    """The place of the largest element: a reduction of two operands, which needs the row to the end of its tile."""
+    """The index of the largest element: a reduction of two operands, which needs the whole tile."""
     i = tl.arange(0, BLOCK)
     tl.store(y, tl.argmax(tl.load(x + i, mask=i < n, other=0), axis=0).to(tl.float32))
 
@@ -268,13 +268,13 @@ def cube_in_a_cube(x, y, n, BLOCK: tl.constexpr):
 
 
 def no_neighbours(x, y, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where no axis has neighbours, vectors run along the last one, however short it is."""
+    """If no axis is contiguous, vectors run along the last one, even if it is short."""
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(y + i * 1000 + j * 3, tl.load(x + i * 1000 + j * 2))
 
 
 def carried_crosswise(x, y, n, BLOCK: tl.constexpr):
-    """The next value of a carried tile is made along the other axis: it gets a place of its own and is copied."""
+    """The next value of a carried tile is computed along the other axis: it gets its own buffer and is copied."""
     r, c = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :]
     total = tl.zeros((32, 32), tl.float32)
     for k in range(n):
@@ -283,7 +283,7 @@ def carried_crosswise(x, y, n, BLOCK: tl.constexpr):
 
 
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
-    """Two loop nests have time to fetch ahead, of which one touches no array."""
+    """Two loop nests have time for prefetches; one of them accesses no array."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * BLOCK + i)
     m = tl.max(v, axis=0)
@@ -293,7 +293,7 @@ def leisure(x, y, z, n, BLOCK: tl.constexpr):
 
 
 def crosswise(x, y, n, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
-    """The nest that has time runs along the other axis, along which the rows' addresses are no neighbours."""
+    """The loop nest with time for prefetches runs along the other axis, where the addresses are not contiguous."""
     r, c = tl.arange(0, 32), tl.arange(0, 32)
     rows = r * r if SQUARE else r * 32
     v = tl.load(x + tl.program_id(0) * 1024 + rows[:, None] + c[None, :])
@@ -302,7 +302,7 @@ def crosswise(x, y, n, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def apart(x, y, z, n, BLOCK: tl.constexpr):
-    """Code for arrays that overlap fetches nothing ahead, ends no row early, and stores nothing past the cache."""
+    """Code for overlapping arrays has no prefetch, no mask bounds and no non-temporal stores."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * n + i, mask=i < n, other=-float("inf"))
     e = tl.exp(v - tl.max(v, axis=0))
@@ -314,7 +314,7 @@ def apart(x, y, z, n, BLOCK: tl.constexpr):
 
 
 def chosen(x, y, n, BLOCK: tl.constexpr):
-    """Masks as data: where a mask ends, its tile of bools does."""
+    """Masks as data: the tile of bools ends where the mask ends."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * n + i, mask=i < n)
     e = tl.where(i < n, tl.exp(v), 0)
@@ -324,7 +324,7 @@ def chosen(x, y, n, BLOCK: tl.constexpr):
 
 
 def wrapped_rows(x, y, n, BLOCK: tl.constexpr):
-    """Rows that may wrap around are fetched ahead where they do not."""
+    """Rows that may wrap around are prefetched only where they do not."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + (tl.program_id(0) * 3 + i) % n)
     tl.store(y + tl.program_id(0) * BLOCK + i, tl.exp(v - tl.max(v, axis=0)))

@@ -38,7 +38,7 @@ DIGITS = {"fp16": 11, "bf16": 8, "fp32": 24, "fp64": 53}
 
 @dataclass(frozen=True)
 class Known:
-    """A value and what bounds it: `whole` numbers of at most `bound` in magnitude (floats only)."""
+    """A value and its bounds: `whole` numbers of at most `bound` in magnitude (floats only)."""
 
     value: Value
     whole: bool = False
@@ -226,7 +226,7 @@ class Generator:
     # -- arithmetic ----------------------------------------------------------------------------------------------------
 
     def partner(self, known: Known) -> Known:
-        """Another value of the same type: one there is, or a constant."""
+        """Another value of the same type: an existing one, or a constant."""
         other = self.pick(lambda k: k.value.type == known.value.type)
         if other is None or self.rng.random() < 0.2:
             number = self.rng.randint(0, 5)
@@ -297,7 +297,7 @@ class Generator:
         self.keep(self.b.value("cast", x.value, dtype=target), whole, bound)
 
     def bitcast(self) -> None:
-        """Whole floats as integers, and integers as any float; never a NaN as an integer, whose bits are open."""
+        """Whole floats as integers, and integers as any float; never a NaN as an integer, because its bits are unspecified."""
         x = self.pick(lambda k: k.whole or (k.value.type.dtype.is_integer and k.value.type.dtype.bits > 8))
         if x is not None:
             source = x.value.type.dtype

@@ -28,7 +28,7 @@ TARGETS = ("cpu:x86-64-v4", "cpu:x86-64-v2")
 
 
 class Record:
-    """Listens to the code generator and writes down what it decides."""
+    """Records the decisions of the code generator."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.lines: list[str] = []
@@ -98,7 +98,7 @@ def test_decisions_for_a_kernel_equal_the_golden_file(name, golden, monkeypatch)
 
 @pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
 def test_outlined_functions_and_redzones_equal_the_golden_file(name, golden, monkeypatch):
-    """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
+    """Each node is a function with its inputs and outputs. Redzones: the line that allocates each buffer, and the poisoned buffers."""
     monkeypatch.setattr(outlining, "LINES", 1)
     made, arguments = CASES[name]
     record, target = Record(monkeypatch), Target.parse(TARGETS[0])
@@ -114,7 +114,7 @@ def described(site: Any) -> str:
     return f"{type(site).__name__}{made}"
 
 
-#: What stands in the record of a kernel, or in its code, only with an optimization.
+#: Text in the record of a kernel, or in its code, that exists only with an optimization.
 TRACES = {
     "row_prefetch": "fetched ahead",
     "nontemporal_stores": "past the cache",

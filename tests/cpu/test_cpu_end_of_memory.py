@@ -49,7 +49,7 @@ ACCESSES = {
 @pytest.mark.parametrize("address", [0, 0x1234_5000], ids=["64-bit offsets", "32-bit offsets"])
 @pytest.mark.parametrize("access", ACCESSES)
 def test_a_row_at_the_end_of_the_address_space_is_an_access_error(access, address, tmp_path):
-    """An array at a low address, as the heap of some Pythons has it, is so near to the end that 32 bits reach it."""
+    """Some Pythons have their heap at low addresses, from which an offset of 32 bits reaches the end of the address space."""
     path = tmp_path / "wrapped.py"
     path.write_text(KERNEL.replace("ACCESS", ACCESSES[access]).replace("ADDRESS", hex(address)))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)

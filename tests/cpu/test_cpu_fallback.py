@@ -61,7 +61,7 @@ def refuses_to_speculate(forms, a, b, dtype):
     return broken() if forms.speculate else VARYING
 
 
-#: Something that each optimization of the code generator cannot do without, and what becomes of it.
+#: A function that each optimization of the code generator needs, and its failing replacement.
 BREAKS = {
     "row_prefetch": (row_prefetch.RowPrefetch, "prepare", lambda prefetch, forms: broken() if prefetch.ops else None),
     "nontemporal_stores": (nontemporal_stores.NontemporalStores, "worth", broken),
@@ -158,7 +158,7 @@ def wrapped(a, b, n, m):
 
 
 def test_wrapped_rows_are_prefetched_only_in_the_loop_without_wrap_around():
-    """In the form of the loop for rows that wrap around there are no neighbours to fetch, which failed an assertion."""
+    """The loop for wrapped rows has no contiguous rows to prefetch, which failed an assertion."""
     rng = np.random.default_rng(11)
     for n, m in [(75, 314), (600, 3)]:
         a, b = rng.integers(-9, 9, (2, 2048)).astype(np.int32)

@@ -26,7 +26,7 @@ def above(x, out, n, BLOCK: tl.constexpr):
 
 
 def wrong_lengths(dtype, block, lengths, kernel=above):
-    """The lengths for which codes and mask, written in narrow vectors and read in wide ones, give another result than NumPy."""
+    """The lengths for which codes and mask, written in narrow vectors and read in wide ones, differ from NumPy."""
     wrong = []
     for n in lengths:
         x = (np.arange(block) % 7).astype(dtype)
@@ -105,7 +105,7 @@ def test_row_bound_is_the_later_mask_rounded_up_to_whole_vectors(target, width):
 
 @frontend_helpers.kernel
 def by_views(x, y, n, BLOCK: tl.constexpr):
-    """Readers of a padded tile: under another shape, flipped, from inside a branch and a loop, after a further padded tile."""
+    """Readers of a padded tile: reshaped, flipped, inside a branch and a loop, after another padded tile."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n, other=0)
     w = v * 2 + tl.sum(v, axis=0)

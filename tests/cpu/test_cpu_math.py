@@ -31,7 +31,7 @@ LIMITS = {"sqrt": 0.5, "floor": 0.0, "ceil": 0.0}  # units in the last place; 2 
 
 
 def elementwise(name: str, dtype, operands: int = 1) -> Func:
-    """out[i] = name(x[i], ...), one block a program."""
+    """out[i] = name(x[i], ...), one block per program."""
     b = Builder("test")
     pointers = [Value(Tile(Pointer(dtype)), f"x{i}") for i in range(operands + 1)]
     base = b.value("mul", b.value("program_id", axis=0), b.const(BLOCK, t.int32))
@@ -43,7 +43,7 @@ def elementwise(name: str, dtype, operands: int = 1) -> Func:
 
 
 def samples(dtype: type, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of every magnitude, many of them where functions bend."""
+    """Numbers of every magnitude, many of them where the functions have features."""
     info, part = np.finfo(dtype), COUNT // 8
     sign = rng.choice([-1, 1], (3, part))
     x = np.concatenate([
@@ -157,7 +157,7 @@ def test_fma_rounds_once_where_the_product_would_cancel(dtype, target):
 def test_conversions_to_sixteen_bits_round_once_to_nearest_even(source, target_dtype, target):
     rng = np.random.default_rng(6)
     x = samples(source.numpy.type, rng)
-    # Halfway cases, and a hair beside them.
+    # Halfway cases and their neighbours.
     middle = np.ldexp(rng.integers(0, 4096, 2000) * 2 + 1, rng.integers(-30, 4, 2000)).astype(source.numpy)
     x[100:2100] = middle
     x[2100:4100] = np.nextafter(middle, source.numpy.type(0))

@@ -32,7 +32,7 @@ def text(k, **arguments):
 
 
 def placed(count, dtype, start):
-    """An array that begins `start` elements after a cache line, in the middle of a larger one, which is returned too."""
+    """An array that begins `start` elements after a cache line, and the larger array around it."""
     size = np.dtype(dtype).itemsize
     whole = np.full(count + 256, 77, dtype)
     first = -(whole.ctypes.data // size) % (64 // size) + 64 + start
@@ -139,7 +139,7 @@ def test_prefetched_rows_may_be_in_any_order(target, n):
         whole, y = placed(6 * n, "float32", 4)
         first = (
             source.base if source.base is not None else source
-        )  # the launch takes its bounds from the array that owns the bytes
+        )  # the launch uses the bounds of the array that owns the memory
         assert first.nbytes >= source.nbytes
         _, native, values = build(
             normalise, target, x=source, y=y, x_row=source.strides[0] // 4, y_row=n, n=n, BLOCK=512
@@ -160,11 +160,13 @@ def test_row_kernel_uses_prefetch_and_nontemporal_stores():
 
 def test_kernel_without_reduction_is_not_prefetched():
     x = np.zeros(1 << 12, np.float32)
-    assert "@llvm.prefetch" not in text(unmasked, x=x, y=x.copy(), BLOCK=256)  # nothing to do meanwhile
+    assert "@llvm.prefetch" not in text(
+        unmasked, x=x, y=x.copy(), BLOCK=256
+    )  # no computation to overlap with a prefetch
 
 
 def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
-    """Whether a result of one row of n elements goes past the cache: these stores are taken out, so it is not written then."""
+    """Whether a result of one row of n elements uses non-temporal stores. The test removes them, so the result is not written then."""
     monkeypatch.setattr(nontemporal_stores, "LARGE", large)
     target = Target.parse("cpu")
     x, (_, y) = np.zeros(n, dtype), placed(n, dtype, y_start)

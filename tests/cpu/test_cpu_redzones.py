@@ -18,7 +18,7 @@ def with_redzones(monkeypatch):
 
 
 def test_padding_overrun_is_reported_with_the_line_of_the_buffer(own_cache, monkeypatch):
-    """The fault that once was: padding written from the writer's end on in steps of the reader's, wider vectors."""
+    """An error of the past: padding was written in steps of the reader's wider vectors, beginning at the end of the written row."""
     right = mask_bounds.fill
 
     def wide(code, tiles, buffer, tail, stop, poison=False):

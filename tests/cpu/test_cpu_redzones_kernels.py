@@ -25,7 +25,7 @@ def with_redzones(monkeypatch):
 
 
 def sampled(names, step):
-    """All of them, of which every `step`-th is quick."""
+    """All of them; only every `step`-th runs without --full."""
     return [name if at % step == 0 else pytest.param(name, marks=pytest.mark.full) for at, name in enumerate(names)]
 
 

@@ -28,7 +28,7 @@ define internal void @fetched(ptr %place) noinline nounwind {{
 
 
 def fetched(k, programs, target="cpu", **arguments):
-    """Runs the programs in order; returns the addresses of all fetches."""
+    """Runs the programs in order; returns the addresses of all prefetches."""
     parsed, log = Target.parse(target), np.zeros(1 << 14, np.int64)
     func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
     module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed)
@@ -42,7 +42,7 @@ def fetched(k, programs, target="cpu", **arguments):
 
 
 def lines(address, size):
-    """The cache lines' distance apart that cover so many bytes from an address on."""
+    """The addresses of the cache lines that cover `size` bytes from an address on."""
     return list(range(address, address + size, 64))
 
 
@@ -71,7 +71,7 @@ def test_every_cache_line_of_a_row_is_prefetched_once_per_iteration(dtype, targe
         TargetFeatures.of(Target.parse(target)).vector_bytes // 4
     )  # elements, as fp32; an iteration takes two vectors
     row = list(range(0, block * x.itemsize, min(64, 2 * vector * x.itemsize)))
-    # The first program of a range, which these are one each, does not know where the next one lies, and fetches its own row.
+    # Each program here is the first of its thread. It cannot predict the next row, so it prefetches its own row.
     assert found == [x.ctypes.data + r * block * x.itemsize + at for r in range(rows) for at in row]
 
 

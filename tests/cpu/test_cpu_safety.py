@@ -270,7 +270,7 @@ def test_the_grid_is_interrupted_between_programs():
 
 
 def seconds_until_interrupted(native, values, grid) -> float:
-    """From the signal to the KeyboardInterrupt that a launch raises: of a thread's time at work, which knows no other processes."""
+    """The seconds from the signal to the KeyboardInterrupt of a launch, in CPU time of the thread, which other processes do not change."""
     sent: list[float] = []
 
     def interrupt():

@@ -23,7 +23,7 @@ CPU = Target.parse("cpu")
 
 
 def compiled(k, **arguments):
-    """Machine code for these arguments, and a function that launches it for them or others in their place."""
+    """Compiles for these arguments and returns a function that launches the code, with other arguments if given."""
     func = parse(k.source, {n: frontend_helpers.argument(k, n, v) for n, v in arguments.items()}, {})
     native = compile_native(func, opt=0)
 
@@ -83,7 +83,7 @@ def test_only_a_kernel_with_nontemporal_stores_ends_with_a_fence():
 
 @kernel
 def mirrored(x, y):
-    """The sum is needed twice, and is written while the tile that it reads across is still read."""
+    """The sum is used twice, and is written while the transposed tile is still read."""
     i = tl.arange(0, 32)
     v = tl.load(x + i[:, None] * 32 + i[None, :])
     v = v * tl.sum(v, axis=1)[:, None]

@@ -18,7 +18,7 @@ CPU = Target.parse("cpu")
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_lanes_of_every_width_are_checked(target):
-    """Pairs of two where a vector holds no more: fp64 with SSE2."""
+    """A vector may hold only two lanes: fp64 with SSE2."""
     for dtype in (np.float64, np.int8):
         x, y, out = (np.arange(n).astype(dtype) for n in (32, 31, 64))
         arguments = {"x": x, "y": y, "out": out, "n": 32, "m": 31, "BLOCK": 64}
@@ -87,7 +87,7 @@ def test_the_code_for_overlapping_arrays_has_the_same_checks():
     ],
 )
 def test_only_stores_to_memory_of_no_argument_are_checked_lane_by_lane(name, action, by_lane):
-    """For those alone the ends of a row do not tell whether a read-only array lies between them."""
+    """Only for them do the ends of a row not determine whether a read-only array lies between."""
     arguments = Memory().arguments("x", 0, SIZE, action)
     func = parse(WAYS[name].source, {n: argument(WAYS[name], n, v) for n, v in arguments.items()}, {})
     text = cpu.generate(passes.run(func, CPU, passes.optional())[0], CPU).text

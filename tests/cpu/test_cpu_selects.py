@@ -15,7 +15,7 @@ REST = tl.constexpr(0x7FFFFFFF)
 
 @blocknb.kernel
 def select(x, y, condition, out, WHICH: tl.constexpr, ORDER: tl.constexpr):
-    """One result a kernel: the constant must have no other use."""
+    """One result per kernel, because the constant must have no other use."""
     at = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
     p = tl.load(x + at)
     size = tl.load(y + at) + 1.0

@@ -80,7 +80,7 @@ WAYS = [Way(), *(replace(Way(), **{name: value}) for name, values in ALTERNATIVE
 
 
 def combined(seed: int) -> Way:
-    """A way in which several things differ."""
+    """A way that combines several variations."""
     rng = random.Random(seed)
     chosen = rng.sample(sorted(ALTERNATIVES), rng.randint(2, 5))
     return Way(**{name: rng.choice(ALTERNATIVES[name]) for name in chosen})
@@ -127,7 +127,7 @@ def launch_in_order(kernel: HostKernel, args: list[Any], order: list[int]) -> No
 
 
 def wrong_lengths(name: str, dtype: str, way: Way, block: int, lengths: list[int], monkeypatch: Any) -> list[int]:
-    """The lengths at which a kernel, compiled and run in this way, leaves other bits than NumPy."""
+    """The lengths at which a kernel, compiled and run in this way, differs from NumPy in any bit."""
     case, wrong, made = KERNELS[name], [], {}
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(way.threads))
     if way.vector:

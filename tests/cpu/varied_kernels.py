@@ -20,7 +20,7 @@ ROWS = 8
 
 @dataclass(frozen=True)
 class Varied:
-    """A kernel and `meaning(x, y, n, block)`, which does to y what all programs do. `size` is how long x and y are at least."""
+    """A kernel and its reference `meaning(x, y, n, block)`, which changes y as all programs do. `size` is the minimal length of x and y."""
 
     kernel: kernel
     meaning: Callable[[np.ndarray, np.ndarray, int, int], None]
@@ -74,7 +74,7 @@ def rows_meaning(x, y, n, block):
 
 
 def beyond(x, y, n, BLOCK: tl.constexpr):
-    """Padding that counts: `other` is no neutral element, and readers go further than the row."""
+    """Padding that is read: `other` is no neutral element, and readers access elements beyond the row."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n, other=2) + 1
     total = tl.sum(v, axis=0)
@@ -195,7 +195,7 @@ def branches_meaning(x, y, n, block):
 
 
 def counts(x, y, n, BLOCK: tl.constexpr):
-    """Programs of any order add to the same places."""
+    """Programs in any order add to the same elements."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * BLOCK + i, mask=i < n, other=0).to(tl.int32)
     tl.atomic_add(y + v, v.to(y.dtype.element_ty), mask=i < n)
@@ -209,7 +209,7 @@ def counts_meaning(x, y, n, block):
 
 
 def large(x, y, n, BLOCK: tl.constexpr):
-    """Cheap enough to be stored past the cache."""
+    """Cheap enough for non-temporal stores."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n + (tl.num_programs(0) - 1) * BLOCK
     tl.store(y + i, tl.load(x + i, mask=inside) * 2 + 1, mask=inside)
@@ -222,7 +222,7 @@ def large_meaning(x, y, n, block):
 
 
 def chosen(x, y, n, BLOCK: tl.constexpr):
-    """Masks as data, which end where a row does."""
+    """Masks as data, which end where the row ends."""
     i = tl.arange(0, BLOCK)
     place = tl.program_id(0) * BLOCK + i
     v = tl.load(x + place, mask=i < n)
@@ -281,7 +281,7 @@ def scalars_meaning(x, y, n, block):
 
 
 def columns(x, y, n, BLOCK: tl.constexpr):
-    """Neighbours lie along the rows' axis, so reductions of rows keep their sums in scratch."""
+    """Elements are contiguous along the rows' axis, so reductions of rows keep their sums in scratch memory."""
     r, c = tl.arange(0, 8), tl.arange(0, BLOCK)
     place = c[None, :] * 8 + r[:, None]
     v = tl.load(x + place, mask=(c < n)[None, :], other=1)
@@ -298,7 +298,7 @@ def columns_meaning(x, y, n, block):
 
 
 def swapping(x, y, n, BLOCK: tl.constexpr):
-    """A loop whose next tile is made while the last one is still needed."""
+    """A loop that computes its next tile while the previous one is still in use."""
     i = tl.arange(0, BLOCK)
     a = tl.load(x + i, mask=i < n, other=1).to(tl.int32)
     b = tl.load(x + BLOCK + i, mask=i < n, other=2).to(tl.int32)

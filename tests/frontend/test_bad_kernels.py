@@ -37,7 +37,7 @@ def double(v):
 
 @dataclass
 class Bad:
-    """One case; `line` and `carets` are where the error must be (1 is the first line), None where there is no place to show."""
+    """One case; `line` and `carets` are the expected place of the error (1 is the first line), None for an error without a place."""
 
     name: str
     source: str
@@ -62,7 +62,7 @@ def read(path: Path) -> Iterator[Bad]:
 
 
 def whole(source: str) -> str:
-    """A source with everything around a body that stands alone."""
+    """A complete source: adds a kernel around a body."""
     if re.search(r"^@kernel|= kernel\(", source, re.MULTILINE):
         return source.strip("\n") + "\n"
     return HEAD + textwrap.indent(source.strip("\n"), "    ") + LAUNCH
@@ -72,7 +72,7 @@ CASES = {bad.name: bad for path in sorted(HERE.glob("bad_kernels/*.txt")) for ba
 
 
 def execute(name: str, source: str) -> dict[str, Any]:
-    """Runs a source as a file of its own, with fresh arrays; returns its names."""
+    """Runs a source as a file of its own with new arrays; returns its names."""
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     floats = np.arange(64, dtype=np.float32)
@@ -89,7 +89,7 @@ def execute(name: str, source: str) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache on disk, and nothing kept in memory."""
+    """An empty disk cache and an empty memory cache."""
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
     cache.shared.cache_clear()
     compiler.forget()
@@ -109,14 +109,14 @@ def stored(folder: Path) -> list[Path]:
 
 
 GOOD = HEAD + "    tl.store(out + tl.arange(0, BLOCK), tl.load(x + tl.arange(0, BLOCK)) * n + s)" + LAUNCH
-#: Errors that only a kernel which compiles can have.
+#: Errors at a launch, of kernels that compile.
 AT_LAUNCH = {"a grid larger than there are programs", "an access outside", "an array that may not be written"}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_mistake_is_reported_at_its_place_and_leaves_no_state(name, folder):
     bad = CASES[name]
-    for _ in range(2):  # the second time must not find anything of the first
+    for _ in range(2):  # the first time must leave no state
         with pytest.raises(KernelError) as caught:
             execute(name, bad.source)
         error = caught.value
@@ -127,7 +127,7 @@ def test_mistake_is_reported_at_its_place_and_leaves_no_state(name, folder):
         assert (error.loc.line, shown(error)) == (bad.line, bad.carets)
         assert "blocknb/" not in str(error)
     assert name in AT_LAUNCH or not stored(folder)
-    out = execute(name, GOOD)["out"]  # under the very name of the file that was wrong
+    out = execute(name, GOOD)["out"]  # under the name of the file with the mistake
     np.testing.assert_array_equal(out[:17], [*(np.arange(16) * 40 + 0.5), 0])
     assert stored(folder)
 

@@ -138,7 +138,7 @@ def test_loops_helpers_and_tuples_carry_block_pointers():
     expected = sum(A[:2, j : j + 2] for j in (0, 2, 4)) + A[2:4, 4:6]
     np.testing.assert_array_equal(found, expected)
     loop = next(line for line in text(two_walks, a="*f32", out="*f32", n="i32").splitlines() if "= for" in line)
-    assert loop.endswith(": i32, i32, tile<2x2xf32> {")  # the offsets and the sum; what does not move is not carried
+    assert loop.endswith(": i32, i32, tile<2x2xf32> {")  # the offsets and the sum; unchanged values are not carried
 
 
 @kernel

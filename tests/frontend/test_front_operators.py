@@ -48,7 +48,7 @@ def result_dtype(x, op, y):
         ("*u8", "+", 255, tl.uint8),
         ("*f32", "+", 1e-50, tl.float32),
         ("*i32", "+", 1e-50, tl.float64),
-        ("*f16", "+", "f32", tl.float32),  # run-time scalars take part
+        ("*f16", "+", "f32", tl.float32),  # run-time scalars take part in promotion
         ("*i32", "+", "i64", tl.int64),
         ("*i32", "+", "u32", tl.uint32),
         ("*i64", "+", "u32", tl.int64),

@@ -174,7 +174,7 @@ def test_cross_entropy_with_an_ignored_label_matches_numpy():
 
 @kernel
 def persistent_sums(x, out, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """A grid-stride loop over rows, with a search for each that ends at the first element above a limit."""
+    """A grid-stride loop over rows; in each row, a search stops at the first element above a limit."""
     for row in range(tl.program_id(0), ROWS, tl.num_programs(0)):
         i = 0
         found = False
@@ -194,7 +194,7 @@ def test_persistent_programs_and_search_loops_match_numpy():
 
 @kernel
 def dequantize(packed, scales, out, n, GROUP: tl.constexpr, BLOCK: tl.constexpr):
-    """Two 4-bit numbers a byte, with a scale for each group."""
+    """Two 4-bit numbers per byte, with a scale per group."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     byte = tl.load(packed + (at >> 1), mask=at < n, other=0)
     nibble = (byte >> ((at & 1) * 4).to(tl.uint8)) & 0xF

@@ -164,7 +164,7 @@ def test_conditions_may_be_chained_or_a_tile_of_one_element():
 
 @kernel
 def ladder(x, a, b, FLAG: tl.constexpr):
-    """Five branches that may go on after a return within: 32 ways through it, were they copied."""
+    """Five branches with a nested return each: copying the code after them would give 32 paths."""
     if a > 3:
         if b > 3:
             return x

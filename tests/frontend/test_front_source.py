@@ -16,7 +16,7 @@ CELLS = iter(range(1000))
 
 
 def cell(text, namespace):
-    """Runs a notebook cell as IPython does: its text is known to linecache under a name of its own."""
+    """Runs a notebook cell as IPython does: linecache has its text under a name of its own."""
     name = f"<ipython-input-{next(CELLS)}-front>"
     text = textwrap.dedent(text)
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -53,7 +53,7 @@ def test_indented_definitions_keep_their_columns():
         @staticmethod
         @kernel
         def k(out):
-            # a comment that is not indented is no reason to stop
+            # an unindented comment does not end the definition
             tl.store(out, 1)
 
     node = Holder.k.source.node
@@ -186,7 +186,7 @@ def test_dependencies_are_cached():
         (lambda space: space.update(SCALE=4), True),
         (lambda space: space.update(SCALE=3.0), True),
         (lambda space: space["LIST"].append(9), True),  # changed in place
-        (lambda space: space.update(OFFSET=6), True),  # read by a host function that is called while compiling
+        (lambda space: space.update(OFFSET=6), True),  # read by a host function that is called at compile time
         (lambda space: space.update(out=1, local=2, unrelated=3), False),
         (lambda space: space.update(tl=None), True),
         (lambda space: space.update(LIST=[1, 2]), False),
@@ -200,7 +200,7 @@ def test_key_depends_only_on_what_the_kernel_reads(change, differs):
 
 
 def test_equal_programs_in_other_places_have_equal_keys():
-    """The disk cache serves another process, whose cells have other numbers."""
+    """The disk cache is shared with other processes, whose cells have other numbers."""
     assert dependencies(fresh()["main"].source).key == dependencies(fresh()["main"].source).key
 
 
@@ -261,7 +261,7 @@ def test_key_of_a_function_argument_covers_its_dependencies():
 
 
 def test_dependency_check_takes_microseconds():
-    """It is asked at every launch."""
+    """It runs at every launch."""
     import time
     import timeit
 

@@ -16,12 +16,12 @@ PLACES = ("at", "at", "at", "{last} - at", "at + 1", "at ^ 5")
 
 
 def generate(seed: int, size: int = 512) -> Program:
-    """The program of a seed. `size` is the least of its tiles' elements: of few enough warps, these are streamed."""
+    """The program of a seed. `size` is the minimal number of elements of its tiles, which are strip-mined if there are few warps."""
     return Places(seed, size).program()
 
 
 class Places:
-    """One program while it is written."""
+    """One program under construction."""
 
     def __init__(self, seed: int, size: int):
         self.rng, self.seed = random.Random(seed), seed
@@ -33,7 +33,7 @@ class Places:
         self.arrays = [
             Array(name, self.dtype, self.grid * (self.size + 8), "whole", self.rng.choice((0, 0, 1))) for name in "abcd"
         ]
-        #: Most arrays are accessed at the same places all the time.
+        #: Most arrays are always accessed at the same offsets.
         self.places = {name: self.rng.choice((PLACES[:1], PLACES[:1], PLACES[:1], PLACES)) for name in "abcd"}
         self.written = "".join(self.rng.sample("abcd", self.rng.choice((1, 2))))
         self.values: list[str] = []
@@ -76,11 +76,11 @@ class Places:
         return self.rng.choice(self.values[-4:])
 
     def source(self) -> str:
-        """Where a load comes from: often what is stored to."""
+        """The array of a load: often one that is also stored to."""
         return self.place(self.written if self.rng.random() < 0.5 else "abcd")
 
     def place(self, names: str = "abcd") -> str:
-        """A tile of pointers into one of some arrays, no two of them to one element."""
+        """A tile of pointers into one of some arrays, all to different elements."""
         name = self.rng.choice(names)
         return f"p{name} + ({self.rng.choice(self.places[name]).format(last=self.size - 1)})"
 

@@ -54,7 +54,7 @@ class Calls(Writer):
         return replace(like, name=self.fresh())
 
     def sum(self, x: Var, y: Var) -> Var:
-        """What is known of x + y and of x - y."""
+        """The bounds of x + y and of x - y."""
         if x.dtype.is_float:
             facts = self.rounded(x.dtype, x.bound + y.bound, x.error + y.error, x.whole and y.whole)
             return Var("", shape=x.shape, **facts)

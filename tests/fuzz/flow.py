@@ -17,7 +17,7 @@ class Flow(Writer):
     """Compound statements; the generator provides `steps(count)`."""
 
     def nested(self, steps: int) -> list[Line]:
-        """Random lines in a scope of their own, whose last scope is still open: see `close`."""
+        """Random lines in a new scope, which stays open until `close`."""
         self.blocks.append([])
         self.scopes.append([])
         self.depth += 1

@@ -104,7 +104,7 @@ class Generator(Products, Moves, Calls, Flow):
                 self.define(f"{x.name} {op} {text}", dtype=x.dtype, shape=x.shape, bound=int_bound(x.dtype, math.inf))
 
     def maybe_literal(self, value: int, dtype: DType) -> str:
-        """A literal, which is weak, or a run-time number where that does not change the dtype."""
+        """A literal, which is weak, or a run-time number if that does not change the dtype."""
         return self.maybe_number(value) if dtype == t.int32 else str(value)
 
     def float_binary(self, x: Var) -> None:
@@ -144,7 +144,7 @@ class Generator(Products, Moves, Calls, Flow):
         self.define(f"{x.name} {op} {text}", shape=x.shape, **facts)
 
     def float_function(self) -> None:
-        """A function of a float, its argument kept where the function is tame."""
+        """A function of a float, with its argument limited to a range where the function is well-conditioned."""
         x = self.pick(lambda v: v.dtype.is_float)
         name, argument, bound, slope = self.rng.choice([
             ("exp", "bl.clamp({}, -4.0, 4.0)", 55, 55), ("exp2", "bl.clamp({}, -4.0, 4.0)", 16, 12),
@@ -306,7 +306,7 @@ class Generator(Products, Moves, Calls, Flow):
                 )  # fmt: skip
 
     def locate(self) -> None:
-        """Where the largest or smallest is, and what."""
+        """The index and the value of the largest or smallest element."""
         x = self.pick(lambda v: bool(v.shape) and v.dtype.bits > 1 and v.exact and v.bound < math.inf)  # no NaN
         axis, name = self.rng.randrange(len(x.shape)), self.rng.choice(["max", "min"])
         shape = x.shape[:axis] + x.shape[axis + 1 :]

@@ -2,7 +2,7 @@
 
 import re
 
-#: What stands before every program; a program calls some of it.
+#: The helpers that precede every program; a program calls some of them.
 HELPERS = """\
 @blocknb.kernel
 def both(x, y):

@@ -21,7 +21,7 @@ def generate(seed: int) -> Program:
 
 
 class Loops:
-    """One program under construction. `trips` are the values that the index takes in any program of the grid."""
+    """One program under construction. `trips` are the values of the index in any program of the grid."""
 
     def __init__(self, seed: int):
         self.rng, self.seed = random.Random(seed), seed
@@ -124,7 +124,7 @@ class Loops:
         return [self.added(f"bl.load({self.fresh(dtype, elements)} + ({offset}) + at{rest})")]
 
     def carried(self, index: str, found: Sequence[int], depth: int) -> list[Line]:
-        """A pointer that every iteration advances. Each program starts it anew, at its own first iteration."""
+        """A pointer that every iteration advances. Each program initializes it for its own first iteration."""
         if depth:
             return self.load(index, found, depth)
         dtype, by = self.rng.choice(DTYPES), self.rng.choice((1, self.block, 7))

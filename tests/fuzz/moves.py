@@ -14,7 +14,7 @@ class Moves(Writer):
     """Statements that move elements along an axis, or add them up in memory."""
 
     def scan(self) -> None:
-        """A running sum; of floats only where it is exact."""
+        """A cumulative sum; of floats only if it is exact."""
         x = self.pick(lambda v: bool(v.shape) and v.dtype.bits > 1 and v.bound < math.inf)
         axis, reverse = self.rng.randrange(len(x.shape)), self.rng.random() < 0.3
         n, text = x.shape[axis], f"bl.cumsum({x.name}, axis={axis}{', reverse=True' if reverse else ''})"
@@ -57,13 +57,13 @@ class Moves(Writer):
                 self.same(both, f"bl.interleave({x.name}, {y.name})")
 
     def same(self, like: Var, text: str) -> None:
-        """A new name for an expression of which the same is known as of another one."""
+        """A new name for an expression with the same bounds as another one."""
         made = replace(like, name=self.fresh())
         self.line(f"{made.name} = {text}")
         self.keep(made)
 
     def atomic(self) -> None:
-        """An update in memory, by places that repeat or not; where they do not, the old values are known."""
+        """An atomic update at indices that may repeat. If they do not repeat, the old values are determined."""
         rng = self.rng
         x = self.pick(lambda v: v.dtype in (t.int32, t.int64, t.uint32, t.uint64) and v.name != "pid")
         kind = rng.choice(["add", "add", "max", "min", "and", "or", "xor"])

@@ -14,7 +14,7 @@ class Products(Writer):
     """Statements with `dot`."""
 
     def dot(self) -> None:
-        """A product of fresh operands, or with one that is there; sometimes a second one on top."""
+        """A product of new or existing operands; sometimes a second one is accumulated."""
         rng = self.rng
         dtype = rng.choice(DOT_DTYPES)
         m, n, k = (rng.choice(self.sizes(dtype)) for _ in range(3))
@@ -35,7 +35,7 @@ class Products(Writer):
 
     @staticmethod
     def sizes(dtype: DType) -> list[int]:
-        """What both operands of a product may measure and still fit into the shared memory of every target."""
+        """Sizes of operands that fit into the shared memory of every target."""
         return [16, 16, 32] if dtype == t.float64 else [16, 16, 32, 64]
 
     def operand(self, dtype: DType, shape: tuple[int, int]) -> Var:
@@ -84,7 +84,7 @@ class Products(Writer):
         self.product(left, self.operand(dtype, (n, wide)), m, wide, n)
 
     def matmul(self) -> None:
-        """A loop along K with pointers that walk, as in every matrix product."""
+        """A loop along K that advances pointers, as in every matrix product."""
         rng = self.rng
         dtype, content = rng.choice(DOT_DTYPES), rng.choice(["whole", "whole", "normal"])
         content = "whole" if dtype == t.int8 else content

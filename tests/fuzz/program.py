@@ -57,7 +57,7 @@ class Array:
     """An array argument: `shift` elements of it lie before the first, so that its address is not a multiple of 16.
 
     `content`: "whole" (small integers, in any dtype), "normal" (floats around zero), "special" (with infinities and NaN) or
-    "poison" (an output). `error`: what the kernel leaves in it is exact when 0, else right to within this.
+    "poison" (an output). `error`: the allowed error of the result; 0 for an exact one.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Program:
 
     @cached_property
     def expected(self) -> dict[str, Any]:
-        """What the front end's IR leaves in the arrays, by the interpreter."""
+        """The arrays after the interpreter ran the front end's IR."""
         return self.interpret(self.func)
 
     def interpret(self, func: Func, **options: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """The program that `str` printed."""
+    """Parses a program that `str` printed."""
     head = re.search(r"^# seed (\d+): grid (\d+), (\d+) warps$", text, re.MULTILINE)
     assert head, "no program"
     seed, grid, warps = map(int, head.groups())
@@ -182,7 +182,7 @@ def read(text: str) -> Program:
 
 
 def _tree(lines: list[str], indent: int) -> tuple[Line, ...]:
-    """Takes the leading lines that are indented by so much, and what is nested under them, off the list."""
+    """Removes the leading lines of this indentation, with the lines nested under them, from the list."""
     found = []
     while lines and len(lines[0]) - len(lines[0].lstrip()) == indent:
         text = lines.pop(0).strip()
@@ -190,7 +190,7 @@ def _tree(lines: list[str], indent: int) -> tuple[Line, ...]:
     return tuple(found)
 
 
-# -- what must hold ----------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def asking(func: Func, **options: Any) -> Func:
@@ -204,7 +204,7 @@ def check_passes(program: Program, target: str, without: Iterable[str] = (), **o
     verify(program.func)
     for stage in stages:
         verify(stage.after)
-        if stage.after is stage.before and stage.name != "barriers":  # only now must it do without implicit ones
+        if stage.after is stage.before and stage.name != "barriers":  # only now it must run without implicit barriers
             continue
         text = print_func(stage.after, locs=True)
         assert print_func(parse_func(text), locs=True) == text, f"{stage.name}: the text form reads back differently"
@@ -238,7 +238,7 @@ def check_simt(program: Program, target: str = "sm_90a", **options: Any) -> None
     parsed = Target.parse(target)
     func, _ = passes.run(asking(program.func, **options), parsed)
     module = gpu.generate(func, parsed)
-    found = program.make(np.random.default_rng(program.seed))  # not copies: these lie off 16 bytes where they should
+    found = program.make(np.random.default_rng(program.seed))  # not copies, which would lose the intended misalignment
     simt.run(module, [found[hint.name] for hint in func.hints], (program.grid,), apart=True)
     program.check(found, f"LLVM text for {target}")
 
@@ -249,13 +249,13 @@ def check_assembles(program: Program, target: str = "sm_90a") -> None:
 
 
 def check_gpu(program: Program) -> None:
-    """A GPU computes the same, on arrays that lie off 16 bytes as far as the program asks."""
+    """A GPU computes the same, on arrays with the misalignment that the program requests."""
     import cupy
 
     on_device: dict[str, Any] = dict(program.numbers)
     for array in program.arrays:
         data = program.arguments[array.name]
-        if array.dtype == bfloat16:  # which CuPy does not have
+        if array.dtype == bfloat16:  # CuPy does not have it
             import torch
 
             memory = torch.empty(array.shift + len(data), dtype=torch.bfloat16, device="cuda")[array.shift :]
@@ -278,7 +278,7 @@ def check_gpu(program: Program) -> None:
 
 
 def checked(program: Program, check: Callable[[Program], Any]) -> Any:
-    """Runs a check; a failure of any kind tells the program."""
+    """Runs a check; any failure shows the program."""
     try:
         return check(program)
     except Exception as error:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 NOBODY, SEVERAL = -1, -2
-MET = 1 << 20  # and the number of a warp: some of its threads, and its lanes have met since
-CROWD = 1 << 21  # and the number of a warp: several of its threads
+MET = 1 << 20  # plus the number of a warp: some of its threads, whose lanes have synchronized since
+CROWD = 1 << 21  # plus the number of a warp: several of its threads
 
 
 class Race(Exception):
-    """Two accesses in no order, of which one writes."""
+    """Two unordered accesses, of which one writes."""
 
 
 class Marks:
-    """For each byte who wrote it last, whether by an atomic, and who read it since: a number, NOBODY or SEVERAL."""
+    """For each byte the last writer, whether it was an atomic, and the readers since: a thread number, NOBODY or SEVERAL."""
 
     def __init__(self, size: int):
         self.writer, self.reader = np.full(size, NOBODY, np.int32), np.full(size, NOBODY, np.int32)
@@ -38,7 +38,7 @@ class Marks:
         atomic: bool = False,
         same: bool | np.ndarray = False,
     ) -> bool:
-        """Notes an access; whether it races with an earlier one. `same`: what is written is there already."""
+        """Records an access; returns whether it races with an earlier one. `same`: the written value is already there."""
         writer, reader = self.writer[places], self.reader[places]
         after_write, after_read = self.others(writer, who), self.others(reader, who)
         races = after_write & ~(self.atomic[places] & atomic) & ~np.asarray(same)
@@ -52,11 +52,11 @@ class Marks:
 
     @staticmethod
     def others(marks: np.ndarray, who: np.ndarray) -> np.ndarray:
-        """Which marks are of somebody else, with whom one has not met."""
+        """Which marks belong to another thread without synchronization since."""
         return (marks != NOBODY) & (marks != who) & (marks != MET + who // 32)
 
     def meet(self) -> None:
-        """The lanes of each warp meet."""
+        """The lanes of each warp synchronize."""
         for marks in (self.writer, self.reader):
             threads = (marks >= 0) & (marks < MET)
             marks[threads] = MET + marks[threads] // 32
@@ -73,13 +73,13 @@ class Marks:
 
 
 def several(marks: np.ndarray, who: np.ndarray) -> np.ndarray:
-    """The mark of threads together with those of marks: a CROWD, if they are all of one warp."""
+    """The mark of threads combined with existing marks: a CROWD, if they are all of one warp."""
     warps = np.where(marks < MET, marks // 32, marks & (MET - 1))
     return np.where((marks >= 0) & (warps == who // 32), CROWD + who // 32, SEVERAL)
 
 
 class Watch:
-    """Looks at every access to a memory of so many bytes. `programs`: also at what one program leaves to another."""
+    """Checks every access to a memory of `size` bytes. `programs`: also checks for races between programs."""
 
     def __init__(self, size: int, programs: bool):
         self.threads, self.programs = Marks(size), Marks(size) if programs else None
@@ -96,7 +96,7 @@ class Watch:
         self.threads.meet()
 
     def access(self, places: np.ndarray, who: np.ndarray, where: str, **kind: Any) -> None:
-        """An access of each thread of `who` to the bytes at `places`, [threads, size], of a kind as `Marks` has it. Raises Race."""
+        """Checks an access of each thread of `who` to the bytes at `places`, [threads, size]. Raises Race."""
         flat, threads = places.ravel(), np.repeat(who, places.shape[1])
         if self.threads.access(flat, threads, **kind):
             raise Race(f"two threads at one place, and no barrier between them: {where}")

@@ -17,7 +17,7 @@ Body = tuple[Line, ...]
 
 
 def failure(program: Program, check: Callable[[Program], Any]) -> str:
-    """The kind of failure of a check, without what changes from one size to another; "" when it holds."""
+    """The kind of failure of a check, without details that depend on sizes; "" if the check succeeds."""
     try:
         check(program)
     except Exception as error:
@@ -26,7 +26,7 @@ def failure(program: Program, check: Callable[[Program], Any]) -> str:
 
 
 def shrink(program: Program, check: Callable[[Program], Any]) -> Program:
-    """A program that fails as this one does, of which no single line can go."""
+    """A program with the same failure from which no single line can be removed."""
     wanted = failure(program, check)
     assert wanted, "the program does not fail"
     smaller = True
@@ -48,7 +48,7 @@ def nth(ways: Iterator[Body], at: int) -> Body | None:
 
 
 def chunks(body: Body) -> Iterator[Body]:
-    """Without a half, a quarter... of the outermost lines."""
+    """Variants without a half, a quarter... of the outermost lines."""
     size = len(body) // 2
     while size > 1:
         for start in range(0, len(body), size):
@@ -57,7 +57,7 @@ def chunks(body: Body) -> Iterator[Body]:
 
 
 def everywhere(body: Body, change: Callable[[Line], Iterator[Body]]) -> Iterator[Body]:
-    """The body with one of its lines, at any depth, changed in one of the ways that `change` knows; last lines first."""
+    """Variants of the body with one line, at any depth, changed by `change`; last lines first."""
     for i, line in reversed(list(enumerate(body))):
         for instead in change(line):
             yield body[:i] + instead + body[i + 1 :]
@@ -68,14 +68,14 @@ def everywhere(body: Body, change: Callable[[Line], Iterator[Body]]) -> Iterator
 
 def removals(body: Body) -> Iterator[Body]:
     def change(line: Line) -> Iterator[Body]:
-        if not re.match(r"k\d+ \+= 1", line.text):  # without it a while never ends
+        if not re.match(r"k\d+ \+= 1", line.text):  # without it a while loop never ends
             yield ()
 
     return everywhere(body, change)
 
 
 def openings(body: Body) -> Iterator[Body]:
-    """A nest replaced by what is in it."""
+    """Variants with a nest replaced by its body."""
 
     def change(line: Line) -> Iterator[Body]:
         if line.body:
@@ -85,7 +85,7 @@ def openings(body: Body) -> Iterator[Body]:
 
 
 def constants(body: Body) -> Iterator[Body]:
-    """Masks and nonzero starts gone."""
+    """Variants without masks and nonzero starts."""
 
     def change(line: Line) -> Iterator[Body]:
         if line.body or "=" not in line.text:
@@ -102,7 +102,7 @@ def constants(body: Body) -> Iterator[Body]:
 
 
 def without_arguments(program: Program) -> Program:
-    """Arguments that nothing mentions go."""
+    """Removes unused arguments."""
     used = set(re.findall(r"\w+", "".join(line.render("") for line in program.body)))
     arrays = tuple(a for a in program.arrays if a.name in used)
     return replace(program, arrays=arrays, numbers={k: v for k, v in program.numbers.items() if k in used})

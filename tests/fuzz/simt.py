@@ -41,7 +41,7 @@ def run(
 ) -> None:
     """Runs all programs of a grid, one after another, on NumPy arrays (for pointers) and numbers; in place.
 
-    `reachable` are arrays whose addresses the kernel finds in memory; `apart` says that no program may touch what another writes.
+    `reachable` are arrays whose addresses the kernel loads from memory; `apart`: no program may access bytes that another one writes.
     Raises Race.
     """
     memory = Memory([a for a in (*arguments, *reachable) if isinstance(a, np.ndarray)], apart)
@@ -74,7 +74,7 @@ def parse(text: str, threads: int) -> list[Function]:
     found: list[Function] = []
     lines = iter(text.splitlines())
     for line in lines:
-        if not line.startswith("define") or ".reduce(" in line:  # that one reduces large angles, in 128-bit integers
+        if not line.startswith("define") or ".reduce(" in line:  # it reduces large angles, in 128-bit integers
             continue
         head = re.match(r"define .*?@([\w.]+)\((.*?)\)[^()]*\{$", line)
         assert head, line
@@ -102,7 +102,7 @@ def parse(text: str, threads: int) -> list[Function]:
 
 
 def pieces(text: str) -> list[str]:
-    """Split at commas outside brackets."""
+    """Splits a text at commas outside brackets."""
     found, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "<({[":
@@ -195,7 +195,7 @@ def signed_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def shift(function: Callable) -> Callable:
-    """By the amount modulo the width; beyond it LLVM leaves the result open."""
+    """Shifts by the amount modulo the width; LLVM leaves larger shifts undefined."""
     return lambda a, b: function(a, (unsigned(b) % (8 * a.dtype.itemsize)).astype(a.dtype))
 
 
@@ -286,7 +286,7 @@ def cast(name: str, x: np.ndarray, target: str) -> np.ndarray:
     if name == "fptoui":
         return x.astype(f"u{dtype.itemsize}").view(dtype)
     if name == "fptrunc" and x.dtype == np.float64 and target.split()[0] == "bfloat":
-        return meaning.cast({}, types.bfloat16, x)  # rounded once, which ml_dtypes does not
+        return meaning.cast({}, types.bfloat16, x)  # rounded once, unlike in ml_dtypes
     return x.astype(dtype)
 
 

@@ -20,7 +20,7 @@ from blocknb.codegen import maps
 
 Env = dict[str, Any]
 Get = Callable[[Env], Any]
-SWITCH = object()  # what a step gives after which others shall run
+SWITCH = object()  # the result of a step after which other threads run
 MAP_ADDRESS = 0x7E57 << 32  # of the first tensor map; the next are 128 bytes further
 DTYPES: dict[str, Any] = {
     f"{kind}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
@@ -42,13 +42,13 @@ class Map:
 
     @staticmethod
     def encode(spec: maps.MapSpec, values: Sequence[int]) -> Map:
-        """What cuTensorMapEncodeTiled takes, and what it refuses."""
+        """Encodes a tensor map as cuTensorMapEncodeTiled does, and refuses what it refuses."""
         names = [f"values[{i}]" for i in range(len(values))]
         known = {"values": values, "quotient": maps.quotient, "remainder": maps.remainder}
         dims, strides = ([eval(maps.python(e, names), known) for e in many] for many in (spec.dims, spec.strides))
         size = np.dtype(DTYPES[spec.dtype.name]).itemsize
         found = Map(values[spec.base], size, tuple(dims), (*(s * size for s in strides), size), spec.box, spec.swizzle)
-        if min(dims) <= 0:  # the host describes one zero instead: all is out of bounds
+        if min(dims) <= 0:  # the host describes one zero instead: every element is out of bounds
             return found
         assert not found.base % 16, "the address of an array is no multiple of 16"
         assert all(0 < n <= 2**32 for n in dims), dims
@@ -59,7 +59,7 @@ class Map:
         return found
 
     def elements(self, start: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each element of a box: its address, whether it is in bounds, and its place among the box's bytes."""
+        """For each element of a box: its address, whether it is in bounds, and its offset in the box."""
         grid = np.indices(self.box).reshape(len(self.box), -1)
         where = grid + np.array(start, np.int64)[:, None]
         inside = ((where >= 0) & (where < np.array(self.dims, np.int64)[:, None])).all(0)
@@ -78,7 +78,7 @@ class Map:
 
 @dataclass
 class Mbarrier:
-    """Arrivals and bytes that the phase at hand still waits for."""
+    """The arrivals and bytes that the current phase still waits for."""
 
     count: int
     pending: int
@@ -95,7 +95,7 @@ class Mbarrier:
 
 
 class Engine:
-    """The copies and mbarriers of a CTA. `machine` has its memories."""
+    """The TMA copies and mbarriers of a CTA. `machine` has its memories."""
 
     def __init__(self, tensor_maps: Sequence[Map]):
         self.maps = tensor_maps
@@ -118,12 +118,12 @@ class Engine:
         if inside.any():
             data[inside] = machine.memory.load(address[inside], map.size, map.size, text, np.zeros(inside.sum(), int))
         places = machine.shared.places(map.swizzled(target + place), map.size, map.size, text)
-        machine.shared.bytes[places] = 0xA5  # of no use until it arrives
+        machine.shared.bytes[places] = 0xA5  # invalid until it arrives
         self.barrier(barrier)
         self.flying.append((barrier, places, data))
 
     def arrive(self, machine: Any, barrier: int) -> None:
-        """The bytes under way for an mbarrier arrive."""
+        """The bytes in flight for an mbarrier arrive."""
         for flight in [x for x in self.flying if x[0] == barrier]:
             self.flying.remove(flight)
             machine.shared.bytes[flight[1]] = flight[2]
@@ -138,13 +138,15 @@ class Engine:
         address, inside, place = map.elements(start)
         thread = np.full(len(address), who)
         where = map.swizzled(source + place)
-        machine.shared.load(where, map.size, map.size, text, thread)  # a race with who wrote it, perhaps
+        machine.shared.load(where, map.size, map.size, text, thread)  # may race with the thread that wrote it
         places = machine.shared.places(where, map.size, map.size, text)
         if machine.shared.unseen[places].any():
             raise ValueError(f"shared memory was written, and no fence has shown it to the copy engine: {text}")
 
         def late() -> None:
-            machine.shared.load(where, map.size, map.size, text, thread)  # who writes it again has met this thread
+            machine.shared.load(
+                where, map.size, map.size, text, thread
+            )  # the next writer has synchronized with this thread
             if ".add." in text:
                 self.add(machine, address[inside], machine.shared.bytes[places][inside], text, thread[inside])
                 return
@@ -177,7 +179,7 @@ class Engine:
 
 @dataclass
 class Wait:
-    """What a thread waits for."""
+    """The condition that a thread waits for."""
 
     machine: Any
     address: int
@@ -212,11 +214,11 @@ STORE = re.compile(
 
 
 def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
-    """What an asm does; None for one that is none of these."""
+    """Runs an asm statement of TMA or mbarriers; returns None for any other one."""
     text = text.split(" //")[0]
 
     def number(env: Env, index: str | int, at: str | None = None, on: np.ndarray | None = None) -> int:
-        """An operand that is the same in all threads (of those that are `on`), and a constant."""
+        """An operand that is equal in all active threads (`on`)."""
         values = {int(x) for x in args[int(index)](env)[env["@"].active if on is None else on]}
         if len(values) != 1:
             raise ValueError(f"an operand that differs from thread to thread: {text}")
@@ -317,7 +319,7 @@ def in_shared(env: Env, address: int) -> int:
 
 
 def part(value: Any, taken: np.ndarray) -> Any:
-    """What some of the threads have of a value."""
+    """A value restricted to some of the threads."""
     if isinstance(value, np.ndarray):
         return value[taken]
     if isinstance(value, list):
@@ -336,7 +338,7 @@ def elect(env: Env, match: re.Match, mask: np.ndarray) -> list[np.ndarray]:
 
 
 def together(agents: list[tuple[Any, Any]]) -> None:
-    """Runs those who have roles, in turn, until all have ended; each in a generator, which gives True where it has to wait. Who is
+    """Runs the roles in turn until all have ended. Each is a generator, which yields True when it has to wait. A role that is
     made on the way joins them. Raises ValueError where all wait."""
     waiting = 0
     while agents:

@@ -21,7 +21,7 @@ from fuzz.simt import Env, Get, pieces, typed, unsigned
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 # (row, column) of element i in A, (k, n) in B.
 FRAGMENTS: dict[str, tuple[Indices, Indices, int, int, int]] = {
-    # name: A, B, elements of A and of B a thread, K
+    # name: A, B, elements of A and of B per thread, K
     "m16n8k16": (
         lambda g, t, i: (g + 8 * (i >> 1 & 1), 2 * t + (i & 1) + 8 * (i >> 2)),
         lambda g, t, i: (2 * t + (i & 1) + 8 * (i >> 1), g), 8, 4, 16,
@@ -71,7 +71,7 @@ def wide(function: Callable) -> Callable:
 
 
 def flushed(function: Callable) -> Callable:
-    """As `wide`, and what is subnormal in fp32 is zero."""
+    """As `wide`, with subnormal fp32 results flushed to zero."""
 
     def run(env: Env, match: re.Match, x: np.ndarray) -> np.ndarray:
         found = function(x.astype(np.float64))
@@ -130,7 +130,7 @@ def warp_barrier(env: Env, match: re.Match, mask: Any) -> None:
 
 
 def store_matrix(env: Env, match: re.Match, address: np.ndarray, *words: np.ndarray) -> None:
-    """stmatrix, the other way round."""
+    """stmatrix, the inverse of ldmatrix."""
     thread, machine = np.arange(len(address)), env["@"]
     lane, first = thread % 32, thread // 32 * 32
     for i, word in enumerate(words):
@@ -144,7 +144,7 @@ def store_matrix(env: Env, match: re.Match, address: np.ndarray, *words: np.ndar
 
 
 def copy_async(text: str, args: list[Get], threads: int) -> Get:
-    """cp.async: the bytes are taken now and arrive when somebody waits; what lies there until then is of no use."""
+    """cp.async: the bytes are read now and arrive at the wait; the destination is invalid until then."""
     where = r"\[\$(\d)(?:\+(-?\d+))?\]"
     found = re.fullmatch(rf"(?:@\$(\d) )?cp\.async\.c[ag]\.shared\.global {where}, {where}, (\d+)(?:, \$(\d))?;", text)
     assert found, f"simt does not know {text}"
@@ -187,7 +187,7 @@ EIGHT = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
 def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
-    """Two numbers as 8-bit floats side by side in an i16; what is too large is the largest, a NaN 0x7F."""
+    """Two numbers as 8-bit floats packed in an i16; too large numbers saturate, a NaN is 0x7F."""
     both = np.stack((low, high), 1).astype(np.float32)
     most = float(ml_dtypes.finfo(EIGHT[name]).max)
     bits = np.clip(both, -most, most).astype(EIGHT[name]).view(np.uint8)
@@ -318,7 +318,7 @@ def atomic(text: str, constraints: str, args: list[Get], threads: int) -> Get:
 
 
 def add_vector(text: str, args: list[Get], threads: int) -> Get:
-    """`red` of several fp32 numbers side by side."""
+    """`red` of several contiguous fp32 numbers."""
     found = re.fullmatch(r"(?:@\$\d+ )?red\.\w+\.\w+\.global\.add\.v(\d)\.f32 \[\$0(?:\+(-?\d+))?\], \{(.*)\};", text)
     assert found, f"simt does not know {text}"
     count, guarded = int(found[1]), text.startswith("@")

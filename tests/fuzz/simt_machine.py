@@ -25,7 +25,7 @@ class Function:
 
 
 class Machine:
-    """Threads of one CTA: its shared memory, and where it stands in the grid. Where threads part, those of a role go on in a machine of
+    """Threads of one CTA: its shared memory and its place in the grid. When threads diverge, those of a role continue in a machine of
     their own, and share the rest."""
 
     def __init__(
@@ -42,13 +42,13 @@ class Machine:
         self.functions, self.ids = variants(self.threads), np.arange(self.threads)
         self.agents: list[Iterator[bool]] = []
         self.products = simt_wgmma.Products()
-        self.together = programs_of_cta(sizes, module.programs, sms=0)  # they say nothing to each other
+        self.together = programs_of_cta(sizes, module.programs, sms=0)  # they do not communicate
         whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
         self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
         self.shared.unseen = np.zeros(module.shared_bytes, bool)
         self.active = np.ones(self.threads, bool)  # the threads that access memory now
-        self.copies: list[list[tuple]] = [[]]  # the groups of copies under way; the last is yet to be committed
+        self.copies: list[list[tuple]] = [[]]  # the groups of copies in flight; the last one is not committed yet
 
     def barrier(self, count: int = 0) -> None:
         if self.threads != (count or self.all):
@@ -57,7 +57,7 @@ class Machine:
         self.shared.watch.barrier()
 
     def start(self, function: Function, values: Sequence[Any]) -> list[Iterator[bool]]:
-        """The agents that run a kernel: one, until threads part."""
+        """The generators that run a kernel: one, until threads diverge."""
         self.agents.append(self.walk(function, self.environment(function, values), "entry", ""))
         return self.agents
 
@@ -73,7 +73,7 @@ class Machine:
         raise ValueError(f"{function.name} waits")
 
     def walk(self, function: Function, env: Env, label: str, before: str) -> Generator[bool, None, Any]:
-        """Runs from a block on, to the end of the function. Gives True where it waits, False where others shall have their turn."""
+        """Runs from a block to the end of the function. Yields True when it waits, False when other threads may run."""
         while True:
             phis, body, end = function.blocks[label]
             env.update({name: arms[before](env) for name, arms in phis})  # all at once
@@ -98,7 +98,7 @@ class Machine:
                 label = chosen
 
     def choose(self, function: Function, env: Env, branch: tuple) -> str:
-        """The label all threads go on at ("": they part); where only some take a short way round, it is walked here, for them alone."""
+        """The label at which all threads continue ("": they diverge). A short branch of only some threads runs here."""
         _, condition, yes, no = branch
         taken = condition(env)
         if (taken == taken[0]).all():
@@ -113,12 +113,12 @@ class Machine:
         return no
 
     def part(self, function: Function, env: Env, branch: tuple, label: str) -> None:
-        """Threads take different branches, each to the end of the kernel; where there are teams, each of these for itself."""
+        """Threads take different branches, each to the end of the kernel; consumer groups run separately."""
         if not self.engine.barriers:
             raise ValueError("threads of a program take different branches")
         _, condition, *targets = branch
         taken = condition(env)
-        team = self.ids // (env["%tid"].max() + 1)  # a thread's number is that in its team
+        team = self.ids // (env["%tid"].max() + 1)  # threads are numbered within their consumer group
         for target, there in zip(targets, (taken, ~taken), strict=True):
             for number in np.unique(team[there]):
                 who = there & (team == number)

@@ -11,7 +11,7 @@ from fuzz.races import Watch
 
 
 class Memory:
-    """Arrays at their own addresses, of which kernels may find more in memory; nothing may be touched outside them."""
+    """Arrays at their own addresses, some of which kernels reach through addresses in memory; accesses outside are errors."""
 
     def __init__(self, arrays: Sequence[np.ndarray], programs: bool = False):
         ranges = sorted({np.lib.array_utils.byte_bounds(array) for array in arrays if array.size})
@@ -21,16 +21,14 @@ class Memory:
         self.raw = [np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8) for low, high in ranges]
         self.bytes = np.concatenate(self.raw) if ranges else np.empty(0, np.uint8)
         self.watch = Watch(self.bytes.size, programs)
-        self.unseen: np.ndarray | None = (
-            None  # bytes that stores have written and no fence has shown to the copy engine
-        )
+        self.unseen: np.ndarray | None = None  # bytes written by stores that no fence has made visible to TMA
 
     def write_back(self) -> None:
         for raw, start in zip(self.raw, self.first, strict=True):
             raw[:] = self.bytes[start : start + raw.size]
 
     def places(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
-        """Where in `bytes` the bytes of each access lie, [threads, size]."""
+        """The indices in `bytes` of each access, [threads, size]."""
         if (addresses % align).any():
             raise ValueError(f"an access of {align} bytes at an address that is no multiple of it: {where}")
         owner = np.searchsorted(self.lows, addresses, "right") - 1

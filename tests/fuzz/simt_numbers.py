@@ -24,7 +24,7 @@ def converted(x: np.ndarray, signed: bool, bits: int) -> np.ndarray:
 
 
 def intrinsic(env: Any, match: re.Match, x: np.ndarray) -> np.ndarray:
-    """llvm.nvvm.f2i.rz and its kind."""
+    """llvm.nvvm.f2i.rz and similar intrinsics."""
     return converted(x, not match[1], 64 if match[2] == "ll" else 32)
 
 
@@ -46,7 +46,7 @@ def extreme(env: Any, match: re.Match, a: np.ndarray, b: np.ndarray) -> np.ndarr
     nan_of_a = np.isnan(a)
     otherwise = np.where(nan_of_a == bool(match[2]), b, a)
     found = np.where(nan_of_a | np.isnan(b), otherwise, np.where(first, a, b)).astype(a.dtype)
-    return np.where(np.isnan(found), np.array(np.nan, a.dtype), found)  # one NaN, whichever it was
+    return np.where(np.isnan(found), np.array(np.nan, a.dtype), found)  # one canonical NaN
 
 
 def shifted(text: str, x: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def block(text: str, constraints: str, args: list[Get], threads: int) -> Get:
 
 
 class Products:
-    """Those of some threads that are under way, in groups, and what came of others. An array stands for a result until there is one."""
+    """The products of some threads in flight, in groups, and the results of completed ones. An array is the placeholder of a result."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[Callable[[], list[np.ndarray]], list[np.ndarray]]] = []
@@ -167,9 +167,9 @@ class Block:
         address ^= (address >> 7 & (swizzle // 16 - 1)) << 4
         base = machine.base & 0x3FFFF
         where = machine.base + ((address - base) & 0x3FFFF)
-        who = group.start + np.arange(where.size) % GROUP  # any of them; a barrier is between it and who wrote
+        who = group.start + np.arange(where.size) % GROUP  # any of them; a barrier separates it from the writer
         data = machine.shared.load(where.reshape(-1), element.itemsize, element.itemsize, f"wgmma {name}", who)
-        if kind == "tf32":  # the last 13 bits are not looked at
+        if kind == "tf32":  # the last 13 bits are ignored
             data = (np.ascontiguousarray(data).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.uint8)
         return np.ascontiguousarray(data).view(element).reshape(lines, k).astype(np.float64)
 

@@ -39,7 +39,7 @@ def lines(operation: str, size: int) -> int:
 
 @pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
 def test_code_size_of_a_strip_mined_tile_does_not_grow_with_the_tile(operation):
-    """What grows is the number of trips, beside a constant or two."""
+    """Only the number of iterations grows, and a constant or two."""
     assert lines(operation, 1 << 16) == lines(operation, 1 << 18) < 3000
 
 

@@ -19,7 +19,7 @@ from fuzz.shrink import shrink
 
 SAMPLE = range(16)
 MANY = range(1000, 1600)
-NATIVE = range(1000, 6000)  # on the CPU, where one takes a quarter of a second
+NATIVE = range(1000, 6000)  # on the CPU, where a kernel takes a quarter of a second
 TARGETS = ["sm_90a", "sm_75", "sm_80"]
 FOUND = {file.stem: file.read_text() for file in sorted((Path(__file__).parent / "found").glob("*.txt"))}
 
@@ -99,7 +99,7 @@ def test_many_random_kernels_assemble(target):
     assemble(MANY[:200], target)
 
 
-# -- the instrument itself ---------------------------------------------------------------------------------------------
+# -- the generator itself ----------------------------------------------------------------------------------------------
 
 
 def test_printed_program_can_be_read_back():

@@ -60,11 +60,11 @@ def epsilon(dtype: DType) -> float:
 
 
 class Refused(Exception):
-    """A random choice that leads nowhere; another is made."""
+    """A random choice that cannot be completed; the writer makes another one."""
 
 
 class Writer:
-    """The lines, names and arguments of a program in the making, and its accesses to memory."""
+    """The lines, names, arguments and memory accesses of a program under construction."""
 
     def __init__(self, seed: int):
         self.rng, self.seed = random.Random(seed), seed
@@ -105,7 +105,7 @@ class Writer:
         return self.keep(var)
 
     def number(self, value: int, prefix: str = "n") -> str:
-        """A run-time number as an argument: one there is of that value, or a new one."""
+        """A run-time number as an argument: an existing one of that value, or a new one."""
         same = [name for name, number in self.numbers.items() if number == value]
         if same and self.rng.random() < 0.5:
             return same[0]
@@ -123,7 +123,7 @@ class Writer:
         return self.rng.choice(found[-5:] if self.rng.random() < 0.6 else found)
 
     def attempt(self, step: Callable[[], object]) -> None:
-        """Makes a step, or leaves no trace of it."""
+        """Makes a step, or undoes it completely."""
         lines, scope = len(self.blocks[-1]), len(self.scopes[-1])
         saved = dict(self.arrays), dict(self.numbers)
         try:
@@ -168,7 +168,7 @@ class Writer:
         return name if "None" not in index else f"{name}[{', '.join(index)}]"
 
     def fitting(self, shape: Shape, accept: Callable[[Var], bool]) -> tuple[Var, str]:
-        """A variable that broadcasts to the shape, and how it is written."""
+        """A variable that broadcasts to the shape, and its expression."""
         found = [(v, text) for v in self.visible() if accept(v) and (text := self.fit(v.name, v.shape, shape))]
         if not found:
             raise Refused
@@ -254,7 +254,7 @@ class Writer:
         return str(value) if self.rng.random() < 0.6 else self.number(value, prefix)
 
     def mask(self, shape: Shape, parts: Sequence[str] = ()) -> str | None:
-        """A mask for an access of this shape, as text: limits along axes, or any condition there is."""
+        """A mask for an access of this shape, as text: limits along axes, or an existing condition."""
         rng = self.rng
         if rng.random() < 0.4:
             return None
@@ -291,7 +291,7 @@ class Writer:
                 pass
         mask = self.mask(shape, parts)
         size = reach
-        if rng.random() < 0.2:  # what lies beyond the array is masked off
+        if rng.random() < 0.2:  # elements beyond the array are masked off
             size = rng.randint(1, reach)
             test = f"({offsets} < {self.maybe_number(size)})"
             mask = test if mask is None else f"{mask} & {test}"
@@ -344,7 +344,7 @@ class Writer:
         self.arrays[array] = replace(self.arrays[array], error=max(error, 2 * var.error))
 
     def exchange(self) -> None:
-        """Writes a tile to an array and reads it back in another order; the array held something of its own before."""
+        """Writes a tile to an array and reads it back in another order; the array has initial contents."""
         rng = self.rng
         var = self.pick(lambda v: bool(v.shape) and v.dtype.bits > 1 and v.exact)
         size = math.prod(var.shape)

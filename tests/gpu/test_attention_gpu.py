@@ -26,7 +26,7 @@ SHAPES = [
 
 
 def arrays(dtype: str, *shapes: tuple[int, ...]) -> list[Any]:
-    """Random arrays, torch's if bfloat16, otherwise CuPy's; all but the first lie in memory as (batch, rows, heads, head)."""
+    """Random arrays, torch's if bfloat16, otherwise CuPy's; all but the first have the memory layout (batch, rows, heads, head)."""
     made = []
     for i, (batch, heads, rows, width) in enumerate(shapes):
         shape = (batch, rows, heads, width) if i else (batch, heads, rows, width)

@@ -22,7 +22,7 @@ cupy = pytest.importorskip("cupy")
 
 
 def to_device(value: Any) -> Any:
-    """An array on the GPU with the same strides; bf16 travels as a torch tensor, 8-bit floats as bytes seen as such."""
+    """An array on the GPU with the same strides; bf16 is passed as a torch tensor, and 8-bit floats as reinterpreted bytes."""
     if isinstance(value, TensorDescriptor):
         return described(value, to_device(value.base))
     if not isinstance(value, np.ndarray):

@@ -35,7 +35,7 @@ def new_seeds(count: int) -> list[int]:
 
 
 def run(program_seeds: list[int], seconds: float, generate: Callable[[int], Program] = generate) -> None:
-    """Every failure is told; a fault of the GPU ends the run, since nothing works after it."""
+    """Reports every failure. A GPU fault ends the run, because the context is lost."""
     failures, done, end = [], 0, time.monotonic() + seconds
     for seed in program_seeds:
         if time.monotonic() > end:

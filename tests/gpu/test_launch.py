@@ -106,7 +106,7 @@ def test_torch_tensors_are_used_without_a_copy_on_torchs_stream() -> None:
     with torch.cuda.stream(stream):
         x = torch.rand(5000, device="cuda")
         out = torch.full_like(x, float("nan"))
-        torch.cuda._sleep(20_000_000)  # what comes next on this stream must wait for it
+        torch.cuda._sleep(20_000_000)  # the next work on this stream must wait for it
         x.add_(1)
         add[5,](x, x, out, 5000, BLOCK=1024)
         result = out.cpu()

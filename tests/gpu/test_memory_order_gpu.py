@@ -7,7 +7,7 @@ import pytest
 
 cupy = pytest.importorskip("cupy")
 
-PROGRAMS = 264  # two on each multiprocessor of the largest GPUs: all of them run at a time
+PROGRAMS = 264  # two per multiprocessor of the largest GPUs, so that all run concurrently
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("IPython")  # the card is a notebook's
+pytest.importorskip("IPython")  # the card needs a notebook
 
 import blocknb
 import blocknb.language as tl

@@ -24,8 +24,8 @@ from blocknb.runtime.request import KernelCode
 cupy = pytest.importorskip("cupy")
 
 BOX = 8
-#: Programs in turn: program (p, q) moves the box of 8 x 8 at (8 p, 8 q) of x to shared memory, writes what is there to `seen` (64
-#: floats a program) and moves it on to the same place of `out`.
+#: Program (p, q) copies the box of 8 x 8 at (8 p, 8 q) of x to shared memory, writes its contents to `seen` (64
+#: floats per program), and copies it to the same place of `out`.
 PTX = """
 .version 8.0
 .target sm_90
@@ -125,7 +125,7 @@ def launcher() -> driver.Launcher:
 
 
 def moved(launcher: driver.Launcher, m: int, k: int, pitch: int, grid: tuple[int, int, int]) -> tuple[Any, Any, Any]:
-    """(x, out: the arrays of m rows with all of their pitch, what each program saw: grid x, grid y, 8, 8)."""
+    """(x, out: the arrays of m rows including their pitch; `seen` of each program: grid x, grid y, 8, 8)."""
     rows = max(m, 1)
     x = seeds.cupy_random().standard_normal((rows, pitch), dtype=cupy.float32)
     out, seen = (
@@ -148,7 +148,7 @@ def test_boxes_contain_the_array_and_zeros_outside_of_it(launcher: driver.Launch
     np.testing.assert_array_equal(seen.transpose(0, 2, 1, 3).reshape(expected.shape), expected)
     inside = np.full_like(out, np.nan)
     inside[:m, : -(-k // 4) * 4] = (
-        0  # rows are clipped at the next multiple of 16 bytes: `tma_store` stores to others by threads
+        0  # TMA clips rows at the next multiple of 16 bytes: `tma_store` stores other rows by threads
     )
     inside[:m, :k] = x[:m, :k]
     np.testing.assert_array_equal(out, inside)
@@ -267,7 +267,7 @@ def test_captured_graph_keeps_the_tensor_maps_of_its_launches() -> None:
         for given in arrays:
             launch(*given)
         graph = stream.end_capture()
-    for i in range(300):  # more launches than are remembered, elsewhere
+    for i in range(300):  # more launches than the cache holds, at other addresses
         x = halves(16 + i, 64)
         launch(x, arrays[0][1], cupy.zeros((16 + i, 128), np.float32))
     for a, b, c in arrays:

@@ -27,7 +27,7 @@ def grid(meta: dict[str, Any]) -> tuple[int]:
 
 
 def test_launch_uses_torchs_current_stream() -> None:
-    """Work before and after it on that stream is long enough that a launch elsewhere would come too early."""
+    """Work on that stream before it is so long that a launch on another stream would run too early."""
     x = torch.zeros(1 << 22, device="cuda")
     add_one[grid](x, x.numel(), BLOCK=1024)  # compiled
     torch.cuda.synchronize()

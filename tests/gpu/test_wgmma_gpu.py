@@ -33,7 +33,7 @@ def operand(shape, transposed, dtype):
     return made.T if transposed else made
 
 
-WAYS = ((), ("warp_specialization",), ("select_wgmma",))  # what is left out
+WAYS = ((), ("warp_specialization",), ("select_wgmma",))  # the excluded combinations
 #: Every tile, order and number of stages with some dtype and way; all of them together with --full.
 ORDERS = ("nn", "nt", "tn", "tt")
 ALL = [(*x, *tile, n, way) for *x, tile, n, way in itertools.product(TOLERANCE, ORDERS, TILES, (1, 2, 4), WAYS)]

@@ -19,7 +19,7 @@ from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType, Tile
 
 INTEGERS = [d for d in t.DTYPES if d.kind in ("int", "uint")]
-CAST = [d for d in t.DTYPES if d != t.float8e4b15]  # whose conversions the front end writes out
+CAST = [d for d in t.DTYPES if d != t.float8e4b15]  # the front end expands their conversions
 FLOATS = [d for d in t.DTYPES if d.is_standard_floating()]
 MANTISSA = {"fp16": 11, "bf16": 8, "fp32": 24, "fp64": 53}
 STRUCT = {1: "b", 2: "h", 4: "i", 8: "q"}
@@ -246,7 +246,7 @@ def test_casts_round_saturate_wrap_or_test_against_zero(source: DType, target: D
 
 
 def test_a_wide_number_is_rounded_to_bf16_only_once() -> None:
-    """1 + 2^-8 + 2^-30 lies just above the middle of two bf16; rounding to fp32 first would make it the very middle."""
+    """1 + 2^-8 + 2^-30 lies just above the middle of two bf16; rounding to fp32 first would give exactly the middle."""
     middle = 1 + 2.0**-8
     found = evaluate("cast", [np.array([middle, middle + 2.0**-30])], [t.float64], dtype=t.bfloat16)
     assert found.astype(float).tolist() == [1.0, 1 + 2.0**-7]

@@ -23,10 +23,10 @@ ORDERED = ("barrier", "await", "arrive", "expect", "fence", "store_wait", "dot_w
 
 
 def check(product: Product, func: Func, sizes: Sequence[int], seed: int, **options) -> None:
-    """Runs the product on fresh arguments and compares; C has room beside it, which must stay as it is."""
+    """Runs the product on new arguments and compares. C has padding, which must stay unchanged."""
     m, n, k = sizes
     if product.bulk:
-        n = -(-n // 8) * 8  # rows that the copy engine can clip
+        n = -(-n // 8) * 8  # rows that TMA can clip
     arguments = product.arguments(m, n, k, seed)
     run(func, arguments, product.programs(m, n), seed=seed, **options)
     a, b, c = (x.astype(np.float64) for x in arguments[:3])
@@ -35,7 +35,7 @@ def check(product: Product, func: Func, sizes: Sequence[int], seed: int, **optio
 
 
 def deep(product: Product) -> tuple[int, int, int]:
-    """Two tiles, and along K so many that each slot is used more than once."""
+    """Two tiles, and so many steps along K that each slot is used more than once."""
     return 128, 64, 64 * (2 * product.slots - 1)
 
 
@@ -47,7 +47,7 @@ def fails(product: Product, func: Func, seeds: Sequence[int] = (0, 1)) -> None:
 
 
 def changed(text: str, old: str = "", new: str = "") -> Func:
-    """The finished function of a text in which something is replaced wherever it stands."""
+    """The finished function of a text with replacements."""
     assert old in text
     return barriers(
         shared_memory_allocation(parse_func(text.replace(old, new) if old else text), HOPPER, Notes("a")),
@@ -152,7 +152,7 @@ def test_deadlock_error_names_the_waiting_warps_and_barriers() -> None:
 
 
 def test_releasing_a_slot_during_its_product_is_detected() -> None:
-    """The product before is waited for, this one is not."""
+    """The previous product is awaited, this one is not."""
     product = Product()
     text = product.text.replace("arrive %empty, %before, %second", "arrive %empty, %at")
     func = changed(text, "%second = cmp gt %step, %zero", "")
@@ -164,7 +164,7 @@ def test_releasing_a_slot_during_its_product_is_detected() -> None:
 
 @pytest.mark.parametrize(("order", "name"), [("nn", "%m"), ("nn", "%k"), ("nt", "%n"), ("tn", "%k")])
 def test_box_beyond_its_array_is_an_access_error(order: str, name: str) -> None:
-    """The map says that the array has more than it has: what is read there is no zero, and nobody's."""
+    """The map claims more elements than the array has, so TMA would read memory of no array."""
     product = Product(order)
     more = f"%more = mul {name}, %size\n"
     lines = [
@@ -211,7 +211,7 @@ def test_reading_back_a_tma_store_is_an_error() -> None:
 
 
 def test_overwriting_an_operand_before_it_was_read_is_a_race() -> None:
-    """C is A: one tile, whose product is stored when all of A has been copied; of two, the second needs all of it, too."""
+    """C is A. With one tile, the result is stored after all of A was copied; with two tiles, the second one needs all of A, too."""
     for product in (Product("nt", bulk=True), Product("nt")):
         over_a(product, (64, 64, 64), 0)
     for seed in range(4):
@@ -220,7 +220,7 @@ def test_overwriting_an_operand_before_it_was_read_is_a_race() -> None:
 
 
 def over_a(product: Product, sizes: tuple[int, int, int], seed: int) -> None:
-    """Runs a product whose result goes to A."""
+    """Runs a product that stores its result to A."""
     text = product.text.replace("tensor_map %c", "tensor_map %a").replace("splat %c :", "splat %a :")
     arguments = product.arguments(*sizes)
     expected = arguments[0].astype(np.float64) @ arguments[1].astype(np.float64)

@@ -83,7 +83,7 @@ def test_an_op_that_would_move_data_between_threads_is_an_error() -> None:
 
 
 def test_replicas_that_disagree_are_an_error() -> None:
-    """`not` has been given a layout which is not its operand's, as the verifier would have refused it: lanes now disagree."""
+    """`not` has another layout than its operand, which the verifier would refuse, so lanes disagree."""
     body = """%i = arange 0 4 : tile<4xi32, <4: reg - lane 1,2,0,0,0 warp 0,0>>
       %j = not %i : tile<4xi32, <4: reg - lane 1,0,2,0,0 warp 0,0>>
       %k = convert %j : tile<4xi32, <4: reg 1,2 lane 0,0,0,0,0 warp 0,0>>"""
@@ -120,7 +120,7 @@ def test_distributed_reduction_matches_numpy_along_either_axis(layout: str, axis
 
 @pytest.mark.parametrize("layout", ["#rows", "#cross"])
 def test_number_of_partial_results_follows_the_warp_bits_of_the_axis(layout: str) -> None:
-    """Eight rows on four warps: the partial result w of a column is over the rows that warp w holds."""
+    """Eight rows on four warps: the partial result w of a column covers the rows of warp w."""
     across = "64,128" if layout == "#rows" else "128,64"
     partial = "32,64"
     body = f"""%i = arange 0 256 : tile<256xi32, <256: reg 32 lane 1,2,4,8,16 warp {across}>>
@@ -271,7 +271,7 @@ def test_warps_may_store_equal_values_but_not_different_ones_to_one_address(valu
         result(func, X, np.zeros(128, np.float32))
 
 
-# Every warp finds another value of the counter, so they part ways.
+# Every warp reads another value of the counter, so they diverge.
 PART = """%c = load %y
   %one = const 1.0 : f32
   %d = add %c, %one

@@ -107,7 +107,7 @@ def test_while_loop_without_iterations_returns_its_initial_values() -> None:
     )
     out = np.zeros(1, np.int32)
     run(func, [out, 21], 1)
-    assert out[0] == 42  # what the condition passes on
+    assert out[0] == 42  # values that the condition forwards
 
 
 # -- programs
@@ -325,7 +325,7 @@ def test_a_reduction_of_several_operands_carries_all_of_them() -> None:
 
 
 def test_a_combine_may_branch_and_need_not_be_commutative() -> None:
-    """First operand unless it is zero: the first element that is not zero."""
+    """Returns the first operand unless it is zero, so the reduction finds the first nonzero element."""
     func = kernel(
         "%x: ptr<i32>, %y: ptr<i32>",
         "%o = arange 0 16\n" + pointers("x", "16", "%o", "i32") + """%v = load %xs

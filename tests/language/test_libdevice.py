@@ -17,7 +17,7 @@ FLOATS = (np.float32, np.float64)
 INF, NAN = math.inf, math.nan
 
 
-# -- the names -------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------------------------------
 
 
 def test_every_libdevice_function_exists_under_every_import_path():
@@ -86,7 +86,7 @@ def test_tangents_and_multiples_of_pi_are_accurate(dtype, room):
 
 
 def normal_tail(v):
-    """The probability of more than v: erfc(v / sqrt(2)) / 2, with what the rounding of the quotient lost."""
+    """The probability of more than v: erfc(v / sqrt(2)) / 2, corrected for the rounding error of the quotient."""
     root = Fraction("1.41421356237309504880168872420969807856967187537694")
     h = v / float(root)
     rest = float(Fraction(v) / root - Fraction(h))

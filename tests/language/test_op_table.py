@@ -69,7 +69,7 @@ def test_example_of_an_op_emits_it_and_gives_the_stated_result(name: str, monkey
 
 
 def program(spec: OpSpec, dtype: t.DType) -> Func | None:
-    """A kernel that loads tiles of a dtype, applies an elementwise op and stores what comes of it; None where the op refuses the dtype."""
+    """A kernel that loads tiles of a dtype, applies an elementwise op and stores the result; None if the op refuses the dtype."""
     emit, attrs = Builder("parse"), NEEDED.get(spec.name, {})
     source, target = Value(Tile(Pointer(dtype)), "x"), Value(Tile(Pointer(t.int32)), "out")
     index = emit.value("arange", start=0, end=SIZE)

@@ -73,7 +73,7 @@ def test_stub_file_lists_the_names_of_libdevice():
     assert seen == {n: list(inspect.signature(getattr(tl.libdevice, n)).parameters) for n in tl.libdevice.__all__}
 
 
-# -- the instrument
+# -- the checker
 
 
 def test_wrong_claim_in_an_example_is_detected():

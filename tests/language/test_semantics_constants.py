@@ -42,7 +42,7 @@ def test_plain_local_from_either_arm_has_methods():
 
 
 def test_plain_local_that_never_changes_may_be_a_size():
-    """Triton refuses; the constant behind the name is known, so that the only meaning it can have is taken."""
+    """Triton refuses this. Here the constant behind the name is known, so the name has its only possible meaning."""
 
     @kernel
     def k(out):

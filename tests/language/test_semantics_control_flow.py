@@ -101,7 +101,7 @@ def test_a_scalar_does_not_become_a_block_in_a_loop():
     assert "acc = tl.zeros((4,), dtype=tl.float32)" in error.hint
 
 
-# -- 24: returns, and what loops leave behind --------------------------------------------------------------------------------
+# -- 24: returns, and names after loops --------------------------------------------------------------------------------------
 
 
 @kernel
@@ -422,7 +422,7 @@ def test_max_returns_indices_of_the_first_best():
     assert result(k, F32, 8, x=x).tolist() == [3, 9, 5, 4, 0, 1, 0, 3]
 
 
-# -- 28: what functions return, how they are called --------------------------------------------------------------------------
+# -- 28: return values and calls of functions --------------------------------------------------------------------------------
 
 DEFAULT = tl.constexpr(4)
 

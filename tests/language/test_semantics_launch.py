@@ -134,11 +134,11 @@ def test_heuristics_set_launch_options_and_configs_may_be_empty():
     assert (out == 6).all()
 
 
-# -- 31: what an array is ----------------------------------------------------------------------------------------------------
+# -- 31: array arguments -----------------------------------------------------------------------------------------------------
 
 
 class Strided:
-    """What some libraries pass for a tensor: an address, a dtype, and nothing else."""
+    """A tensor of some libraries: it has only an address and a dtype."""
 
     def __init__(self, array: np.ndarray):
         self.array, self.dtype = array, array.dtype
@@ -277,7 +277,7 @@ def test_decorators_stack_in_either_order(over):
         tl.store(out + i, 1.0 + EVEN, mask=None if EVEN else i < n)
 
     tune = autotune([Config({"BLOCK": 32}), Config({"BLOCK": 64})], key=["n"], do_bench=once)
-    if over:  # the heuristic stands above: BLOCK is not chosen yet
+    if over:  # the heuristic runs first: BLOCK is not chosen yet
         stacked = heuristics({"EVEN": lambda args: args["n"] % 64 == 0})(tune(k))
     else:
         stacked = tune(heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(k))
@@ -304,7 +304,7 @@ def test_autotuner_can_be_subclassed_and_inspected():
     assert isinstance(k, triton.runtime.autotuner.Autotuner) and k.base_fn is accumulate.fn
 
 
-# -- 33: what host code reads ------------------------------------------------------------------------------------------------
+# -- 33: values for host code ------------------------------------------------------------------------------------------------
 
 
 def test_launch_returns_registers_spills_shared_memory_and_code():
@@ -348,7 +348,7 @@ def test_version_equals_that_of_the_language():
     assert re.fullmatch(r"3\.\d+\.\d+", triton.__version__)
 
 
-# -- 34: where sources stand -------------------------------------------------------------------------------------------------
+# -- 34: locations of sources ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(sources.EXPECTED))

@@ -49,7 +49,7 @@ def test_random_bits_and_uniforms_equal_philox_bit_for_bit(seed):
     np.testing.assert_array_equal(got[8:], uniform(words[2]).view(np.uint32))
 
 
-#: What Triton 3.6 (its interpreter) gives for the offsets 0, 715827883, 2 x 715827883 and 3 x 715827883 - 2^32:
+#: The results of Triton 3.6 (its interpreter) for the offsets 0, 715827883, 2 x 715827883 and 3 x 715827883 - 2^32:
 #: seed -> (randint, rand as hexadecimal floats, the bits of the third of rand4x, randn).
 PRINTED = {
     0: (

@@ -297,7 +297,7 @@ def test_a_store_casts_to_the_element_type(dtype):
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["fp16", "bf16"])
 def test_functions_of_half_floats_are_computed_in_fp32_and_rounded_once(dtype):
-    """Triton refuses exp of fp16; the meaning can only be this one."""
+    """Triton refuses exp of fp16; here it has its only possible meaning."""
 
     @kernel
     def k(out, x):

@@ -12,7 +12,7 @@ from blocknb.frontend.scope import HANDLERS
 from blocknb.language.library import LIBRARY
 from blocknb.language.surface import BUILTINS, MEMBERS
 
-LOOPS = {"range", "static_range"}  # the front end knows them as iterators
+LOOPS = {"range", "static_range"}  # the front end treats them as iterators
 BELOW = ("blocknb.language.target_info", "blocknb.language.extra.cuda")  # modules that have builtins of their own
 
 

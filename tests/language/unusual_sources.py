@@ -10,7 +10,7 @@ KERNELS, EXPECTED = {}, {}
 
 
 def expect(value):
-    """Records a kernel and what it stores; a decorator above the others."""
+    """Records a kernel and its expected result; a decorator above the others."""
 
     def record(k):
         KERNELS[k.__name__], EXPECTED[k.__name__] = k, value

@@ -28,7 +28,7 @@ def _independent(draw, num_bits):
 
 @st.composite
 def layouts(draw, shape=None, lane_bits=3, warp_bits=2, replicate=True):
-    """A layout of the shape: a basis dealt to registers, lanes and warps, replicas wherever bits are left."""
+    """A layout of the shape: a basis distributed to registers, lanes and warps, with replicas in the remaining bits."""
     shape = draw(shapes()) if shape is None else shape
     num_bits = sum(extent.bit_length() - 1 for extent in shape)
     basis = _independent(draw, num_bits)
@@ -40,7 +40,7 @@ def layouts(draw, shape=None, lane_bits=3, warp_bits=2, replicate=True):
             extra = draw(st.integers(0, size - 1)) if replicate and draw(st.integers(0, 3)) == 0 else 0
             taken[kind].append(basis.pop() if own else extra)
     reg = tuple(basis)
-    extra = draw(st.integers(0, size - 1))  # a register that repeats what other threads hold
+    extra = draw(st.integers(0, size - 1))  # a register that replicates elements of other threads
     if replicate and draw(st.booleans()) and gf2.rank([*reg, extra]) > len(reg):
         reg = (*reg, extra)
     return Layout(shape, reg, tuple(taken["lane"]), tuple(taken["warp"]))

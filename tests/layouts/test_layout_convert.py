@@ -34,7 +34,7 @@ def pairs(draw):
 
 @st.composite
 def pairs_within_a_warp(draw):
-    """The target is the source with its register and lane bits dealt anew, sometimes replicated: warps stay."""
+    """The target permutes the register and lane bits of the source, sometimes with replicas; warp bits stay."""
     shape = draw(shapes())
     source = draw(layouts(shape, lane_bits=4, warp_bits=1))
     bits = list(draw(st.permutations([*source.reg, *source.lane])))
@@ -49,7 +49,7 @@ def pairs_within_a_warp(draw):
             reg.append(basis)
     try:
         return source, Layout(shape, tuple(reg), tuple(lane), source.warp)
-    except ValueError:  # the replica that was drawn took a place that an element needed
+    except ValueError:  # the drawn replica took a bit that an element needs
         return source, source
 
 
@@ -81,7 +81,7 @@ def test_moving_register_bits_alone_is_free(pair):
 @given(shapes().flatmap(lambda shape: layouts(shape, lane_bits=5, warp_bits=0)), st.data())
 @settings(max_examples=100, deadline=None)
 def test_exchanging_lane_and_register_bits_never_needs_shared_memory(source, data):
-    """A bijection within the warp always has a plan: staggering parts all conflicts."""
+    """A bijection within the warp always has a plan, because staggering separates all conflicts."""
     if source.is_replicated:
         return
     bits = data.draw(st.permutations([*source.reg, *source.lane]))

@@ -79,7 +79,7 @@ def test_the_text_form_is_one_compact_line():
     "fields",
     [
         ((4, 6), (1, 2, 4), (8,), ()),  # not a power of two
-        ((4,), (1,), (0,), ()),  # element 2 has no place
+        ((4,), (1,), (0,), ()),  # no register holds element 2
         ((4,), (1, 2, 3), (), ()),  # a register repeats another
         ((4,), (1,), (2, 4), ()),  # outside the tile
     ],
@@ -138,7 +138,7 @@ def test_slice_gives_each_thread_the_row_that_its_elements_reduce_into(layout, d
         return
     axis = data.draw(st.integers(-len(layout.shape), len(layout.shape) - 1))
     result, registers = layout.slice(axis), layout.slice_registers(axis)
-    # what each place of the operand holds, said by the position of its row in the result
+    # the position in the result of the row that each place of the operand holds
     rows = np.expand_dims(tile(result.shape), axis % len(layout.shape))
     rows_of_elements = distribute(np.broadcast_to(rows, layout.shape), layout)
     assert np.array_equal(result.indices()[:, :, registers], rows_of_elements)
@@ -215,7 +215,7 @@ def test_reduction_over_the_axis_bits_covers_every_element_of_a_row_once(layout,
     try:
         reg_mask, lane_mask, warp_mask = layout.axis_bits(axis)
     except ValueError:
-        return  # tangled: said so instead of summing wrongly
+        return  # the bits mix axes: an error instead of a wrong sum
     for warp, lane, reg in itertools.product(*map(range, layout.indices().shape)):
         row = [
             layout.coords(warp ^ w, lane ^ t, reg ^ r)

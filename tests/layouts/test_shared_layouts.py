@@ -41,7 +41,7 @@ def buffers(draw, shape):
 
 
 def banked(layout, shared, element_bits, vec):
-    """Wavefronts of one access by counting: each part of the warp, each bank, its different words."""
+    """Counts the wavefronts of one access: for each part of the warp, the different words per bank."""
     lane_bytes = vec * element_bits // 8
     lanes = {8: 16, 16: 8}.get(lane_bytes, 32)
     total = 0
@@ -158,7 +158,7 @@ def test_sixteen_byte_row_stores_need_the_widest_swizzle(limit, ways):
 
 
 def ldmatrix(memory, addresses, count, trans):
-    """What the instruction does to `memory` (bytes): 32-bit registers [lane, matrix] as 4 bytes each (PTX ISA)."""
+    """Runs ldmatrix on `memory` (bytes); returns 32-bit registers [lane, matrix] as 4 bytes each (PTX ISA)."""
     registers = np.zeros((32, count, 4), np.uint8)
     for matrix in range(count):
         assert all(address % 16 == 0 for address in addresses[8 * matrix : 8 * matrix + 8])
@@ -215,7 +215,7 @@ def test_ldmatrix_plans_load_every_byte_into_its_register(name, layout, order, d
     assert plan.trans == trans
     assert np.array_equal(load_by_plan(plan, layout, shared, array), distribute(array, layout))
     assert (plan.wavefronts, len(plan.steps)) == matrix_cost(layout, shared, bits)
-    if place is swizzled:  # one wavefront a matrix: no conflicts
+    if place is swizzled:  # one wavefront per matrix: no conflicts
         assert plan.wavefronts == plan.count * len(plan.steps)
 
 
@@ -226,7 +226,7 @@ def test_ldmatrix_plans_load_every_byte_into_its_register(name, layout, order, d
 )
 @settings(max_examples=60, deadline=None)
 def test_ldmatrix_plans_of_random_buffers_are_correct(positions, mixes, dtype):
-    """The low and the row bits stay, so that plans exist; the others are permuted and mixed."""
+    """The low bits and the row bits are unchanged, so that plans exist; the others are permuted and mixed."""
     layout = tables.operand_a((16, 32), FP16, (1, 1)) if dtype == "u2" else Layout((16, 32), *_fragment(dtype), ())
     bits = 8 * np.dtype(dtype).itemsize
     order = [1 << position for position in range(9)]

@@ -73,7 +73,7 @@ BUFFERS = [
 
 @pytest.mark.parametrize(("shape", "bits", "side", "part"), BUFFERS)
 def test_a_descriptor_names_every_element_of_a_buffer(shape, bits, side, part):
-    """Of each step along K and each part of a warpgroup, by the formulas with which `simt` takes descriptors apart."""
+    """For each step along K and each part of a warpgroup, by the formulas with which `simt` decodes descriptors."""
     size, depth = bits // 8, wgmma.STEP_BYTES * 8 // bits
     layouts = wgmma.buffers(shape, bits, side, part)
     assert len(layouts) == (2 if bits == 16 else 1)

@@ -27,9 +27,9 @@ from blocknb.language.types import DType
 from matrix.entry import DTYPES, ENTRIES, Case, Entry, anything, errors, widened
 
 SIZE = 128
-#: The tiles that an entry without cases is tried on: every rank, and an axis of size one.
+#: The tile shapes of an entry without cases: every rank, and an axis of size one.
 FORMS = ((SIZE,), (16, 8), (2, 1, 64), (2, 4, 2, 8))
-COLUMNS = ((16, 1), (1, 8))  # operands that meet by broadcasting
+COLUMNS = ((16, 1), (1, 8))  # operands that are broadcast
 SCALARS = 24
 OPERANDS = "abcd"
 GLOBALS = {"tl": tl, "libdevice": libdevice, "standard": standard, "blocknb": blocknb}
@@ -37,7 +37,7 @@ GLOBALS = {"tl": tl, "libdevice": libdevice, "standard": standard, "blocknb": bl
 
 @dataclass(frozen=True)
 class Region:
-    """What must stand in a part of an output: `expected` (masked: poison), or the same bits as `like`, another region."""
+    """The expected contents of a part of an output: `expected` (masked: poison), or the bits of `like`, another region."""
 
     label: str
     dtype: DType
@@ -52,14 +52,14 @@ class Region:
 
 
 def some(cases: Sequence[Any], number: int, most: int) -> Sequence[Any]:
-    """At most so many of them, which lie apart; others for another number."""
+    """At most `most` of them, spread evenly; the choice depends on `number`."""
     if len(cases) <= most:
         return cases
     return [cases[(number + i * len(cases) // most) % len(cases)] for i in range(most)]
 
 
 def index(shape: Sequence[int]) -> str:
-    """The row-major places of a tile's elements."""
+    """The row-major offsets of a tile's elements."""
     if len(shape) < 2:
         return f"tl.arange(0, {shape[0]})" if shape else "0"
     terms, stride = [], 1
@@ -76,11 +76,11 @@ def memory(dtype: DType) -> DType:
 
 
 class Kernel:
-    """The text of a kernel that grows by sites, with its inputs and what its outputs must hold."""
+    """The text of a kernel to which sites are added, with its inputs and expected outputs."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
-        self.number, self.most = 0, 1000  # how many cases of an entry there are to be; others for each number
+        self.number, self.most = 0, 1000  # how many cases of an entry to run; the choice depends on the number
         self.functions: dict[str, str] = {}  # text of a site -> its name
         self.calls: list[str] = []
         self.inputs: dict[DType, list[np.ndarray]] = {}
@@ -98,7 +98,7 @@ class Kernel:
             self.pointwise(entry, x)
 
     def pointwise(self, entry: Entry, x: DType) -> None:
-        """The same operands as scalars and at every rank; and operands that broadcast."""
+        """Adds sites with the same operands as scalars and at every rank, and with operands that broadcast."""
         count = len(entry.takes)
         places, arrays = self.operands(entry, x, [SIZE] * count)
         first: tuple[Region, ...] | None = None
@@ -118,7 +118,7 @@ class Kernel:
             self.one(entry, x, Case(COLUMNS), (places, parts))
 
     def operands(self, entry: Entry, x: DType, sizes: Sequence[int]) -> tuple[list[int], list[np.ndarray]]:
-        """Numbers of an entry's domain, and where they lie in the inputs."""
+        """Numbers of an entry's domain, and their offsets in the inputs."""
         dtypes = entry.operands(x)
         arrays = (entry.domain or anything)(self.rng, dtypes, sizes) if dtypes else []
         places = []
@@ -187,7 +187,7 @@ class Kernel:
 
 
 def site_text(entry: Entry, x: DType, case: Case, results: Sequence[np.ndarray] | None) -> str:
-    """The function for one call of an entry. Without results what it computes is neither checked nor stored."""
+    """The function for one call of an entry. An entry without results is neither stored nor checked."""
     code = entry.code.replace("{X}", spelled(x))
     for key, value in case.fields.items():
         code = code.replace("{" + key + "}", str(value))
@@ -224,7 +224,7 @@ _numbers = itertools.count()
 
 
 def compiled(source: str, names: Mapping[str, Any]) -> Any:
-    """The kernel of a source, one for each text."""
+    """The kernel of a source; equal sources give the same kernel."""
     if source not in _made:
         file = f"<matrix {next(_numbers)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -236,7 +236,7 @@ def compiled(source: str, names: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Batch(KernelCase):
-    """Entries in one kernel. `make` writes it with fresh numbers; its text is the same each time."""
+    """Entries in one kernel. `make` writes it with new numbers; its text is always the same."""
 
     members: tuple[tuple[Entry, DType], ...] = ()
     on_gpu: bool = False
@@ -264,7 +264,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def checked(
     region: Region, arguments: Mapping[str, Any], got: Mapping[str, Any], name: str, on_gpu: bool
 ) -> Iterable[str]:
-    """What is wrong with a region."""
+    """Describes the error of a region."""
     actual, entry = got[name][region.start : region.end], region.entry
     hidden = np.ma.getmaskarray(region.expected)
     poisoned = arguments[name][region.start : region.end]
@@ -291,14 +291,16 @@ def checked(
 
 
 def batch(name: str, members: Iterable[tuple[Entry, DType]], most: int = 1000, on_gpu: bool = False) -> Batch:
-    """Entries with the dtype each is tried with, as one kernel; `most` cases of each, and no scalars if that is one."""
+    """One kernel of entries, each with its dtype; `most` cases of each, without scalars if `most` is one."""
     members, state = tuple(members), {}
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         writer = Kernel(rng)
         for entry, x in members:
             writer.number = ENTRIES.index(entry) + DTYPES.index(x)
-            writer.most = 1 if most < 1000 and entry.name.startswith("libdevice.") else most  # a suite of their own
+            writer.most = (
+                1 if most < 1000 and entry.name.startswith("libdevice.") else most
+            )  # tested by a separate suite
             writer.add(entry, x)
         source, arguments, state["regions"] = writer.finish()
         object.__setattr__(made, "kernel", compiled(source, writer.globals))
@@ -309,7 +311,7 @@ def batch(name: str, members: Iterable[tuple[Entry, DType]], most: int = 1000, o
 
 
 def refusal(entry: Entry, x: DType) -> tuple[str, dict[str, Any]]:
-    """A kernel that asks for an entry in a dtype that it does not take, on a tile and where it is one also on scalars; and arguments."""
+    """A kernel that uses an entry with an unsupported dtype, on a tile and, if possible, on scalars; and its arguments."""
     case = entry.cases[0] if entry.cases else Case((FORMS[0],) * len(entry.takes))
     text = site_text(entry, x, case, None)
     dtypes = entry.operands(x)

@@ -20,7 +20,7 @@ COVERED: set[str] = set()
 
 
 def device(name: str, operands: int, reference: Callable, dtypes: Any = FLOATS, **rest: Any) -> None:
-    """A function of libdevice; other dtypes than the floats are not asked, where CUDA's function has overloads for some."""
+    """A function of libdevice. Non-float dtypes are not tested, because CUDA's function has overloads for some."""
     COVERED.add(name)
     letters = ", ".join("abcd"[:operands])
     options = {"takes": (X,) * operands, "ulps": 2, "refuses": False} | rest
@@ -54,7 +54,7 @@ for _name, _function, _domain in (
     ("acos", np.arccos, between(-1, 1)),
     ("cbrt", np.cbrt, anything),
     ("rcbrt", lambda x: 1 / np.cbrt(x), finite),
-    ("exp2", np.exp2, between(-126, 127)),  # of smaller results a GPU makes zero
+    ("exp2", np.exp2, between(-126, 127)),  # a GPU flushes smaller results to zero
     ("log", np.log, anything),
     ("log2", np.log2, anything),
     ("tanh", np.tanh, anything),
@@ -90,7 +90,7 @@ for _name, _function, _domain, _ulps in (
 
 
 def inverse_erf(y: np.ndarray) -> np.ndarray:
-    """Of numbers between -0.96 and 0.96, to float64's precision however small they are: bisected between sqrt(pi)/2 |y|, which
+    """The inverse of erf on [-0.96, 0.96], to float64's precision even for small numbers: bisected between sqrt(pi)/2 |y|, which
     is less, and twice that, which is more."""
     low = np.abs(y).astype(np.float64) * (math.sqrt(math.pi) / 2)
     high = low * 2
@@ -101,7 +101,7 @@ def inverse_erf(y: np.ndarray) -> np.ndarray:
     return np.copysign(low, y)
 
 
-# What erf is asked for here is exact in float64, of any fp32.
+# The arguments of erf here are exact in float64, for any fp32.
 for _name, _function, _domain in (
     ("erfinv", inverse_erf, between(-0.95, 0.95)),
     ("erfcinv", lambda x: inverse_erf(1 - x), between(0.1, 1.9)),
@@ -125,7 +125,7 @@ device("cospi", 1, lambda x: of_pi(x, np.cos), domain=quarters, ulps=4)
 
 
 def bessel(order: int, kind: str) -> Callable:
-    """The integrals that define them, by the trapezoidal rule, which converges exponentially."""
+    """Bessel's integrals by the trapezoidal rule, which converges exponentially."""
     at = (np.arange(256) + 0.5) * np.pi / 256
 
     def first(x: np.ndarray, n: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def bessel(order: int, kind: str) -> Callable:
 
     def second(x: np.ndarray, n: int) -> np.ndarray:
         x = np.asarray(x, float)[..., None]
-        # Substituting s = sinh t turns the tail into one that a fixed range holds.
+        # Substituting s = sinh t maps the tail to a finite range.
         s, width = (np.arange(20000) + 0.5) * 6 / 20000, 6 / 20000
         tail = (np.exp(n * s) + (-1) ** n * np.exp(-n * s)) * np.exp(-x * np.sinh(s))
         half = (np.arange(4096) + 0.5) * np.pi / 4096
@@ -147,7 +147,7 @@ def bessel(order: int, kind: str) -> Callable:
     return lambda x: first(x, order) if kind == "j" else second(x, order)
 
 
-NEAR: dict[str, Any] = {"ulps": 16, "least": 0.25}  # near a zero only the absolute error is small
+NEAR: dict[str, Any] = {"ulps": 16, "least": 0.25}  # near a zero of the function only the absolute error is small
 for _name, _order, _kind in (("j0", 0, "j"), ("j1", 1, "j"), ("y0", 0, "y"), ("y1", 1, "y")):
     device(_name, 1, bessel(_order, _kind), (t.float32,), domain=between(1, 12), **NEAR)
 for _order in (0, 1):
@@ -164,7 +164,7 @@ for _name, _kind in (("jn", "j"), ("yn", "y")):
         **NEAR,
     )
 
-# -- questions and parts ------------------------------------------------------------------------------------------------------------
+# -- predicates and parts of numbers ------------------------------------------------------------------------------------------------
 
 for _name, _function in (
     ("isnan", np.isnan),
@@ -180,7 +180,7 @@ device("logb", 1, lambda x: np.frexp(x)[1] - 1.0, WIDE, domain=between(0.001, 10
 for _name, _function in (("llrint", np.rint), ("llround", lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x))):
     device(_name, 1, lambda x, f=_function: f(x).astype(np.int64), gives=(t.int64,), domain=between(-1000, 1000))
 
-# -- several numbers -----------------------------------------------------------------------------------------------------------------
+# -- functions of several numbers ----------------------------------------------------------------------------------------------------
 
 
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -266,7 +266,7 @@ def exactly(operation: Callable, mode: str) -> Callable:
 
 
 def plain_numbers(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """Numbers of every magnitude but the last."""
+    """Numbers of every magnitude except the largest."""
     return [
         (rng.uniform(1, 2, n) * np.exp2(rng.integers(-30, 30, n)) * rng.choice([-1, 1], n)).astype(d.numpy)
         for d, n in zip(dtypes, sizes, strict=True)
@@ -410,7 +410,7 @@ device("mul24", 2, lambda x, y: by_bits(lambda a, b: extended(a, x) * extended(b
 
 
 def extended(v: int, like: np.ndarray) -> int:
-    """The low 24 bits, as a signed number where the dtype is."""
+    """The low 24 bits, sign-extended if the dtype is signed."""
     v &= 0xFFFFFF
     return v - (1 << 24) if like.dtype.kind == "i" and v >> 23 else v
 
@@ -464,7 +464,7 @@ device(
 )
 device("rcp64h", 1, lambda x: 1 / x, (t.float64,), domain=between(0.01, 1000), ulps=2.0**34)
 
-# -- approximations: the accuracy is that of the plain functions at least ------------------------------------------------------------------
+# -- approximations: at least as accurate as the plain functions ---------------------------------------------------------------------------
 
 for _name, _function, _domain in (
     ("fast_sinf", np.sin, between(-3, 3)),

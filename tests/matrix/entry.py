@@ -19,14 +19,16 @@ from blocknb.language import types as t
 from blocknb.language.types import DType
 
 X = "x"  # the dtype that varies
-DTYPES = tuple(d for d in t.DTYPES if t.from_numpy(d.numpy) == d)  # those that arrays have
+DTYPES = tuple(d for d in t.DTYPES if t.from_numpy(d.numpy) == d)  # dtypes of arrays
 BOOL = (t.int1,)
 SIGNED = tuple(d for d in DTYPES if d.kind == "int")
 UNSIGNED = tuple(d for d in DTYPES if d.kind == "uint")
 INTEGERS = (*SIGNED, *UNSIGNED)
 FLOATS = tuple(d for d in DTYPES if d.is_float and d.bits > 8)
 WIDE = (t.float32, t.float64)
-FLOATS8 = tuple(d for d in DTYPES if d.is_float and d.bits == 8)  # moved, compared and converted, but not computed with
+FLOATS8 = tuple(
+    d for d in DTYPES if d.is_float and d.bits == 8
+)  # supported by moves, comparisons and casts, but not by arithmetic
 NUMBERS = (*INTEGERS, *FLOATS)
 ALL = (*BOOL, *NUMBERS)
 ANY = (*ALL, *FLOATS8)
@@ -35,7 +37,7 @@ WORDS = (t.int32, t.uint32, t.int64, t.uint64)
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call an entry: a shape for every operand, and fields, which stand in the code as {name} and go to the reference."""
+    """One way to call an entry: a shape for every operand, and fields, which replace {name} in the code and are passed to the reference."""
 
     shapes: tuple[tuple[int, ...], ...]
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +94,7 @@ def entry(*args: Any, **rest: Any) -> None:
 
 
 def float_of(x: DType) -> DType:
-    """What functions of floats give: integers become fp32."""
+    """The result dtype of float functions: integers become fp32."""
     return x if x.is_float else t.float32
 
 
@@ -124,7 +126,7 @@ def specials(dtype: DType) -> list[float]:
 
 
 def wild(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
-    """Numbers of every magnitude, without special ones: the whole range of integers, and many small ones."""
+    """Numbers of every magnitude, without special values: the whole range of integers, and many small ones."""
     if dtype.kind == "bool":
         return rng.integers(0, 2, count).astype(bool)
     if dtype.is_integer:
@@ -149,7 +151,7 @@ def edges(dtype: DType) -> np.ndarray:
 
 
 def anything(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[int]) -> list[np.ndarray]:
-    """Special numbers of every kind against each other, and random ones, in random order."""
+    """All pairs of special values, and random numbers, in random order."""
     grid = np.meshgrid(*(np.arange(len(edges(d))) for d in dtypes), indexing="ij")
     found, paired = [], len(set(sizes)) == 1
     chosen = rng.permutation(grid[0].size)[: sizes[0] * 3 // 4]
@@ -164,7 +166,7 @@ def anything(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[
 
 
 def finite(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[int]) -> list[np.ndarray]:
-    """As `anything`, without NaN and infinity."""
+    """Like `anything`, without NaN and infinity."""
     found = anything(rng, dtypes, sizes)
     return [
         np.where(np.isfinite(x), x, np.ones_like(x)) if d.is_float else x for d, x in zip(dtypes, found, strict=True)
@@ -172,7 +174,7 @@ def finite(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[in
 
 
 def between(low: float, high: float) -> Callable:
-    """Random numbers of a range, its ends among them."""
+    """Random numbers of a range, including its ends."""
 
     def domain(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[int]) -> list[np.ndarray]:
         found = []
@@ -191,7 +193,7 @@ def between(low: float, high: float) -> Callable:
 
 
 def exact(rng: np.random.Generator, dtypes: Sequence[DType], sizes: Sequence[int]) -> list[np.ndarray]:
-    """Small whole numbers, whose sums and products no dtype rounds."""
+    """Small whole numbers, whose sums and products are exact in every dtype."""
     found = []
     for dtype, size in zip(dtypes, sizes, strict=True):
         low = 0 if dtype.kind in ("uint", "bool") else -2
@@ -218,7 +220,7 @@ def from_each(*domains: Callable) -> Callable:
 
 
 def widened(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """An operand as references want it."""
+    """An operand in the dtype that references expect."""
     if not dtype.is_float:
         return x
     return x.astype(np.longdouble if dtype.bits == 64 else np.float64)

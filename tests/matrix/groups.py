@@ -14,12 +14,12 @@ TOGETHER = {"sample": 8, "full": 4, "gpu": 6}
 
 
 def another_name(entry: Entry) -> bool:
-    """A method, or a second way to the same function."""
+    """Whether an entry is a method or an alias."""
     return entry.name.startswith(("tensor.", "builtin ", "blocknb.")) or entry.name.endswith("()")
 
 
 def dtypes(number: int, entry: Entry, full: bool) -> tuple[DType, ...]:
-    """Every dtype; of a second name two, in a sample one, in turn."""
+    """Every dtype; two for an alias; one in a sample, in turn."""
     count = len(entry.dtypes)
     if full and not another_name(entry):
         return entry.dtypes

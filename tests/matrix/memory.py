@@ -66,11 +66,11 @@ access(
 
 
 def kept(a: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """What is masked stays as it was."""
+    """Masked-out elements stay unchanged."""
     return np.ma.masked_array(a, ~mask)
 
 
-#: A pointer to X, where results that are conditions lie in bytes.
+#: A pointer to X; conditions are stored as bytes.
 OUT = "out = w0.to(tl.pointer_type({X}))\n"
 access("store", OUT + "tl.store(out + a_at, a)", lambda a: a)
 access("tensor.store", OUT + "(out + a_at).store(a)", lambda a: a)
@@ -177,7 +177,7 @@ for _label, _code in (
 
 # -- blocks of arrays ------------------------------------------------------------------------------------------------------------
 
-#: Arrays of rank 1 to 4, the block that is read, and where: over the end, from an offset, before the beginning.
+#: Arrays of rank 1 to 4, the block that is read, and its offset: across the end, inside, before the beginning.
 ARRAYS = (
     ((50,), (32,), (30,)),
     ((5, 32), (4, 16), (3, 16)),
@@ -200,7 +200,7 @@ def window(a: np.ndarray, block: tuple[int, ...], at: tuple[int, ...], fill: Any
 
 
 def put(block: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...]) -> np.ndarray:
-    """An array of which a block has been written."""
+    """An array in which a block was written."""
     found, written = np.zeros(shape, block.dtype), np.zeros(shape, bool)
     for i in np.ndindex(*block.shape):
         place = tuple(p + o for p, o in zip(i, at, strict=True))
@@ -234,7 +234,7 @@ POINTER = "p = tl.make_block_ptr({base}, {shape}, {strides}, {at}, {block}, {ord
 
 
 def bytes_of_bools(x: Any) -> Any:
-    """As in Triton, what a block pointer to conditions loads are bytes."""
+    """As in Triton, a block pointer to conditions loads bytes."""
     return t.int8 if x == t.int1 else x
 
 

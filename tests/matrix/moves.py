@@ -225,7 +225,7 @@ moved(
 
 
 def castable(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """Numbers that the narrowest integers of their sign hold, fractions and zeros among them."""
+    """Numbers within the range of 8-bit integers, including fractions and zeros."""
     (dtype,), (size,) = dtypes, sizes
     low = -128 if dtype.is_float or dtype.kind == "int" else 0
     x = rng.uniform(low, 127, size) if dtype.is_float else rng.integers(low, 127, size, endpoint=True)
@@ -241,7 +241,7 @@ def positive_castable(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
 
 
 def as_float(x: np.ndarray) -> np.ndarray:
-    """Any number as one that holds it: int64 and uint64 in extended precision."""
+    """Any number as a float without loss: int64 and uint64 in extended precision."""
     return x.astype(np.longdouble if x.dtype.kind in "iuf" else np.float64)
 
 
@@ -255,7 +255,7 @@ def as_integer(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def saturated(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Floats of eight bits have no number beyond the largest."""
+    """8-bit floats saturate."""
     most = limits(dtype)[0]
     return np.clip(x, -most, most)
 
@@ -291,7 +291,7 @@ for _to in ANY:
                 gives=(_to,),
                 domain=positive_castable if _to.kind == "uint" else castable,
             )
-    if _to.is_integer and _to.bits > 1:  # among integers a cast wraps, whatever the number
+    if _to.is_integer and _to.bits > 1:  # a cast between integers always wraps
         entry(
             f"cast wraps to {_name}",
             f"a.to(tl.{_name})",

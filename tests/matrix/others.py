@@ -21,7 +21,7 @@ def bits(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
 
 
 def offsets(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """A seed, and offsets of every size that is not negative."""
+    """A seed, and non-negative offsets of every magnitude."""
     seed = rng.integers(0, 2**62, sizes[0])
     return [seed.astype(dtypes[0].numpy), np.abs(wild(rng, dtypes[1], sizes[1]) >> 1)]
 
@@ -84,7 +84,7 @@ entry("randint", "tl.randint(a, b)", lambda s, o: words(s, o)[0], gives=(U,), **
 entry("randint n_rounds", "tl.randint(a, b, n_rounds=7)", lambda s, o: words(s, o, 7)[0], gives=(U,), **_rest)
 entry("rand", "tl.rand(a, b)", lambda s, o: uniform(words(s, o)[0]), gives=(F,), **_rest)
 entry("rand4x", "tl.rand4x(a, b)", lambda s, o: tuple(map(uniform, words(s, o))), gives=(F,) * 4, **_rest)
-# A radius near zero magnifies what the logarithm loses, and an angle near a multiple of a quarter turn what its rounding does.
+# A radius near zero magnifies the error of the logarithm, and an angle near a multiple of pi/2 its rounding error.
 entry("randn", "tl.randn(a, b)", lambda s, o: normals(s, o)[0], gives=(F,), ulps=32, least=0.5, **_rest)
 entry("randn4x", "tl.randn4x(a, b)", normals, gives=(F,) * 4, ulps=32, least=0.5, **_rest)
 entry(
@@ -210,7 +210,7 @@ for _name in ("shape", "numel", "type"):
         **_rest,
     )
 
-#: Names that no kernel of one program can say anything of, or that are no part of one; and where they are tested.
+#: Names that a kernel of one program cannot test, or that are not used in kernels; and where they are tested.
 ELSEWHERE = {
     **dict.fromkeys(
         (_d.name.replace("bf16", "bfloat16").replace("fp", "float") for _d in DTYPES),
@@ -261,7 +261,7 @@ ELSEWHERE = {
     ),
 }
 
-#: Ops of the IR that no name of the language stands for alone.
+#: Ops of the IR that do not correspond to one name of the language.
 OPS = {
     **dict.fromkeys(("convert", "alloc", "local_store", "local_load"), "made by passes: the GPU code of every entry"),
     **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_interp_async_copies.py"),

@@ -48,17 +48,17 @@ for _symbol, _name, _numpy, _bools in (
 
 
 def single(x: np.ndarray) -> np.ndarray:
-    """Integers as fp32, in which functions of floats take them."""
+    """Integers as fp32, to which float functions convert them."""
     return x.astype(np.float32).astype(np.float64) if x.dtype.kind in "biu" else x
 
 
 def wider(x: DType) -> DType:
-    """What a division or remainder gives."""
+    """The result dtype of a division or remainder."""
     return t.int32 if x == t.int1 else at_least_fp32(x) if x.is_float else x
 
 
 def divisors(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """No integer is divided by zero, nor the least one by -1: neither has a result."""
+    """Excludes integer division by zero, and of the least integer by -1: both are undefined."""
     a, b = anything(rng, dtypes, sizes)
     if not dtypes[0].is_float:
         b = np.where(b == 0, np.ones_like(b), b)
@@ -70,7 +70,7 @@ def divisors(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarr
 
 
 def truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C's division, of floats the quotient rounded down. That of fp64 is float64's own: a longdouble's would be rounded twice."""
+    """C's division; for floats the quotient rounded down. That of fp64 is float64's own: a longdouble's would be rounded twice."""
     if a.dtype.kind == "f":
         wide = a.dtype == np.longdouble
         return np.floor(a.astype(np.float64) / b.astype(np.float64) if wide else (a / b).astype(np.float32))
@@ -88,7 +88,7 @@ def fmod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def on_all(function: Callable) -> Callable:
-    """A reference whose operands are broadcast first."""
+    """A reference that broadcasts its operands first."""
     return lambda *operands: function(*np.broadcast_arrays(*operands))
 
 
@@ -129,7 +129,7 @@ entry("logical_and", "a.logical_and(b)", np.logical_and, ANY, (X, X), (t.int1,))
 entry("logical_or", "a.logical_or(b)", np.logical_or, ANY, (X, X), (t.int1,))
 entry("operator if else", "tl.where(a < b, b, a) if True else 0", lambda a, b: np.where(a < b, b, a), ANY, (X, X))
 
-# Numbers known while compiling are weak; where they cannot be in the dtype of the tile, that is an error.
+# Compile-time numbers are weak; one that the dtype of the tile cannot represent is an error.
 entry("operator + number", "a + 3", lambda a: a + a.dtype.type(3), NUMBERS, refuses=False)
 entry("operator number -", "100 - a", lambda a: a.dtype.type(100) - a, NUMBERS, refuses=False)
 entry("operator * number", "a * 0.5", lambda a: single(a) * 0.5, ALL, gives=(float_of,))
@@ -148,14 +148,14 @@ entry(
 
 
 def of_float(name: str, reference: Callable, ulps: float = 2, **rest: Any) -> None:
-    """A function that computes in fp32 or fp64, whatever it is given; under its name, and as a method."""
+    """A function that computes in fp32 or fp64 for every dtype; as a function and as a method."""
     options = {"dtypes": ALL, "gives": (float_of,), "ulps": ulps} | rest
     entry(name, f"tl.{name}(a)", lambda a: reference(single(a)), **options)
     entry(f"tensor.{name}", f"a.{name}()", lambda a: reference(single(a)), **options)
 
 
 def normal_powers(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """Numbers of every size but those whose powers of two are subnormal: a GPU's own instruction makes zero of them."""
+    """Numbers of every magnitude except those whose powers of two are subnormal: a GPU's instruction flushes those to zero."""
     (x,) = anything(rng, dtypes, sizes)
     return [np.where((x > -150) & (x < -126), np.zeros_like(x), x)]
 
@@ -239,7 +239,7 @@ entry(
 
 
 def moderate(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """No sum of these in extended precision rounds twice; special numbers among them."""
+    """Numbers whose sums in extended precision are not rounded twice, including special values."""
     found = [rng.integers(-(2**10), 2**10, n).astype(d.numpy) for d, n in zip(dtypes, sizes, strict=True)]
     for x, value in zip(found, (np.nan, np.inf, -0.0), strict=False):
         x[rng.integers(0, len(x), 4)] = value
@@ -298,7 +298,7 @@ def swizzled(i: np.ndarray, j: np.ndarray, rows: int, columns: int, size: int) -
     return table[..., 0], table[..., 1]
 
 
-# -- functions of the author's own ----------------------------------------------------------------------------------------------------
+# -- custom functions -----------------------------------------------------------------------------------------------------------------
 
 
 def steep(v: Any) -> Any:  # a kernel function of scalars, with a branch

@@ -83,7 +83,7 @@ def best_dtype(x: Any) -> Any:
 
 
 def with_nan(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
-    """NaN and infinities among numbers; a NaN loses against any of them."""
+    """NaN and infinities among numbers; extrema ignore NaN."""
     return [anything(rng, [d], [n])[0] for d, n in zip(dtypes, sizes, strict=True)]
 
 
@@ -170,7 +170,7 @@ for _name, _fn in (("xor_sum", np.bitwise_xor), ("reduce_or", np.bitwise_or)):
             domain=whole_range,
         )
 
-# -- combine functions of the author's own ---------------------------------------------------------------------------------------------
+# -- custom combine functions ----------------------------------------------------------------------------------------------------------
 
 
 @blocknb.kernel
@@ -180,7 +180,7 @@ def plus(a, b):
 
 @blocknb.kernel
 def larger(a, i, b, j):
-    """The larger of two numbers with where it is; of equal ones the first."""
+    """The larger of two numbers and its index; the first of equal ones."""
     first = (a > b) | ((a == b) & (i < j))
     return tl.where(first, a, b), tl.where(first, i, j)
 
@@ -303,7 +303,7 @@ for _label, _code in (
 
 
 def linear_scan(a: np.ndarray, b: np.ndarray, axis: int, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A scan of (a, b) by `linear`, one after another."""
+    """A sequential scan of (a, b) by `linear`."""
     x, y = (np.moveaxis(np.flip(v, axis) if reverse else v, axis, 0).copy() for v in (a, b))
     for i in range(1, len(x)):
         x[i], y[i] = x[i - 1] * x[i], y[i - 1] * x[i] + y[i]
@@ -417,7 +417,7 @@ for _dtype in (t.float32, t.int32, t.float64, t.float16):
     )
 
     def _given(x: t.DType, asked: t.DType = _dtype) -> t.DType:
-        """`out_dtype` chooses for fp16 and fp8 only."""
+        """`out_dtype` has an effect for fp16 and fp8 only."""
         return asked if x == t.float16 or x in FLOATS8 else accumulator(x)
 
     entry(

@@ -17,7 +17,9 @@ from blocknb.target import Target
 from blocknb.trace import Stage
 
 TRIPS = (0, 1, 2, 3, 7)
-kernel = blocknb.kernel(do_not_specialize=("first", "last", "step", "m", "n", "k"))  # one trip is as good as two
+kernel = blocknb.kernel(
+    do_not_specialize=("first", "last", "step", "m", "n", "k")
+)  # so that one iteration suffices for a prefetch
 
 
 def parsed(kernel: Any, arguments: dict[str, Any], **options: Any) -> Func:
@@ -25,14 +27,14 @@ def parsed(kernel: Any, arguments: dict[str, Any], **options: Any) -> Func:
 
 
 def pipelined(kernel: Any, arguments: dict[str, Any], grid: int = 1, target: str = "sm_90a", **options: Any) -> Stage:
-    """The pass's stage; after it and every other one the kernel computes what it did."""
+    """The pass's stage. Checks that each pass keeps the results of the kernel."""
     func = parsed(kernel, arguments, **({"num_warps": 2} | options))
     _, stages = check_pipeline(func, parameters(func, arguments), grid, target)
     return next(stage for stage in stages if stage.name == "register_prefetch")
 
 
 def only(kernel: Any, arguments: dict[str, Any], **options: Any) -> Stage:
-    """The pass's stage, nothing interpreted."""
+    """The pass's stage, without a run of the interpreter."""
     func = parsed(kernel, arguments, **({"num_warps": 2} | options))
     _, stages = passes.run(func, Target.parse("sm_90a"))
     return next(stage for stage in stages if stage.name == "register_prefetch")
@@ -52,7 +54,7 @@ def texts(stage: Stage, kind: str) -> list[str]:
 
 
 def refused(kernel: Any, arguments: dict[str, Any], why: str, grid: int = 1, **options: Any) -> Stage:
-    """Nothing is loaded ahead, and every note gives this reason at its load."""
+    """Checks that nothing is prefetched, and that every note gives this reason at its load."""
     stage = pipelined(kernel, arguments, grid, **({"num_stages": 2} | options))
     assert stage.after is stage.before
     assert texts(stage, "missed") and all(why in text for text in texts(stage, "missed")), texts(stage, "missed")
@@ -66,7 +68,7 @@ def floats(*shape: int) -> np.ndarray:
 
 @kernel
 def rows(x, out, first, last, step, B: bl.constexpr, STAGES: bl.constexpr):
-    """`step` may have any sign, which is not known while compiling."""
+    """`step` may have any sign, which is unknown at compile time."""
     at = bl.arange(0, B)
     for row in bl.range(first, last, step, num_stages=STAGES):
         values = bl.load(x + row * B + at)

@@ -32,7 +32,7 @@ def passed(func: Func, *names: str) -> tuple[Func, list[Note]]:
 def same(
     kernel: Any, *names: str, sizes: Any = 4096, scalars: Any = (), grid: Any = 2, **arguments: Any
 ) -> tuple[Func, Func, list[Note]]:
-    """(before, after, notes) of the last of some passes over a kernel, which computes the same after each of them."""
+    """(before, after, notes) of the last of some passes over a kernel. Checks that each pass keeps the results."""
     first = before = after = ir(kernel, **arguments)
     notes: list[Note] = []
     values = random_args(first, sizes, scalars, seed=int(seeds.rng().integers(1 << 30)))
@@ -52,6 +52,6 @@ def texts(notes: list[Note]) -> list[str]:
 
 
 def report(before: Func, after: Func, name: str, notes: list[Note]) -> str:
-    """What golden files hold."""
+    """The text of a golden file."""
     told = [f"// note at {note.op}: {note.text}" for note in notes]
     return "\n".join(["// before", print_func(before), f"// after {name}", print_func(after), *told]) + "\n"

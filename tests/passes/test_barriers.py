@@ -24,7 +24,7 @@ IN_PLACE = Case(
 
 
 def placed(case: Case) -> tuple[Func, int]:
-    """The kernel at the memory level, and how many barriers are in it; fails if it races for any of some seeds."""
+    """The memory IR of a kernel, and its number of barriers. Fails if the kernel has a race for any of several seeds."""
     arguments = case.make(seeds.rng())
     func, _ = case.lower(arguments, "sm_90a")
     for seed in range(4):

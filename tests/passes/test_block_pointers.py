@@ -122,7 +122,7 @@ def test_inner_loop_has_few_more_ops_than_with_pointers(kernel: Any) -> None:
     loop = next(op for op in func.ops() if op.name == "for")
     tiles = [op for op in loop.blocks[0].ops if op.results and op.result.type.shape]
     wide = [op.name for op in tiles if not op.result.type.is_pointer and op.result.type.dtype == t.int64]
-    assert not wide  # offsets within a block are made before the loop
+    assert not wide  # offsets within a block are computed before the loop
     for name in ("load", "dot", "and", "broadcast"):
         assert mine.count(name) == theirs.count(name)
     assert mine.count("cmp") <= theirs.count("cmp") + 1

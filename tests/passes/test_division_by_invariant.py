@@ -108,7 +108,7 @@ def test_division_by_launch_constants_is_exact(divisor: int, mix: int):
     out = np.full((programs, 4), -1, np.int32)
     interp.run(rewritten(parse_func(TEXT))[0], [out.reshape(-1), mix, divisor, 1], (programs, 1, 1))
     numbers = [(p ^ mix) & MOST for p in range(programs)]
-    rows = [min(1 + p, 8) for p in range(programs)]  # less than it is likely to be, and as much
+    rows = [min(1 + p, 8) for p in range(programs)]  # at most the likely divisor
     signed = [n // abs(divisor) * (1 if divisor > 0 else -1) for n in numbers]
     expected = [signed, [n % abs(divisor) for n in numbers]]
     expected += [

@@ -44,7 +44,7 @@ def accumulator(m: int, n: int, num_warps: int):
     return wgmma.result_layout((m, n), wgmma.columns(row, n // groups[1]), groups)
 
 
-# -- parts of layouts
+# -- subtiles of layouts
 
 
 @pytest.mark.parametrize("parts", [2, 4])
@@ -166,13 +166,13 @@ def test_accumulators_of_mma_sync_are_stored_as_one_tile():
 
 
 def test_small_result_is_not_subtiled():
-    """A small result: through 8 kB once, in rows of 128 bytes."""
+    """A small result goes through 8 kB of shared memory once, in rows of 128 bytes."""
     case = CASES["wgmma_fp16"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     assert count(func, "part") == 0 and count(func, "store") == 1
 
 
-# -- as code
+# -- generated code
 
 
 def edited(func: Func, change) -> Func:
@@ -220,14 +220,14 @@ def test_exchange_between_warps_gets_barriers():
         return op
 
     changed = edited(before, shift)
-    changed = edited(changed, lambda op: None if op.name == "store" else op)  # of other layouts than what is loaded now
+    changed = edited(changed, lambda op: None if op.name == "store" else op)  # with other layouts than the loaded tiles
     made = barriers(changed, HOPPER, Notes("barriers"))
     assert count(made, "warp_barrier") == 0
     assert count(made, "barrier") > count(func, "barrier")
 
 
 def test_interpreter_detects_a_race_between_warps():
-    """The barrier that frees the operands' memory for the parts is needed."""
+    """The barrier that frees the operands' memory for the subtiles is necessary."""
     func, _ = lowered()
     last = [op.id for op in func.body.ops if op.name == "barrier"][-1]
     with pytest.raises(CompilerBug, match="warp"):

@@ -42,7 +42,7 @@ SAMPLES = {
 OTHERWISE = {
     "matmul_float16": {"select_wgmma"},
     "attention": {"select_wgmma"},
-}  # by mma.sync, as before Hopper: switched off
+}  # disabled, to get mma.sync as before Hopper
 
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
@@ -67,7 +67,7 @@ def report(stage: Stage) -> str:
     return "\n".join(parts) + "\n"
 
 
-# -- what each optional pass buys, in numbers
+# -- the effect of optional passes, in numbers
 
 
 def lowered(sample, **options):
@@ -98,7 +98,7 @@ def test_without_select_mma_no_dot_has_an_instruction():
 
 
 def test_layout_assignment_leaves_only_necessary_conversions():
-    """Softmax needs none; a product its two operands and its result; attention keeps P in registers. wgmma needs none for operands."""
+    """Softmax needs none, and a product three: two operands and the result. Attention keeps P in registers. wgmma operands need none."""
 
     def conversions(sample, *without):
         case = CASES[sample]

@@ -34,7 +34,7 @@ def test_atomic_polled_by_a_loop_gets_acquire(sem, wanted, target):
     func, notes = settled(locks.triton_lock, LOCK | {"SEM": sem}, target)
     assert orders(func) == [wanted, "release"]
     assert any("a loop waits for it" in note for note in notes) == (sem in ("release", "relaxed"))
-    assert any("its result is unused" in note for note in notes)  # of the exchange that gives the lock back
+    assert any("its result is unused" in note for note in notes)  # of the exchange that releases the lock
 
 
 def test_volatile_load_polled_by_a_loop_gets_acquire():
@@ -87,7 +87,10 @@ ARRAYS = {"x": np.zeros(256, np.float32), "out": np.zeros(128, np.float32), "n":
     ("kernel", "wanted"),
     [
         (accumulated, ["release"]),
-        (accumulated_then_counted, ["acq_rel", "relaxed", "release"]),  # the count of a later iteration observes
+        (
+            accumulated_then_counted,
+            ["acq_rel", "relaxed", "release"],
+        ),  # the counter of a later iteration observes other programs
         (read_in_one_branch, ["release", "release"]),
     ],
 )
@@ -120,7 +123,7 @@ def test_acquires_of_unused_results_and_of_volatile_loads_assemble(target):
 @pytest.mark.parametrize("sem", locks.SEMANTICS)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_no_pass_moves_a_plain_access_across_the_lock(sem, target):
-    """The order stays load, store between the loop and the release, behind every pass."""
+    """After every pass, load and store stay between the loop and the release, in this order."""
     _, stages = Case("order", locks.triton_lock, dict, dict).lower(LOCK | {"SEM": sem}, target)
     for stage in stages:
         kept = ("while", "load", "store", "atomic")

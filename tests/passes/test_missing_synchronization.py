@@ -69,20 +69,20 @@ def mutants(func: Func) -> Iterator[Mutant]:
 
 
 def survives(case: Case, arguments: dict, func: Func) -> bool:
-    """Whether nothing is noticed."""
+    """Whether a mutant gives right results without an error."""
     try:
         for seed in range(3):
             case.interpret(func, arguments, seed=seed, **({"ctas": 1} if func.attrs.get("persistent") else {}))
         got = {name: copied(value) for name, value in arguments.items()}
         reports.run(func, got, case.grid)
         case.check(arguments, got)
-    except Exception:  # of whatever kind: CompilerBug, Race, AssertionError, an instruction that nobody can run
+    except Exception:  # of any kind: CompilerBug, Race, AssertionError, an instruction that cannot run
         return False
     return True
 
 
 def survivors(case: Case, only: str = "") -> list[str]:
-    """The mutants (`only` of a kind) that nothing notices."""
+    """The undetected mutants (`only` of one kind)."""
     arguments = case.make(np.random.default_rng(0))
     func, _ = case.lower(arguments, "sm_90a")
     assert any(op.name == "roles" for op in func.ops())
@@ -93,7 +93,7 @@ def survivors(case: Case, only: str = "") -> list[str]:
 
 
 def own(make: Callable, name: str, *args, **options) -> Case:
-    """A case that no other test has."""
+    """A case of this test only."""
     make(name, *args, **options)
     (found,) = (key for key in CASES if key.endswith(name))
     return replace(CASES.pop(found), name=name)
@@ -127,5 +127,5 @@ def test_changing_any_synchronization_is_detected(case: Case) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("case", [KEYS, QUERIES], ids=lambda case: case.name)
 def test_attention_gradients_have_only_redundant_waits_for_empty_slots(case: Case) -> None:
-    """Of the rings that a trip uses the team lets go of some before others, and the producer asks for those last."""
+    """The producer waits first for the circular buffer that consumers release last, which implies the other waits."""
     assert all(text.startswith("dropped: await %empty") for text in survivors(case))

@@ -21,7 +21,7 @@ ROWS, COLUMNS, WIDTH, KEYS = 64, 64, 64, 192
 def attention(
     q, k, v, kept, out, seen, keys, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, KEEPS: bl.constexpr
 ):
-    """exp2(q k^T - largest) v; `seen` is the sum of the weights of all blocks, each as it was, by way of memory if KEEPS."""
+    """exp2(q k^T - largest) v; `seen` is the sum of the weights of all blocks; with KEEPS they go through memory."""
     key = bl.make_tensor_descriptor(k, [keys, WIDTH], [WIDTH, 1], [COLUMNS, WIDTH])
     value = bl.make_tensor_descriptor(v, [keys, WIDTH], [WIDTH, 1], [COLUMNS, WIDTH])
     rows, columns, inner = bl.arange(0, ROWS)[:, None], bl.arange(0, COLUMNS)[None, :], bl.arange(0, WIDTH)[None, :]
@@ -65,7 +65,7 @@ def reference(given: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_load_after_a_store_in_one_iteration_reads_the_stored_value(keeps):
-    """What is computed of weights waits until the product put off is done; not so a store, which a load behind it would overtake."""
+    """Uses of the weights move after the delayed product. A store does not, because a later load would overtake it."""
     case = Case("attention", attention, dict, reference, rtol=1e-2, atol=1e-2)
     arguments = made(np.random.default_rng(0), keeps)
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)

@@ -22,14 +22,14 @@ NAMES = ("gemm_fp32_nn", "gemm_fp32_tt")
 def lowered(name, k=None, **options):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(0))
-    if k is not None:  # as many of the columns of a and rows of b
+    if k is not None:  # the same number of columns of a and rows of b
         arguments["k"] = k
     func, stages = case.lower(arguments, "sm_90a", **options)
     return func, {stage.name: [note.text for note in stage.notes] for stage in stages}, arguments
 
 
 def product_of(func: Func) -> list[Op]:
-    """The ops of the loop's body that multiplies."""
+    """The ops of the body of the loop with products."""
     (roles,) = (op for op in func.body.ops if op.name == "roles")
     loops = (op for op in walk(roles.blocks[0]) if op.name == "for")
     return next(list(op.blocks[0].ops) for op in loops if any(x.name == "dot" for x in op.blocks[0].ops))
@@ -67,7 +67,9 @@ def test_any_number_of_iterations_gives_right_results(name, k, options):
     case = CASES[name]
     func, notes, arguments = lowered(name, k, **options)
     told = notes.get("mma_softmax_overlap", ())
-    assert any("an iteration ahead" in text for text in told) == (not options)  # of one slot none is let go of in time
+    assert any("an iteration ahead" in text for text in told) == (
+        not options
+    )  # a single slot is never released in time
     turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
                              "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
     got = {key: copied(value) for key, value in arguments.items()}
@@ -75,7 +77,7 @@ def test_any_number_of_iterations_gives_right_results(name, k, options):
 
 
 def case_of(case, expected):
-    """The case with this for its result."""
+    """The case with this expected result."""
     from dataclasses import replace
 
     return replace(case, reference=lambda arguments: expected)
@@ -107,7 +109,7 @@ def test_transposed_result_is_stored_in_rows_by_tma():
 
 @blocknb.kernel
 def backwards(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """c = a^T b^T, from the last part of K to the first."""
+    """c = a^T b^T, with a loop from the end of K to its beginning."""
     left = bl.make_tensor_descriptor(a, [k, BM], [BM, 1], [BK, BM])
     right = bl.make_tensor_descriptor(b, [BN, k], [k, 1], [BN, BK])
     total = bl.zeros((BM, BN), bl.float32)

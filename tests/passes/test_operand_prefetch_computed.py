@@ -44,7 +44,7 @@ def lowered(way: str, k: int, target: str = "sm_90a", rows: int = 200, num_warps
 
 
 def product_of(func: Func) -> list[Op]:
-    """The ops of the loop's body that multiplies."""
+    """The ops of the body of the loop with products."""
     (roles,) = (op for op in func.body.ops if op.name == "roles")
     loops = (op for op in walk(roles.blocks[0]) if op.name == "for")
     return next(list(op.blocks[0].ops) for op in loops if any(x.name == "dot" for x in op.blocks[0].ops))

@@ -14,7 +14,7 @@ from blocknb.target import Target
 
 @kernel
 def strip(x, y, n, stride, B: bl.constexpr, ADVANCE: bl.constexpr):
-    """Sums B x B blocks from left to right, with pointers that move on as a matrix product's do."""
+    """Sums B x B blocks from left to right, with pointers that advance as in a matrix product."""
     row = (bl.program_id(0) * B + bl.arange(0, B)) % n
     column = bl.arange(0, B)
     ptrs = x + row[:, None] * stride + column[None, :]
@@ -60,7 +60,7 @@ def test_uniform_part_of_an_offset_moves_into_the_scalar_pointer():
 
 
 def program_ids(value, makers):
-    """How many program_id ops a value is made of."""
+    """How many program_id ops a value depends on."""
     seen, work = set(), [value]
     while work:
         op = makers.get(work.pop())
@@ -77,7 +77,7 @@ def fans_out(x, y, n):
     total = bl.zeros((32,), bl.float32)
     for _ in range(n):
         total += bl.load(ptrs)
-        ptrs += at  # every element by another amount
+        ptrs += at  # each element has another step
     bl.store(y + at, total)
 
 
@@ -168,7 +168,7 @@ def test_offset_with_a_contiguity_hint_is_not_split():
 
 
 def test_without_the_pass_64_bit_addresses_are_added_per_element_and_iteration():
-    """The number that the pass changes: elements of pointer arithmetic in the loop's carried values."""
+    """The pass changes this number: elements of pointer arithmetic in loop-carried values."""
 
     def carried(without=()):
         func = ir(strip, x="*f32", y="*f32", n="i32", stride="i32", B=64, ADVANCE=2)

@@ -61,7 +61,7 @@ def test_independent_programs_share_a_cta(warps, programs):
     assert found["barriers"].after.attrs.get("programs") is None
     if warps == 4:
         assert "program_packing" not in found
-    else:  # two warps have a sum to find together
+    else:  # two warps compute a sum together
         assert found["program_packing"].after.attrs.get("programs") == programs
         said = "up to 8 programs per CTA" if programs else "each program has its own CTA: it has barriers"
         assert found["program_packing"].notes[0].text.startswith(said)
@@ -112,14 +112,14 @@ def test_number_of_packed_programs_leaves_enough_ctas_for_the_gpu(x, y, z, most,
     assert x % programs == 0
     assert programs == 1 or x // programs * y * z >= CTAS * sms
     more = 2 * programs
-    assert more > most or x % more or x // more * y * z < CTAS * sms  # not one step more
+    assert more > most or x % more or x // more * y * z < CTAS * sms  # no further step
 
 
 def test_every_launch_passes_packed_programs_as_the_second_block_axis(monkeypatch):
     gpu = pretend(monkeypatch)
     x, out, sizes = CupyArray(), CupyArray(), CupyArray(np.int32)
     grids = [(4096, 2), (4096, 2), (4096, 2), (4097,), (4096, 2), (132,), (3 * 132,), (6 * 132,)]
-    for grid in grids:  # the first ones the general way, the others as repeated launches
+    for grid in grids:  # the first ones are general launches, the others fast launches
         scaled_rows[grid](x, out, sizes, 100, FACTOR=2.0, BLOCK=128, num_warps=1)
     assert [(found.grid, found.block) for found in gpu.launches] == [
         *[((512, 2, 1), (32, 8, 1))] * 3,

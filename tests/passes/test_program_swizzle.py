@@ -24,7 +24,7 @@ from blocknb.target import Target
 
 HALF = np.float16
 WAYS = ("pointers", "descriptors", "divided")
-TILE = {"BM": 64, "BN": 8, "BK": 16}  # so unlike that groups are four columns wide
+TILE = {"BM": 64, "BN": 8, "BK": 16}  # tile sides differ so much that groups are four columns wide
 FLAT = {"BM": 64, "BN": 32, "BK": 16}  # sixteen, if b's columns count fastest
 
 
@@ -32,7 +32,7 @@ FLAT = {"BM": 64, "BN": 32, "BK": 16}  # sixteen, if b's columns count fastest
 def product(
     a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, WAY: bl.constexpr, HOW: bl.constexpr,
 ):  # fmt: skip
-    """c = a b^T, one tile a program, in ways of which some tell programs apart by when they begin."""
+    """c = a b^T, one tile per program. In some variants, the results depend on the order of programs."""
     if WAY == "divided":
         across = bl.cdiv(n, BN)
         x, y = bl.program_id(0) // across, bl.program_id(0) % across
@@ -68,7 +68,7 @@ def product(
 
 
 def case(way: str, how: str = "plain") -> Case:
-    """On a grid that its groups do not divide: six columns, in groups of four; divided, two rows of eighteen, in groups of sixteen."""
+    """A grid that groups do not divide: six columns in groups of four, or, for "divided", two rows of eighteen in groups of sixteen."""
     m, n, k = (72, 568, 16) if way == "divided" else (328, 24, 32)
     tile = FLAT if way == "divided" else TILE
 
@@ -85,14 +85,14 @@ def case(way: str, how: str = "plain") -> Case:
 
 
 def lowered(found: Case, target: str = "sm_90a", without: tuple = (), **options: Any) -> tuple[Func, list[str], dict]:
-    """The last IR, what `order` says, and the arguments."""
+    """The last IR, the notes of the pass, and the arguments."""
     arguments = found.make(np.random.default_rng(1))
     func, stages = found.lower(arguments, target, without, num_warps=4, **options)
     verify(func)
     return func, [note.text for stage in stages if stage.name == "program_swizzle" for note in stage.notes], arguments
 
 
-# -- the map
+# -- the permutation
 
 
 def test_swizzle_is_a_bijection_if_groups_do_not_divide_the_grid():
@@ -111,7 +111,7 @@ def test_x_varies_fastest_within_a_group():
 
 @blocknb.kernel
 def logged(log, count, across):
-    """Who is the how manyth to begin."""
+    """Logs the program ids in the order in which programs begin."""
     at = bl.atomic_add(count, 1, sem="relaxed")
     bl.store(log + at, bl.program_id(0) + 100 * bl.program_id(1) + 10000 * bl.program_id(2))
 
@@ -122,7 +122,7 @@ def test_program_id_follows_from_the_cta_number():
     func = Case("logged", logged, dict, dict).parse(arguments, num_warps=2)
     made = passes.run(func, Target.parse("sm_80"), {"program_packing"})[0].with_attrs(order=2)
     simt.run(gpu.generate(made, Target.parse("sm_80")), parameters(made, arguments), grid)
-    ctas = [(x, y, z) for x, y, z in np.ndindex(*grid)]  # as `simt` runs them
+    ctas = [(x, y, z) for x, y, z in np.ndindex(*grid)]  # in the order of `simt`
     places = [(*place_of(x + 5 * y, 5, 3, 2), z) for x, y, z in ctas]
     assert log.tolist() == [x + 100 * y + 10000 * z for x, y, z in places]
 
@@ -151,7 +151,7 @@ def test_persistent_cta_runs_programs_in_swizzled_order():
     assert log.tolist() == [x + 100 * y + 10000 * z for x, y, z in places]
 
 
-# -- who gets it
+# -- kernels that are swizzled
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -200,7 +200,7 @@ def test_pass_name_is_accepted_and_ignored_on_a_cpu():
 
 
 def test_swizzle_keeps_warp_specialization_and_tma_stores():
-    """What is known of a tile's place is known of the other one, too: it is not negative, and all of it is scalars."""
+    """The swizzled ids have the same properties as the original ones: they are not negative, and computed from scalars."""
     for way in WAYS:
         kinds = [
             {op.name for op in lowered(case(way), without=without)[0].ops()} for without in ((), ("program_swizzle",))
@@ -208,7 +208,7 @@ def test_swizzle_keeps_warp_specialization_and_tma_stores():
         assert kinds[0] >= {"roles", "copy_bulk"} and ("store_bulk" in kinds[0]) == ("store_bulk" in kinds[1])
 
 
-# -- one axis, taken apart
+# -- grids of one axis, whose ids are divided
 
 
 @blocknb.kernel
@@ -242,7 +242,7 @@ def test_program_id_with_other_uses_is_not_split():
     assert not ReuseFinder(Case("", taken_apart, dict, dict).parse(arguments)).split
 
 
-# -- who does not
+# -- kernels that are not swizzled
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_programs_keep_their_order_if_it_may_be_intended_or_swizzling_does_not_h
 
 
 def test_programs_that_reveal_their_ids_are_not_swizzled():
-    """Of one axis; of two, they tell their place in the grid, which is theirs in any order."""
+    """This holds for one axis. With two, programs reveal their place in the grid, which does not depend on the order."""
     func, (note,), _ = lowered(case("divided", how="says"))
     assert note.endswith("reveals their numbers") and "order" not in func.attrs
     assert lowered(case("pointers", how="says"))[0].attrs["order"] == 4

@@ -102,7 +102,7 @@ def test_load_before_the_loop_without_its_guard_is_out_of_bounds(m, grid, monkey
 
 @kernel
 def halves(x, scales, out, m, ROWS: bl.constexpr, B: bl.constexpr):
-    """Several 16-bit rows per iteration, and a number for each row."""
+    """Several 16-bit rows per iteration, and one number per row."""
     columns = bl.arange(0, B)
     total = bl.zeros((B,), bl.float32)
     for first in range(0, m, ROWS):

@@ -33,7 +33,7 @@ def notes(stages, name: str) -> list[str]:
 
 
 def edited(func: Func, change) -> Func:
-    """The function with every op replaced by what `change` makes of it; None takes it away."""
+    """The function with every op replaced by `change(op)`; None removes it."""
 
     def block(old: Block) -> Block:
         new = [change(op.replace(blocks=tuple(map(block, op.blocks))) if op.blocks else op) for op in old.ops]
@@ -95,7 +95,7 @@ def test_removing_any_barrier_or_fence_is_detected(name, num_stages):
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE, num_stages=num_stages)
     assert {"fence", "barrier"} <= {op.name for op in func.ops()}
-    # What is fenced before a loop is fenced again with what is stored in its first trip.
+    # Data fenced before a loop are fenced again with the stores of its first iteration.
     loops = [op for op in func.ops() if op.name == "for"]
     fences = [
         op.id for block in [loop.blocks[0] for loop in loops] or [func.body] for op in walk(block) if op.name == "fence"
@@ -145,7 +145,7 @@ def test_verifier_requires_buffers_that_a_descriptor_can_address():
 
 
 def rotated(name: str, **options) -> tuple[Func, Op, Op]:
-    """A kernel with its loop and the product in it."""
+    """A kernel, its loop, and the product in it."""
     func, _ = lowered(name, **options)
     loop = next(op for op in func.ops() if op.name == "for")
     return func, loop, next(op for op in walk(loop.blocks[0]) if op.name == "dot")
@@ -213,9 +213,9 @@ def test_the_verifier_rejects_uses_of_products_in_flight():
 def test_transposed_tf32_operands_have_no_bank_conflicts():
     func, stages = lowered("wgmma_tf32_tn", num_stages=1)
     told = notes(stages, "lower_conversions")
-    (stored,) = (x for x in told if "dot operand b" in x)  # turned on its way to the buffer
+    (stored,) = (x for x in told if "dot operand b" in x)  # transposed on its way to the buffer
     assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in told)
-    (read,) = (x for x in told if "read as" in x)  # as A from registers is read
+    (read,) = (x for x in told if "read as" in x)  # the layout of A in registers
     assert "4-byte accesses, no bank conflicts" in read
     plain, _ = lowered("wgmma_tf32", num_stages=1)
     assert [op.attrs["vec"] for op in func.ops() if op.name == "load"] == [4, 1]

@@ -139,7 +139,7 @@ def arithmetic(dtype, emit):
 
 
 def stored(dtype, emit):
-    """The op whose result is stored after simplify: its name, or "x" when it is the parameter."""
+    """The name of the op whose result is stored after simplify, or "x" for the parameter."""
     func = passed(arithmetic(dtype, emit), "simplify")[0]
     (store,) = (op for op in func.ops() if op.name == "store")
     makers = {r: op for op in func.ops() for r in op.results}
@@ -221,7 +221,7 @@ def test_simplifying_twice_changes_nothing():
 
 
 def test_without_simplify_masks_are_computed_twice_per_element():
-    """The number that the pass changes: comparisons a program makes."""
+    """The pass changes this number: comparisons per program."""
 
     def comparisons(without=()):
         func, _ = run(ir(grid_of_products, x="*i32", y="*i32", n="i32", B=64), Target.parse("cpu:x86-64"), without)

@@ -21,7 +21,7 @@ ROWS, BLOCK = 16, 128
 
 @blocknb.kernel
 def folded(x, out, n, HOW: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, AXIS: bl.constexpr):
-    """Of each row, whose blocks lie along AXIS, something that a loop finds."""
+    """Reduces each row in a loop over its blocks, which lie along AXIS."""
     rows = bl.arange(0, ROWS)
     found = bl.zeros((ROWS,), x.dtype.element_ty)
     if HOW == "begun":
@@ -50,7 +50,7 @@ def folded(x, out, n, HOW: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
 
 @blocknb.kernel
 def whole(x, out, n, BLOCK: bl.constexpr):
-    """One row, a number of its own: a scalar is carried."""
+    """Reduces one row to a number: the loop carries a scalar."""
     total = 3.0
     for start in range(0, n, BLOCK):
         total = total * 0.5 + bl.sum(bl.load(x + start + bl.arange(0, BLOCK)))
@@ -94,7 +94,7 @@ def lowered(found: Case, arguments: Mapping[str, Any], **options: Any) -> tuple[
 
 
 def exchanges(func: Func) -> int:
-    """Reductions of a loop between threads, and what meets in it."""
+    """The reductions between threads in a loop, and their exchanges."""
     loop = next(op for op in func.ops() if op.name == "for")
     between = [
         op
@@ -105,7 +105,7 @@ def exchanges(func: Func) -> int:
 
 
 def run(found: Case, func: Func, arguments: Mapping[str, Any]) -> None:
-    """In the interpreter, and as GPU code."""
+    """Runs a case in the interpreter and as GPU code."""
     found.interpret(func, arguments)
     got = {key: copied(value) for key, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), found.grid)
@@ -149,7 +149,7 @@ def test_sum_that_is_read_or_rounded_in_the_loop_is_reduced_in_the_loop(how: str
 def test_loop_of_zero_or_one_iterations_gives_right_results(how: str, trips: int) -> None:
     found, arguments = case(how, np.float32, trips=trips)
     if not trips:
-        arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # which nobody reads
+        arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # unused
     run(found, lowered(found, arguments)[0], arguments)
 
 

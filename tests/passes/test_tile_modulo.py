@@ -76,7 +76,7 @@ def expected(how: str, m: int, n: int, block: int) -> np.ndarray:
         case "stretched":
             at = pid * block + steps * 2
     modulus = {"constant": 256, "by the product": m * n}.get(how, m)
-    return np.fmod(at, modulus).reshape(-1)  # truncates, as a kernel does
+    return np.fmod(at, modulus).reshape(-1)  # truncates, like a kernel
 
 
 def tiles(func: Func, name: str = "rem") -> int:

@@ -164,7 +164,7 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
     return -(-arguments["m"] // arguments["BM"]), -(-arguments["n"] // arguments["BN"]), 1
 
 
-# -- which loads
+# -- copied loads
 
 
 def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
@@ -244,7 +244,7 @@ def test_redistributed_registers_do_not_exceed_those_of_the_launch(warps):
 def test_computed_extents_and_backward_loops_give_right_results(how, copied):
     arguments = arrays(m=320, n=32, k=160, HOW=how)
     func, _ = lowered(unusual, arguments)
-    gpu.generate(func, Target.parse("sm_90a"))  # which tells the host what to compute
+    gpu.generate(func, Target.parse("sm_90a"))  # the generated code tells the host what to compute
     assert (roles(func) is not None) == copied
     got = run(func, arguments, grid_of(arguments))["c"]
     np.testing.assert_allclose(got, reference(arguments), rtol=0, atol=2e-2)

@@ -14,7 +14,7 @@ from blocknb.ir import interp
 
 @blocknb.kernel
 def product(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
-    """c = a b^T, all tiles whole, with one thing in it that somebody has to see."""
+    """c = a b^T with whole tiles, and one obstacle to warp specialization."""
     row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
     rows, columns, inner = row + bl.arange(0, BM), column + bl.arange(0, BN), bl.arange(0, BK)
     total = bl.zeros((BM, BN), bl.float32)
@@ -49,7 +49,7 @@ def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k:
     func, stages = case.lower(arguments, "sm_90a", **options)
     got = {name: copied(x) for name, x in arguments.items()}
     interp.run(func, parameters(func, got), case.grid)
-    if how == "joined":  # rows of a tile are halves of half as many, which are twice as long
+    if how == "joined":  # each row of a tile is half of a row that is twice as long
         row, (rows, _, inner) = np.arange(128), tile
         first = (row // rows * rows // 2 + row % rows // 2) * k + row % 2 * inner
         a = a.reshape(-1)[first[:, None] + np.arange(k)]

@@ -65,7 +65,7 @@ def nested(
     BN: bl.constexpr,
     BK: bl.constexpr,
 ):
-    """All columns of some rows in one program; every other time the inner loop is left out at the end."""
+    """All columns of some rows in one program; every second time, the last inner loop is skipped."""
     rows = bl.program_id(0) * BM + bl.arange(0, BM)
     for column in range(0, n, BN):
         columns = column + bl.arange(0, BN)
@@ -99,7 +99,7 @@ def twice(
     BN: bl.constexpr,
     BK: bl.constexpr,
 ):
-    """Two loops one after the other, the second over half of K; a tile that is loaded once and used throughout."""
+    """Two loops one after the other, the second over half of K; one tile is loaded once and used in both."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.int32 if a.dtype.element_ty == bl.int8 else bl.float32)
     first = bl.arange(0, BK)
@@ -209,7 +209,7 @@ def check(seed: int) -> Func:
     return func
 
 
-#: 355 has an operand of one element a thread; 3, 20 and 24 have rings of one slot, in loops whose products could run on into the next trip.
+#: 355: an operand of one element per thread. 3, 20, 24: one slot, and products that could stay in flight in the next iteration.
 @pytest.mark.parametrize("seeds", [(3, 7), (5, 355), (6, 12), (20, 24)], ids=str)
 def test_random_warp_specialized_kernels_give_numpys_results(seeds: tuple[int, ...]) -> None:
     for seed in seeds:
