@@ -11,7 +11,7 @@ from typing import Any
 from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float, promote
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, number
+from blocknb.fuzz.tree import SyntaxNode, literal, number, op
 
 Shape = tuple[int, ...]
 #: Weights of the ops.
@@ -97,7 +97,7 @@ def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)
     if len(shape) == 1 and shape[0] > 1 and g.chance(0.3):
-        return convert(g, SyntaxNode("arange", Type("i32", shape), attrs={"start": 0, "end": shape[0]}), dtype)
+        return convert(g, op("arange", "i32", shape, start=0, end=shape[0]), dtype)
     smaller = [n for n in _visible(g) if n.type.shape and _broadcasts(n.type.shape, shape)]
     if smaller and g.chance(0.6):
         return broadcast(convert(g, g.pick(smaller), dtype), shape)
@@ -117,7 +117,7 @@ def _broadcasts(shape: Shape, wanted: Shape) -> bool:
 
 
 def broadcast(node: SyntaxNode, shape: Shape) -> SyntaxNode:
-    return SyntaxNode("broadcast", Type(node.type.dtype, shape), (node,))
+    return op("broadcast", node.type.dtype, shape, node)
 
 
 def scalar_leaf(g: State) -> SyntaxNode:
@@ -127,14 +127,12 @@ def scalar_leaf(g: State) -> SyntaxNode:
 
     old = [a for a in g.arguments if isinstance(a, Scalar) and a.name.startswith("s")]
     if kind == "pid":
-        return SyntaxNode("pid", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return op("pid", "i32", (), axis=g.r.randrange(3))
     if kind == "programs":
-        return SyntaxNode("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return op("programs", "i32", (), axis=g.r.randrange(3))
     if kind == "old" and old:
         chosen = g.pick(old)
-        return typed_argument(
-            SyntaxNode("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr})
-        )
+        return typed_argument(op("arg", chosen.dtype, (), name=chosen.name, constexpr=chosen.constexpr))
     dtype = g.pick(("i32", "i32", "f32", "i64", "i1"))
     if dtype == "f32":
         return g.scalar(dtype, [g.r.randrange(-40, 40) / 8 for _ in range(g.launches)])
@@ -170,16 +168,12 @@ def weak(g: State, dtype: str) -> SyntaxNode:
 
 
 def cast(node: SyntaxNode, dtype: str) -> SyntaxNode:
-    return node if node.type.dtype == dtype else SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
+    return node if node.type.dtype == dtype else op("cast", dtype, node.type.shape, node)
 
 
 def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
     """A cast even to the same dtype, since some ops leave 16-bit floats in fp32 and narrow integers in 32 bits."""
-    return (
-        SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
-        if bits(dtype) < 32 or node.type.dtype != dtype
-        else node
-    )
+    return op("cast", dtype, node.type.shape, node) if bits(dtype) < 32 or node.type.dtype != dtype else node
 
 
 def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
@@ -200,7 +194,7 @@ def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
         and not is_float(dtype)
         and g.chance(0.2)
     ):
-        return SyntaxNode("bitcast", Type(dtype, node.type.shape), (node,))
+        return op("bitcast", dtype, node.type.shape, node)
     if dtype in dtypes.FLOAT8 and not is_float(have):
         node = cast(node, "f32")
     return cast(node, dtype)
@@ -215,7 +209,7 @@ def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
         and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
     ):
         ct = "f32"
-    return SyntaxNode("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    return op("compare", "i1", _common(a, b), a, b, sym=sym, ct=ct)
 
 
 def _common(*nodes: SyntaxNode) -> Shape:
@@ -238,7 +232,16 @@ def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
         ct = "f32"
     if sym == "/" and not is_float(ct):
         ct = "f32"
-    return SyntaxNode("binary", Type(ct, _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    return op("binary", ct, _common(a, b), a, b, sym=sym, ct=ct)
+
+
+def both(a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+    """The conjunction of two conditions."""
+    return op("binary", "i1", _common(a, b), a, b, sym="&", ct="i1")
+
+
+def zeros(dtype: str, shape: Shape) -> SyntaxNode:
+    return number(0.0 if is_float(dtype) else 0, dtype, shape)
 
 
 def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -265,28 +268,31 @@ def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) 
 
 
 def _widened(node: SyntaxNode, shape: Shape) -> SyntaxNode:
-    return node if node.type.shape == shape else SyntaxNode("splat", Type(node.type.dtype, shape), (node,))
+    return node if node.type.shape == shape else op("splat", node.type.dtype, shape, node)
 
 
 def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     if kind == "minmax":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return settled(SyntaxNode(g.pick(("maximum", "minimum")), Type(ct, shape), (a, b), {"ct": ct}), dtype)
+        return settled(op(g.pick(("maximum", "minimum")), ct, shape, a, b, ct=ct), dtype)
     if kind == "where":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return SyntaxNode("where", Type(ct, shape), (condition(g, shape, depth - 1), a, b), {"ct": ct})
+        return op("where", ct, shape, condition(g, shape, depth - 1), a, b, ct=ct)
     if kind == "ternary":
-        return SyntaxNode(
+        return op(
             "ternary",
-            Type(dtype, shape),
-            (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)),
+            dtype,
+            shape,
+            condition(g, (), 1),
+            expression(g, dtype, shape, depth - 1),
+            expression(g, dtype, shape, depth - 1),
         )
     if kind == "negative":
-        return SyntaxNode("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return op("negative", dtype, shape, expression(g, dtype, shape, depth - 1))
     if kind == "abs":
-        return SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return op("abs", dtype, shape, expression(g, dtype, shape, depth - 1))
     if kind == "cast":
         return convert(g, expression(g, g.dtype(), shape, depth - 1), dtype)
     if kind == "condition":
@@ -309,7 +315,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         over = expression(g, dtype, shape, depth - 1)
         under = g.pick((literal(4.0), literal(3.0), None))
         if under is None:
-            magnitude = SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+            magnitude = op("abs", dtype, shape, expression(g, dtype, shape, depth - 1))
             under = binary("+", magnitude, literal(1.0))
         return cast(binary(kind, over, under), dtype)
     if kind == "float8":
@@ -317,20 +323,13 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
         return settled(
-            SyntaxNode(
-                "clamp",
-                Type(dtype, shape),
-                (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))),
-                {"ct": dtype},
-            ),
+            op("clamp", dtype, shape, a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0))), ct=dtype),
             dtype,
         )
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
         return cast(
-            SyntaxNode(
-                "fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}
-            ),
+            op("fma", wide, shape, *(expression(g, wide, shape, depth - 1) for _ in range(3)), ct=wide),
             dtype,
         )
     return _function(g, dtype, shape, depth)
@@ -363,7 +362,7 @@ def _function(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     elif name not in ("floor", "ceil"):
         low = SyntaxNode("maximum", x.type, (x, literal(-8.0)), {"ct": wide})
         x = SyntaxNode("minimum", x.type, (low, literal(8.0)), {"ct": wide})
-    return cast(SyntaxNode("function", Type(wide, shape), (x,), {"name": name}), dtype)
+    return cast(op("function", wide, shape, x, name=name), dtype)
 
 
 def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -402,8 +401,8 @@ def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
             inner = cast(expression(g, "f32", shape, depth - 1), source)
         else:
             inner = expression(g, source, shape, depth - 1)
-        return SyntaxNode("bitcast", Type(dtype, shape), (inner,))
-    return SyntaxNode("invert", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return op("bitcast", dtype, shape, inner)
+    return op("invert", dtype, shape, expression(g, dtype, shape, depth - 1))
 
 
 def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
@@ -419,7 +418,7 @@ def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
         b = operand(g, g.dtype() if g.chance(0.3) else a.type.dtype, shape, depth)
         return compare(g.pick(COMPARISONS), a, b)
     if kind == "not":
-        return SyntaxNode("invert", Type("i1", shape), (condition(g, shape, depth - 1),))
+        return op("invert", "i1", shape, condition(g, shape, depth - 1))
     a, b = condition(g, shape, depth - 1), condition(g, shape, depth - 1)
     sym = {"and": "&", "or": "|", "xor": "^"}[kind]
-    return SyntaxNode("binary", Type("i1", shape), (a, b), {"sym": sym, "ct": "i1"})
+    return op("binary", "i1", shape, a, b, sym=sym, ct="i1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression, production
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, var
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, op, var
 
 
 @production("call")
@@ -22,12 +22,12 @@ def call(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     helper = t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,))
     g.helpers.append(helper)
     args = tuple(expression(g, kind, shape, depth - 1) for kind in kinds)
-    return SyntaxNode("call", Type(dtype, shape), args, {"helper": helper.name})
+    return op("call", dtype, shape, *args, helper=helper.name)
 
 
 def _pick(sym: str, dtype: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     if sym in ("maximum", "minimum"):
-        return SyntaxNode(sym, Type(dtype), (a, b), {"ct": dtype})
+        return op(sym, dtype, (), a, b, ct=dtype)
     return cast(binary(sym, a, b), dtype)
 
 
@@ -39,7 +39,7 @@ def combiner(g: State, dtype: str, commutes: bool) -> t.Helper:
     if kind == "second":
         result = b
     elif kind == "branch":
-        result = SyntaxNode("where", Type(dtype), (compare(">", a, b), a, b), {"ct": dtype})
+        result = op("where", dtype, (), compare(">", a, b), a, b, ct=dtype)
     else:
         result = _pick(kind, dtype, a, b)
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), (("a", Type(dtype)), ("b", Type(dtype))), (), (result,)))
@@ -57,11 +57,9 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
     elif kind == "both":
         results = (_pick(g.pick(("+", "maximum", "^")), dtype, a, b), _pick(g.pick(("+", "minimum", "|")), other, i, j))
     else:
-        tie = SyntaxNode("binary", Type("i1"), (compare("==", a, b), compare("<", i, j)), {"sym": "&", "ct": "i1"})
-        first = SyntaxNode("binary", Type("i1"), (compare(">", a, b), tie), {"sym": "|", "ct": "i1"})
-        results = tuple(
-            SyntaxNode("where", Type(d), (first, x, y), {"ct": d}) for d, x, y in ((dtype, a, b), (other, i, j))
-        )
+        tie = op("binary", "i1", (), compare("==", a, b), compare("<", i, j), sym="&", ct="i1")
+        first = op("binary", "i1", (), compare(">", a, b), tie, sym="|", ct="i1")
+        results = tuple(op("where", d, (), first, x, y, ct=d) for d, x, y in ((dtype, a, b), (other, i, j)))
     params = (("a", Type(dtype)), ("i", Type(other)), ("b", Type(dtype)), ("j", Type(other)))
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), params, (), results))
 

@@ -193,7 +193,7 @@ TEXTS: dict[str, Callable[[t.SyntaxNode, list[str]], str]] = {
     "ternary": lambda n, a: f"({a[1]} if {a[0]} else {a[2]})",
     "broadcast": lambda n, a: f"tl.broadcast_to({a[0]}, {n.type.shape})",
     "reshape": _call("reshape", "shape"),
-    "trans": lambda n, a: f"tl.{n.attrs.get('as', 'permute')}({a[0]}, {n.attrs['perm']})",
+    "trans": lambda n, a: f"tl.{n.attrs.get('name', 'permute')}({a[0]}, {n.attrs['perm']})",
     "expand": _expand,
     "flip": _call("flip", "axis"),
     "xor_shuffle": _call("xor_shuffle", "axis", "mask"),

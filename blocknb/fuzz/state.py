@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
-from blocknb.fuzz.tree import SyntaxNode, Type
+from blocknb.fuzz.tree import SyntaxNode, Type, op
 
 #: Weights of the dtypes.
 WEIGHTS = {
@@ -100,6 +101,10 @@ class State:
             self.fixed.add(name)
         return t.var(name, value.type)
 
+    def assign(self, name: SyntaxNode, value: SyntaxNode) -> None:
+        """Assigns another value to a name."""
+        self.emit(t.Let((name.attrs["name"],), value))
+
     def lets(self, value: SyntaxNode, prefix: str = "v") -> list[SyntaxNode]:
         """Binds the results of an op with several results."""
         names = tuple(self.name(prefix) for _ in value.type)
@@ -140,14 +145,15 @@ class State:
     def scalar(self, dtype: str, values: Sequence[Any], prefix: str = "s", constexpr: bool = False) -> SyntaxNode:
         name = self.name(prefix)
         self.arguments.append(t.Scalar(name, dtype, tuple(values), constexpr))
-        return SyntaxNode("arg", Type(dtype), attrs={"name": name, "constexpr": constexpr})
+        return op("arg", dtype, (), name=name, constexpr=constexpr)
+
+    def count_up_to(self, most: int) -> SyntaxNode:
+        """An argument that is `most` in the first launch, and at most that in the others."""
+        return self.scalar("i32", [most] + [self.r.randrange(0, most + 1) for _ in range(self.launches - 1)], "n")
 
     @property
     def programs(self) -> int:
-        count = 1
-        for n in self.grid:
-            count *= n
-        return count
+        return math.prod(self.grid)
 
 
 def pointer(array: t.Array) -> SyntaxNode:

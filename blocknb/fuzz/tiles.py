@@ -10,7 +10,7 @@ from blocknb.fuzz import dtypes, helpers
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float
 from blocknb.fuzz.expressions import Shape, binary, cast, expression, production
 from blocknb.fuzz.state import MAX_ELEMENTS, State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, op
 
 #: Maps an op to its weight, and to a test whether a shape can be its result.
 OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
@@ -65,9 +65,7 @@ def factored(g: State, size: int) -> Shape:
 
 
 def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode(
-        "reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape}
-    )
+    return op("reshape", dtype, shape, _inner(g, dtype, factored(g, math.prod(shape)), depth), shape=shape)
 
 
 def _trans(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -76,11 +74,13 @@ def _trans(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     source = [0] * len(shape)
     for i, p in enumerate(perm):
         source[p] = shape[i]
-    return SyntaxNode(
+    return op(
         "trans",
-        Type(dtype, shape),
-        (_inner(g, dtype, tuple(source), depth),),
-        {"perm": tuple(perm), "as": g.pick(("permute", "trans"))},
+        dtype,
+        shape,
+        _inner(g, dtype, tuple(source), depth),
+        perm=tuple(perm),
+        name=g.pick(("permute", "trans")),
     )
 
 
@@ -88,10 +88,8 @@ def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = axis_of(g, shape)
     if g.chance(0.2):
         inner = _inner(g, dtype, (), depth)
-        return SyntaxNode("splat", Type(dtype, shape), (inner,))
-    return SyntaxNode(
-        "broadcast", Type(dtype, shape), (_inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth),)
-    )
+        return op("splat", dtype, shape, inner)
+    return op("broadcast", dtype, shape, _inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth))
 
 
 def _expand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
@@ -99,23 +97,21 @@ def _expand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None
     rest = (*shape[:axis], *shape[axis + 1 :])
     if not rest:
         return None
-    return SyntaxNode(
-        "expand", Type(dtype, shape), (_inner(g, dtype, rest, depth),), {"axis": axis, "call": g.chance(0.3)}
-    )
+    return op("expand", dtype, shape, _inner(g, dtype, rest, depth), axis=axis, call=g.chance(0.3))
 
 
 def _join(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode("join", Type(dtype, shape), tuple(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
+    return op("join", dtype, shape, *(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
 
 
 def _interleave(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (*shape[:-1], shape[-1] // 2)
-    return SyntaxNode("interleave", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return op("interleave", dtype, shape, *(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
 def _cat(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (shape[0] // 2, *shape[1:])
-    return SyntaxNode("cat", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return op("cat", dtype, shape, *(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
 def _split(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -124,7 +120,7 @@ def _split(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def _flip(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode("flip", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis_of(g, shape)})
+    return op("flip", dtype, shape, _inner(g, dtype, shape, depth), axis=axis_of(g, shape))
 
 
 def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
@@ -132,9 +128,7 @@ def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode |
     if shape[axis] == 1:
         return None
     mask = 1 << g.r.randrange(shape[axis].bit_length() - 1)
-    return SyntaxNode(
-        "xor_shuffle", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis, "mask": mask}
-    )
+    return op("xor_shuffle", dtype, shape, _inner(g, dtype, shape, depth), axis=axis, mask=mask)
 
 
 def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
@@ -179,8 +173,8 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
     result = reduced_shape(source, axis, keep)
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
-    found = SyntaxNode("reduce", Type(out, result), (inner,), attrs)
-    return found if out == dtype and bits(kind) >= 32 else SyntaxNode("cast", Type(dtype, result), (found,))
+    found = op("reduce", out, result, inner, **attrs)
+    return found if out == dtype and bits(kind) >= 32 else op("cast", dtype, result, found)
 
 
 def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -194,11 +188,7 @@ def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = 0 if len(source) == 1 and g.chance(0.5) else None
     found = reduction(g, dtype, source, axis, False, depth)
     if found.type.shape:  # argmax of several axes leaves some of them
-        found = SyntaxNode(
-            "cast",
-            Type(dtype, ()),
-            (SyntaxNode("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),),
-        )
+        found = op("cast", dtype, (), op("reduce", _summed(dtype), (), found, name="max", axis=None, ct=dtype))
     other = expression(g, dtype, shape, depth - 1)
     return cast(binary(g.pick("+-*"), *((other, found) if g.chance(0.7) else (found, other))), dtype)
 
@@ -242,12 +232,7 @@ def _combine(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         first, second = g.lets(SyntaxNode("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
         return g.pick((first, second))
     helper = helpers.combiner(g, kind, True)
-    return SyntaxNode(
-        "combine",
-        Type(kind, shape),
-        (expression(g, kind, source, depth - 1),),
-        {"helper": helper.name, "axis": axis, "keep": keep},
-    )
+    return op("combine", kind, shape, expression(g, kind, source, depth - 1), helper=helper.name, axis=axis, keep=keep)
 
 
 def _scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -257,10 +242,10 @@ def _scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     attrs = {"name": name, "axis": axis_of(g, shape), "reverse": g.chance(0.3), "ct": ct}
     inner = _inner(g, kind, shape, depth)
     if name == "cumprod" and is_float(kind):
-        positive = SyntaxNode("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind})
-        inner = SyntaxNode("where", Type(kind, shape), (positive, literal(-1.0), literal(1.0)), {"ct": kind})
+        positive = op("compare", "i1", shape, inner, literal(0.5), sym=">", ct=kind)
+        inner = op("where", kind, shape, positive, literal(-1.0), literal(1.0), ct=kind)
         inner = SyntaxNode("cast", inner.type, (inner,))
-    return SyntaxNode("cast", Type(kind, shape), (SyntaxNode("scan", Type(ct, shape), (inner,), attrs),))
+    return op("cast", kind, shape, op("scan", ct, shape, inner, **attrs))
 
 
 def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -275,19 +260,12 @@ def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         )
         return g.pick(g.lets(both))
     helper = helpers.combiner(g, kind, False)
-    return SyntaxNode(
-        "combine_scan", Type(kind, shape), (_inner(g, kind, shape, depth),), attrs | {"helper": helper.name}
-    )
+    return op("combine_scan", kind, shape, _inner(g, kind, shape, depth), **attrs, helper=helper.name)
 
 
 def _sort(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = dtype if dtype != "i1" else "i32"
-    return SyntaxNode(
-        "sort",
-        Type(kind, shape),
-        (_inner(g, kind, shape, depth),),
-        {"axis": len(shape) - 1, "descending": g.chance(0.4)},
-    )
+    return op("sort", kind, shape, _inner(g, kind, shape, depth), axis=len(shape) - 1, descending=g.chance(0.4))
 
 
 def _gather(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -297,13 +275,13 @@ def _gather(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = g.pick(("i32", "i32", "u8", "i64", "i16"))
     index = binary("&", expression(g, kind, shape, 1), literal(min(size, 128) - 1))
     source = _inner(g, dtype, (*shape[:axis], size, *shape[axis + 1 :]), depth)
-    return SyntaxNode("gather", Type(dtype, shape), (source, index), {"axis": axis})
+    return op("gather", dtype, shape, source, index, axis=axis)
 
 
 def _histogram(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     count = g.pick((16, 64, 128))
     inner = binary("&", expression(g, "i32", (count,), 1), literal(shape[0] - 1))
-    return SyntaxNode("histogram", Type("i32", shape), (inner,), {"bins": shape[0]})
+    return op("histogram", "i32", shape, inner, bins=shape[0])
 
 
 def _dot(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -322,7 +300,7 @@ def product(g: State, shape: Shape, depth: int, acc: SyntaxNode | None = None) -
     b = expression(g, kind, (*shape[:-2], inner, shape[-1]), min(depth - 1, 1))
     if acc is None and g.chance(0.3):
         acc = expression(g, out, shape, depth - 1)
-    return SyntaxNode("dot", Type(out, shape), (a, b) if acc is None else (a, b, acc), {"precision": precision})
+    return op("dot", out, shape, *((a, b) if acc is None else (a, b, acc)), precision=precision)
 
 
 MAKE: dict[str, Callable[[State, str, Shape, int], SyntaxNode | None]] = {

@@ -38,18 +38,45 @@ class SyntaxNode:
             yield from arg.walk()
 
 
+def op(name: str, dtype: str, shape: tuple[int, ...], /, *args: SyntaxNode, **attrs: Any) -> SyntaxNode:
+    """The op `name` with one result, a tile of `dtype` and `shape`."""
+    return SyntaxNode(name, Type(dtype, shape), args, attrs)
+
+
+def expand(node: SyntaxNode, axis: int) -> SyntaxNode:
+    """Inserts an axis of size one."""
+    shape = node.type.shape
+    return op("expand", node.type.dtype, (*shape[:axis], 1, *shape[axis:]), node, axis=axis)
+
+
+def offset(base: SyntaxNode, index: SyntaxNode) -> SyntaxNode:
+    """The pointers `base + index`."""
+    shape = base.type.shape if index.op == "literal" else index.type.shape or base.type.shape
+    return SyntaxNode("offset", Type(base.type.dtype, shape, True), (base, index))
+
+
+def arange(size: int) -> SyntaxNode:
+    """0 to size - 1, as int32."""
+    return op("arange", "i32", (size,), start=0, end=size)
+
+
 def var(name: str, type: Any) -> SyntaxNode:
     return SyntaxNode("var", type, attrs={"name": name})
 
 
 def number(value: Any, dtype: str = "i32", shape: tuple[int, ...] = ()) -> SyntaxNode:
     """A typed constant, printed as `tl.full(shape, value, dtype)`."""
-    return SyntaxNode("full", Type(dtype, shape), attrs={"value": value})
+    return op("full", dtype, shape, value=value)
 
 
 def literal(value: Any) -> SyntaxNode:
     """A Python number in the source, which takes the dtype of the other operand."""
-    return SyntaxNode("literal", Type("weak"), attrs={"value": value})
+    return op("literal", "weak", (), value=value)
+
+
+def int32(value: int) -> SyntaxNode:
+    """A Python integer in the source that stands alone: a size, a stride or a bound."""
+    return op("literal", "i32", (), value=value)
 
 
 @dataclass(frozen=True, eq=False)
