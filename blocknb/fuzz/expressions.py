@@ -11,34 +11,15 @@ from typing import Any
 from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float, promote
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import SyntaxNode, literal, number, op
+from blocknb.fuzz.tree import Scalar, SyntaxNode, literal, number, op, var
 
 Shape = tuple[int, ...]
 #: Weights of the ops.
 EITHER = {"+": 4, "-": 3, "weak": 3, "minmax": 2, "where": 3, "cast": 3, "ternary": 0.5, "call": 0.6}
-FLOAT_OPS = EITHER | {
-    "*": 4,
-    "/": 1,
-    "%": 0.3,
-    "negative": 1,
-    "abs": 1,
-    "function": 2.5,
-    "fma": 1,
-    "clamp": 0.6,
-    "condition": 0.4,
-    "float8": 0.4,
-}
-INTEGER_OPS = EITHER | {
-    "*": 3,
-    "bits": 3,
-    "shift": 2,
-    "divide": 1.5,
-    "negative": 0.7,
-    "invert": 0.7,
-    "abs": 0.6,
-    "condition": 1.5,
-    "bitcast": 0.4,
-}
+FLOAT_OPS = EITHER | {"*": 4, "/": 1, "%": 0.3, "negative": 1, "abs": 1}
+FLOAT_OPS |= {"function": 2.5, "fma": 1, "clamp": 0.6, "condition": 0.4, "float8": 0.4}
+INTEGER_OPS = EITHER | {"*": 3, "bits": 3, "shift": 2, "divide": 1.5, "negative": 0.7}
+INTEGER_OPS |= {"invert": 0.7, "abs": 0.6, "condition": 1.5, "bitcast": 0.4}
 #: Productions that other modules define, by name: ops on whole tiles, loads, calls of helpers.
 PRODUCTIONS: dict[str, Callable[..., Any]] = {}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -105,8 +86,6 @@ def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
 
 
 def _visible(g: State) -> list[SyntaxNode]:
-    from blocknb.fuzz.tree import var
-
     return [var(name, type) for name, type in g.visible() if not type.pointer]
 
 
@@ -123,8 +102,6 @@ def broadcast(node: SyntaxNode, shape: Shape) -> SyntaxNode:
 def scalar_leaf(g: State) -> SyntaxNode:
     """A run-time scalar: a program id, an argument, a count of programs."""
     kind = g.weighted({"pid": 3, "old": 4, "new": 2, "programs": 1})
-    from blocknb.fuzz.tree import Scalar
-
     old = [a for a in g.arguments if isinstance(a, Scalar) and a.name.startswith("s")]
     if kind == "pid":
         return op("pid", "i32", (), axis=g.r.randrange(3))
@@ -141,9 +118,8 @@ def scalar_leaf(g: State) -> SyntaxNode:
     if dtype == "i64":
         return g.scalar(dtype, [g.r.randrange(2**31, 2**40) * g.pick((-2, 2)) for _ in range(g.launches)])
     constexpr = g.chance(0.25)
-    return typed_argument(
-        g.scalar(dtype, [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)], constexpr=constexpr)
-    )
+    values = [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)]
+    return typed_argument(g.scalar(dtype, values, constexpr=constexpr))
 
 
 def typed_argument(node: SyntaxNode) -> SyntaxNode:
@@ -187,29 +163,24 @@ def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
         return compare(g.pick(COMPARISONS), node, weak(g, node.type.dtype))
     if have in dtypes.FLOAT8 and not is_float(dtype):
         node = cast(node, "f32")
-    if (
-        have not in (*dtypes.FLOAT8, "i1")
-        and bits(have) == bits(dtype)
-        and not is_float(have)
-        and not is_float(dtype)
-        and g.chance(0.2)
-    ):
+    integers = have in INTEGERS and dtype in INTEGERS
+    if integers and bits(have) == bits(dtype) and g.chance(0.2):
         return op("bitcast", dtype, node.type.shape, node)
     if dtype in dtypes.FLOAT8 and not is_float(have):
         node = cast(node, "f32")
     return cast(node, dtype)
 
 
-def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+def _promoted(a: SyntaxNode, b: SyntaxNode, divides: bool = False) -> str:
+    """The dtype of two operands; a literal takes the other's dtype (a float literal and an integer give fp32)."""
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
-    ct = promote(*kinds) if len(kinds) == 2 else kinds[0]
-    if (
-        len(kinds) == 1
-        and not is_float(ct)
-        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
-    ):
-        ct = "f32"
-    return op("compare", "i1", _common(a, b), a, b, sym=sym, ct=ct)
+    ct = promote(kinds[0], kinds[-1], divides)
+    floats = any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
+    return "f32" if floats and not is_float(ct) else ct
+
+
+def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+    return op("compare", "i1", _common(a, b), a, b, sym=sym, ct=_promoted(a, b))
 
 
 def _common(*nodes: SyntaxNode) -> Shape:
@@ -220,16 +191,8 @@ def _common(*nodes: SyntaxNode) -> Shape:
 
 
 def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
-    """`a sym b` with promotion; a literal takes the other operand's dtype (a float literal and an integer give fp32)."""
-    divides = sym in ("/", "%")
-    kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
-    ct = promote(kinds[0], kinds[-1], divides)
-    if (
-        len(kinds) == 1
-        and not is_float(ct)
-        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
-    ):
-        ct = "f32"
+    """`a sym b` with promotion."""
+    ct = _promoted(a, b, sym in ("/", "%"))
     if sym == "/" and not is_float(ct):
         ct = "f32"
     return op("binary", ct, _common(a, b), a, b, sym=sym, ct=ct)
@@ -254,21 +217,17 @@ def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     return expression(g, dtype, shape, depth - 1)
 
 
-def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[SyntaxNode, SyntaxNode]:
+def pair(g: State, dtype: str, shape: Shape, depth: int) -> tuple[SyntaxNode, SyntaxNode]:
     """Two operands whose promoted dtype is `dtype` or narrower; the first one has the shape."""
     first = dtype
     if g.chance(0.25):
-        narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype, divides) == dtype]
+        narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype) == dtype]
         first = g.pick(narrower) if narrower else dtype
-    second = dtype if promote(first, dtype, divides) == dtype else first
+    second = dtype if promote(first, dtype) == dtype else first
     a, b = expression(g, first, shape, depth - 1), operand(g, second, shape, depth)
     if a.type.shape != shape:
         a = broadcast(a, shape)
     return (a, b) if g.chance(0.7) or not b.type.shape else (b, a)
-
-
-def _widened(node: SyntaxNode, shape: Shape) -> SyntaxNode:
-    return node if node.type.shape == shape else op("splat", node.type.dtype, shape, node)
 
 
 def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
@@ -281,18 +240,10 @@ def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> Sy
         ct = promote(a.type.dtype, b.type.dtype)
         return op("where", ct, shape, condition(g, shape, depth - 1), a, b, ct=ct)
     if kind == "ternary":
-        return op(
-            "ternary",
-            dtype,
-            shape,
-            condition(g, (), 1),
-            expression(g, dtype, shape, depth - 1),
-            expression(g, dtype, shape, depth - 1),
-        )
-    if kind == "negative":
-        return op("negative", dtype, shape, expression(g, dtype, shape, depth - 1))
-    if kind == "abs":
-        return op("abs", dtype, shape, expression(g, dtype, shape, depth - 1))
+        test, *arms = condition(g, (), 1), *(expression(g, dtype, shape, depth - 1) for _ in range(2))
+        return op("ternary", dtype, shape, test, *arms)
+    if kind in ("negative", "abs"):
+        return op(kind, dtype, shape, expression(g, dtype, shape, depth - 1))
     if kind == "cast":
         return convert(g, expression(g, g.dtype(), shape, depth - 1), dtype)
     if kind == "condition":
@@ -322,40 +273,21 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         return cast(cast(expression(g, dtype, shape, depth - 1), g.pick(dtypes.FLOAT8)), dtype)
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
-        return settled(
-            op("clamp", dtype, shape, a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0))), ct=dtype),
-            dtype,
-        )
+        low, high = literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))
+        return settled(op("clamp", dtype, shape, a, low, high, ct=dtype), dtype)
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
-        return cast(
-            op("fma", wide, shape, *(expression(g, wide, shape, depth - 1) for _ in range(3)), ct=wide),
-            dtype,
-        )
+        terms = [expression(g, wide, shape, depth - 1) for _ in range(3)]
+        return cast(op("fma", wide, shape, *terms, ct=wide), dtype)
     return _function(g, dtype, shape, depth)
 
 
 def _function(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     wide = dtype if dtype in ("f32", "f64") else "f32"
-    name = g.pick(
-        (
-            "exp",
-            "exp2",
-            "log",
-            "log2",
-            "sqrt",
-            "rsqrt",
-            "sin",
-            "cos",
-            "erf",
-            "floor",
-            "ceil",
-            "floor",
-            "sigmoid",
-            "tanh",
-            "sqrt_rn",
-        )
-    )
+    name = g.pick((
+        "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "floor", "sigmoid", "tanh",
+        "sqrt_rn",
+    ))  # fmt: skip
     x = expression(g, wide, shape, depth - 1)
     if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
         x = binary("+", SyntaxNode("abs", x.type, (x,)), literal(0.125))

@@ -26,16 +26,8 @@ def generate(seed: int, index: int) -> t.KernelTree:
     for value in outputs(g):
         accesses.store(g, value)
     options: dict[str, Any] = {"num_warps": g.pick((1, 2, 4, 4, 8))} if g.chance(0.5) else {}
-    return t.KernelTree(
-        f"kernel{index}",
-        tuple(g.arguments),
-        tuple(g.bodies[0]),
-        g.grid,
-        tuple(g.helpers),
-        options,
-        g.launches,
-        g.r.getrandbits(32),
-    )
+    body, seed = tuple(g.bodies[0]), g.r.getrandbits(32)
+    return t.KernelTree(f"kernel{index}", tuple(g.arguments), body, g.grid, tuple(g.helpers), options, g.launches, seed)
 
 
 def frame(g: State, large: bool = False) -> None:
@@ -61,7 +53,7 @@ def frame(g: State, large: bool = False) -> None:
 
 
 def _axis(g: State, number: int, block: int, count: int) -> None:
-    program: SyntaxNode = op("pid", "i32", (), axis=number)
+    program = op("pid", "i32", (), axis=number)
     if not block:
         index = g.let(program, "row", True)
         g.axes.append(GridAxis(index.attrs["name"], "", 0, count, count, ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression, production
+from blocknb.fuzz.expressions import Shape, binary, both, cast, compare, expression, production
 from blocknb.fuzz.state import State
 from blocknb.fuzz.tree import SyntaxNode, Type, literal, op, var
 
@@ -15,12 +15,9 @@ def call(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         return expression(g, dtype, shape, depth - 1)
     kinds = [g.dtype() for _ in range(g.r.randrange(1, 3))]
     params = tuple((f"a{i}", Type(kind, shape)) for i, kind in enumerate(kinds))
-    inner = State(
-        g.r, [list(params)], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag
-    )
+    inner = g.inside_helper(params)
     result = expression(inner, dtype, shape, 2)
-    helper = t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,))
-    g.helpers.append(helper)
+    helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,)))
     args = tuple(expression(g, kind, shape, depth - 1) for kind in kinds)
     return op("call", dtype, shape, *args, helper=helper.name)
 
@@ -50,16 +47,13 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
     a, i, b, j = (var(n, Type(d)) for n, d in (("a", dtype), ("i", other), ("b", dtype), ("j", other)))
     kind = g.pick(("index", "both") if commutes or dtype != other else ("index", "both", "affine"))
     if kind == "affine":
-        results: tuple[SyntaxNode, ...] = (
-            cast(binary("*", a, b), dtype),
-            cast(binary("+", binary("*", i, b), j), dtype),
-        )
+        results = cast(binary("*", a, b), dtype), cast(binary("+", binary("*", i, b), j), dtype)
     elif kind == "both":
         results = (_pick(g.pick(("+", "maximum", "^")), dtype, a, b), _pick(g.pick(("+", "minimum", "|")), other, i, j))
     else:
-        tie = op("binary", "i1", (), compare("==", a, b), compare("<", i, j), sym="&", ct="i1")
+        tie = both(compare("==", a, b), compare("<", i, j))
         first = op("binary", "i1", (), compare(">", a, b), tie, sym="|", ct="i1")
-        results = tuple(op("where", d, (), first, x, y, ct=d) for d, x, y in ((dtype, a, b), (other, i, j)))
+        results = op("where", dtype, (), first, a, b, ct=dtype), op("where", other, (), first, i, j, ct=other)
     params = (("a", Type(dtype)), ("i", Type(other)), ("b", Type(dtype)), ("j", Type(other)))
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), params, (), results))
 
@@ -72,23 +66,13 @@ def _kept(g: State, helper: t.Helper) -> t.Helper:
 def several(g: State, first: str, second: str, shape: Shape) -> None:
     """Calls a helper that returns two values, or one early, with a default for its last parameter."""
     params = (("a", Type(first, shape)), ("b", Type(second, shape)), ("c", Type("i32")))
-    inner = State(
-        g.r,
-        [[(n, x) for n, x in params]],
-        launches=g.launches,
-        budget=8,
-        closed=True,
-        counter=g.counter,
-        helpers=g.helpers,
-        tag=g.tag,
-    )
+    inner = g.inside_helper(params)
     types: tuple[Type, ...] = (Type(first, shape), Type(second, shape))
     if g.chance(0.5):
         with inner.block() as early:
             inner.emit(t.Return(tuple(expression(inner, x.dtype, shape, 1) for x in types)))
-        inner.emit(
-            t.If(compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4))), tuple(early))
-        )
+        test = compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4)))
+        inner.emit(t.If(test, tuple(early)))
     results = tuple(expression(inner, x.dtype, shape, 2) for x in types)
     default = g.r.randrange(-3, 4)
     helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), results, (default,)))

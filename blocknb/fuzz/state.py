@@ -15,20 +15,8 @@ from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.tree import SyntaxNode, Type, op
 
 #: Weights of the dtypes.
-WEIGHTS = {
-    "f32": 8,
-    "i32": 6,
-    "f16": 3,
-    "bf16": 2,
-    "f64": 2,
-    "i64": 3,
-    "i8": 3,
-    "u8": 2,
-    "i16": 2,
-    "u16": 1,
-    "u32": 2,
-    "u64": 1,
-}
+WEIGHTS = {"f32": 8, "f16": 3, "bf16": 2, "f64": 2, "i8": 3, "i16": 2, "i32": 6, "i64": 3}
+WEIGHTS |= {"u8": 2, "u16": 1, "u32": 2, "u64": 1}
 MAX_ELEMENTS = 1024
 
 
@@ -122,6 +110,11 @@ class State:
         finally:
             self.bodies.pop()
             self.scope.pop()
+
+    def inside_helper(self, params: Sequence[tuple[str, Type]]) -> State:
+        """The state for the body of a helper that the kernel calls."""
+        shared: dict[str, Any] = {"counter": self.counter, "helpers": self.helpers, "tag": self.tag}
+        return State(self.r, [list(params)], launches=self.launches, budget=8, closed=True, **shared)
 
     def visible(self) -> list[tuple[str, Type]]:
         return [entry for frame in self.scope for entry in frame]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -14,13 +14,6 @@ class Type:
     dtype: str
     shape: tuple[int, ...] = ()
     pointer: bool = False
-
-    @property
-    def size(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,9 +202,8 @@ def nodes(statement: Any) -> list[SyntaxNode]:
     match statement:
         case Let():
             return [statement.value]
-        case StoreStatement():
-            parts = (statement.pointer, statement.value, statement.mask, *statement.attrs.get("offsets", ()))
-            return [n for n in parts if n is not None]
+        case StoreStatement(pointer, value, mask, attrs):
+            return [n for n in (pointer, value, mask, *attrs.get("offsets", ())) if n is not None]
         case Atomic():
             parts = (statement.pointer, statement.value, statement.mask, statement.compare)
             return [n for n in parts if n is not None]
@@ -240,21 +232,3 @@ def statements(body: tuple[Any, ...]) -> Iterator[Any]:
         yield statement
         for _, inner in blocks(statement):
             yield from statements(inner)
-
-
-def assigned(body: tuple[Any, ...]) -> set[str]:
-    """The names that statements of a body assign."""
-    found: set[str] = set()
-    for statement in statements(body):
-        match statement:
-            case Let():
-                found.update(statement.names)
-            case Atomic() if statement.result:
-                found.add(statement.result)
-            case For():
-                found.add(statement.name)
-    return found
-
-
-def with_block(statement: Any, name: str, body: tuple[Any, ...]) -> Any:
-    return replace(statement, **{name: body})
