@@ -55,7 +55,7 @@ def test_a_tuning_is_a_table_in_the_look_of_a_card(shell) -> None:
 
 def test_reasons_are_text_and_a_long_table_is_cut_with_a_word(shell) -> None:
     trials = [Trial(Config({"BLOCK": b}), (float(b + 1),) * 3) for b in range(150)]
-    trials.append(Trial(Config({"BLOCK": 999}), fate=LEFT_OUT, reason="<script>alert(1)</script>"))
+    trials.append(Trial(Config({"BLOCK": 999}), status=LEFT_OUT, reason="<script>alert(1)</script>"))
     few = Tuning("k", {}, tuple(trials[-3:]), trials[-3].config)
     html = shell.display_formatter.format(few)[0]["text/html"]
     assert "&lt;script&gt;" in html and "<script>" not in html

@@ -152,7 +152,7 @@ def test_an_entry_that_says_something_else_is_dropped_too(own, meta) -> None:
 
 
 def test_times_of_any_kind_of_number_and_reasons_come_back() -> None:
-    trials = (Trial(CONFIGS[0], np.float32(0.5)), Trial(CONFIGS[1], fate=LEFT_OUT, reason="too much"))
+    trials = (Trial(CONFIGS[0], np.float32(0.5)), Trial(CONFIGS[1], status=LEFT_OUT, reason="too much"))
     place = store.StorePlace(cache.key("numbers"), tuple(CONFIGS))
     place.write(Tuning("k", {}, trials, CONFIGS[0]))
     found, best = place.read()

@@ -47,7 +47,7 @@ def test_a_product_is_tuned_once_for_each_kind_and_found_again(fresh):
         np.testing.assert_allclose(out, exact, rtol=1e-4, atol=1e-4)
     tuner = products.tuner("pointers", 4, HOST)
     assert len(tuner.cache) == 2  # a stored column by column is another kind
-    assert {trial.fate for trial in tuner.tuning.trials} <= {MEASURED, STOPPED} and not tuner.tuning.from_disk
+    assert {trial.status for trial in tuner.tuning.trials} <= {MEASURED, STOPPED} and not tuner.tuning.from_disk
     products.tuner.cache_clear()
     products.matmul(a, b, activation="relu")
     assert products.tuner("pointers", 4, HOST).tuning.from_disk
