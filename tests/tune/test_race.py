@@ -153,7 +153,7 @@ def test_when_the_time_is_over_the_fastest_enter_a_final(monkeypatch) -> None:
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
 
 
-def test_on_a_gpu_the_clock_is_on_its_device_and_on_the_stream_that_launches_go_to(monkeypatch) -> None:
+def test_on_a_gpu_the_clock_uses_the_device_and_the_stream_of_the_launches(monkeypatch) -> None:
     inside: list[tuple[str, int]] = []
 
     @contextlib.contextmanager
@@ -205,7 +205,7 @@ def test_heavily_spilling_configurations_are_dropped_unless_all_spill() -> None:
     assert found.out == {}
 
 
-def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeypatch) -> None:
+def test_an_interrupt_keeps_complete_rounds_and_the_race_continues_from_there(monkeypatch) -> None:
     track, found = Track({1: 1.0, 2: 1.05, 3: 2.0}, monkeypatch), Race("k")
     normal, count = track.launch, 0
 
@@ -275,7 +275,7 @@ def test_a_compile_failure_drops_a_configuration_and_warns_if_unexpected(begun) 
     assert begun.count(100) == begun.count(1024) == 1, "nobody tries again what cannot be compiled"
 
 
-def test_when_nothing_can_run_the_launch_raises_and_the_table_says_why() -> None:
+def test_when_nothing_can_run_the_launch_raises_and_the_table_has_the_reason() -> None:
     kernel = tuned(1024, 2048)
     with pytest.raises(StaticAssertionFailed, match="too long"):
         kernel[grid](X.copy(), 1000)
@@ -299,7 +299,7 @@ def test_heavily_spilling_configurations_are_not_timed(monkeypatch) -> None:
     assert kernel.tuning.trials[2].reason == "4096 bytes of spills a thread"
 
 
-def test_an_interrupt_puts_arrays_back_keeps_the_times_and_the_next_launch_goes_on() -> None:
+def test_an_interrupt_restores_arrays_and_keeps_the_times_for_the_next_launch() -> None:
     x, calls = X.copy(), []
 
     def interrupting(call: Callable[[], Any], quantiles: Any) -> list[float]:
@@ -367,7 +367,7 @@ def test_rounds_are_bounded_by_the_budget_and_each_configuration_has_its_times()
 # ---- the table
 
 
-def test_the_table_has_the_fastest_first_and_a_reason_for_each_that_lost() -> None:
+def test_the_table_lists_the_fastest_first_and_the_reasons_of_the_others() -> None:
     a, b, c, d = (
         Config({"BLOCK": block, "EVEN": True}, num_warps=w) for block, w in ((64, 4), (128, 8), (256, 4), (512, 4))
     )
@@ -397,7 +397,7 @@ def test_times_of_a_benchmark_that_gives_one_number_are_shown() -> None:
     assert made.timings == {config: 0.5}
 
 
-def test_the_environment_asks_for_the_table(monkeypatch, capsys) -> None:
+def test_an_environment_variable_prints_the_table(monkeypatch, capsys) -> None:
     kernel = tuned(64, 128, do_bench=lambda call, quantiles: [1.0] * 3)
     kernel[grid](X.copy(), 1000)
     assert capsys.readouterr().out == ""
