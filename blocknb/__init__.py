@@ -9,8 +9,8 @@
 
     add[blocknb.cdiv(n, 1024),](x, y, out, n, BLOCK=1024)
 
-Importing this costs little more than NumPy: each name below is loaded when it is first used. Inside IPython the import also
-registers the `%%blockkernel` magic, as `%load_ext blocknb` does.
+The import loads NumPy and little else. Each name below is loaded when it is first used. In IPython, the import also registers the
+`%%blockkernel` magic, as `%load_ext blocknb` does.
 """
 
 from __future__ import annotations
@@ -27,36 +27,22 @@ if TYPE_CHECKING:
     from blocknb import language as language
     from blocknb import testing as testing
     from blocknb.compat.loading import load as load
+
+    # isort: off
     from blocknb.errors import (
         AccessError as AccessError,
-    )
-    from blocknb.errors import (
         CompilationError as CompilationError,
-    )
-    from blocknb.errors import (
         CompilerBug as CompilerBug,
-    )
-    from blocknb.errors import (
         DeviceAssertionFailed as DeviceAssertionFailed,
-    )
-    from blocknb.errors import (
         KernelError as KernelError,
-    )
-    from blocknb.errors import (
         LaunchError as LaunchError,
-    )
-    from blocknb.errors import (
         OutOfResources as OutOfResources,
-    )
-    from blocknb.errors import (
         SyntaxUnsupported as SyntaxUnsupported,
-    )
-    from blocknb.errors import (
         TypeMismatch as TypeMismatch,
-    )
-    from blocknb.errors import (
         Unsupported as Unsupported,
     )
+
+    # isort: on
     from blocknb.language.constants import constexpr as constexpr
     from blocknb.notebook.export import export_html as export_html
     from blocknb.notebook.roofline import roofline as roofline
@@ -82,8 +68,8 @@ _ERRORS = (
     "TypeMismatch",
     "Unsupported",
 )
-# The name here -> the module, and the name there ("" is the module itself).
-_WHERE = {
+#: Maps a name to its module and its name there ("" is the module itself).
+_ORIGINS = {
     "kernel": ("runtime.kernel", "kernel"),
     "jit": ("runtime.kernel", "jit"),
     "Kernel": ("runtime.kernel", "Kernel"),
@@ -104,16 +90,16 @@ _WHERE = {
     "export_html": ("notebook.export", "export_html"),
     **{name: ("errors", name) for name in _ERRORS},
 }
-__all__ = sorted([*_WHERE, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])
+__all__ = sorted([*_ORIGINS, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])
 
 
 def cdiv(x: int, y: int) -> int:
-    """x / y rounded up: how many blocks of y cover x."""
+    """x / y rounded up: the number of blocks of y elements that cover x elements."""
     return -(-x // y)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least n (1 for n below 1)."""
+    """The smallest power of two that is at least n; 1 for n below 1."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -122,8 +108,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         found: Any = version("blocknb")
-    elif name in _WHERE:
-        module, attribute = _WHERE[name]
+    elif name in _ORIGINS:
+        module, attribute = _ORIGINS[name]
         found = importlib.import_module(f"blocknb.{module}")
         found = getattr(found, attribute) if attribute else found
     else:
@@ -144,7 +130,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _export_html(kernel: Any, path: Any) -> Any:
-    """What `kernel.export_html` does; loads the notebook's modules when it is called."""
+    """Implements `kernel.export_html`. Importing the notebook modules here keeps `import blocknb` fast."""
     from blocknb.notebook.export import export_html
 
     return export_html(kernel, path)

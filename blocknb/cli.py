@@ -1,6 +1,6 @@
-"""The command `blocknb`. Each subcommand is one row of COMMANDS; what it does lives in the room that owns it.
+"""The command line of blocknb. COMMANDS lists the subcommands, which are implemented in other modules.
 
-A command imports what it needs when it runs, so that `blocknb doctor` works on a machine where almost nothing does.
+A subcommand imports its modules when it runs. So `blocknb doctor` works even if other parts of the installation are broken.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Says what blocknb finds on this machine: GPU, driver, toolchain, lab extension; and how to get what is missing."""
+    """Lists what blocknb finds on this machine (GPU, driver, toolchain, lab extension), and how to install missing parts."""
     from blocknb.doctor import examine, render, render_failures
 
     findings = examine()
@@ -21,18 +21,16 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `gemm` (products of
-    matrices), `attention`, `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
+    """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
+    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured."""
     from blocknb.profile.bench import listing, run
     from blocknb.profile.suite.runner import BenchOptions
 
     if options.list:
         print(listing())
         return 0
-    given = BenchOptions(
-        options.device, options.threads, options.peers, options.shapes, options.dtypes, options.search, options.rounds
-    )
-    return run(options.names, given, options.json)
+    names = ("device", "threads", "peers", "shapes", "dtypes", "search", "rounds")
+    return run(options.names, BenchOptions(*(getattr(options, name) for name in names)), options.json)
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
@@ -41,7 +39,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
 
     def count(text: str) -> int:
         if not text.isdecimal() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
         return int(text)
 
     def shape(text: str) -> str:
@@ -50,37 +48,31 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         try:
             parse_shape(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1024 or 2^26") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write 4096x1024 or 2^26") from None
         return text
 
     add = command.add_argument
-    add("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
-    add("--list", action="store_true", help="say which benchmarks there are, and measure nothing")
-    add("--json", default="", metavar="FILE", help="write what is measured to this file, too")
-    add("--device", choices=("cpu", "gpu"), default="", help="of kernels and launches; the GPU where there is one")
-    add("--threads", type=listed(count), default=(), metavar="N,...", help="on a CPU; one and all of them if not given")
+
+    def add_list(name: str, kind: Callable[[str], object], metavar: str, text: str) -> None:
+        add(name, type=listed(kind), default=(), metavar=metavar, help=text)
+
+    add("names", nargs="*", metavar="name", help="the benchmarks to run (all)")
+    add("--list", action="store_true", help="list the benchmarks, and measure nothing")
+    add("--json", default="", metavar="FILE", help="also write the results to this file")
+    add("--device", choices=("cpu", "gpu"), default="", help="where kernels run (the GPU if there is one)")
+    add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
+    add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")
+    add_list("--shapes", shape, "MxN,...", "shapes instead of the benchmark's own: 4096x1024,2^26")
+    add_list("--dtypes", str, "NAME,...", "measure only these: fp32, fp16, bf16...")
     add(
-        "--peers",
-        type=listed(str),
-        default=(),
-        metavar="NAME,...",
-        help="only these: copy, torch, torch.compile, Triton, CuPy...",
+        "--search", action="store_true", help="first measure configurations of blocknb and Triton; Triton uses its best"
     )
-    add(
-        "--shapes",
-        type=listed(shape),
-        default=(),
-        metavar="MxN,...",
-        help="these instead of the benchmark's own: 4096x1024,2^26",
-    )
-    add("--dtypes", type=listed(str), default=(), metavar="NAME,...", help="only these: fp32, fp16, bf16...")
-    add("--search", action="store_true", help="first sweep configurations, ours and Triton's, and keep Triton's best")
-    add("--rounds", type=count, default=30, metavar="N", help="how often each peer is timed (30)")
+    add("--rounds", type=count, default=30, metavar="N", help="the number of measurements per peer (30)")
 
 
 def reference(options: argparse.Namespace) -> int:
-    """Writes docs/language.md, the table of the language: runs every name's example in the interpreter and on the CPU (`--gpu`: on this
-    machine's GPU, into docs/language_gpu.json, before)."""
+    """Runs the example of every name in the interpreter and on the CPU, and writes docs/language.md, the table of the language. `--gpu`
+    first runs the examples on this machine's GPU and writes docs/language_gpu.json."""
     from blocknb.testing import reference as table
 
     if options.gpu:
@@ -90,7 +82,7 @@ def reference(options: argparse.Namespace) -> int:
 
 
 def fuzz(options: argparse.Namespace) -> int:
-    """Runs random kernels over the whole language, compares with an independent evaluator, and makes a short script of each that fails:
+    """Runs random kernels, compares the results with an independent evaluator, and writes a short script for each failure:
     `blocknb fuzz --seconds 60 --seed 1`."""
     import os
     import secrets
@@ -109,26 +101,17 @@ def fuzz(options: argparse.Namespace) -> int:
 
 def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--seconds", type=float, default=0.0, metavar="N", help="how long to run (60 without a count)")
-    add("--count", type=int, default=0, metavar="N", help="how many kernels to run, instead")
-    add("--seed", type=int, default=None, metavar="S", help="which kernels; the same seed gives the same ones")
+    targets = ("cpu", "cuda", "sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
+    features = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+    add("--seconds", type=float, default=0.0, metavar="N", help="the time to run (60 without --count)")
+    add("--count", type=int, default=0, metavar="N", help="the number of kernels to run")
+    add("--seed", type=int, default=None, metavar="S", help="the same seed gives the same kernels")
     add("--first", type=int, default=0, metavar="I", help="the number of the first kernel of the seed")
-    add(
-        "--target",
-        default="cpu",
-        choices=("cpu", "cuda", "sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a"),
-        help="where kernels run: cuda takes CuPy; sm_90a and others need no GPU: their last IR is interpreted",
-    )
-    add(
-        "--features",
-        choices=("native", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
-        default="native",
-        help="the CPU features that code may use (all of this machine)",
-    )
-    add("--out", default="fuzz-findings", metavar="DIR", help="where scripts of findings are written")
-    add(
-        "--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; two for a GPU)"
-    )
+    where = "where kernels run: cuda needs CuPy; sm_90a and the like need no GPU, because their last IR is interpreted"
+    add("--target", default="cpu", choices=targets, help=where)
+    add("--features", choices=features, default="native", help="the CPU features that code may use (all of this CPU)")
+    add("--out", default="fuzz-findings", metavar="DIR", help="the folder for the scripts")
+    add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one per core; two for a GPU)")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -144,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from blocknb.doctor import own_version
 
     parser = argparse.ArgumentParser(
-        prog="blocknb", description="Write GPU kernels in a notebook, and see them compile."
+        prog="blocknb", description="Write GPU kernels in a notebook, and inspect every stage of their compilation."
     )
     parser.add_argument("--version", action="version", version=f"blocknb {own_version()}")
     commands = parser.add_subparsers(metavar="command", required=True)
@@ -153,12 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         if run is doctor:
-            command.add_argument("--report", action="store_true", help="list the optimizations that failed, too")
+            command.add_argument("--report", action="store_true", help="also list the optimizations that failed")
         if run is bench:
             _bench_arguments(command)
         if run is fuzz:
             _fuzz_arguments(command)
         if run is reference:
-            command.add_argument("--gpu", action="store_true", help="run the examples on the GPU, too")
+            command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
     options = parser.parse_args(arguments)
     return int(options.run(options))

@@ -1,8 +1,8 @@
-"""What this machine has of what blocknb can use, and how to get the rest: `blocknb doctor`.
+"""`blocknb doctor`: lists which parts that blocknb can use are installed on this machine, and how to install the missing ones.
 
-Every part is examined on its own and may be absent: the one dependency of this file is Python (the Makefile runs it as a
-script before anything is installed, to choose between CUDA 12, CUDA 13 and neither). A part that is missing names its fix, the
-right extra for the driver that is there. Nothing here is needed to run a kernel on the CPU but llvmlite.
+Each part is examined separately and may be missing. On a CPU, kernels need only llvmlite. The fix of a missing part names the extra of
+the package that fits the driver. This file imports only the standard library, because the Makefile runs it as a script before the
+installation, to choose between CUDA 12, CUDA 13 and neither.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-OLDEST_CUDA = 12  # the oldest major version that CuPy, and so an extra, is made for
-LLVMLITE = "0.50"  # LLVM 22; the text that codegen writes is for this version
+OLDEST_CUDA = 12  # the oldest major version with CuPy wheels, hence with an extra
+LLVMLITE = "0.50"  # LLVM 22, whose text format the code generators write
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part: what was found (None: nothing), and how to get or mend it ("" when all is well)."""
+    """One part: a description of what was found (None: nothing), and how to install or repair it ("" if it works)."""
 
     name: str
     found: str | None
@@ -38,13 +38,15 @@ class InstalledGpu:
 
 @dataclass(frozen=True, slots=True)
 class InstalledDriver:
-    """The NVIDIA driver: the newest CUDA it serves, its own version where the kernel module tells it, and its GPUs.
-    `trouble` is what its initialisation said when it failed."""
+    """The NVIDIA driver: the newest CUDA version that it supports, its own version (None if unknown), and its GPUs.
+
+    `error` is the message of a failed initialization.
+    """
 
     cuda: tuple[int, int]
     version: str | None = None
     devices: tuple[InstalledGpu, ...] = ()
-    trouble: str = ""
+    error: str = ""
 
 
 def own_version() -> str:
@@ -55,7 +57,7 @@ def own_version() -> str:
 
 
 def find_driver() -> InstalledDriver | None:
-    """Asks libcuda itself, so that neither nvidia-smi nor CuPy is needed. None without a driver."""
+    """Queries libcuda directly, which needs neither nvidia-smi nor CuPy. None without a driver."""
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -68,7 +70,7 @@ def find_driver() -> InstalledDriver | None:
     if status:
         text = ctypes.c_char_p()
         cuda.cuGetErrorString(status, ctypes.byref(text))
-        return InstalledDriver(newest, kernel_module(), trouble=(text.value or b"unknown error").decode())
+        return InstalledDriver(newest, kernel_module(), error=(text.value or b"unknown error").decode())
     cuda.cuDeviceGetCount(ctypes.byref(number))
     return InstalledDriver(newest, kernel_module(), tuple(describe(cuda, index) for index in range(number.value)))
 
@@ -86,7 +88,7 @@ def describe(cuda: ctypes.CDLL, index: int) -> InstalledGpu:
 
 
 def kernel_module() -> str | None:
-    """The driver's own version, such as 580.95.05, as Linux shows it."""
+    """The driver's own version, such as 580.95.05, from Linux's /proc. None on other systems."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -96,7 +98,7 @@ def kernel_module() -> str | None:
 
 
 def fitting_extra(driver: InstalledDriver | None) -> str:
-    """The extra for this machine: CuPy and assembler of the driver's CUDA, or the assembler alone."""
+    """The extra of the package for this machine: CuPy and ptxas for the driver's CUDA version, or ptxas alone."""
     if driver is None or not driver.devices or driver.cuda[0] < OLDEST_CUDA:
         return "toolchain"
     return "cuda12" if driver.cuda[0] == 12 else "cuda13"
@@ -107,7 +109,7 @@ def install(extra: str) -> str:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order in which one depends on the other."""
+    """All findings; a part comes after the parts that it depends on."""
     driver = find_driver()
     extra = fitting_extra(driver)
     return [
@@ -122,7 +124,7 @@ def examine() -> list[Finding]:
 
 def examine_gpu(driver: InstalledDriver | None) -> Finding:
     if driver is None or not driver.devices:
-        return Finding("GPU", None, "none needed: kernels run on the CPU, and compile for any GPU to be read")
+        return Finding("GPU", None, "not required: kernels run on the CPU, and the card shows code for any GPU")
     names = [f"{d.name} (sm_{d.capability[0]}{d.capability[1]}, {d.memory / 2**30:.0f} GiB)" for d in driver.devices]
     same = len(names) if len(set(names)) == 1 else 0
     return Finding("GPU", f"{same} x {names[0]}" if same > 1 else "; ".join(names))
@@ -130,50 +132,43 @@ def examine_gpu(driver: InstalledDriver | None) -> Finding:
 
 def examine_driver(driver: InstalledDriver | None) -> Finding:
     if driver is None:
-        return Finding("driver", None, "to run on an NVIDIA GPU, install its driver; CUDA itself comes from PyPI")
+        return Finding("driver", None, "required for an NVIDIA GPU: install the driver (pip installs the rest of CUDA)")
     found = f"{driver.version + ', ' if driver.version else ''}CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    if driver.trouble:
-        return Finding(
-            "driver", f"{found}, but it does not start: {driver.trouble}", "check that the GPU is visible here"
-        )
-    if driver.cuda[0] < OLDEST_CUDA:
-        return Finding("driver", found, f"install a driver for CUDA {OLDEST_CUDA} or newer")
-    return Finding("driver", found)
+    if driver.error:
+        fix = "check that a GPU is visible in this environment"
+        return Finding("driver", f"{found}, but its initialization failed: {driver.error}", fix)
+    old = driver.cuda[0] < OLDEST_CUDA
+    return Finding("driver", found, f"install a driver for CUDA {OLDEST_CUDA} or newer" if old else "")
 
 
 def examine_cupy(driver: InstalledDriver | None, extra: str) -> Finding:
-    """CuPy is there when it imports, and right when it is built for a CUDA that the driver serves."""
+    """Whether CuPy can be imported, and whether the driver supports the CUDA version that it was built for."""
     try:
         import cupy
     except ImportError as error:
-        why = None if error.name == "cupy" else f"does not import: {error}"
+        why = None if error.name == "cupy" else f"cannot be imported: {error}"
         if extra == "toolchain":
             return Finding("CuPy", why, "" if why is None else "uninstall it, or install a GPU driver")
         return Finding("CuPy", why, install(extra))
-    build = cupy.cuda.runtime.runtimeGetVersion()
-    found = f"{cupy.__version__}, CUDA {build // 1000}.{build % 1000 // 10}"
-    if driver is not None and driver.devices and build // 1000 > driver.cuda[0]:
-        return Finding(
-            "CuPy", found, f"newer than the driver: pip uninstall cupy-cuda{build // 1000}x; {install(extra)}"
-        )
-    return Finding("CuPy", found)
+    major, minor = divmod(cupy.cuda.runtime.runtimeGetVersion() // 10, 100)
+    newer = driver is not None and driver.devices and major > driver.cuda[0]
+    fix = f"newer than the driver: pip uninstall cupy-cuda{major}x; {install(extra)}" if newer else ""
+    return Finding("CuPy", f"{cupy.__version__}, CUDA {major}.{minor}", fix)
 
 
 def examine_toolchain(extra: str) -> list[Finding]:
-    """ptxas and nvdisasm, as the compiler itself looks for them: the preferred copy first, then the others."""
+    """The copies of ptxas and nvdisasm that the compiler finds, in its order of preference."""
     from blocknb.codegen.toolchain import candidates, find_nvdisasm, find_ptxas
     from blocknb.target import Target
 
     target = Target.parse("sm_90a")
     findings = []
     for name, find in (("ptxas", find_ptxas), ("nvdisasm", find_nvdisasm)):
-        tools = [
-            f"{'.'.join(map(str, tool.version)) or 'unknown version'} ({tool.origin})" for tool in candidates(name)
-        ]
+        copies = [f"{'.'.join(map(str, t.version)) or 'unknown version'} ({t.origin})" for t in candidates(name)]
         fix = "" if find(target) else install(extra)
-        findings.append(
-            Finding(name, ", ".join(tools) or None, f"none is new enough for {target}: {fix}" if fix and tools else fix)
-        )
+        if fix and copies:
+            fix = f"{target} needs a newer version: {fix}"
+        findings.append(Finding(name, ", ".join(copies) or None, fix))
     return findings
 
 
@@ -189,20 +184,16 @@ def examine_llvmlite() -> Finding:
 def examine_lab_extension() -> Finding:
     from blocknb.notebook.extension import installed
 
-    found = installed()
+    found, fix = installed(), "pip install --force-reinstall --no-deps blocknb"
     if found is None:
-        return Finding("lab extension", None, "pip install --force-reinstall --no-deps blocknb")
+        return Finding("lab extension", None, fix)
     version, folder = found
-    fix = (
-        ""
-        if version == own_version()
-        else f"blocknb is {own_version()}: pip install --force-reinstall --no-deps blocknb"
-    )
-    return Finding("lab extension", f"{version} ({folder})", fix)
+    same = version == own_version()
+    return Finding("lab extension", f"{version} ({folder})", "" if same else f"blocknb is {own_version()}: {fix}")
 
 
 def render(findings: list[Finding]) -> str:
-    """The findings as a table of text: a line a part, and its fix on a line of its own."""
+    """The findings as text: one line per part, followed by a line with its fix if it has one."""
     width = max(len(finding.name) for finding in findings)
     lines = [f"blocknb {own_version()}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"]
     for finding in findings:
@@ -213,7 +204,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def render_failures() -> str:
-    """The optimizations that failed on this machine and were left out, a line each."""
+    """The optimizations that failed on this machine and were left out, one per line."""
     from blocknb.runtime.failures import recorded
 
     lines = [f"  {line}" for line in recorded()]
@@ -221,5 +212,5 @@ def render_failures() -> str:
 
 
 if __name__ == "__main__":
-    # For the Makefile, before anything is installed: the extra that fits, and nothing else.
+    # The Makefile reads the name of the fitting extra before the installation.
     print(fitting_extra(find_driver()))

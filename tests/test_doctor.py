@@ -71,7 +71,7 @@ def test_equal_gpus_are_listed_once_with_their_number() -> None:
 
 
 def test_a_driver_that_does_not_start_gives_a_reason() -> None:
-    finding = doctor.examine_driver(InstalledDriver((13, 0), trouble="no CUDA-capable device is detected"))
+    finding = doctor.examine_driver(InstalledDriver((13, 0), error="no CUDA-capable device is detected"))
     assert finding.fix
     assert "no CUDA-capable device is detected" in (finding.found or "")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from blocknb.fuzz import accesses, dtypes
+from blocknb.fuzz import dtypes
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, production, weak
+from blocknb.fuzz.expressions import binary, both, cast, compare, condition, constant, expression, production, weak
 from blocknb.fuzz.state import GridAxis, State, pointer
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
+from blocknb.fuzz.tree import SyntaxNode, Type, arange, expand, literal, number, offset, op, var
 
 Shape = tuple[int, ...]
 FILLS = {"small": 6.0, "wide": 2.0, "special": 1.0}
@@ -20,35 +20,29 @@ def iota(g: State, shape: Shape) -> SyntaxNode:
     if not shape:
         return number(0)
     if len(shape) == 1 or g.chance(0.3):
-        flat = SyntaxNode("arange", Type("i32", (math.prod(shape),)), attrs={"start": 0, "end": math.prod(shape)})
-        return flat if len(shape) == 1 else SyntaxNode("reshape", Type("i32", shape), (flat,), {"shape": shape})
+        flat = arange(math.prod(shape))
+        return flat if len(shape) == 1 else op("reshape", "i32", shape, flat, shape=shape)
     total, stride = None, math.prod(shape)
     for axis, n in enumerate(shape):
         stride //= n
-        part = SyntaxNode("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+        part = arange(n)
         for other in range(len(shape)):
             if other != axis:
-                at = tuple(m if i == axis else 1 for i, m in enumerate(shape[: other + 1])) if other > axis else None
-                part = _expand(part, other, at)
+                part = expand(part, other)
         part = part if stride == 1 else binary("*", part, literal(stride))
         total = part if total is None else binary("+", total, part)
     assert total is not None
-    return total if total.type.shape == shape else SyntaxNode("broadcast", Type("i32", shape), (total,))
-
-
-def _expand(node: SyntaxNode, axis: int, shape: Shape | None) -> SyntaxNode:
-    found = (*node.type.shape[:axis], 1, *node.type.shape[axis:])
-    return SyntaxNode("expand", Type(node.type.dtype, found), (node,), {"axis": axis})
+    return total if total.type.shape == shape else op("broadcast", "i32", shape, total)
 
 
 def linear_program(g: State) -> SyntaxNode:
     """The linear number of the program, which starts at 0."""
-    total: SyntaxNode = SyntaxNode("pid", Type("i32"), attrs={"axis": 0})
+    total = op("pid", "i32", (), axis=0)
     if g.chance(0.1):
         total = cast(total, "i64")
     stride = g.grid[0]
     for axis in range(1, len(g.grid)):
-        total = binary("+", total, binary("*", SyntaxNode("pid", Type("i32"), attrs={"axis": axis}), literal(stride)))
+        total = binary("+", total, binary("*", op("pid", "i32", (), axis=axis), literal(stride)))
         stride *= g.grid[axis]
     return total
 
@@ -64,12 +58,15 @@ def permuted(g: State, shape: Shape) -> SyntaxNode:
     if kind == "xor":
         return binary("^", i, literal(g.r.randrange(size)))
     if kind == "odd":
-        return binary(
-            "&",
-            binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))),
-            literal(size - 1),
-        )
+        scaled = binary("*", i, literal(g.pick((3, 5, 7))))
+        return binary("&", binary("+", scaled, literal(g.r.randrange(size))), literal(size - 1))
     return i
+
+
+def own_indices(g: State, shape: Shape) -> SyntaxNode:
+    """A tile of indices that no other program has."""
+    program = linear_program(g)
+    return binary("+", binary("*", program, literal(math.prod(shape))), permuted(g, shape)) if shape else program
 
 
 def inside(g: State, shape: Shape, limit: int) -> SyntaxNode:
@@ -89,11 +86,8 @@ def inside(g: State, shape: Shape, limit: int) -> SyntaxNode:
         step = g.r.randrange(2, limit // size + 1) if limit // size > 2 else 2
         return binary("*", permuted(g, shape), literal(step))
     if kind == "modulo":
-        return binary(
-            "%",
-            binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)),
-            literal(limit),
-        )
+        scaled = binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8))))
+        return binary("%", binary("+", scaled, linear_program(g)), literal(limit))
     if kind == "clamped":
         i = binary("-", binary("+", iota(g, shape), linear_program(g)), literal(g.r.randrange(5)))
         low = SyntaxNode("maximum", i.type, (i, literal(0)), {"ct": "i32"})
@@ -138,9 +132,7 @@ def masks(g: State, shape: Shape) -> SyntaxNode | None:
 
 def other_value(g: State, dtype: str, shape: Shape, mask: SyntaxNode | None) -> list[SyntaxNode]:
     """The `other` argument of a masked load: nothing, a number, or a tile."""
-    if mask is None or g.chance(0.45):
-        return []
-    if dtype == "i1":
+    if mask is None or g.chance(0.45) or dtype == "i1":
         return []
     if dtype in dtypes.FLOAT8:
         return [literal(0.0)]
@@ -165,34 +157,21 @@ def load(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     base = pointer(array)
     if g.chance(0.15) and not dtypes.is_unsigned(index.type.dtype):  # steps back from a pointer that moved forward
         shift = g.r.randrange(1, 9)
-        base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
+        base, index = offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
-    if (
-        mask is not None and mask.type.shape == shape and g.chance(0.15)
-    ):  # out-of-bounds addresses where the mask is off
-        mask = g.let(mask)
-        far = number(
-            g.pick((1 << 30, -(1 << 30))), index.type.dtype if index.type.dtype in ("i32", "i64") else "i64", shape
-        )
-        index = SyntaxNode("where", Type(far.type.dtype, shape), (mask, index, far), {"ct": far.type.dtype})
-    parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
-    return SyntaxNode("load", Type(dtype, shape), tuple(parts), hints(g))
+    if mask is not None and mask.type.shape == shape and g.chance(0.15):
+        mask = g.let(mask)  # the addresses of masked lanes are out of bounds
+        kind = index.type.dtype if index.type.dtype in ("i32", "i64") else "i64"
+        far = number(g.pick((1 << 30, -(1 << 30))), kind, shape)
+        index = op("where", kind, shape, mask, index, far, ct=kind)
+    parts = [offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
+    return op("load", dtype, shape, *parts, **hints(g))
 
 
 def hints(g: State) -> dict[str, Any]:
     """Keyword arguments of a load that do not change its result."""
-    options = (
-        {"cache_modifier": ".ca"},
-        {"cache_modifier": ".cg"},
-        {"eviction_policy": "evict_last"},
-        {"volatile": True},
-    )
-    return {"hints": g.pick(options)} if g.chance(0.06) else {}
-
-
-def _offset(base: SyntaxNode, index: SyntaxNode) -> SyntaxNode:
-    shape = base.type.shape if index.op == "literal" else index.type.shape or base.type.shape
-    return SyntaxNode("offset", Type(base.type.dtype, shape, True), (base, index))
+    caches = {"cache_modifier": ".ca"}, {"cache_modifier": ".cg"}
+    return {"hints": g.pick((*caches, {"eviction_policy": "evict_last"}, {"volatile": True}))} if g.chance(0.06) else {}
 
 
 def structured_shape(g: State) -> Shape:
@@ -204,34 +183,23 @@ def position(g: State, axes: list[GridAxis], stride: int) -> tuple[SyntaxNode, S
     shape = structured_shape(g)
     tiles = [a for a in g.axes if not a.row]
     total, mask = None, None
-    step = (
-        g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3))
-        if len(axes) > 1 and stride != 1 and g.chance(0.3)
-        else literal(stride)
-    )
+    step = literal(stride)
+    if len(axes) > 1 and stride != 1 and g.chance(0.3):
+        step = g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3))
     for axis in axes:
         i = var(axis.index, Type("i32", () if axis.row else (axis.block,)))
         m = None if axis.row else var(axis.mask, Type("i1", (axis.block,)))
         if not axis.row and len(shape) > 1:
             for other, a in enumerate(tiles):
                 if a is not axis:
-                    i = _expand(i, other, None)
-                    m = _expand(m, other, None) if m is not None else None
-        last = axis is axes[-1]
-        part = i if last else binary("*", i, step)
+                    i = expand(i, other)
+                    m = expand(m, other) if m is not None else None
+        part = i if axis is axes[-1] else binary("*", i, step)
         total = part if total is None else binary("+", total, part)
         if m is not None:
-            mask = (
-                m
-                if mask is None
-                else SyntaxNode("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
-            )
+            mask = m if mask is None else both(mask, m)
     assert total is not None
     return total, mask
-
-
-def _wide(a: SyntaxNode, b: SyntaxNode) -> Shape:
-    return tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
 
 
 def extent(axes: list[GridAxis], stride: int) -> int:
@@ -249,13 +217,12 @@ def structured_load(g: State, dtype: str, shape: Shape) -> SyntaxNode | None:
     stride = axes[-1].extent + g.pick((0, 0, 3, 8))
     array = input_array(g, dtype, extent(axes, stride))
     index, mask = position(g, axes, stride)
-    parts = [_offset(pointer(array), index)]
+    parts = [offset(pointer(array), index)]
     if mask is not None:
         if g.chance(0.15):
-            extra = condition(g, shape, 1)
-            mask = SyntaxNode("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
+            mask = both(mask, condition(g, shape, 1))
         parts += [mask, *other_value(g, dtype, shape, mask)]
-    return SyntaxNode("load", Type(dtype, shape), tuple(parts))
+    return op("load", dtype, shape, *parts)
 
 
 def store(g: State, value: SyntaxNode) -> None:
@@ -272,23 +239,16 @@ def store(g: State, value: SyntaxNode) -> None:
         index, mask = position(g, g.axes, stride)
     else:
         array = g.array(dtype, math.prod(shape) * g.programs, "poison", True, "o")
-        index = (
-            binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape))
-            if shape
-            else linear_program(g)
-        )
-        mask = None
+        index, mask = own_indices(g, shape), None
     if g.chance(0.25):
         extra = condition(g, shape, 1)
-        mask = (
-            extra if mask is None else SyntaxNode("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
-        )
-    g.emit(t.StoreStatement(_offset(pointer(array), index), value, mask))
+        mask = extra if mask is None else both(mask, extra)
+    g.emit(t.StoreStatement(offset(pointer(array), index), value, mask))
 
 
 def shapes(g: State) -> list[tuple[int, ...]]:
     """Useful shapes for values: those of the axes and of names in scope, and a few others."""
-    own = accesses.structured_shape(g)
+    own = structured_shape(g)
     seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
     others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
     return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]

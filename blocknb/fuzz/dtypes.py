@@ -75,13 +75,9 @@ def storage(dtype: str) -> np.dtype:
     if dtype in ("bf16", *FLOAT8):
         import ml_dtypes
 
-        return np.dtype(
-            {"bf16": ml_dtypes.bfloat16, "e4nv": ml_dtypes.float8_e4m3fn, "e5": ml_dtypes.float8_e5m2}[dtype]
-        )
-    return np.dtype(
-        {"i1": "bool", "i": "int", "u": "uint", "f": "float"}[dtype if dtype == "i1" else dtype[0]]
-        + ("" if dtype == "i1" else dtype[1:])
-    )
+        types = {"bf16": ml_dtypes.bfloat16, "e4nv": ml_dtypes.float8_e4m3fn, "e5": ml_dtypes.float8_e5m2}
+        return np.dtype(types[dtype])
+    return np.dtype("bool" if dtype == "i1" else {"i": "int", "u": "uint", "f": "float"}[dtype[0]] + dtype[1:])
 
 
 def held(dtype: str) -> np.dtype:

@@ -21,6 +21,7 @@ from blocknb.fuzz.memory import FuzzMemory
 from blocknb.fuzz.numbers import Ambiguous, Val, cast, val
 
 LIMIT = 40_000  # evaluated expressions per launch
+SIGN = {"max": 1, "min": -1}
 
 
 class _Returned(Exception):
@@ -45,9 +46,8 @@ class BlockPointerValue:
     def access(self, offsets: tuple[int, ...], checked: tuple[int, ...]) -> tuple[Val, Val | None]:
         """The addresses of the block, and the mask of the in-bounds elements along the checked axes."""
         address, mask = np.full(self.block, self.base, np.int64), np.ones(self.block, bool)
-        for axis, (n, stride, offset, count) in enumerate(
-            zip(self.shape, self.strides, offsets, self.block, strict=True)
-        ):
+        axes = zip(self.shape, self.strides, offsets, self.block, strict=True)
+        for axis, (n, stride, offset, count) in enumerate(axes):
             at = (offset + np.arange(count)).reshape([-1 if a == axis else 1 for a in range(len(self.block))])
             address = address + at * stride
             if axis in checked:
@@ -81,14 +81,9 @@ class EvaluatedProgram:
     """The state of one program: the names that it has assigned, and memory."""
 
     def __init__(
-        self,
-        memory: FuzzMemory,
-        arguments: Mapping[str, Any],
-        helpers: Mapping[str, t.Helper],
-        pid: Any,
-        grid: Any,
+        self, memory: FuzzMemory, arguments: Mapping[str, Any], helpers: Mapping[str, t.Helper], pid: Any, grid: Any,
         budget: list[int],
-    ):
+    ):  # fmt: skip
         self.memory, self.arguments, self.helpers = memory, arguments, helpers
         self.pid, self.grid, self.budget = pid, grid, budget
         self.env: dict[str, Any] = {}
@@ -130,9 +125,8 @@ class EvaluatedProgram:
         pointer, mask = self.eval(s.pointer), None if s.mask is None else self.eval(s.mask)
         dtype = s.pointer.type.dtype
         if isinstance(pointer, BlockPointerValue):
-            offsets = (
-                tuple(int(self.scalar(n)) for n in s.attrs["offsets"]) if "offsets" in s.attrs else pointer.offsets
-            )
+            given = s.attrs.get("offsets")
+            offsets = pointer.offsets if given is None else tuple(int(self.scalar(n)) for n in given)
             pointer, mask = pointer.access(offsets, s.attrs["check"])
         self.memory.store(dtype, pointer, self.eval(s.value), mask)
 
@@ -157,11 +151,8 @@ class EvaluatedProgram:
     def call(self, helper: t.Helper, args: list[Val]) -> Any:
         """The results of a helper: one Val, or a tuple."""
         inner = EvaluatedProgram(self.memory, self.arguments, self.helpers, self.pid, self.grid, self.budget)
-        given = (
-            [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]]
-            if len(args) < len(helper.params)
-            else args
-        )
+        missing = len(helper.params) - len(args)
+        given = [*args, *helper.defaults[len(helper.defaults) - missing :]]
         for (name, type), value in zip(helper.params, given, strict=True):
             inner.env[name] = value if isinstance(value, Val) else val(type.dtype, value)
         try:
@@ -174,14 +165,11 @@ class EvaluatedProgram:
 
 def _operands(p: EvaluatedProgram, n: t.SyntaxNode) -> list[Val]:
     """The operands of an elementwise op, promoted and broadcast."""
-    values = [
-        val(n.attrs["ct"], a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), n.attrs["ct"]) for a in n.args
-    ]
-    shape = np.broadcast_shapes(*(v.shape for v in values))
-    return [v if v.shape == shape else blocks.broadcast(v, shape) for v in values]
+    ct = n.attrs["ct"]
+    return _broadcast([val(ct, a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), ct) for a in n.args])
 
 
-def _together(values: list[Val]) -> list[Val]:
+def _broadcast(values: list[Val]) -> list[Val]:
     shape = np.broadcast_shapes(*(v.shape for v in values))
     return [blocks.broadcast(v, shape) for v in values]
 
@@ -193,10 +181,11 @@ def _offset(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
 
 def _argument(p: EvaluatedProgram, n: t.SyntaxNode) -> Any:
     value = p.arguments[n.attrs["name"]]
-    return val(
-        "i64" if n.type.pointer else n.type.dtype,
-        numbers.rounded(n.type.dtype, value) if dtypes.is_float(n.type.dtype) and not n.type.pointer else value,
-    )
+    return val("i64", value) if n.type.pointer else _rounded(n.type.dtype, value)
+
+
+def _rounded(dtype: str, value: Any) -> Val:
+    return val(dtype, numbers.rounded(dtype, value) if dtypes.is_float(dtype) else value)
 
 
 def _load(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
@@ -235,10 +224,10 @@ def _reduce(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     match at["name"]:
         case "sum":
             found = blocks.total(v, axis, keep)
-        case "max" | "min":
-            found = blocks.extreme(v, axis, keep, 1 if at["name"] == "max" else -1)
-        case "argmax" | "argmin":
-            found = blocks.where_extreme(v, axis, keep, 1 if at["name"] == "argmax" else -1)
+        case "max" | "min" as name:
+            found = blocks.extreme(v, axis, keep, SIGN[name])
+        case "argmax" | "argmin" as name:
+            found = blocks.where_extreme(v, axis, keep, SIGN[name.removeprefix("arg")])
         case name:
             f = {"xor_sum": np.bitwise_xor, "reduce_or": np.bitwise_or}[name]
             found = val(v.dtype, *blocks.integer_total(v, axis, keep, False, False, f))
@@ -247,7 +236,7 @@ def _reduce(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
 
 def _extreme_and_index(p: EvaluatedProgram, n: t.SyntaxNode) -> tuple[Val, Val]:
     v, at = p.eval(n.args[0]), n.attrs
-    sign = 1 if at["name"] == "max" else -1
+    sign = SIGN[at["name"]]
     return blocks.extreme(v, at["axis"], False, sign), blocks.where_extreme(v, at["axis"], False, sign)
 
 
@@ -281,9 +270,9 @@ def _combine(p: EvaluatedProgram, n: t.SyntaxNode, running: bool) -> Any:
         found = [v.moved(lambda x: np.expand_dims(x, axis)) if at.get("keep") else v for v in state]
     else:
         places = [states[order.index(i)] for i in range(len(order))]
+        columns = list(zip(*places, strict=True))
         found = [
-            val(v.dtype, np.stack([s[k].data for s in places], axis), np.stack([s[k].bound for s in places], axis))
-            for k, v in enumerate(values)
+            val(c[0].dtype, np.stack([v.data for v in c], axis), np.stack([v.bound for v in c], axis)) for c in columns
         ]
     return tuple(found) if len(found) > 1 else found[0]
 
@@ -299,18 +288,22 @@ def _ternary(p: EvaluatedProgram, n: t.SyntaxNode) -> Any:
 
 def _where(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     c, a, b = p.eval(n.args[0]), *_operands(p, t.SyntaxNode("", None, n.args[1:], n.attrs))
-    c, a, b = _together([c, a, b])
+    c, a, b = _broadcast([c, a, b])
     return numbers.select(c, a, b)
 
 
 def _pointer_where(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
-    c, a, b = _together([p.eval(arg) for arg in n.args])
+    c, a, b = _broadcast([p.eval(arg) for arg in n.args])
     return val("i64", np.where(c.exact(), a.data, b.data))
 
 
 def _split(p: EvaluatedProgram, n: t.SyntaxNode) -> tuple[Val, Val]:
     v = p.eval(n.args[0])
     return v.moved(lambda x: x[..., 0]), v.moved(lambda x: x[..., 1])
+
+
+def _topk(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
+    return blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(lambda x: x[..., : n.attrs["k"]])
 
 
 def _unary(f: Callable[[Val], Val]) -> Callable[[EvaluatedProgram, t.SyntaxNode], Val]:
@@ -332,13 +325,7 @@ def _invert(v: Val) -> Val:
 OPS: dict[str, Callable[[EvaluatedProgram, t.SyntaxNode], Any]] = {
     "var": lambda p, n: p.env[n.attrs["name"]],
     "arg": _argument,
-    "full": lambda p, n: val(
-        n.type.dtype,
-        np.full(
-            n.type.shape,
-            numbers.rounded(n.type.dtype, n.attrs["value"]) if dtypes.is_float(n.type.dtype) else n.attrs["value"],
-        ),
-    ),
+    "full": lambda p, n: _rounded(n.type.dtype, np.full(n.type.shape, n.attrs["value"])),
     "literal": lambda p, n: val("f64" if isinstance(n.attrs["value"], float) else "i64", n.attrs["value"]),
     "splat": lambda p, n: blocks.broadcast(p.eval(n.args[0]), n.type.shape),
     "pid": lambda p, n: val("i32", p.pid[n.attrs["axis"]]),
@@ -352,7 +339,6 @@ OPS: dict[str, Callable[[EvaluatedProgram, t.SyntaxNode], Any]] = {
     "fma": lambda p, n: numbers.fma(*_operands(p, n)),
     "negative": _unary(numbers.negate),
     "invert": _unary(_invert),
-    "not": _unary(_invert),
     "abs": _unary(numbers.absolute),
     "function": lambda p, n: numbers.function(n.attrs["name"], p.eval(n.args[0])),
     "cast": lambda p, n: cast(p.eval(n.args[0]), n.type.dtype),
@@ -377,9 +363,7 @@ OPS: dict[str, Callable[[EvaluatedProgram, t.SyntaxNode], Any]] = {
     "umulhi": lambda p, n: numbers.upper_half(*_operands(p, n)),
     "cdiv": lambda p, n: numbers.rounded_up(*_operands(p, n)),
     "randint": lambda p, n: numbers.philox(p.eval(n.args[0]), p.eval(n.args[1])),
-    "topk": lambda p, n: blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(
-        lambda x: x[..., : n.attrs["k"]]
-    ),
+    "topk": _topk,
     "not_none": lambda p, n: p.arguments.get(n.attrs["name"]) is not None,
     "is_set": lambda p, n: bool(p.arguments[n.attrs["name"]]),
     "promise": lambda p, n: p.eval(n.args[0]),

@@ -11,34 +11,15 @@ from typing import Any
 from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float, promote
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, number
+from blocknb.fuzz.tree import Scalar, SyntaxNode, literal, number, op, var
 
 Shape = tuple[int, ...]
 #: Weights of the ops.
 EITHER = {"+": 4, "-": 3, "weak": 3, "minmax": 2, "where": 3, "cast": 3, "ternary": 0.5, "call": 0.6}
-FLOAT_OPS = EITHER | {
-    "*": 4,
-    "/": 1,
-    "%": 0.3,
-    "negative": 1,
-    "abs": 1,
-    "function": 2.5,
-    "fma": 1,
-    "clamp": 0.6,
-    "condition": 0.4,
-    "float8": 0.4,
-}
-INTEGER_OPS = EITHER | {
-    "*": 3,
-    "bits": 3,
-    "shift": 2,
-    "divide": 1.5,
-    "negative": 0.7,
-    "invert": 0.7,
-    "abs": 0.6,
-    "condition": 1.5,
-    "bitcast": 0.4,
-}
+FLOAT_OPS = EITHER | {"*": 4, "/": 1, "%": 0.3, "negative": 1, "abs": 1}
+FLOAT_OPS |= {"function": 2.5, "fma": 1, "clamp": 0.6, "condition": 0.4, "float8": 0.4}
+INTEGER_OPS = EITHER | {"*": 3, "bits": 3, "shift": 2, "divide": 1.5, "negative": 0.7}
+INTEGER_OPS |= {"invert": 0.7, "abs": 0.6, "condition": 1.5, "bitcast": 0.4}
 #: Productions that other modules define, by name: ops on whole tiles, loads, calls of helpers.
 PRODUCTIONS: dict[str, Callable[..., Any]] = {}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -97,7 +78,7 @@ def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)
     if len(shape) == 1 and shape[0] > 1 and g.chance(0.3):
-        return convert(g, SyntaxNode("arange", Type("i32", shape), attrs={"start": 0, "end": shape[0]}), dtype)
+        return convert(g, op("arange", "i32", shape, start=0, end=shape[0]), dtype)
     smaller = [n for n in _visible(g) if n.type.shape and _broadcasts(n.type.shape, shape)]
     if smaller and g.chance(0.6):
         return broadcast(convert(g, g.pick(smaller), dtype), shape)
@@ -105,8 +86,6 @@ def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
 
 
 def _visible(g: State) -> list[SyntaxNode]:
-    from blocknb.fuzz.tree import var
-
     return [var(name, type) for name, type in g.visible() if not type.pointer]
 
 
@@ -117,24 +96,20 @@ def _broadcasts(shape: Shape, wanted: Shape) -> bool:
 
 
 def broadcast(node: SyntaxNode, shape: Shape) -> SyntaxNode:
-    return SyntaxNode("broadcast", Type(node.type.dtype, shape), (node,))
+    return op("broadcast", node.type.dtype, shape, node)
 
 
 def scalar_leaf(g: State) -> SyntaxNode:
     """A run-time scalar: a program id, an argument, a count of programs."""
     kind = g.weighted({"pid": 3, "old": 4, "new": 2, "programs": 1})
-    from blocknb.fuzz.tree import Scalar
-
     old = [a for a in g.arguments if isinstance(a, Scalar) and a.name.startswith("s")]
     if kind == "pid":
-        return SyntaxNode("pid", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return op("pid", "i32", (), axis=g.r.randrange(3))
     if kind == "programs":
-        return SyntaxNode("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return op("programs", "i32", (), axis=g.r.randrange(3))
     if kind == "old" and old:
         chosen = g.pick(old)
-        return typed_argument(
-            SyntaxNode("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr})
-        )
+        return typed_argument(op("arg", chosen.dtype, (), name=chosen.name, constexpr=chosen.constexpr))
     dtype = g.pick(("i32", "i32", "f32", "i64", "i1"))
     if dtype == "f32":
         return g.scalar(dtype, [g.r.randrange(-40, 40) / 8 for _ in range(g.launches)])
@@ -143,9 +118,8 @@ def scalar_leaf(g: State) -> SyntaxNode:
     if dtype == "i64":
         return g.scalar(dtype, [g.r.randrange(2**31, 2**40) * g.pick((-2, 2)) for _ in range(g.launches)])
     constexpr = g.chance(0.25)
-    return typed_argument(
-        g.scalar(dtype, [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)], constexpr=constexpr)
-    )
+    values = [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)]
+    return typed_argument(g.scalar(dtype, values, constexpr=constexpr))
 
 
 def typed_argument(node: SyntaxNode) -> SyntaxNode:
@@ -170,16 +144,12 @@ def weak(g: State, dtype: str) -> SyntaxNode:
 
 
 def cast(node: SyntaxNode, dtype: str) -> SyntaxNode:
-    return node if node.type.dtype == dtype else SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
+    return node if node.type.dtype == dtype else op("cast", dtype, node.type.shape, node)
 
 
 def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
     """A cast even to the same dtype, since some ops leave 16-bit floats in fp32 and narrow integers in 32 bits."""
-    return (
-        SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
-        if bits(dtype) < 32 or node.type.dtype != dtype
-        else node
-    )
+    return op("cast", dtype, node.type.shape, node) if bits(dtype) < 32 or node.type.dtype != dtype else node
 
 
 def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
@@ -193,29 +163,24 @@ def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
         return compare(g.pick(COMPARISONS), node, weak(g, node.type.dtype))
     if have in dtypes.FLOAT8 and not is_float(dtype):
         node = cast(node, "f32")
-    if (
-        have not in (*dtypes.FLOAT8, "i1")
-        and bits(have) == bits(dtype)
-        and not is_float(have)
-        and not is_float(dtype)
-        and g.chance(0.2)
-    ):
-        return SyntaxNode("bitcast", Type(dtype, node.type.shape), (node,))
+    integers = have in INTEGERS and dtype in INTEGERS
+    if integers and bits(have) == bits(dtype) and g.chance(0.2):
+        return op("bitcast", dtype, node.type.shape, node)
     if dtype in dtypes.FLOAT8 and not is_float(have):
         node = cast(node, "f32")
     return cast(node, dtype)
 
 
-def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+def _promoted(a: SyntaxNode, b: SyntaxNode, divides: bool = False) -> str:
+    """The dtype of two operands; a literal takes the other's dtype (a float literal and an integer give fp32)."""
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
-    ct = promote(*kinds) if len(kinds) == 2 else kinds[0]
-    if (
-        len(kinds) == 1
-        and not is_float(ct)
-        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
-    ):
-        ct = "f32"
-    return SyntaxNode("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    ct = promote(kinds[0], kinds[-1], divides)
+    floats = any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
+    return "f32" if floats and not is_float(ct) else ct
+
+
+def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+    return op("compare", "i1", _common(a, b), a, b, sym=sym, ct=_promoted(a, b))
 
 
 def _common(*nodes: SyntaxNode) -> Shape:
@@ -226,19 +191,20 @@ def _common(*nodes: SyntaxNode) -> Shape:
 
 
 def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
-    """`a sym b` with promotion; a literal takes the other operand's dtype (a float literal and an integer give fp32)."""
-    divides = sym in ("/", "%")
-    kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
-    ct = promote(kinds[0], kinds[-1], divides)
-    if (
-        len(kinds) == 1
-        and not is_float(ct)
-        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
-    ):
-        ct = "f32"
+    """`a sym b` with promotion."""
+    ct = _promoted(a, b, sym in ("/", "%"))
     if sym == "/" and not is_float(ct):
         ct = "f32"
-    return SyntaxNode("binary", Type(ct, _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    return op("binary", ct, _common(a, b), a, b, sym=sym, ct=ct)
+
+
+def both(a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
+    """The conjunction of two conditions."""
+    return op("binary", "i1", _common(a, b), a, b, sym="&", ct="i1")
+
+
+def zeros(dtype: str, shape: Shape) -> SyntaxNode:
+    return number(0.0 if is_float(dtype) else 0, dtype, shape)
 
 
 def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -251,42 +217,33 @@ def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     return expression(g, dtype, shape, depth - 1)
 
 
-def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[SyntaxNode, SyntaxNode]:
+def pair(g: State, dtype: str, shape: Shape, depth: int) -> tuple[SyntaxNode, SyntaxNode]:
     """Two operands whose promoted dtype is `dtype` or narrower; the first one has the shape."""
     first = dtype
     if g.chance(0.25):
-        narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype, divides) == dtype]
+        narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype) == dtype]
         first = g.pick(narrower) if narrower else dtype
-    second = dtype if promote(first, dtype, divides) == dtype else first
+    second = dtype if promote(first, dtype) == dtype else first
     a, b = expression(g, first, shape, depth - 1), operand(g, second, shape, depth)
     if a.type.shape != shape:
         a = broadcast(a, shape)
     return (a, b) if g.chance(0.7) or not b.type.shape else (b, a)
 
 
-def _widened(node: SyntaxNode, shape: Shape) -> SyntaxNode:
-    return node if node.type.shape == shape else SyntaxNode("splat", Type(node.type.dtype, shape), (node,))
-
-
 def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     if kind == "minmax":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return settled(SyntaxNode(g.pick(("maximum", "minimum")), Type(ct, shape), (a, b), {"ct": ct}), dtype)
+        return settled(op(g.pick(("maximum", "minimum")), ct, shape, a, b, ct=ct), dtype)
     if kind == "where":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return SyntaxNode("where", Type(ct, shape), (condition(g, shape, depth - 1), a, b), {"ct": ct})
+        return op("where", ct, shape, condition(g, shape, depth - 1), a, b, ct=ct)
     if kind == "ternary":
-        return SyntaxNode(
-            "ternary",
-            Type(dtype, shape),
-            (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)),
-        )
-    if kind == "negative":
-        return SyntaxNode("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
-    if kind == "abs":
-        return SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        test, *arms = condition(g, (), 1), *(expression(g, dtype, shape, depth - 1) for _ in range(2))
+        return op("ternary", dtype, shape, test, *arms)
+    if kind in ("negative", "abs"):
+        return op(kind, dtype, shape, expression(g, dtype, shape, depth - 1))
     if kind == "cast":
         return convert(g, expression(g, g.dtype(), shape, depth - 1), dtype)
     if kind == "condition":
@@ -309,61 +266,35 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         over = expression(g, dtype, shape, depth - 1)
         under = g.pick((literal(4.0), literal(3.0), None))
         if under is None:
-            magnitude = SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+            magnitude = op("abs", dtype, shape, expression(g, dtype, shape, depth - 1))
             under = binary("+", magnitude, literal(1.0))
         return cast(binary(kind, over, under), dtype)
     if kind == "float8":
         return cast(cast(expression(g, dtype, shape, depth - 1), g.pick(dtypes.FLOAT8)), dtype)
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
-        return settled(
-            SyntaxNode(
-                "clamp",
-                Type(dtype, shape),
-                (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))),
-                {"ct": dtype},
-            ),
-            dtype,
-        )
+        low, high = literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))
+        return settled(op("clamp", dtype, shape, a, low, high, ct=dtype), dtype)
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
-        return cast(
-            SyntaxNode(
-                "fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}
-            ),
-            dtype,
-        )
+        terms = [expression(g, wide, shape, depth - 1) for _ in range(3)]
+        return cast(op("fma", wide, shape, *terms, ct=wide), dtype)
     return _function(g, dtype, shape, depth)
 
 
 def _function(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     wide = dtype if dtype in ("f32", "f64") else "f32"
-    name = g.pick(
-        (
-            "exp",
-            "exp2",
-            "log",
-            "log2",
-            "sqrt",
-            "rsqrt",
-            "sin",
-            "cos",
-            "erf",
-            "floor",
-            "ceil",
-            "floor",
-            "sigmoid",
-            "tanh",
-            "sqrt_rn",
-        )
-    )
+    name = g.pick((
+        "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "floor", "sigmoid", "tanh",
+        "sqrt_rn",
+    ))  # fmt: skip
     x = expression(g, wide, shape, depth - 1)
     if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
         x = binary("+", SyntaxNode("abs", x.type, (x,)), literal(0.125))
     elif name not in ("floor", "ceil"):
         low = SyntaxNode("maximum", x.type, (x, literal(-8.0)), {"ct": wide})
         x = SyntaxNode("minimum", x.type, (low, literal(8.0)), {"ct": wide})
-    return cast(SyntaxNode("function", Type(wide, shape), (x,), {"name": name}), dtype)
+    return cast(op("function", wide, shape, x, name=name), dtype)
 
 
 def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -402,8 +333,8 @@ def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
             inner = cast(expression(g, "f32", shape, depth - 1), source)
         else:
             inner = expression(g, source, shape, depth - 1)
-        return SyntaxNode("bitcast", Type(dtype, shape), (inner,))
-    return SyntaxNode("invert", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return op("bitcast", dtype, shape, inner)
+    return op("invert", dtype, shape, expression(g, dtype, shape, depth - 1))
 
 
 def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
@@ -419,7 +350,7 @@ def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
         b = operand(g, g.dtype() if g.chance(0.3) else a.type.dtype, shape, depth)
         return compare(g.pick(COMPARISONS), a, b)
     if kind == "not":
-        return SyntaxNode("invert", Type("i1", shape), (condition(g, shape, depth - 1),))
+        return op("invert", "i1", shape, condition(g, shape, depth - 1))
     a, b = condition(g, shape, depth - 1), condition(g, shape, depth - 1)
     sym = {"and": "&", "or": "|", "xor": "^"}[kind]
-    return SyntaxNode("binary", Type("i1", shape), (a, b), {"sym": sym, "ct": "i1"})
+    return op("binary", "i1", shape, a, b, sym=sym, ct="i1")

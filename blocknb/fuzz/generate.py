@@ -11,7 +11,7 @@ from blocknb.fuzz.accesses import shapes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.expressions import binary, compare, expression
 from blocknb.fuzz.state import GridAxis, State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal
+from blocknb.fuzz.tree import SyntaxNode, arange, literal, op
 
 
 def generate(seed: int, index: int) -> t.KernelTree:
@@ -26,16 +26,8 @@ def generate(seed: int, index: int) -> t.KernelTree:
     for value in outputs(g):
         accesses.store(g, value)
     options: dict[str, Any] = {"num_warps": g.pick((1, 2, 4, 4, 8))} if g.chance(0.5) else {}
-    return t.KernelTree(
-        f"kernel{index}",
-        tuple(g.arguments),
-        tuple(g.bodies[0]),
-        g.grid,
-        tuple(g.helpers),
-        options,
-        g.launches,
-        g.r.getrandbits(32),
-    )
+    body, seed = tuple(g.bodies[0]), g.r.getrandbits(32)
+    return t.KernelTree(f"kernel{index}", tuple(g.arguments), body, g.grid, tuple(g.helpers), options, g.launches, seed)
 
 
 def frame(g: State, large: bool = False) -> None:
@@ -61,7 +53,7 @@ def frame(g: State, large: bool = False) -> None:
 
 
 def _axis(g: State, number: int, block: int, count: int) -> None:
-    program: SyntaxNode = SyntaxNode("pid", Type("i32"), attrs={"axis": number})
+    program = op("pid", "i32", (), axis=number)
     if not block:
         index = g.let(program, "row", True)
         g.axes.append(GridAxis(index.attrs["name"], "", 0, count, count, ""))
@@ -70,7 +62,7 @@ def _axis(g: State, number: int, block: int, count: int) -> None:
     sizes = [most] + [like(g, most) if g.chance(0.8) else g.r.randrange(1, most + 1) for _ in range(g.launches - 1)]
     constexpr = g.chance(0.15)
     size = g.scalar("i32", sizes[:1] if constexpr else sizes, prefix="n", constexpr=constexpr)
-    lane = SyntaxNode("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
+    lane = arange(block)
     start = binary("*", program, literal(block))
     i = g.let(binary("+", start, lane) if count > 1 or g.chance(0.5) else lane, "i", True)
     mask = g.let(compare("<", i, size), "m", True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression, production
+from blocknb.fuzz.expressions import Shape, binary, both, cast, compare, expression, production
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, var
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, op, var
 
 
 @production("call")
@@ -15,19 +15,16 @@ def call(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         return expression(g, dtype, shape, depth - 1)
     kinds = [g.dtype() for _ in range(g.r.randrange(1, 3))]
     params = tuple((f"a{i}", Type(kind, shape)) for i, kind in enumerate(kinds))
-    inner = State(
-        g.r, [list(params)], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag
-    )
+    inner = g.inside_helper(params)
     result = expression(inner, dtype, shape, 2)
-    helper = t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,))
-    g.helpers.append(helper)
+    helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,)))
     args = tuple(expression(g, kind, shape, depth - 1) for kind in kinds)
-    return SyntaxNode("call", Type(dtype, shape), args, {"helper": helper.name})
+    return op("call", dtype, shape, *args, helper=helper.name)
 
 
 def _pick(sym: str, dtype: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     if sym in ("maximum", "minimum"):
-        return SyntaxNode(sym, Type(dtype), (a, b), {"ct": dtype})
+        return op(sym, dtype, (), a, b, ct=dtype)
     return cast(binary(sym, a, b), dtype)
 
 
@@ -39,7 +36,7 @@ def combiner(g: State, dtype: str, commutes: bool) -> t.Helper:
     if kind == "second":
         result = b
     elif kind == "branch":
-        result = SyntaxNode("where", Type(dtype), (compare(">", a, b), a, b), {"ct": dtype})
+        result = op("where", dtype, (), compare(">", a, b), a, b, ct=dtype)
     else:
         result = _pick(kind, dtype, a, b)
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), (("a", Type(dtype)), ("b", Type(dtype))), (), (result,)))
@@ -50,18 +47,13 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
     a, i, b, j = (var(n, Type(d)) for n, d in (("a", dtype), ("i", other), ("b", dtype), ("j", other)))
     kind = g.pick(("index", "both") if commutes or dtype != other else ("index", "both", "affine"))
     if kind == "affine":
-        results: tuple[SyntaxNode, ...] = (
-            cast(binary("*", a, b), dtype),
-            cast(binary("+", binary("*", i, b), j), dtype),
-        )
+        results = cast(binary("*", a, b), dtype), cast(binary("+", binary("*", i, b), j), dtype)
     elif kind == "both":
         results = (_pick(g.pick(("+", "maximum", "^")), dtype, a, b), _pick(g.pick(("+", "minimum", "|")), other, i, j))
     else:
-        tie = SyntaxNode("binary", Type("i1"), (compare("==", a, b), compare("<", i, j)), {"sym": "&", "ct": "i1"})
-        first = SyntaxNode("binary", Type("i1"), (compare(">", a, b), tie), {"sym": "|", "ct": "i1"})
-        results = tuple(
-            SyntaxNode("where", Type(d), (first, x, y), {"ct": d}) for d, x, y in ((dtype, a, b), (other, i, j))
-        )
+        tie = both(compare("==", a, b), compare("<", i, j))
+        first = op("binary", "i1", (), compare(">", a, b), tie, sym="|", ct="i1")
+        results = op("where", dtype, (), first, a, b, ct=dtype), op("where", other, (), first, i, j, ct=other)
     params = (("a", Type(dtype)), ("i", Type(other)), ("b", Type(dtype)), ("j", Type(other)))
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), params, (), results))
 
@@ -74,23 +66,13 @@ def _kept(g: State, helper: t.Helper) -> t.Helper:
 def several(g: State, first: str, second: str, shape: Shape) -> None:
     """Calls a helper that returns two values, or one early, with a default for its last parameter."""
     params = (("a", Type(first, shape)), ("b", Type(second, shape)), ("c", Type("i32")))
-    inner = State(
-        g.r,
-        [[(n, x) for n, x in params]],
-        launches=g.launches,
-        budget=8,
-        closed=True,
-        counter=g.counter,
-        helpers=g.helpers,
-        tag=g.tag,
-    )
+    inner = g.inside_helper(params)
     types: tuple[Type, ...] = (Type(first, shape), Type(second, shape))
     if g.chance(0.5):
         with inner.block() as early:
             inner.emit(t.Return(tuple(expression(inner, x.dtype, shape, 1) for x in types)))
-        inner.emit(
-            t.If(compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4))), tuple(early))
-        )
+        test = compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4)))
+        inner.emit(t.If(test, tuple(early)))
     results = tuple(expression(inner, x.dtype, shape, 2) for x in types)
     default = g.r.randrange(-3, 4)
     helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), results, (default,)))

@@ -72,9 +72,7 @@ def tainted(*parts: Val) -> np.ndarray | None:
     """Infinite bounds where an operand is not exact, for a result that depends on all bits."""
     if all(p.err is None for p in parts):
         return None
-    return np.where(
-        sum(np.broadcast_to(p.bound, np.broadcast_shapes(*(q.shape for q in parts))) for p in parts) > 0, np.inf, 0.0
-    )
+    return np.where(sum(np.broadcast_arrays(*(p.bound for p in parts))) > 0, np.inf, 0.0)
 
 
 def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.ndarray | None = None) -> Val:

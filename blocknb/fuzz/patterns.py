@@ -8,65 +8,46 @@ from dataclasses import replace
 
 from blocknb.fuzz import accesses, dtypes, helpers
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.accesses import _offset
-from blocknb.fuzz.expressions import Shape, binary, cast, compare, condition, expression
+from blocknb.fuzz.expressions import Shape, binary, both, cast, compare, condition, expression, zeros
 from blocknb.fuzz.state import State, pointer
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
+from blocknb.fuzz.tree import SyntaxNode, Type, arange, expand, int32, literal, number, offset, op, var
 
 BLOCKS: tuple[Shape, ...] = ((16,), (64,), (128,), (16, 16), (8, 32), (32, 16), (4, 64), (16, 64))
 
 
-def _scalar(value: int) -> SyntaxNode:
-    return SyntaxNode("literal", Type("i32"), attrs={"value": value})
-
-
 def _sizes(g: State, values: list[int]) -> list[SyntaxNode]:
     """Sizes as arguments or as literals."""
-    return [g.scalar("i32", [v] * g.launches, "t") if v != 1 and g.chance(0.4) else _scalar(v) for v in values]
+    return [g.scalar("i32", [v] * g.launches, "t") if v != 1 and g.chance(0.4) else int32(v) for v in values]
 
 
-def _tile(shape: Shape, dtype: str) -> SyntaxNode:
-    return number(0.0 if dtypes.is_float(dtype) else 0, dtype, shape)
+def _block_pointer(dtype: str, block: Shape, *args: SyntaxNode, descriptor: bool = False) -> SyntaxNode:
+    return SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": descriptor})
 
 
 def block_pointer(g: State) -> None:
     """Loads blocks of an array by a block pointer that moves along its last axis; sometimes another block pointer stores them."""
     block, dtype, iterations = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
     rank, count = len(block), g.programs
-    shape = [
-        n * k - g.r.randrange(0, n)
-        for n, k in zip(block, ([count] if rank == 2 else []) + [max(iterations, 1)], strict=True)
-    ]
+    counts = [count, max(iterations, 1)][-rank:]
+    shape = [n * k - g.r.randrange(0, n) for n, k in zip(block, counts, strict=True)]
     strides = [shape[1] + g.pick((0, 1, 8)), 1] if rank == 2 else [1]
     if rank == 2 and g.chance(0.3):
         strides = [1, shape[0] + g.pick((0, 3))]
     size = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
     array = accesses.input_array(g, dtype, size)
-    linear = accesses.linear_program(g)
-    start = [binary("*", linear, literal(block[0])), _scalar(0)] if rank == 2 else [_scalar(0)]
+    start = [binary("*", accesses.linear_program(g), literal(block[0])), int32(0)][-rank:]
     if g.chance(0.2):
-        start[-1] = _scalar(-g.r.randrange(1, 5))
+        start[-1] = int32(-g.r.randrange(1, 5))
     args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
-    base = g.let(
-        SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False}), "p"
-    )
-    check = tuple(range(rank))
-    access = {"check": check, "padding": g.chance(0.5)}
-    total = g.let(_tile(block, dtype), "acc")
+    base = g.let(_block_pointer(dtype, block, *args), "p")
+    access = {"check": tuple(range(rank)), "padding": g.chance(0.5)}
+    total = g.let(zeros(dtype, block), "acc")
     with g.block() as body:
-        got = g.let(SyntaxNode("load", Type(dtype, block), (base,), access))
-        g.emit(t.Let((total.attrs["name"],), cast(binary(g.pick("+-"), total, got), dtype)))
-        step = tuple(_scalar(0 if i < rank - 1 else block[-1]) for i in range(rank))
-        g.emit(t.Let((base.attrs["name"],), SyntaxNode("advance", base.type, (base, *step))))
-    g.emit(
-        t.For(
-            g.name("j"),
-            _scalar(0),
-            g.scalar("i32", [iterations] + [g.r.randrange(0, iterations + 1) for _ in range(g.launches - 1)], "n"),
-            _scalar(1),
-            tuple(body),
-        )
-    )
+        got = g.let(op("load", dtype, block, base, **access))
+        g.assign(total, cast(binary(g.pick("+-"), total, got), dtype))
+        step = tuple(int32(0 if i < rank - 1 else block[-1]) for i in range(rank))
+        g.assign(base, SyntaxNode("advance", base.type, (base, *step)))
+    g.emit(t.For(g.name("j"), int32(0), g.count_up_to(iterations), int32(1), tuple(body)))
     if g.chance(0.6):
         _store_block(g, total, block)
 
@@ -78,9 +59,8 @@ def _store_block(g: State, value: SyntaxNode, block: Shape) -> None:
     shape = [block[0] * count - g.r.randrange(0, block[0]), *(n - g.r.randrange(0, n) for n in block[1:])]
     strides = [shape[1], 1] if rank == 2 else [1]
     array = g.array(dtype, shape[0] * strides[0], "poison", True, "o")
-    start = [binary("*", accesses.linear_program(g), literal(block[0])), *(_scalar(0) for _ in block[1:])]
-    args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
-    target = SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False})
+    start = [binary("*", accesses.linear_program(g), literal(block[0])), *(int32(0) for _ in block[1:])]
+    target = _block_pointer(dtype, block, pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
     g.emit(t.StoreStatement(target, cast(value, dtype), None, {"check": tuple(range(rank))}))
 
 
@@ -90,36 +70,26 @@ def descriptor(g: State) -> None:
     dtype = g.pick(("f32", "f16", "bf16", "i32", "i8", "u8", "i16"))
     if block[1] * dtypes.bits(dtype) < 128:
         block = (16, 16)
-    aligned = 16 * 8 // dtypes.bits(dtype)
     shape = [block[0] * g.programs - g.r.randrange(0, block[0]), block[1] * 2 - g.r.randrange(0, block[1])]
-    stride = -(-shape[1] // aligned) * aligned
-    loaded = _described(g, dtype, shape, stride, block, "x", "small")
-    linear = accesses.linear_program(g)
-    row = binary("*", linear, literal(block[0]))
-    first = SyntaxNode("descriptor_load", Type(dtype, block), (loaded, row, _scalar(0)))
-    value = g.let(
-        cast(
-            binary("+", first, SyntaxNode("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))),
-            dtype,
-        )
-    )
+    loaded = _described(g, dtype, shape, block, "x", "small")
+    row = binary("*", accesses.linear_program(g), literal(block[0]))
+    first, second = (op("descriptor_load", dtype, block, loaded, row, int32(column)) for column in (0, block[1]))
+    value = g.let(cast(binary("+", first, second), dtype))
     if g.chance(0.6):
         kind = g.pick(("f32", "f16", "i32", "i8"))
-        target = _described(
-            g, kind, shape, -(-shape[1] * dtypes.bits(kind) // 128) * 128 // dtypes.bits(kind), block, "o", "poison"
-        )
-        g.emit(
-            t.StoreStatement(
-                target, cast(value, kind), None, {"check": (0, 1), "offsets": (row, _scalar(g.pick((0, block[1]))))}
-            )
-        )
+        target = _described(g, kind, shape, block, "o", "poison")
+        attrs = {"check": (0, 1), "offsets": (row, int32(g.pick((0, block[1]))))}
+        g.emit(t.StoreStatement(target, cast(value, kind), None, attrs))
 
 
-def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape, prefix: str, fill: str) -> SyntaxNode:
+def _described(g: State, dtype: str, shape: list[int], block: Shape, prefix: str, fill: str) -> SyntaxNode:
+    """The descriptor of a new array, whose rows begin at multiples of 16 bytes."""
+    aligned = 16 * 8 // dtypes.bits(dtype)
+    stride = -(-shape[1] // aligned) * aligned
     array = replace(g.array(dtype, shape[0] * stride, fill, fill == "poison", prefix), offset=0)
     g.arguments[-1] = array
-    args = (pointer(array), *_sizes(g, shape), *_sizes(g, [stride]), _scalar(1))
-    return g.let(SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": True}), "d")
+    args = (pointer(array), *_sizes(g, shape), *_sizes(g, [stride]), int32(1))
+    return g.let(_block_pointer(dtype, block, *args, descriptor=True), "d")
 
 
 def product(g: State) -> None:
@@ -129,66 +99,52 @@ def product(g: State) -> None:
     if kind in ("i8", "e4nv"):
         k = max(k, 32)
     out = "i32" if kind == "i8" else "f32"
-    rows, columns, most = (
-        m * g.programs - g.r.randrange(0, m),
-        n - g.r.randrange(0, n),
-        k * g.r.randrange(1, 4) - g.r.randrange(0, k),
-    )
+    rows, columns = m * g.programs - g.r.randrange(0, m), n - g.r.randrange(0, n)
+    most = k * g.r.randrange(1, 4) - g.r.randrange(0, k)
     a, b = g.array(kind, rows * most), g.array(kind, most * columns)
-    depth = g.scalar("i32", [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)], "n")
-    i = binary("+", binary("*", accesses.linear_program(g), literal(m)), _arange(m))
-    i, j, q = g.let(i, "i", True), g.let(_arange(n), "i", True), _arange(k)
-    total = g.let(_tile((m, n), out), "acc")
+    depth = g.count_up_to(most)
+    i = binary("+", binary("*", accesses.linear_program(g), literal(m)), arange(m))
+    i, j, q = g.let(i, "i", True), g.let(arange(n), "i", True), arange(k)
+    total = g.let(zeros(out, (m, n)), "acc")
     start, transposed = g.name("j"), g.chance(0.3)
     options = {"num_stages": g.pick((1, 2, 3, 4))} if g.chance(0.5) else {}
     with g.block() as body:
         at = g.let(binary("+", var(start, Type("i32")), q), "i", True)
         left = binary("+", binary("*", _column(i), literal(most)), _row(at))
         right = binary("+", binary("*", _column(at), literal(columns)), _row(j))
-        inside = _both(compare("<", _column(i), literal(rows)), compare("<", _row(at), depth))
-        within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
+        inside = both(compare("<", _column(i), literal(rows)), compare("<", _row(at), depth))
+        within = both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
         zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
-        x = SyntaxNode("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
+        x = op("load", kind, (m, k), offset(pointer(a), left), inside, *zero)
         if transposed:  # B is contiguous along K
             right = binary("+", binary("*", _column(j), literal(most)), _row(at))
-            within = _both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
-        y = SyntaxNode(
-            "load", Type(kind, (n, k) if transposed else (k, n)), (_offset(pointer(b), right), within, *zero)
-        )
+            within = both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
+        y = op("load", kind, (n, k) if transposed else (k, n), offset(pointer(b), right), within, *zero)
         if transposed:
-            y = SyntaxNode("trans", Type(kind, (k, n)), (y,), {"perm": (1, 0), "as": g.pick(("permute", "trans"))})
+            y = op("trans", kind, (k, n), y, perm=(1, 0), name=g.pick(("permute", "trans")))
         x = g.let(x)
-        if g.chance(0.3) and kind not in ("e4nv",):
+        if g.chance(0.3) and kind != "e4nv":
             x = g.let(cast(binary("*", x, literal(2)), kind))
         precision = g.pick(("ieee", "tf32", "tf32x3")) if kind == "f32" else ""
-        found = SyntaxNode("dot", Type(out, (m, n)), (x, y, total), {"precision": precision})
+        found = op("dot", out, (m, n), x, y, total, precision=precision)
         if g.chance(0.2):
-            found = binary("+", total, SyntaxNode("dot", Type(out, (m, n)), (x, y), {"precision": precision}))
-        g.emit(t.Let((total.attrs["name"],), found))
-    g.emit(t.For(start, _scalar(0), depth, _scalar(k), tuple(body), "tl.range" if options else "range", options))
+            found = binary("+", total, op("dot", out, (m, n), x, y, precision=precision))
+        g.assign(total, found)
+    g.emit(t.For(start, int32(0), depth, int32(k), tuple(body), "tl.range" if options else "range", options))
     if g.chance(0.4):
         total = g.let(cast(binary(g.pick("+*-"), total, expression(g, out, g.pick(((m, n), (1, n), (m, 1))), 1)), out))
     target = g.array(g.pick((out, "f16", "f32")), rows * columns, "poison", True, "o")
     place = binary("+", binary("*", _column(i), literal(columns)), _row(j))
-    mask = _both(compare("<", _column(i), literal(rows)), compare("<", _row(j), literal(columns)))
-    g.emit(t.StoreStatement(_offset(pointer(target), place), cast(total, target.dtype), mask))
-
-
-def _arange(n: int) -> SyntaxNode:
-    return SyntaxNode("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+    mask = both(compare("<", _column(i), literal(rows)), compare("<", _row(j), literal(columns)))
+    g.emit(t.StoreStatement(offset(pointer(target), place), cast(total, target.dtype), mask))
 
 
 def _column(node: SyntaxNode) -> SyntaxNode:
-    return SyntaxNode("expand", Type(node.type.dtype, (node.type.shape[0], 1)), (node,), {"axis": 1})
+    return expand(node, 1)
 
 
 def _row(node: SyntaxNode) -> SyntaxNode:
-    return SyntaxNode("expand", Type(node.type.dtype, (1, node.type.shape[0])), (node,), {"axis": 0})
-
-
-def _both(a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
-    shape = tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
-    return SyntaxNode("binary", Type("i1", shape), (a, b), {"sym": "&", "ct": "i1"})
+    return expand(node, 0)
 
 
 def aliased(g: State) -> None:
@@ -199,31 +155,28 @@ def aliased(g: State) -> None:
     base = g.array(dtype, room * g.programs, "small", True, "u")
     view = t.Array(g.name("u"), dtype, room * g.programs - shift, "", shift, base.name, True)
     g.arguments.append(view)
-    place = binary("+", binary("*", accesses.linear_program(g), literal(room)), _arange(n))
-    before = g.let(SyntaxNode("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    place = binary("+", binary("*", accesses.linear_program(g), literal(room)), arange(n))
+    before = g.let(op("load", dtype, (n,), offset(pointer(base), place)))
     g.emit(t.Barrier(False))
     new = cast(binary(g.pick("+-*"), before, expression(g, dtype, (n,), 1)), dtype)
-    g.emit(t.StoreStatement(_offset(pointer(view), place), new, condition(g, (n,), 1) if g.chance(0.4) else None))
+    g.emit(t.StoreStatement(offset(pointer(view), place), new, condition(g, (n,), 1) if g.chance(0.4) else None))
     g.emit(t.Barrier(False))
-    g.let(SyntaxNode("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    g.let(op("load", dtype, (n,), offset(pointer(base), place)))
     g.emit(t.Barrier(False))
 
 
 def own_atomic(g: State) -> None:
     """An atomic on elements that no other lane accesses, so that its result is determined."""
     shape = g.pick(((), (16,), (64,), (8, 8)))
-    op = g.pick(("add", "max", "min", "xchg", "cas", "and", "or", "xor"))
-    dtype = g.pick(("i32", "u32", "i64", "u64", *(("f32", "f64") if op in ("add", "xchg") else ())))
-    size = math.prod(shape)
-    array = g.array(dtype, size * g.programs, "small", True, "a")
-    place = accesses.linear_program(g)
-    if shape:
-        place = binary("+", binary("*", place, literal(size)), accesses.permuted(g, shape))
+    kind = g.pick(("add", "max", "min", "xchg", "cas", "and", "or", "xor"))
+    dtype = g.pick(("i32", "u32", "i64", "u64", *(("f32", "f64") if kind in ("add", "xchg") else ())))
+    array = g.array(dtype, math.prod(shape) * g.programs, "small", True, "a")
+    place = accesses.own_indices(g, shape)
     value = expression(g, dtype, shape, 2)
     name = g.name("old")
-    cas = number(g.pick((0, 1, 2, 3)), dtype, shape) if op == "cas" else None
+    cas = number(g.pick((0, 1, 2, 3)), dtype, shape) if kind == "cas" else None
     mask = condition(g, shape, 1) if cas is None and g.chance(0.4) else None
-    g.emit(t.Atomic(op, _offset(pointer(array), place), value, mask, name, cas))
+    g.emit(t.Atomic(kind, offset(pointer(array), place), value, mask, name, cas))
     g.scope[-1].append((name, Type(dtype, shape)))
     g.emit(t.Barrier(False))
 
@@ -236,19 +189,19 @@ def chosen_pointer(g: State) -> None:
     kind = g.weighted({"ternary": 2, "if": 2, "where": 1})
     mask = accesses.masks(g, shape)
     if kind == "where":
-        places = [_offset(pointer(a), accesses.inside(g, shape, size)) for a in (first, second)]
+        places = [offset(pointer(a), accesses.inside(g, shape, size)) for a in (first, second)]
         address = SyntaxNode("pointer_where", places[0].type, (condition(g, shape, 1), *places))
     else:
         c = condition(g, (), 2)
         if kind == "ternary":
             chosen = g.let(SyntaxNode("ternary", pointer(first).type, (c, pointer(first), pointer(second))), "p", True)
         else:
-            chosen = g.let(_offset(pointer(first), literal(0)), "p", True)
+            chosen = g.let(offset(pointer(first), literal(0)), "p", True)
             with g.block() as body:
-                g.emit(t.Let((chosen.attrs["name"],), _offset(pointer(second), literal(g.r.randrange(3)))))
+                g.assign(chosen, offset(pointer(second), literal(g.r.randrange(3))))
             g.emit(t.If(c, tuple(body)))
-        address = _offset(chosen, accesses.inside(g, shape, size - 3))
-    g.let(SyntaxNode("load", Type(dtype, shape), (address,) if mask is None else (address, mask)))
+        address = offset(chosen, accesses.inside(g, shape, size - 3))
+    g.let(op("load", dtype, shape, address, *([] if mask is None else [mask])))
 
 
 def optional(g: State) -> None:
@@ -260,14 +213,14 @@ def optional(g: State) -> None:
         array = g.array(dtype, shape[0], prefix="x")
         if g.chance(0.4):
             g.arguments[-1] = t.Scalar(array.name, "none", (None,))
-        test = SyntaxNode("not_none", Type("i1"), attrs={"name": array.name})
-        other = SyntaxNode("load", Type(dtype, shape), (_offset(pointer(array), _arange(shape[0])),))
+        test = op("not_none", "i1", (), name=array.name)
+        other = op("load", dtype, shape, offset(pointer(array), arange(shape[0])))
     else:
         flag = g.scalar("i1", [g.chance(0.5)], "flag", constexpr=True)
-        test = SyntaxNode("is_set", Type("i1"), attrs={"name": flag.attrs["name"]})
+        test = op("is_set", "i1", (), name=flag.attrs["name"])
         other = expression(g, dtype, shape, 1)
     with g.block() as then:
-        g.emit(t.Let((value.attrs["name"],), cast(binary("+", value, other), dtype)))
+        g.assign(value, cast(binary("+", value, other), dtype))
     g.emit(t.If(test, tuple(then)))
 
 
@@ -279,33 +232,26 @@ def helper_calls(g: State) -> None:
 
 def high_half(g: State) -> None:
     dtype, shape = g.pick(("i32", "u32", "i64", "u64")), g.pick(((16,), (64,), ()))
-    g.let(
-        SyntaxNode(
-            "umulhi",
-            Type(dtype, shape),
-            (expression(g, dtype, shape, 1), expression(g, dtype, shape, 1)),
-            {"ct": dtype},
-        )
-    )
+    g.let(op("umulhi", dtype, shape, expression(g, dtype, shape, 1), expression(g, dtype, shape, 1), ct=dtype))
 
 
 def random_bits(g: State) -> None:
     """Random numbers of Philox, whose bits are specified."""
     shape = g.pick(((16,), (64,), (8, 16)))
     seed = g.scalar("i32", [g.r.randrange(2, 10**6) for _ in range(g.launches)], "t")
-    g.let(SyntaxNode("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
+    g.let(op("randint", "u32", shape, seed, accesses.permuted(g, shape)))
 
 
 def quotient(g: State) -> None:
     """A cdiv of an argument and a constant, and a loop with that many iterations."""
     size = g.scalar("i32", [g.r.randrange(0, 100) for _ in range(g.launches)], "n")
-    g.let(SyntaxNode("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
+    g.let(op("cdiv", "i32", (), size, literal(g.pick((2, 7, 16))), ct="i32"))
 
 
 def largest(g: State) -> None:
     dtype, size = g.dtype(), g.pick((16, 32, 64))
     k = g.pick((1, 2, 8, 16))
-    found = SyntaxNode("topk", Type(dtype, (size, k)), (expression(g, dtype, (size, 16), 1),), {"axis": 1, "k": k})
+    found = op("topk", dtype, (size, k), expression(g, dtype, (size, 16), 1), axis=1, k=k)
     g.let(SyntaxNode("cast", found.type, (found,)))
 
 
@@ -314,14 +260,9 @@ def promised(g: State) -> None:
     dtype, size, factor = g.dtype(), g.pick((16, 64, 128)), g.pick((4, 8, 16))
     array = accesses.input_array(g, dtype, size * factor * 2)
     start = g.scalar("i32", [factor * g.r.randrange(0, size) for _ in range(g.launches)], "t")
-    start = SyntaxNode("promise", start.type, (start,), {"name": "multiple_of", "value": factor})
-    place = SyntaxNode(
-        "promise",
-        Type("i32", (size,)),
-        (binary("+", start, _arange(size)),),
-        {"name": "max_contiguous", "value": factor},
-    )
-    g.let(SyntaxNode("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
+    start = op("promise", "i32", (), start, name="multiple_of", value=factor)
+    place = op("promise", "i32", (size,), binary("+", start, arange(size)), name="max_contiguous", value=factor)
+    g.let(op("load", dtype, (size,), offset(pointer(array), place)))
 
 
 #: Weights of the patterns, relative to the regions of `regions`.

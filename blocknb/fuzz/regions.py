@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from blocknb.fuzz import accesses, dtypes, patterns
+from blocknb.fuzz import accesses, patterns
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.accesses import _offset
 from blocknb.fuzz.dtypes import is_float
-from blocknb.fuzz.expressions import Shape, binary, broadcast, cast, compare, condition, expression
+from blocknb.fuzz.expressions import Shape, binary, broadcast, cast, compare, condition, expression, zeros
 from blocknb.fuzz.state import State, pointer
-from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
+from blocknb.fuzz.tree import SyntaxNode, Type, arange, int32, literal, number, offset, op, var
 
 
 def region(g: State) -> None:
@@ -51,7 +50,7 @@ def update(g: State, names: list[SyntaxNode], depth: int = 2) -> None:
         value = expression(g, type.dtype, type.shape, depth)
     if value.type.shape != type.shape:
         value = broadcast(value, type.shape)
-    g.emit(t.Let((target.attrs["name"],), value))
+    g.assign(target, value)
 
 
 def carried(g: State) -> list[SyntaxNode]:
@@ -59,9 +58,9 @@ def carried(g: State) -> list[SyntaxNode]:
     found = []
     for _ in range(g.r.randrange(1, 3)):
         dtype, shape = g.dtype(), _shape(g)
-        start = number(0, dtype, shape) if g.chance(0.4) else expression(g, dtype, shape, 1)
+        start = zeros(dtype, shape) if g.chance(0.4) else expression(g, dtype, shape, 1)
         if is_float(dtype) and start.op == "full":
-            start = number(0.0, dtype, shape)
+            start = zeros(dtype, shape)
         found.append(g.let(start, "acc"))
     return found
 
@@ -71,31 +70,23 @@ def bounds(g: State) -> tuple[SyntaxNode, SyntaxNode, SyntaxNode, int]:
     iterations = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
     kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
     if kind == "constant":
-        return number_literal(0), number_literal(iterations[0]), number_literal(1), iterations[0]
+        return int32(0), int32(iterations[0]), int32(1), iterations[0]
     if kind == "loaded":
         array = accesses.input_array(g, "i32", g.programs)
-        count = SyntaxNode("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
-        return number_literal(0), binary("&", count, literal(3)), number_literal(1), 3
+        count = op("load", "i32", (), offset(pointer(array), accesses.linear_program(g)))
+        return int32(0), binary("&", count, literal(3)), int32(1), 3
     if kind == "down":
         high = g.scalar("i32", iterations, "n")
-        return high, number_literal(0), number_literal(-1), max(iterations)
+        return high, int32(0), int32(-1), max(iterations)
     if kind == "stepped":
         step = g.pick((2, 3, 16))
         high = g.scalar("i32", [count * step - (g.r.randrange(step) if count else 0) for count in iterations], "n")
-        return (
-            number_literal(0),
-            high,
-            number_literal(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n"),
-            max(iterations),
-        )
+        by = int32(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n")
+        return int32(0), high, by, max(iterations)
     if kind == "offset":
         low = g.scalar("i32", [g.r.randrange(-4, 5) for _ in iterations], "n")
-        return low, binary("+", low, g.scalar("i32", iterations, "n")), number_literal(1), max(iterations)
-    return number_literal(0), g.scalar("i32", iterations, "n", constexpr=False), number_literal(1), max(iterations)
-
-
-def number_literal(value: int) -> SyntaxNode:
-    return SyntaxNode("literal", Type("i32"), attrs={"value": value})
+        return low, binary("+", low, g.scalar("i32", iterations, "n")), int32(1), max(iterations)
+    return int32(0), g.scalar("i32", iterations, "n"), int32(1), max(iterations)
 
 
 def loop(g: State, nested: bool = False) -> None:
@@ -109,16 +100,14 @@ def loop(g: State, nested: bool = False) -> None:
     moving = _moving_pointer(g, iterations) if g.chance(0.25) else None
     with g.block() as body:
         if flavour == "tl.static_range":
-            g.let(SyntaxNode("splat", Type("i32"), (var(index, Type("i32")),)))
+            g.let(op("splat", "i32", (), var(index, Type("i32"))))
         else:
             g.scope[-1].append((index, Type("i32")))
         if moving is not None:
             name, array, size = moving
-            here = var(name.attrs["name"], name.type)
-            place = here if here.type.shape else _offset(here, accesses.iota(g, (size,)))
-            got = SyntaxNode("load", Type(array.dtype, (size,)), (place,))
-            g.let(got)
-            g.emit(t.Let((name.attrs["name"],), _offset(here, literal(size))))
+            place = name if name.type.shape else offset(name, accesses.iota(g, (size,)))
+            g.let(op("load", array.dtype, (size,), place))
+            g.assign(name, offset(name, literal(size)))
         if g.chance(0.3):
             g.let(expression(g, g.dtype(), _shape(g), 2))
         for name in names:
@@ -135,7 +124,7 @@ def _moving_pointer(g: State, iterations: int) -> tuple[SyntaxNode, t.Array, int
     size = g.pick((16, 32, 64))
     array = accesses.input_array(g, g.dtype(), size * max(iterations, 1))
     place = accesses.iota(g, (size,)) if g.chance(0.5) else literal(0)
-    name = g.let(_offset(pointer(array), place), "p")
+    name = g.let(offset(pointer(array), place), "p")
     return name, array, size
 
 
@@ -168,7 +157,7 @@ def while_loop(g: State) -> None:
     with g.block() as body:
         for name in names:
             update(g, [name])
-        g.emit(t.Let((counter.attrs["name"],), binary("+", counter, literal(g.pick((1, 2, 3))))))
+        g.assign(counter, binary("+", counter, literal(g.pick((1, 2, 3)))))
     g.emit(t.While(compare("<", counter, limit), tuple(body)))
 
 
@@ -176,42 +165,36 @@ def chunks(g: State) -> None:
     """A loop over a row in tiles: sums and extremes of the in-bounds elements, or a store of each tile."""
     block = g.pick((16, 32, 64, 128))
     most = g.r.randrange(1, 4 * block)
-    sizes = [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)]
-    size = g.scalar("i32", sizes, "n")
+    size = g.count_up_to(most)
     dtype = g.dtype()
     stride = most + g.pick((0, 0, 1, 8))
     array = accesses.input_array(g, dtype, stride * (g.programs - 1) + most)
     row = binary("*", accesses.linear_program(g), literal(stride))
-    names = [g.let(number(0.0 if is_float(d) else 0, d, s), "acc") for d, s in ((g.dtype(), (block,)), (g.dtype(), ()))]
+    names = [g.let(zeros(d, s), "acc") for d, s in ((g.dtype(), (block,)), (g.dtype(), ()))]
     target = g.array(g.dtype(), array.size, "poison", True, "o") if g.chance(0.5) else None
     start = g.name("j")
     with g.block() as body:
-        at = binary(
-            "+", var(start, Type("i32")), SyntaxNode("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
-        )
-        at = g.let(at, "i", True)
+        at = g.let(binary("+", var(start, Type("i32")), arange(block)), "i", True)
         mask = g.let(compare("<", at, size), "m", True)
         index = binary("+", row, at)
         other = accesses.other_value(g, dtype, (block,), mask)
-        g.let(SyntaxNode("load", Type(dtype, (block,)), (_offset(pointer(array), index), mask, *other)))
+        g.let(op("load", dtype, (block,), offset(pointer(array), index), mask, *other))
         for name in names:
             update(g, [name])
         if target is not None:
-            value = expression(g, g.dtype() if not dtypes.is_float(target.dtype) else target.dtype, (block,), 2)
-            value = cast(value, target.dtype)
-            g.emit(t.StoreStatement(_offset(pointer(target), index), value, mask))
-    g.emit(t.For(start, number_literal(0), size, number_literal(block), tuple(body), g.pick(("range", "tl.range"))))
+            value = expression(g, target.dtype if is_float(target.dtype) else g.dtype(), (block,), 2)
+            g.emit(t.StoreStatement(offset(pointer(target), index), cast(value, target.dtype), mask))
+    g.emit(t.For(start, int32(0), size, int32(block), tuple(body), g.pick(("range", "tl.range"))))
 
 
 def in_place(g: State) -> None:
     """Loads a tile, computes, and stores the result to the same place."""
     shape = _shape(g) or (64,)
-    dtype, size = g.dtype(), math.prod(shape)
-    array = g.array(dtype, size * g.programs, "small", True, "u")
-    place = binary("+", binary("*", accesses.linear_program(g), literal(size)), accesses.permuted(g, shape))
-    where = g.let(_offset(pointer(array), place), "p", True)
+    dtype = g.dtype()
+    array = g.array(dtype, math.prod(shape) * g.programs, "small", True, "u")
+    where = g.let(offset(pointer(array), accesses.own_indices(g, shape)), "p", True)
     mask = condition(g, shape, 1) if g.chance(0.4) else None
-    value = g.let(SyntaxNode("load", Type(dtype, shape), (where,) if mask is None else (where, mask)))
+    value = g.let(op("load", dtype, shape, where, *([] if mask is None else [mask])))
     new = cast(binary(g.pick("+-*"), value, expression(g, dtype, shape, 2)), dtype)
     g.emit(t.Barrier(False))
     g.emit(t.StoreStatement(where, new, condition(g, shape, 1) if g.chance(0.3) else mask))
@@ -223,29 +206,25 @@ def stored_and_loaded(g: State) -> None:
     dtype, size = g.dtype(), math.prod(shape)
     array = g.array(dtype, size * g.programs, "poison", True, "u")
     start = binary("*", accesses.linear_program(g), literal(size))
-    g.emit(
-        t.StoreStatement(
-            _offset(pointer(array), binary("+", start, accesses.permuted(g, shape))), expression(g, dtype, shape, 2)
-        )
-    )
+
+    def place() -> SyntaxNode:
+        return offset(pointer(array), binary("+", start, accesses.permuted(g, shape)))
+
+    g.emit(t.StoreStatement(place(), expression(g, dtype, shape, 2)))
     g.emit(t.Barrier(g.chance(0.5)))
-    g.let(
-        SyntaxNode(
-            "load", Type(dtype, shape), (_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))),)
-        )
-    )
+    g.let(op("load", dtype, shape, place()))
     g.emit(t.Barrier(False))
 
 
 def atomic(g: State) -> None:
     """A commutative integer atomic, so that the order of programs does not matter."""
     shape = _shape(g)
-    dtype, op = g.pick(("i32", "i32", "i64", "u32")), g.pick(("add", "add", "max", "min", "and", "or", "xor"))
+    dtype, kind = g.pick(("i32", "i32", "i64", "u32")), g.pick(("add", "add", "max", "min", "and", "or", "xor"))
     array = g.array(dtype, g.pick((1, 8, 64)), "small", True, "a")
     limit = 1 << (array.size.bit_length() - 1)
     index = binary("&", expression(g, "i32", shape, 1), literal(limit - 1)) if shape else number(g.r.randrange(limit))
     mask = condition(g, shape, 1) if g.chance(0.4) else None
-    g.emit(t.Atomic(op, _offset(pointer(array), index), expression(g, dtype, shape, 2), mask))
+    g.emit(t.Atomic(kind, offset(pointer(array), index), expression(g, dtype, shape, 2), mask))
 
 
 def early_return(g: State) -> None:

@@ -114,7 +114,7 @@ def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                 yield (*body[:i], *opened, *body[i + 1 :])
             for smaller in _bodies_without(inner):
                 if smaller or name == "other":
-                    yield (*body[:i], t.with_block(s, name, smaller), *body[i + 1 :])
+                    yield (*body[:i], replace(s, **{name: smaller}), *body[i + 1 :])
 
 
 def _past_a_cast(node: SyntaxNode) -> Iterator[SyntaxNode]:
@@ -199,7 +199,7 @@ def _without_let(body: tuple[Any, ...], name: str) -> tuple[Any, ...]:
         if isinstance(s, t.Let) and s.names == (name,):
             continue
         for field, inner in t.blocks(s):
-            s = t.with_block(s, field, _without_let(inner, name))
+            s = replace(s, **{field: _without_let(inner, name)})
         found.append(s)
     return tuple(found)
 

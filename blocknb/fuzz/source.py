@@ -133,10 +133,6 @@ def _reduce(n: t.SyntaxNode, a: list[str]) -> str:
     return f"tl.{n.attrs['name']}({a[0]}{axis}{keep})"
 
 
-def _function_name(n: t.SyntaxNode) -> str:
-    return str(n.attrs["name"])
-
-
 def _full(n: t.SyntaxNode, a: list[str]) -> str:
     value, dtype = n.attrs["value"], SPELLED[n.type.dtype]
     if value == 0 and n.type.shape and not (isinstance(value, float) and math.copysign(1, value) < 0):
@@ -153,8 +149,7 @@ def _expand(n: t.SyntaxNode, a: list[str]) -> str:
 
 def _dot(n: t.SyntaxNode, a: list[str]) -> str:
     precision = f', input_precision="{n.attrs["precision"]}"' if n.attrs["precision"] else ""
-    out = f", out_dtype={SPELLED[n.type.dtype]}" if n.attrs.get("out") else ""
-    return f"tl.dot({', '.join(a)}{precision}{out})"
+    return f"tl.dot({', '.join(a)}{precision})"
 
 
 def _flagged(name: str, flag: str, *keys: str) -> Callable[[t.SyntaxNode, list[str]], str]:
@@ -184,27 +179,24 @@ TEXTS: dict[str, Callable[[t.SyntaxNode, list[str]], str]] = {
     "fma": _call("fma"),
     "negative": lambda n, a: f"(-{a[0]})",
     "invert": lambda n, a: f"(~{a[0]})",
-    "not": lambda n, a: f"(not {a[0]})",
     "abs": _call("abs"),
-    "function": lambda n, a: f"tl.{_function_name(n)}({a[0]})",
+    "function": lambda n, a: f"tl.{n.attrs['name']}({a[0]})",
     "cast": lambda n, a: f"{a[0]}.to({SPELLED[n.type.dtype]})",
     "bitcast": lambda n, a: f"{a[0]}.to({SPELLED[n.type.dtype]}, bitcast=True)",
     "where": _call("where"),
     "ternary": lambda n, a: f"({a[1]} if {a[0]} else {a[2]})",
     "broadcast": lambda n, a: f"tl.broadcast_to({a[0]}, {n.type.shape})",
     "reshape": _call("reshape", "shape"),
-    "trans": lambda n, a: f"tl.{n.attrs.get('as', 'permute')}({a[0]}, {n.attrs['perm']})",
+    "trans": lambda n, a: f"tl.{n.attrs.get('name', 'permute')}({a[0]}, {n.attrs['perm']})",
     "expand": _expand,
     "flip": _call("flip", "axis"),
     "xor_shuffle": _call("xor_shuffle", "axis", "mask"),
     "split": _call("split"),
     "join": _call("join"),
     "interleave": _call("interleave"),
-    "cat": lambda n, a: (
-        f"tl.cat({a[0]}, {a[1]}, can_reorder=True)" if n.attrs.get("reorder") else f"tl.cat({a[0]}, {a[1]})"
-    ),
+    "cat": _call("cat"),
     "reduce": _reduce,
-    "extreme": lambda n, a: f"tl.{_function_name(n)}({a[0]}, {n.attrs['axis']}, return_indices=True)",
+    "extreme": lambda n, a: f"tl.{n.attrs['name']}({a[0]}, {n.attrs['axis']}, return_indices=True)",
     "scan": _flagged("cumsum", "reverse", "axis"),
     "combine": _flagged("reduce", "keep_dims", "axis"),
     "combine_scan": _flagged("associative_scan", "reverse", "axis"),

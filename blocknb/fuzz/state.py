@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +12,11 @@ from typing import Any
 
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
-from blocknb.fuzz.tree import SyntaxNode, Type
+from blocknb.fuzz.tree import SyntaxNode, Type, op
 
 #: Weights of the dtypes.
-WEIGHTS = {
-    "f32": 8,
-    "i32": 6,
-    "f16": 3,
-    "bf16": 2,
-    "f64": 2,
-    "i64": 3,
-    "i8": 3,
-    "u8": 2,
-    "i16": 2,
-    "u16": 1,
-    "u32": 2,
-    "u64": 1,
-}
+WEIGHTS = {"f32": 8, "f16": 3, "bf16": 2, "f64": 2, "i8": 3, "i16": 2, "i32": 6, "i64": 3}
+WEIGHTS |= {"u8": 2, "u16": 1, "u32": 2, "u64": 1}
 MAX_ELEMENTS = 1024
 
 
@@ -100,6 +89,10 @@ class State:
             self.fixed.add(name)
         return t.var(name, value.type)
 
+    def assign(self, name: SyntaxNode, value: SyntaxNode) -> None:
+        """Assigns another value to a name."""
+        self.emit(t.Let((name.attrs["name"],), value))
+
     def lets(self, value: SyntaxNode, prefix: str = "v") -> list[SyntaxNode]:
         """Binds the results of an op with several results."""
         names = tuple(self.name(prefix) for _ in value.type)
@@ -117,6 +110,11 @@ class State:
         finally:
             self.bodies.pop()
             self.scope.pop()
+
+    def inside_helper(self, params: Sequence[tuple[str, Type]]) -> State:
+        """The state for the body of a helper that the kernel calls."""
+        shared: dict[str, Any] = {"counter": self.counter, "helpers": self.helpers, "tag": self.tag}
+        return State(self.r, [list(params)], launches=self.launches, budget=8, closed=True, **shared)
 
     def visible(self) -> list[tuple[str, Type]]:
         return [entry for frame in self.scope for entry in frame]
@@ -140,14 +138,15 @@ class State:
     def scalar(self, dtype: str, values: Sequence[Any], prefix: str = "s", constexpr: bool = False) -> SyntaxNode:
         name = self.name(prefix)
         self.arguments.append(t.Scalar(name, dtype, tuple(values), constexpr))
-        return SyntaxNode("arg", Type(dtype), attrs={"name": name, "constexpr": constexpr})
+        return op("arg", dtype, (), name=name, constexpr=constexpr)
+
+    def count_up_to(self, most: int) -> SyntaxNode:
+        """An argument that is `most` in the first launch, and at most that in the others."""
+        return self.scalar("i32", [most] + [self.r.randrange(0, most + 1) for _ in range(self.launches - 1)], "n")
 
     @property
     def programs(self) -> int:
-        count = 1
-        for n in self.grid:
-            count *= n
-        return count
+        return math.prod(self.grid)
 
 
 def pointer(array: t.Array) -> SyntaxNode:

@@ -10,42 +10,16 @@ from blocknb.fuzz import dtypes, helpers
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float
 from blocknb.fuzz.expressions import Shape, binary, cast, expression, production
 from blocknb.fuzz.state import MAX_ELEMENTS, State
-from blocknb.fuzz.tree import SyntaxNode, Type, literal
-
-#: Maps an op to its weight, and to a test whether a shape can be its result.
-OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
-    "reshape": (1.0, lambda s: math.prod(s) > 1),
-    "trans": (1.0, lambda s: len(s) > 1),
-    "broadcast": (0.7, lambda s: True),
-    "expand": (0.7, lambda s: 1 in s),
-    "join": (0.7, lambda s: s[-1] == 2 and len(s) > 1),
-    "split": (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
-    "interleave": (0.7, lambda s: s[-1] > 1),
-    "cat": (0.5, lambda s: s[0] > 1),
-    "flip": (0.6, lambda s: True),
-    "xor_shuffle": (0.3, lambda s: max(s) > 1),
-    "reduce": (4.0, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
-    "reduce_all": (2.0, lambda s: True),
-    "keep": (1.5, lambda s: True),
-    "extreme": (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
-    "combine": (0.8, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
-    "scan": (1.5, lambda s: True),
-    "combine_scan": (0.8, lambda s: True),
-    "sort": (0.5, lambda s: s[-1] <= 64),
-    "gather": (1.0, lambda s: True),
-    "histogram": (0.4, lambda s: len(s) == 1 and s[0] > 1),
-    "dot": (1.0, lambda s: len(s) == 2 and min(s) >= 16 and math.prod(s) <= 1024),
-    "dot3": (0.3, lambda s: len(s) == 3 and min(s[1:]) >= 16),
-}
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, op
 
 
 @production("tile op")
 def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     """An op on whole tiles with the result `shape`, of `dtype` or another dtype; None if no op fits."""
-    able = {name: weight for name, (weight, fits) in OPS.items() if fits(shape)}
     if dtype in dtypes.FLOAT8:
         return None
-    return MAKE[g.weighted(able)](g, dtype, shape, depth)
+    able = {make: weight for weight, fits, make in OPS if fits(shape)}
+    return g.weighted(able)(g, dtype, shape, depth)
 
 
 def axis_of(g: State, shape: Shape) -> int:
@@ -65,9 +39,7 @@ def factored(g: State, size: int) -> Shape:
 
 
 def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode(
-        "reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape}
-    )
+    return op("reshape", dtype, shape, _inner(g, dtype, factored(g, math.prod(shape)), depth), shape=shape)
 
 
 def _trans(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -76,22 +48,15 @@ def _trans(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     source = [0] * len(shape)
     for i, p in enumerate(perm):
         source[p] = shape[i]
-    return SyntaxNode(
-        "trans",
-        Type(dtype, shape),
-        (_inner(g, dtype, tuple(source), depth),),
-        {"perm": tuple(perm), "as": g.pick(("permute", "trans"))},
-    )
+    inner = _inner(g, dtype, tuple(source), depth)
+    return op("trans", dtype, shape, inner, perm=tuple(perm), name=g.pick(("permute", "trans")))
 
 
 def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = axis_of(g, shape)
     if g.chance(0.2):
-        inner = _inner(g, dtype, (), depth)
-        return SyntaxNode("splat", Type(dtype, shape), (inner,))
-    return SyntaxNode(
-        "broadcast", Type(dtype, shape), (_inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth),)
-    )
+        return op("splat", dtype, shape, _inner(g, dtype, (), depth))
+    return op("broadcast", dtype, shape, _inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth))
 
 
 def _expand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
@@ -99,23 +64,21 @@ def _expand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None
     rest = (*shape[:axis], *shape[axis + 1 :])
     if not rest:
         return None
-    return SyntaxNode(
-        "expand", Type(dtype, shape), (_inner(g, dtype, rest, depth),), {"axis": axis, "call": g.chance(0.3)}
-    )
+    return op("expand", dtype, shape, _inner(g, dtype, rest, depth), axis=axis, call=g.chance(0.3))
 
 
 def _join(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode("join", Type(dtype, shape), tuple(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
+    return op("join", dtype, shape, *(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
 
 
 def _interleave(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (*shape[:-1], shape[-1] // 2)
-    return SyntaxNode("interleave", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return op("interleave", dtype, shape, *(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
 def _cat(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (shape[0] // 2, *shape[1:])
-    return SyntaxNode("cat", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return op("cat", dtype, shape, *(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
 def _split(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -124,7 +87,7 @@ def _split(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 
 
 def _flip(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return SyntaxNode("flip", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis_of(g, shape)})
+    return op("flip", dtype, shape, _inner(g, dtype, shape, depth), axis=axis_of(g, shape))
 
 
 def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
@@ -132,9 +95,7 @@ def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode |
     if shape[axis] == 1:
         return None
     mask = 1 << g.r.randrange(shape[axis].bit_length() - 1)
-    return SyntaxNode(
-        "xor_shuffle", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis, "mask": mask}
-    )
+    return op("xor_shuffle", dtype, shape, _inner(g, dtype, shape, depth), axis=axis, mask=mask)
 
 
 def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
@@ -164,8 +125,6 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
     if name in ("argmax", "argmin"):
         kind = g.dtype()
         axis = 0 if axis is None else axis
-        if len(source) == 1 and keep is False and axis is None:
-            axis = 0
     elif g.chance(0.2):
         kind = g.dtype(INTEGERS) if name in ("xor_sum", "reduce_or") else g.dtype()
     if kind == "i1":
@@ -179,8 +138,8 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
     result = reduced_shape(source, axis, keep)
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
-    found = SyntaxNode("reduce", Type(out, result), (inner,), attrs)
-    return found if out == dtype and bits(kind) >= 32 else SyntaxNode("cast", Type(dtype, result), (found,))
+    found = op("reduce", out, result, inner, **attrs)
+    return found if out == dtype and bits(kind) >= 32 else op("cast", dtype, result, found)
 
 
 def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -194,17 +153,9 @@ def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = 0 if len(source) == 1 and g.chance(0.5) else None
     found = reduction(g, dtype, source, axis, False, depth)
     if found.type.shape:  # argmax of several axes leaves some of them
-        found = SyntaxNode(
-            "cast",
-            Type(dtype, ()),
-            (SyntaxNode("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),),
-        )
+        found = op("cast", dtype, (), op("reduce", dtype, (), found, name="max", axis=None, ct=dtype))
     other = expression(g, dtype, shape, depth - 1)
     return cast(binary(g.pick("+-*"), *((other, found) if g.chance(0.7) else (found, other))), dtype)
-
-
-def _summed(dtype: str) -> str:
-    return dtype
 
 
 def _keep(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -217,11 +168,8 @@ def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape)
     kind = g.dtype() if dtype == "i1" else dtype
     types = (Type(kind, shape), Type("i32", shape))
-    value, index = g.lets(
-        SyntaxNode(
-            "extreme", types, (expression(g, kind, source, depth - 1),), {"name": g.pick(("max", "min")), "axis": axis}
-        )
-    )
+    inner = expression(g, kind, source, depth - 1)
+    value, index = g.lets(SyntaxNode("extreme", types, (inner,), {"name": g.pick(("max", "min")), "axis": axis}))
     if g.chance(0.5):
         return cast(index, kind)
     return SyntaxNode("cast", value.type, (value,)) if bits(kind) < 32 else value
@@ -233,21 +181,16 @@ def _combined(g: State, dtype: str) -> str:
 
 def _combine(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape, 32)
-    kind, keep = _combined(g, dtype), False
+    kind = _combined(g, dtype)
+    attrs = {"axis": axis, "keep": False}
     if g.chance(0.4):
         other = g.pick(("i32", kind))
         helper = helpers.pair_combiner(g, kind, other, True)
         types = (Type(kind, shape), Type(other, shape))
         inner = (expression(g, kind, source, depth - 1), expression(g, other, source, depth - 1))
-        first, second = g.lets(SyntaxNode("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
-        return g.pick((first, second))
+        return g.pick(g.lets(SyntaxNode("combine", types, inner, attrs | {"helper": helper.name})))
     helper = helpers.combiner(g, kind, True)
-    return SyntaxNode(
-        "combine",
-        Type(kind, shape),
-        (expression(g, kind, source, depth - 1),),
-        {"helper": helper.name, "axis": axis, "keep": keep},
-    )
+    return op("combine", kind, shape, expression(g, kind, source, depth - 1), **attrs, helper=helper.name)
 
 
 def _scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -257,10 +200,10 @@ def _scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     attrs = {"name": name, "axis": axis_of(g, shape), "reverse": g.chance(0.3), "ct": ct}
     inner = _inner(g, kind, shape, depth)
     if name == "cumprod" and is_float(kind):
-        positive = SyntaxNode("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind})
-        inner = SyntaxNode("where", Type(kind, shape), (positive, literal(-1.0), literal(1.0)), {"ct": kind})
+        positive = op("compare", "i1", shape, inner, literal(0.5), sym=">", ct=kind)
+        inner = op("where", kind, shape, positive, literal(-1.0), literal(1.0), ct=kind)
         inner = SyntaxNode("cast", inner.type, (inner,))
-    return SyntaxNode("cast", Type(kind, shape), (SyntaxNode("scan", Type(ct, shape), (inner,), attrs),))
+    return op("cast", kind, shape, op("scan", ct, shape, inner, **attrs))
 
 
 def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -270,24 +213,15 @@ def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
         other = g.pick(("i32", kind, kind))
         helper = helpers.pair_combiner(g, kind, other, False)
         inner = (_inner(g, kind, shape, depth), _inner(g, other, shape, depth))
-        both = SyntaxNode(
-            "combine_scan", (Type(kind, shape), Type(other, shape)), inner, attrs | {"helper": helper.name}
-        )
-        return g.pick(g.lets(both))
+        types = (Type(kind, shape), Type(other, shape))
+        return g.pick(g.lets(SyntaxNode("combine_scan", types, inner, attrs | {"helper": helper.name})))
     helper = helpers.combiner(g, kind, False)
-    return SyntaxNode(
-        "combine_scan", Type(kind, shape), (_inner(g, kind, shape, depth),), attrs | {"helper": helper.name}
-    )
+    return op("combine_scan", kind, shape, _inner(g, kind, shape, depth), **attrs, helper=helper.name)
 
 
 def _sort(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = dtype if dtype != "i1" else "i32"
-    return SyntaxNode(
-        "sort",
-        Type(kind, shape),
-        (_inner(g, kind, shape, depth),),
-        {"axis": len(shape) - 1, "descending": g.chance(0.4)},
-    )
+    return op("sort", kind, shape, _inner(g, kind, shape, depth), axis=len(shape) - 1, descending=g.chance(0.4))
 
 
 def _gather(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
@@ -297,55 +231,49 @@ def _gather(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = g.pick(("i32", "i32", "u8", "i64", "i16"))
     index = binary("&", expression(g, kind, shape, 1), literal(min(size, 128) - 1))
     source = _inner(g, dtype, (*shape[:axis], size, *shape[axis + 1 :]), depth)
-    return SyntaxNode("gather", Type(dtype, shape), (source, index), {"axis": axis})
+    return op("gather", dtype, shape, source, index, axis=axis)
 
 
 def _histogram(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     count = g.pick((16, 64, 128))
     inner = binary("&", expression(g, "i32", (count,), 1), literal(shape[0] - 1))
-    return SyntaxNode("histogram", Type("i32", shape), (inner,), {"bins": shape[0]})
+    return op("histogram", "i32", shape, inner, bins=shape[0])
 
 
 def _dot(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
-    return product(g, shape, depth)
-
-
-def product(g: State, shape: Shape, depth: int, acc: SyntaxNode | None = None) -> SyntaxNode:
     """A matrix product of this shape, with small numbers."""
-    kind = g.weighted({"f16": 3, "bf16": 2, "f32": 3, "i8": 1.5, "e4nv": 0.5, "f64": 0.3 if acc is None else 0})
-    if acc is not None and acc.type.dtype != ("i32" if kind == "i8" else "f32"):
-        kind = "i8" if acc.type.dtype == "i32" else "f16"
+    kind = g.weighted({"f16": 3, "bf16": 2, "f32": 3, "i8": 1.5, "e4nv": 0.5, "f64": 0.3})
     inner = 32 if kind in ("i8", "e4nv") else g.pick((16, 32))
     out = {"i8": "i32", "f64": "f64"}.get(kind, "f32")
     precision = g.pick(("ieee", "tf32", "tf32x3", "ieee")) if kind == "f32" else ""
     a = expression(g, kind, (*shape[:-2], shape[-2], inner), min(depth - 1, 1))
     b = expression(g, kind, (*shape[:-2], inner, shape[-1]), min(depth - 1, 1))
-    if acc is None and g.chance(0.3):
-        acc = expression(g, out, shape, depth - 1)
-    return SyntaxNode("dot", Type(out, shape), (a, b) if acc is None else (a, b, acc), {"precision": precision})
+    acc = [expression(g, out, shape, depth - 1)] if g.chance(0.3) else []
+    return op("dot", out, shape, a, b, *acc, precision=precision)
 
 
-MAKE: dict[str, Callable[[State, str, Shape, int], SyntaxNode | None]] = {
-    "reshape": _reshape,
-    "trans": _trans,
-    "broadcast": _broadcast,
-    "expand": _expand,
-    "join": _join,
-    "split": _split,
-    "interleave": _interleave,
-    "cat": _cat,
-    "flip": _flip,
-    "xor_shuffle": _xor_shuffle,
-    "reduce": _reduce,
-    "reduce_all": _reduce_all,
-    "keep": _keep,
-    "extreme": _extreme,
-    "combine": _combine,
-    "scan": _scan,
-    "combine_scan": _combine_scan,
-    "sort": _sort,
-    "gather": _gather,
-    "histogram": _histogram,
-    "dot": _dot,
-    "dot3": _dot,
-}
+#: Of each op its weight, a test whether a shape can be its result, and the function that makes it.
+OPS: tuple[tuple[float, Callable[[Shape], bool], Callable[[State, str, Shape, int], SyntaxNode | None]], ...] = (
+    (1.0, lambda s: math.prod(s) > 1, _reshape),
+    (1.0, lambda s: len(s) > 1, _trans),
+    (0.7, lambda s: True, _broadcast),
+    (0.7, lambda s: 1 in s, _expand),
+    (0.7, lambda s: s[-1] == 2 and len(s) > 1, _join),
+    (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS, _split),
+    (0.7, lambda s: s[-1] > 1, _interleave),
+    (0.5, lambda s: s[0] > 1, _cat),
+    (0.6, lambda s: True, _flip),
+    (0.3, lambda s: max(s) > 1, _xor_shuffle),
+    (4.0, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS, _reduce),
+    (2.0, lambda s: True, _reduce_all),
+    (1.5, lambda s: True, _keep),
+    (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS, _extreme),
+    (0.8, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS, _combine),
+    (1.5, lambda s: True, _scan),
+    (0.8, lambda s: True, _combine_scan),
+    (0.5, lambda s: s[-1] <= 64, _sort),
+    (1.0, lambda s: True, _gather),
+    (0.4, lambda s: len(s) == 1 and s[0] > 1, _histogram),
+    (1.0, lambda s: len(s) == 2 and min(s) >= 16 and math.prod(s) <= 1024, _dot),
+    (0.3, lambda s: len(s) == 3 and min(s[1:]) >= 16, _dot),
+)

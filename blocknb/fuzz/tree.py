@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -14,13 +14,6 @@ class Type:
     dtype: str
     shape: tuple[int, ...] = ()
     pointer: bool = False
-
-    @property
-    def size(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,18 +31,45 @@ class SyntaxNode:
             yield from arg.walk()
 
 
+def op(name: str, dtype: str, shape: tuple[int, ...], /, *args: SyntaxNode, **attrs: Any) -> SyntaxNode:
+    """The op `name` with one result, a tile of `dtype` and `shape`."""
+    return SyntaxNode(name, Type(dtype, shape), args, attrs)
+
+
+def expand(node: SyntaxNode, axis: int) -> SyntaxNode:
+    """Inserts an axis of size one."""
+    shape = node.type.shape
+    return op("expand", node.type.dtype, (*shape[:axis], 1, *shape[axis:]), node, axis=axis)
+
+
+def offset(base: SyntaxNode, index: SyntaxNode) -> SyntaxNode:
+    """The pointers `base + index`."""
+    shape = base.type.shape if index.op == "literal" else index.type.shape or base.type.shape
+    return SyntaxNode("offset", Type(base.type.dtype, shape, True), (base, index))
+
+
+def arange(size: int) -> SyntaxNode:
+    """0 to size - 1, as int32."""
+    return op("arange", "i32", (size,), start=0, end=size)
+
+
 def var(name: str, type: Any) -> SyntaxNode:
     return SyntaxNode("var", type, attrs={"name": name})
 
 
 def number(value: Any, dtype: str = "i32", shape: tuple[int, ...] = ()) -> SyntaxNode:
     """A typed constant, printed as `tl.full(shape, value, dtype)`."""
-    return SyntaxNode("full", Type(dtype, shape), attrs={"value": value})
+    return op("full", dtype, shape, value=value)
 
 
 def literal(value: Any) -> SyntaxNode:
     """A Python number in the source, which takes the dtype of the other operand."""
-    return SyntaxNode("literal", Type("weak"), attrs={"value": value})
+    return op("literal", "weak", (), value=value)
+
+
+def int32(value: int) -> SyntaxNode:
+    """A Python integer in the source that stands alone: a size, a stride or a bound."""
+    return op("literal", "i32", (), value=value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +202,8 @@ def nodes(statement: Any) -> list[SyntaxNode]:
     match statement:
         case Let():
             return [statement.value]
-        case StoreStatement():
-            parts = (statement.pointer, statement.value, statement.mask, *statement.attrs.get("offsets", ()))
-            return [n for n in parts if n is not None]
+        case StoreStatement(pointer, value, mask, attrs):
+            return [n for n in (pointer, value, mask, *attrs.get("offsets", ())) if n is not None]
         case Atomic():
             parts = (statement.pointer, statement.value, statement.mask, statement.compare)
             return [n for n in parts if n is not None]
@@ -213,21 +232,3 @@ def statements(body: tuple[Any, ...]) -> Iterator[Any]:
         yield statement
         for _, inner in blocks(statement):
             yield from statements(inner)
-
-
-def assigned(body: tuple[Any, ...]) -> set[str]:
-    """The names that statements of a body assign."""
-    found: set[str] = set()
-    for statement in statements(body):
-        match statement:
-            case Let():
-                found.update(statement.names)
-            case Atomic() if statement.result:
-                found.add(statement.result)
-            case For():
-                found.add(statement.name)
-    return found
-
-
-def with_block(statement: Any, name: str, body: tuple[Any, ...]) -> Any:
-    return replace(statement, **{name: body})

@@ -1,4 +1,4 @@
-"""Timing and checking kernels, under the names of triton.testing: `do_bench`, `perf_report`, `assert_close`."""
+"""Times and checks kernels, under the names of triton.testing: `do_bench`, `perf_report`, `assert_close`."""
 
 from blocknb.testing.benching import do_bench, do_bench_cudagraph
 from blocknb.testing.check import assert_close

@@ -1,9 +1,9 @@
-"""`do_bench`: how long a call takes, by Triton's method: a budget of milliseconds to warm up, one to repeat, a cold cache each time.
+"""`do_bench`: times a call by Triton's method, with a time budget for warm-up and one for repetitions, and a cold cache each time.
 
-The call may be anything: kernels, torch, NumPy. Where it runs decides the clock, and is seen in its first run: kernels of ours say
-on which device they were launched, other work tells by the arrays it returns, and what tells nothing is taken to run on the GPU where
-there is one. On a GPU each repetition stands between two events, behind a write that fills the L2 cache; all are queued before the
-first is waited for, so that the host's own time does not show. On a CPU the clock is read around each repetition.
+The call may launch kernels or use any library. Its first run decides the clock: launches of blocknb kernels record their device, and the
+returned arrays show the device of other work. A call that shows no device counts as GPU work if there is a GPU. On a GPU, each repetition
+lies between two events, after a write that fills the L2 cache. The host waits only after it has queued all repetitions, so its own time
+does not count. On a CPU, the clock is read before and after each repetition.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from blocknb.runtime import machine
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import recording_device, this_thread, unobserved
 
-FLUSH_BYTES = 256 << 20  # as Triton; more than four times the L2 cache of an H200
-MODES = ("min", "max", "mean", "median", "all")
+FLUSH_BYTES = 256 << 20  # as in Triton; more than four times the L2 cache of an H200
+MODES: dict[str, Callable[[list[float]], Any]] = {
+    "min": min, "max": max, "mean": statistics.mean, "median": statistics.median, "all": list,
+}  # fmt: skip
 GRAPH_RUNS = 10
-
-Result = float | list[float]
 
 
 def do_bench(
@@ -35,10 +35,11 @@ def do_bench(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Milliseconds that fn() takes: their mean, or what `return_mode` says ("min", "max", "mean", "median", "all").
+    """The time of fn() in milliseconds, reduced by `return_mode`: "min", "max", "mean", "median", or "all" for a list.
 
-    With `quantiles`, a list of these quantiles (a single number for one). `warmup` and `rep` are milliseconds spent on warming up
-    and on measuring; fn runs at least six times. `grad_to_none`: tensors whose gradient is dropped before each run.
+    With `quantiles`, returns a list of these quantiles instead (a single number for one). `warmup` and `rep` are the milliseconds for the
+    warm-up and for the measurement; fn runs at least six times. The gradients of the tensors in `grad_to_none` are dropped before each
+    run. Raises ValueError for another `return_mode`.
     """
     _check_mode(return_mode)
     with unobserved():
@@ -57,39 +58,32 @@ def do_bench_cudagraph(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """As do_bench, for GPUs: captures about `rep` milliseconds of calls as a CUDA graph and replays it ten times, so that the time
-    of launching drops out; the L2 cache stays warm. Raises LaunchError without a GPU."""
+    """As do_bench, without the launch overhead: captures about `rep` milliseconds of calls as a CUDA graph, and replays it ten times.
+
+    The L2 cache stays warm. Raises LaunchError without a GPU.
+    """
     _check_mode(return_mode)
     if not machine.has_gpu():
-        raise LaunchError("do_bench_cudagraph needs a GPU", hint="do_bench measures on the CPU, too")
+        raise LaunchError("do_bench_cudagraph needs a GPU", hint="do_bench also measures on a CPU")
     with unobserved():
         times = _graph_times(fn, rep, grad_to_none)
     return summarize(times, quantiles, return_mode)
 
 
 def summarize(times: list[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
-    """Times as the caller wants them: quantiles (linear interpolation) if given, else by mode."""
+    """The quantiles of the times (by linear interpolation) if requested, otherwise the times reduced by `return_mode`."""
     if quantiles is not None:
         found = np.quantile(times, quantiles).tolist()
         return found[0] if len(found) == 1 else found
-    if return_mode == "all":
-        return times
-    match return_mode:
-        case "min":
-            return min(times)
-        case "max":
-            return max(times)
-        case "median":
-            return statistics.median(times)
-    return statistics.mean(times)
+    return MODES[return_mode](times)
 
 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
-        raise ValueError(f"return_mode is {mode!r}; it is one of {', '.join(MODES)}")
+        raise ValueError(f"return_mode must be one of {', '.join(MODES)}, not {mode!r}")
 
 
-# ---- where a call runs, and its clock -----------------------------------------------------------------------------------
+# ---- the device of a call, and its clock --------------------------------------------------------------------------------
 
 
 def _first_run(fn: Callable[[], Any]) -> _HostClock | _GpuClock:
@@ -122,7 +116,7 @@ class _HostClock:
 
 
 class _GpuClock:
-    """Events on the stream that the call runs on: torch's current one if torch is at work, else CuPy's."""
+    """Measures with events on the stream of the call (see `current_stream`)."""
 
     def __init__(self) -> None:
         import cupy
@@ -145,7 +139,7 @@ class _GpuClock:
 
 
 def current_stream() -> int:
-    """The handle of the current stream: torch's where torch uses the GPU and has another than the default one, else CuPy's."""
+    """The handle of the current stream: torch's if torch uses the GPU and its stream is not the default one, otherwise CuPy's."""
     import sys
 
     import cupy
@@ -182,7 +176,7 @@ def _graph_times(fn: Callable[[], Any], rep: float, gradients: Sequence[Any] | N
 
 
 def _captured(fn: Callable[[], Any], rep: float, gradients: Any, stream: Any, torch: Any) -> list[float]:
-    """Captures on a stream that is the current one of CuPy and of torch, if there is torch, whose allocator must know."""
+    """Captures calls on a stream that is current in CuPy and, if it is loaded, in torch. torch's allocator must know of the capture."""
     import cupy
 
     fn()

@@ -1,4 +1,4 @@
-"""`assert_close`: two arrays of whatever library agree within a tolerance."""
+"""`assert_close`: compares two arrays of any library within a tolerance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assert_close(x: Any, y: Any, atol: Any = None, rtol: Any = None, err_msg: st
 
 
 def _numpy(x: Any) -> np.ndarray:
-    """On the host, with floats of less than 32 bits as fp32, because NumPy's comparisons want them so."""
+    """A NumPy array on the host. Floats of less than 32 bits become fp32, because NumPy's comparisons require that."""
     module = type(x).__module__.split(".")[0]
     if module == "torch":
         x = x.detach().cpu()

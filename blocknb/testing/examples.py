@@ -1,8 +1,8 @@
-"""The examples in the language's docstrings, run: each becomes a kernel, and what its lines claim is compared with what it computes.
+"""Runs the examples in the language's docstrings, and compares the results with the values that their comments claim.
 
-An example is the body of a kernel. A line that is an expression with a comment, `tl.sum(x)  # 6`, claims a value: the kernel made of it
-stores the expression, and the literal is what must be there (integers and bools exactly, floats within 1e-5). A dtype or a text is
-compared while compiling. The rooms are the interpreter of the IR, the kernel's own Python (`kernel.interpret`), the CPU and a GPU.
+An example is the body of a kernel. A line such as `tl.sum(x)  # 6`, an expression with a comment, claims a value. The generated kernel
+stores the expression, and the result must equal the literal (floats within 1e-5). A claim about a dtype or a string is checked at compile
+time. An example runs on each of the BACKENDS: the interpreter of the IR, the kernel's own Python (`kernel.interpret`), the CPU and a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import blocknb.language as tl
 from blocknb.errors import KernelError
 from blocknb.runtime.kernel import kernel
 
-ROOMS = ("interpreter", "python", "cpu", "gpu")
+BACKENDS = ("interpreter", "python", "cpu", "gpu")
 TITLES = ("Example:", "On a GPU:")
 _numbers = itertools.count()
 
@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def parts(self) -> list[tuple[str, Any]]:
-        """Each value that is to be stored, and what it must be; none for a claim about a dtype or a text."""
+        """Each stored expression with its claimed value; empty for a claim about a dtype or a string."""
         if isinstance(self.literal, tuple):
             return [(f"({self.expression})[{i}]", part) for i, part in enumerate(self.literal)]
         return [(self.expression, self.literal)] if self.stored else []
@@ -60,7 +60,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Example:
-    """The example of one name. `gpu_only`: it stands under "On a GPU:"."""
+    """The example of one name. `gpu_only` means that its heading is "On a GPU:"."""
 
     name: str
     text: str
@@ -68,7 +68,7 @@ class Example:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Raises ValueError for a comment that is no literal."""
+        """The claims of all lines. Raises ValueError for a comment that is not a literal."""
         lines, found = self.text.splitlines(), []
         for node in ast.parse(self.text).body:
             if not isinstance(node, ast.Expr) or node.end_lineno != node.lineno:
@@ -80,24 +80,24 @@ class Example:
 
     @cached_property
     def source(self) -> str:
-        """A module with the kernel `example`; its parameters after the arrays hold what is claimed."""
+        """The source of a module with the kernel `example`. It stores the claimed values to its last parameters."""
         lines, names = self.text.splitlines(), []
         for claim in reversed(self.claims):
             if not claim.stored:
-                lines[claim.line - 1] = f"tl.static_assert({claim.expression} == {_spelled(claim.literal)})"
+                lines[claim.line - 1] = f"tl.static_assert({claim.expression} == {_source_text(claim.literal)})"
                 continue
-            kept = []
+            stores = []
             for i, (expression, _) in enumerate(claim.parts):
                 name = f"claim_{claim.line}_{i}"
-                kept.append(f"keep({name}, {expression})")
+                stores.append(f"keep({name}, {expression})")
                 names.append(name)
-            lines[claim.line - 1] = "; ".join(kept)
+            lines[claim.line - 1] = "; ".join(stores)
         body = textwrap.indent("\n".join(lines), "    ")
         parameters = ", ".join(["a_ptr", "i_ptr", "out_ptr", *sorted(names)])
         return f"@kernel\ndef example({parameters}):\n{body}\n"
 
     def made(self) -> Any:
-        """The kernel, as a cell of a notebook makes it."""
+        """The kernel, defined as in a notebook cell."""
         file = f"<example of {self.name} {next(_numbers)}>"
         linecache.cache[file] = len(self.source), None, self.source.splitlines(keepends=True), file
         names = {"tl": tl, "libdevice": tl.libdevice, "kernel": kernel, "keep": keep, "__name__": __name__}
@@ -105,49 +105,41 @@ class Example:
         return names["example"]
 
     def arguments(self) -> dict[str, np.ndarray]:
-        """Fresh arguments: the arrays that an example may use, and poisoned ones for its claims."""
+        """New arguments: the arrays that an example may use, and arrays with invalid values for its claims."""
         found = {"a_ptr": np.arange(16, dtype=np.float32), "i_ptr": np.arange(16, dtype=np.int32)}
         found["out_ptr"] = np.zeros(16, np.float32)
+        claimed = {}
         for claim in self.claims:
             for i, (_, part) in enumerate(claim.parts):
                 wanted = np.asarray(part)
-                whole = wanted.dtype.kind != "f"
-                found[f"claim_{claim.line}_{i}"] = np.full(
-                    wanted.size, -77 if whole else np.nan, "i8" if whole else "f8"
-                )
-        return {
-            name: found[name]
-            for name in ["a_ptr", "i_ptr", "out_ptr", *sorted(found.keys() - {"a_ptr", "i_ptr", "out_ptr"})]
-        }
+                fill, dtype = (np.nan, "f8") if wanted.dtype.kind == "f" else (-77, "i8")
+                claimed[f"claim_{claim.line}_{i}"] = np.full(wanted.size, fill, dtype)
+        return found | dict(sorted(claimed.items()))
 
-    def run(self, room: str) -> None:
-        """Raises KernelError where the room refuses the example, AssertionError where a claim does not hold."""
-        found = RUN[room](self.made(), self.arguments())
+    def run(self, backend: str) -> None:
+        """Runs the example. Raises KernelError if the backend rejects it, AssertionError for a claim that does not hold."""
+        found = RUN[backend](self.made(), self.arguments())
         for claim in self.claims:
             for i, (expression, part) in enumerate(claim.parts):
                 wanted, actual = np.asarray(part), found[f"claim_{claim.line}_{i}"]
-                np.testing.assert_allclose(
-                    actual.reshape(wanted.shape),
-                    wanted,
-                    rtol=1e-5 if wanted.dtype.kind == "f" else 0,
-                    atol=1e-6 if wanted.dtype.kind == "f" else 0,
-                    err_msg=f"{self.name}: {expression} on the {room}",
-                )
+                rtol, atol = (1e-5, 1e-6) if wanted.dtype.kind == "f" else (0, 0)
+                message = f"{self.name}: {expression} on the {backend}"
+                np.testing.assert_allclose(actual.reshape(wanted.shape), wanted, rtol, atol, err_msg=message)
 
 
 def _literal(name: str, text: str) -> Any:
     try:
         return eval(text, {"tl": tl, "inf": float("inf"), "nan": float("nan")})
     except Exception as error:
-        raise ValueError(f"the example of {name} claims {text!r}, which is no literal") from error
+        raise ValueError(f"the example of {name} claims {text!r}, which is not a literal") from error
 
 
-def _spelled(value: Any) -> str:
+def _source_text(value: Any) -> str:
     dtypes = [name for name in tl.__all__ if getattr(tl, name) is value]
     return f"tl.{dtypes[0]}" if dtypes else repr(value)
 
 
-# -- the rooms
+# -- the backends
 
 
 def _interpreted(made: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -184,33 +176,28 @@ RUN: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "python": _by_python,
 }
 
-# -- which names there are
+# -- the names of the language
 
-#: What is in the namespace and is no part of the language: modules, which hold names of their own, and what Triton's hosts use.
-OTHERS = {"core", "extra", "libdevice", "math", "standard", "target_info"}
+#: Names in the namespace that are not functions of the language: modules, and types and constants that Triton's host code uses.
+MODULES = {"core", "extra", "libdevice", "math", "standard", "target_info"}
 TYPES = {
+    "PropagateNan",
+    "TRITON_MAX_TENSOR_NUMEL",
+    "tensor_descriptor",
+    "tensor_descriptor_base",
     "block_type",
     "const",
-    "constexpr",
-    "dtype",
-    "pi32_t",
-    "pointer_type",
-    "slice",
-    "str_to_ty",
-    "tensor",
-    "tuple",
-    "void",
 }
-TYPES |= {"PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "tensor_descriptor", "tensor_descriptor_base"}
+TYPES |= {"constexpr", "dtype", "pi32_t", "pointer_type", "slice", "str_to_ty", "tensor", "tuple", "void"}
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    """Every name that has a docstring of its own, as it is written in a kernel: tl.load, tensor.to, libdevice.acos..."""
+    """Every name with a docstring, as a kernel writes it (tl.load, tensor.to, libdevice.acos), and its function."""
     from blocknb.language.surface import BUILTINS, MEMBERS
 
     for name in tl.__all__:
         found = getattr(tl, name)
-        if name not in OTHERS | TYPES and not isinstance(found, tl.dtype):
+        if name not in MODULES | TYPES and not isinstance(found, tl.dtype):
             yield f"tl.{name}", found
     for name in sorted(MEMBERS - set(tl.__all__)):
         yield f"tensor.{name}", BUILTINS[name]
@@ -227,7 +214,7 @@ def dtypes() -> list[str]:
 
 
 def example(name: str, found: Any) -> Example | None:
-    """The example at the end of a docstring; None when it has none."""
+    """The example at the end of a docstring; None if there is none."""
     doc = inspect.getdoc(found) or ""
     for title in TITLES:
         if f"\n{title}\n" in doc:
@@ -237,16 +224,16 @@ def example(name: str, found: Any) -> Example | None:
 
 
 def examples() -> dict[str, Example | None]:
-    """The example of each name; of a dtype one is made."""
+    """The example of each name. Examples of dtypes are generated."""
     found = {name: example(name, function) for name, function in documented()}
     made = {f"tl.{name}": Example(f"tl.{name}", f"tl.full((2,), 1, tl.{name})  # [1, 1]") for name in dtypes()}
     return found | made
 
 
-def outcome(found: Example, room: str) -> str:
-    """ "yes", or the first sentence of the error by which a room refuses it. A claim that does not hold raises AssertionError."""
+def outcome(found: Example, backend: str) -> str:
+    """ "yes", or the message of the error with which the backend rejects the example. Raises AssertionError for a wrong claim."""
     try:
-        found.run(room)
+        found.run(backend)
     except KernelError as error:
         return error.message
     return "yes"

@@ -1,7 +1,7 @@
-"""What a GPU can do at most by its data sheet, under the names of triton.testing; `blocknb.profile.ceilings` measures it instead.
+"""The peak rates of a GPU by its data sheet, under the names of triton.testing; `blocknb.profile.ceilings` measures the rates instead.
 
-The tables hold what one multiprocessor does in a clock (CUDA C++ Programming Guide, "Arithmetic Instructions", and NVIDIA's papers on
-each architecture); a multiplication with its addition is two operations, and sparsity is none.
+The tables hold the operations per clock of one multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions", and NVIDIA's papers
+on each architecture). A multiply-add counts as two operations; sparsity is not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blocknb.language import types as t
 from blocknb.runtime import machine
 from blocknb.runtime.arguments import dtype_of
 
-# capability -> operations a clock of one multiprocessor: by tensor cores in fp16, by the others in fp32, fp16, bf16 and fp64
+# By compute capability: the operations per clock of one multiprocessor, of tensor cores in fp16, of CUDA cores in fp32, fp16, bf16, fp64.
 _RATES = {
     70: (1024, 128, 256, 0, 64),
     75: (1024, 128, 256, 0, 4),
@@ -30,7 +30,7 @@ _RATES = {
     120: (1024, 256, 256, 256, 4),
 }
 _SIMD = {t.float32: 1, t.float16: 2, t.bfloat16: 3, t.float64: 4}
-# dtype -> its share of the fp16 rate of tensor cores, and the first capability that has it
+# By dtype: its rate on tensor cores relative to fp16, and the first capability that supports it.
 _TENSOR = {
     t.float16: (1, 70),
     t.bfloat16: (1, 80),
@@ -43,7 +43,7 @@ _TENSOR = {
 
 
 def get_dram_gbps(device: int | None = None) -> float:
-    """What the memory of a GPU can move by its clock and width, in GB/s. Raises LaunchError without a GPU."""
+    """The peak bandwidth of a GPU's memory by its clock and bus width, in GB/s. Raises LaunchError without a GPU."""
     _needs_gpu("get_dram_gbps")
     found = machine.properties(device)
     return found["mem_clock_rate"] * found["mem_bus_width"] * 2 / 1e6 / 8
@@ -72,25 +72,27 @@ def get_max_simd_tflops(dtype: Any, clock_rate: float, device: int | None = None
     rate = _rates(capability)[_SIMD[kind]] if kind in _SIMD else 0
     if not rate:
         raise Unsupported(
-            f"there is no rate for {kind} at capability {_point(capability)}", hint="fp32, fp16, bf16 and fp64 have one"
+            f"no rate of {kind} is known for capability {_point(capability)}", hint="use fp32, fp16, bf16 or fp64"
         )
     return _tflops(rate, clock_rate, device)
 
 
 def nvsmi(attrs: Sequence[str]) -> list[int | float]:
-    """What nvidia-smi says about the first GPU: a number for each attribute, such as "clocks.max.sm" or "power.draw". Raises LaunchError
-    without a GPU, and for what is no number."""
+    """The numbers that nvidia-smi reports for attributes of the first GPU, such as "clocks.max.sm" or "power.draw".
+
+    Raises LaunchError without a GPU, and for an attribute that is not a number.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise LaunchError("nvsmi needs a GPU, and there is no nvidia-smi here that would know of one")
+        raise LaunchError("nvsmi needs a GPU, and nvidia-smi is not installed", hint="install an NVIDIA driver")
     command = [program, "-i", "0", f"--query-gpu={','.join(attrs)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     if done.returncode:
-        raise LaunchError(f"nvidia-smi cannot tell {', '.join(attrs)}: {(done.stdout + done.stderr).strip()}")
+        raise LaunchError(f"nvidia-smi does not report {', '.join(attrs)}: {(done.stdout + done.stderr).strip()}")
     try:
         return [_number(text) for text in done.stdout.strip().split(",")]
     except ValueError:
-        raise LaunchError(f"nvidia-smi tells no numbers for {', '.join(attrs)}: {done.stdout.strip()}") from None
+        raise LaunchError(f"nvidia-smi reports no numbers for {', '.join(attrs)}: {done.stdout.strip()}") from None
 
 
 def _number(text: str) -> int | float:
@@ -100,7 +102,7 @@ def _number(text: str) -> int | float:
 
 def _needs_gpu(name: str) -> None:
     if not machine.has_gpu():
-        raise LaunchError(f"{name} needs a GPU, and there is none here", hint="do_bench measures on the CPU, too")
+        raise LaunchError(f"{name} needs a GPU", hint="do_bench also measures on a CPU")
 
 
 def _capability(device: int | None) -> int:
@@ -110,7 +112,7 @@ def _capability(device: int | None) -> int:
 
 
 def _rates(capability: int) -> tuple[int, ...]:
-    """The row of an architecture, or of the newest one before it."""
+    """The rates of an architecture, or of the newest known one before it."""
     return _RATES[max(known for known in _RATES if known <= max(capability, min(_RATES)))]
 
 

@@ -1,8 +1,8 @@
-"""The table of the language, docs/language.md: every name, what it does, and where it works.
+"""Generates docs/language.md, the table of the language: every name, its summary, and the backends on which its example runs.
 
-The states are results, not opinions: the interpreters and the CPU run each name's example when the table is written; a machine with a GPU
-writes docs/language_gpu.json (`blocknb reference --gpu`), which says what came of each example there and of which text, so that a
-changed example counts as not run. `blocknb reference` writes the table, and a test keeps it up to date.
+`blocknb reference` runs the examples in the interpreters and on the CPU, and writes the table. `blocknb reference --gpu` runs them on a
+GPU, and records the results in docs/language_gpu.json with a hash of each example. So a changed example counts as not run. A test keeps
+the table up to date.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from blocknb.testing.examples import Example
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TABLE, GPU = DOCS / "language.md", DOCS / "language_gpu.json"
-COLUMNS = examples.ROOMS
+COLUMNS = examples.BACKENDS
 
-#: The groups, and what stands in each; names of libdevice, dtypes and random numbers are found by where they live.
+#: The names of each group. Dtypes and functions of libdevice are recognized by `group`.
 GROUPS: dict[str, str] = {
     "Programs": "program_id num_programs swizzle2d cdiv debug_barrier current_target is_cuda cuda_capability_geq is_hip is_hip_cdna3 "
     "is_hip_cdna4 num_threads num_warps smid globaltimer gdc_wait gdc_launch_dependents",
@@ -81,25 +81,28 @@ def digest(example: Example) -> str:
     return hashlib.sha256(example.text.encode()).hexdigest()[:12]
 
 
-def state(example: Example | None, room: str, recorded: Mapping[str, Any] | None = None) -> str:
-    """What the table says of an example in a room: "yes", "not run", "needs a GPU" or an error's text. Runs it, but for the GPU."""
+def state(example: Example | None, backend: str, recorded: Mapping[str, Any] | None = None) -> str:
+    """The table's entry for an example and a backend: "yes", "not run", "needs a GPU" or an error message.
+
+    Runs the example, except on the GPU, whose results are in `recorded`.
+    """
     if example is None:
         return "not run"
-    if room == "gpu":
+    if backend == "gpu":
         before = (recorded or {}).get("names", {}).get(example.name)
         return before[1] if before and before[0] == digest(example) else "not run"
     if example.gpu_only:
         return "needs a GPU"
-    return examples.outcome(example, room)
+    return examples.outcome(example, backend)
 
 
 def recorded() -> dict[str, Any]:
-    """What a machine with a GPU found: its `device`, and `names` -> (digest of the example, outcome)."""
+    """The recorded results of a GPU: its name under `device`, and under `names` the (digest, outcome) of each example."""
     return json.loads(GPU.read_text()) if GPU.exists() else {}
 
 
 def record() -> dict[str, Any]:
-    """Runs every example on this machine's GPU and writes what came of it. A claim that does not hold is written as wrong."""
+    """Runs every example on this machine's GPU and writes the results. The outcome of a wrong claim begins with "wrong"."""
     from blocknb.runtime.cuda import cupy as load_cupy
 
     found: dict[str, Any] = {}
@@ -115,16 +118,16 @@ def record() -> dict[str, Any]:
     return result
 
 
-def summary(name: str, found: Any) -> str:
+def summary(function: Any) -> str:
     """The first sentence of a docstring."""
-    text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
+    text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
     end = text.find(". ")
     return (text if end < 0 else text[: end + 1]).replace("|", "\\|")
 
 
 def rows() -> dict[str, str]:
-    """Every name of the table and its summary, group after group."""
-    found = {name: summary(name, function) for name, function in examples.documented()}
+    """Every name of the table with its summary, by group."""
+    found = {name: summary(function) for name, function in examples.documented()}
     kinds = {"bool": "a condition", "int": "signed integers", "uint": "unsigned integers", "float": "floats"}
     import blocknb.language as tl
 
@@ -133,19 +136,21 @@ def rows() -> dict[str, str]:
         found[f"tl.{name}"] = f"{kinds[dtype.kind].capitalize()} of {dtype.bits} bit{'s' if dtype.bits > 1 else ''}."
     order = list(GROUPS)
     place = {last: i for names in GROUPS.values() for i, last in enumerate(names.split())}
-    return dict(
-        sorted(found.items(), key=lambda x: (order.index(group(x[0])), place.get(x[0].rpartition(".")[2], 999)))
-    )
+
+    def position(name: str) -> tuple[int, int]:
+        return order.index(group(name)), place.get(name.rpartition(".")[2], 999)
+
+    return {name: found[name] for name in sorted(found, key=position)}
 
 
 def states() -> dict[str, tuple[str, ...]]:
-    """The states of every name, by running the examples here."""
+    """The entries of every name, one per column. Runs the examples."""
     before, all_examples = recorded(), examples.examples()
-    return {n: tuple(state(example, room, before) for room in COLUMNS) for n, example in all_examples.items()}
+    return {n: tuple(state(example, backend, before) for backend in COLUMNS) for n, example in all_examples.items()}
 
 
 def render(found: Mapping[str, tuple[str, ...]]) -> str:
-    """The table for these states."""
+    """The table with these entries."""
     before = recorded()
     lines = [HEAD]
     if before:
@@ -163,7 +168,7 @@ def render(found: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def read(text: str) -> dict[str, tuple[str, ...]]:
-    """The states that a table says."""
+    """The entries of a table."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.replace("\\|", "\0").split("|")]

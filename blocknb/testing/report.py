@@ -1,6 +1,6 @@
-"""`perf_report`: a function that measures, run over all sizes and all candidates, as a table, a CSV file and a plot.
+"""`perf_report`: runs a measuring function over sizes and candidates, and reports a table, a CSV file and a plot.
 
-matplotlib is loaded when something is to be plotted (shown or saved), pandas only for `return_df`; the table needs neither.
+Only plots need matplotlib, and only `return_df` needs pandas.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ Row = tuple[list[Any], list[tuple[float, float | None, float | None]]]
 
 @dataclass
 class Benchmark:
-    """What to measure: the function's arguments `x_names` take each of `x_vals` (values for all of them, or tuples of one each),
-    `line_arg` each of `line_vals`, shown as `line_names`; `args` are fixed. `styles` holds a (color, line style) a line."""
+    """The arguments of a measuring function.
+
+    The arguments `x_names` take each value of `x_vals` (one value for all of them, or a tuple with one value each). `line_arg` takes each
+    of `line_vals`, which the report shows as `line_names`. `args` are fixed. `styles` holds a (color, line style) for each line.
+    """
 
     x_names: Sequence[str]
     x_vals: Iterable[Any]
@@ -50,8 +53,11 @@ class Mark:
         save_precision: int = 6,
         **kwargs: Any,
     ) -> Any:
-        """Measures every benchmark. `save_path` is a folder for `<plot_name>.csv` and `.png` and a results.html; `return_df` returns
-        a pandas DataFrame (a list of them for a list of benchmarks). Further keywords go to the measuring function."""
+        """Measures every benchmark.
+
+        `save_path` is a folder for `<plot_name>.csv`, `<plot_name>.png` and results.html. With `return_df`, returns a pandas DataFrame (a
+        list of them for a list of benchmarks); raises ImportError without pandas. Other keywords go to the measuring function.
+        """
         single = isinstance(self.benchmarks, Benchmark)
         benchmarks: Sequence[Benchmark] = [self.benchmarks] if single else self.benchmarks  # type: ignore[assignment,list-item]
         if save_path:
@@ -79,7 +85,8 @@ class Mark:
         for x in benchmark.x_vals:
             xs = list(x) if isinstance(x, (tuple, list)) else [x] * len(benchmark.x_names)
             if len(xs) != len(benchmark.x_names):
-                raise ValueError(f"{benchmark.plot_name}: {len(benchmark.x_names)} values expected, got {x}")
+                count = len(benchmark.x_names)
+                raise ValueError(f"{benchmark.plot_name}: an entry of x_vals needs {count} values, not {x}")
             named = dict(zip(benchmark.x_names, xs, strict=True))
             results = []
             for value in benchmark.line_vals:
@@ -91,7 +98,7 @@ class Mark:
 
 
 def perf_report(benchmarks: Benchmark | Sequence[Benchmark]) -> Callable[[Callable[..., Any]], Mark]:
-    """Decorates a function (sizes..., candidate) -> number or (mean, min, max): the result's `run` measures and reports."""
+    """Decorates a function (sizes..., candidate) -> number or (mean, min, max). `run` of the result measures and reports."""
     return lambda fn: Mark(fn, benchmarks)
 
 
@@ -106,7 +113,7 @@ def _table(benchmark: Benchmark, rows: list[Row], difference: bool) -> tuple[lis
 
 
 def _aligned(header: list[str], table: list[list[Any]]) -> str:
-    """The table as text: columns to the right, rows numbered."""
+    """The table as text, with right-aligned columns and numbered rows."""
     texts = [["", *header]] + [
         [str(i), *(f"{v:.6f}" if isinstance(v, float) else str(v) for v in row)] for i, row in enumerate(table)
     ]

@@ -1,4 +1,4 @@
-"""Choosing launch constants: by measuring (`autotune`) or by computing them from the arguments (`heuristics`)."""
+"""Chooses launch constants by measurement (`autotune`), or computes them from the arguments (`heuristics`)."""
 
 from blocknb.tune.autotuner import Autotuner, AutotunerError, autotune
 from blocknb.tune.config import Config

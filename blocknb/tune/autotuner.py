@@ -1,14 +1,13 @@
-"""`autotune`: a kernel that is tried in several configurations when its arguments are of a new kind, and launched in the fastest.
+"""`autotune`: measures several configurations of a kernel for each new tuning key, and launches the fastest.
 
-What "a new kind" is, the `key` says: the values of the arguments it names, and the dtypes of all arrays. Configurations are compiled
-together, on all cores, and raced against each other with the launch's own arguments (`race`): the hopeless are stopped early. A trial
-therefore really runs the kernel, many times: arrays that it updates in place belong into `restore_value` (saved before each run and put
-back after it) or `reset_to_zero` (set to zero before each run, and once more before the launch itself); None, for an array that this
-launch does without, may stand in either. Trials are kept from the observers of launches.
+The tuning key holds the values of the arguments that `key` names, and the dtypes of all arrays. The autotuner compiles the configurations
+in parallel, on all cores. It measures them against each other with the arguments of the launch, and stops hopeless ones early (`race`). So
+a trial runs the kernel many times. Name arrays that the kernel updates in place in `restore_value` (saved before each run and restored
+after it) or in `reset_to_zero` (set to zero before each run and before the final launch). Observers of launches do not see trials.
 
-A configuration that cannot be compiled, for which the device has not the resources, or that spills heavily, is left out, and `tuning`
-says why; if none is left, the launch raises what the last one raised. An interrupt ends the launch; what was measured stays, and the next
-launch of that kind goes on from there. What was chosen is kept on disk (`store`).
+The autotuner leaves out a configuration that does not compile, that needs more resources than the device has, or that spills heavily;
+`tuning` states the reason. If none is left, the launch raises the error of the last one. An interrupt ends the launch and keeps the
+measurements. The next launch with the same key continues from there. `store` keeps the choice on disk.
 """
 
 from __future__ import annotations
@@ -39,17 +38,15 @@ from blocknb.tune.tuning import MEASURED, Trial, Tuning
 from blocknb.tune.wrapper import Wrapper
 
 Hook = Callable[..., Any]
-WARMUP, REP = 25, 100  # milliseconds a configuration
+WARMUP, REP = 25, 100  # milliseconds per configuration
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
-
-
-#: A dtype's text: to write NumPy's anew at each launch takes longer than the launch.
-_spelled = functools.lru_cache(typed=True)(str)
+#: The name of a dtype. The cache is necessary: str() of a NumPy dtype takes longer than a launch.
+_dtype_name = functools.lru_cache(typed=True)(str)
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """How configurations are timed: milliseconds to warm up and to repeat, by replays of a graph, or by a function of the caller's."""
+    """How configurations are timed: `warmup` and `rep` in milliseconds, by replays of a CUDA graph, or by the caller's `do_bench`."""
 
     warmup: float = WARMUP
     rep: float = REP
@@ -58,7 +55,7 @@ class Measuring:
 
 
 class Searches:
-    """The searches of an autotuner that are under way: a lock, races by tuning key, and why the last configuration could not run."""
+    """The running searches of an autotuner: a lock, races by tuning key, and the error of the last configuration that could not run."""
 
     def __init__(self) -> None:
         self.races: dict[tuple[Any, ...], Race] = {}
@@ -68,9 +65,12 @@ class Searches:
 
 
 class Autotuner(Wrapper):
-    """A kernel with its configurations. Read after a launch: `best_config`, `cache` (the best one by tuning key; clearing it tunes anew,
-    unless the choice is found on disk), and of the last tuning `configs_timings`, `bench_time` (seconds) and `tuning`, a table of all that
-    was tried and why it lost. Libraries subclass it, so names and the order of arguments are Triton's."""
+    """A kernel with its configurations.
+
+    After a launch, `best_config` is the configuration that it used, and `cache` maps tuning keys to the best configurations. Clear `cache`
+    to tune again, unless the choice is on disk. `configs_timings`, `bench_time` (seconds) and `tuning` describe the last tuning; `tuning`
+    is a table of all trials. Libraries subclass this class, so names and the order of arguments are those of Triton.
+    """
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Autotuner(Wrapper):
         super().__init__(fn, arg_names)
         self.configs = list(configs) or [Config({})]
         if wrong := [config for config in self.configs if not isinstance(config, Config)]:
-            raise AutotunerError(f"a configuration is a Config, not {wrong[0]!r}", hint='blocknb.Config({"BLOCK": 64})')
+            message = f"`configs` must hold Config objects, not {wrong[0]!r}"
+            raise AutotunerError(message, hint='write blocknb.Config({"BLOCK": 64})')
         self.keys = list(key)
         self.cache: dict[tuple[Any, ...], Config] = {}
         self.best_config: Config | None = None
@@ -110,7 +111,7 @@ class Autotuner(Wrapper):
 
     @property
     def configs_timings(self) -> dict[Config, Any]:
-        """The times of the last tuning by configuration, as Triton's."""
+        """The times of the last tuning in milliseconds, by configuration, as in Triton."""
         return {} if self.tuning is None else self.tuning.timings
 
     @property
@@ -122,20 +123,22 @@ class Autotuner(Wrapper):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        if self.kernel.interprets(kwargs):  # its time says nothing: any will do, and whatever the launch gives
+        if self.kernel.interprets(kwargs):  # times of interpreted launches mean nothing, so any configuration serves
             config = self.cache.get(self.tuning_key(args, kwargs)) or self.prune_configs(kwargs)[0]
         else:
             config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
-            self._refuse_given(config, kwargs)
+            self._check_not_tuned(config, kwargs)
         self.best_config = config
         if config.pre_hook is not None:
             config.pre_hook({**self._named(args), **config.all_kwargs(), **kwargs})
         return self.fn.run(*args, **{**config.launched(self.arg_names), **kwargs})
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Compiles every configuration that pruning leaves, several at a time, and launches nothing. Those that the target has not the
-        resources for, or that a `static_assert` refuses, are left out of what is returned; if all are, raises what the last one raised.
-        Hooks are called where there are descriptors, whose blocks they set."""
+        """Compiles every configuration that pruning leaves, in parallel, and launches nothing; returns the compiled kernels.
+
+        The result leaves out configurations that need more resources than the target has, and those that a `static_assert` rejects. If all
+        are rejected, raises the last error. Hooks are called if there are descriptors, because hooks set their blocks.
+        """
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         configs = self.prune_configs(kwargs)
         self._compile_ahead(configs, args, kwargs)
@@ -151,7 +154,7 @@ class Autotuner(Wrapper):
         return made
 
     def _describe(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Has a configuration's hook set the blocks of descriptors, which are part of what is compiled."""
+        """Calls a configuration's hook if there are descriptors: the hook sets their blocks, which the kernel is specialized on."""
         named = {**self._named(args), **kwargs}
         if config.pre_hook is not None and any(isinstance(v, TensorDescriptor) for v in store.elements(named.values())):
             config.pre_hook({**named, **config.all_kwargs()})
@@ -159,8 +162,10 @@ class Autotuner(Wrapper):
     def _compile_ahead(
         self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Config, Compiled | KernelError]:
-        """Compiles configurations at the same time, and returns what became of them, as far as that is known now: what else goes wrong is
-        said when they are tried, one by one."""
+        """Compiles configurations in parallel; returns the compiled kernel or the error of each.
+
+        A configuration whose result is not known yet is missing. Its error appears when it is tried alone.
+        """
         if len(configs) < 2:
             return {}
         given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", "interpret")}
@@ -188,7 +193,7 @@ class Autotuner(Wrapper):
         values = [given[name] for name in self.keys if name in given]
         return (
             *values,
-            *(_spelled(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
+            *(_dtype_name(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
         )
 
     def _best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
@@ -212,22 +217,21 @@ class Autotuner(Wrapper):
             self.pre_hook({**self._named(args), **kwargs, **_best_of(tuning).all_kwargs()}, reset_only=True)
             if place is not None:
                 place.write(tuning)
-        self._tell(tuning)
+        self._publish(tuning)
         self.cache[key] = _best_of(tuning)
         return self.cache[key]
 
-    def _tell(self, tuning: Tuning) -> None:
+    def _publish(self, tuning: Tuning) -> None:
+        """Makes a tuning the newest one, also for the kernel's card, and prints it if the environment requests that."""
         self.tuning = tuning
-        with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
-            vars(self.kernel)["tuning"] = tuning  # for the kernel's card
-        if any(
-            os.environ.get(name, "") not in ("", "0")
-            for name in ("BLOCKNB_PRINT_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")
-        ):
+        with contextlib.suppress(TypeError):  # a user-defined wrapper may contain no kernel
+            vars(self.kernel)["tuning"] = tuning
+        names = ("BLOCKNB_PRINT_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")
+        if any(os.environ.get(name, "") not in ("", "0") for name in names):
             print(tuning)
 
     def _named_key(self, key: tuple[Any, ...]) -> dict[str, Any]:
-        """A tuning key for a reader."""
+        """A tuning key as a dict for display."""
         known = [name for name in self.keys if name in self.arg_names]
         dtypes = ", ".join(dict.fromkeys(key[len(known) :]))
         return dict(zip(known, key, strict=False)) | ({"dtype": dtypes} if dtypes else {})
@@ -240,8 +244,11 @@ class Autotuner(Wrapper):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[tuple[Trial, ...], Config, float]:
-        """The trials of all, the best, and the seconds that it took; on the CPU one measurement serves configurations that differ in warps
-        and stages only, which it has not. After an interrupt `tuning` has what there is, and the next call for this key goes on."""
+        """The trials of all configurations, the best configuration, and the seconds that the measurement took.
+
+        A CPU has no warps and stages, so configurations that differ only in these share one measurement there. After an interrupt,
+        `tuning` has the trials so far, and the next call for this key continues.
+        """
         alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
         same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
         tried: dict[Any, Config] = {}
@@ -253,8 +260,8 @@ class Autotuner(Wrapper):
             found = []
             for config in configs:
                 trial = race.trial(tried[same[config]])
-                if config is not tried[same[config]] and trial.fate == MEASURED:
-                    trial = replace(trial, reason="once for all num_warps and num_stages, which a CPU has not")
+                if config is not tried[same[config]] and trial.status == MEASURED:
+                    trial = replace(trial, reason="one measurement for all num_warps and num_stages: a CPU has neither")
                 found.append(replace(trial, config=config))
             return tuple(found)
 
@@ -262,21 +269,21 @@ class Autotuner(Wrapper):
             with unobserved(), stopwatch(race):
                 self._race(race, list(tried.values()), args, kwargs)
         except KeyboardInterrupt:
-            self._tell(Tuning(self.__name__, named, trials(), None, race.seconds))
+            self._publish(Tuning(self.__name__, named, trials(), None, race.seconds))
             raise
         except BaseException:
             del self._searches.races[key]
             raise
         del self._searches.races[key]
-        finished = [trial for trial in trials() if trial.fate == MEASURED]
+        finished = [trial for trial in trials() if trial.status == MEASURED]
         if not finished:
             assert race.failure is not None
-            self._tell(Tuning(self.__name__, named, trials(), None, race.seconds))
+            self._publish(Tuning(self.__name__, named, trials(), None, race.seconds))
             raise race.failure
         return trials(), min(finished, key=lambda trial: trial.median).config, race.seconds
 
     def _race(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compiles and measures all that are not known yet: together by our own clock, one by one by any other."""
+        """Compiles and measures the configurations without a result: in turns with blocknb's clock, one by one with any other."""
         made = self._compile_ahead(configs, args, kwargs)
         for config, answer in made.items():
             if isinstance(answer, REFUSALS):
@@ -313,24 +320,24 @@ class Autotuner(Wrapper):
 
     @property
     def _measured_by_others(self) -> bool:
-        """Whether somebody brings another way to measure: a `do_bench`, or a subclass's own methods."""
-        theirs = type(self)._bench is not Autotuner._bench or type(self).do_bench is not Autotuner.do_bench
-        return theirs or self.measuring.do_bench is not None
+        """Whether the user measures: by a `do_bench` function, or by methods of a subclass."""
+        overridden = type(self)._bench is not Autotuner._bench or type(self).do_bench is not Autotuner.do_bench
+        return overridden or self.measuring.do_bench is not None
 
     @property
     def _races(self) -> bool:
-        """Whether configurations take turns; graphs are replayed one after another."""
+        """Whether configurations are measured in turns. CUDA graphs and user-defined clocks measure one after another."""
         return not self._measured_by_others and not (self.measuring.use_cuda_graph and machine.has_gpu())
 
-    def _refuse_given(self, config: Config, kwargs: Mapping[str, Any]) -> None:
-        """Raises AutotunerError for a launch that gives what is tuned."""
+    def _check_not_tuned(self, config: Config, kwargs: Mapping[str, Any]) -> None:
+        """Raises AutotunerError for a launch that passes a value which the configurations set."""
         if clash := sorted(kwargs.keys() & config.launched(self.arg_names).keys()):
-            message = f"{', '.join(clash)} of {self.__name__} is chosen by the autotuner, and the launch gives it, too"
+            message = f"the launch of {self.__name__} passes {', '.join(clash)}, which the autotuner chooses"
             raise AutotunerError(message, hint="leave it out of the launch")
 
     def _entrant(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entrant:
-        """A configuration as the race runs it. Raises AutotunerError for a launch that gives what is tuned."""
-        self._refuse_given(config, kwargs)
+        """A configuration as the race runs it. Raises AutotunerError for a launch that passes a tuned value."""
+        self._check_not_tuned(config, kwargs)
         current = {**kwargs, **config.launched(self.arg_names)}
         named = {**self._named(args), **kwargs, **config.all_kwargs()}
 
@@ -344,7 +351,7 @@ class Autotuner(Wrapper):
         )
 
     def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
-        """(median, 20 %, 80 %) of milliseconds in this configuration, by `do_bench`; infinities when it cannot run."""
+        """The median and the 20 % and 80 % quantiles in milliseconds, by `do_bench`; infinities if the configuration cannot run."""
         try:
             return self.do_bench(self._entrant(config, args, meta), quantiles=QUANTILES)
         except REFUSALS as error:
@@ -352,7 +359,7 @@ class Autotuner(Wrapper):
             return [math.inf] * 3
 
     def do_bench(self, call: Callable[[], Any], quantiles: Sequence[float]) -> Any:
-        """Times a call by itself, by the function given to the autotuner or by blocknb.testing's."""
+        """Times one call with the user's `do_bench` function, or with that of `blocknb.testing`."""
         from blocknb import testing
 
         if self.measuring.do_bench is not None:
@@ -383,30 +390,31 @@ def autotune(
     do_bench: Callable[..., Any] | None = None,
     cache_results: bool | None = None,
 ) -> Callable[[Kernel | Wrapper], Autotuner]:
-    """Decorates a kernel (or heuristics around one): launches choose the fastest of `configs`, measured anew when an argument named in
-    `key` has a new value or an array a new dtype.
+    """Decorates a kernel, or heuristics around a kernel: a launch uses the fastest of `configs`.
 
         @autotune([Config({"BLOCK": 128}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
 
-    `prune_configs_by` may hold "early_config_prune" (a function (configs, arguments, **keywords) -> configs), and "perf_model" (a function
-    of all arguments by name -> estimated time) with "top_k" (how many to measure, or a share). `reset_to_zero` and `restore_value` name
-    arrays that the kernel updates. `pre_hook(arguments, reset_only)` and `post_hook(arguments, exception)` stand in place of those
-    two. `warmup` and `rep` are milliseconds a configuration (25, 100) at most. Configurations take turns, with cold caches, and those that
-    cannot win any more are stopped early: what was slower than the best by a quarter in each of four rounds, or by a tenth in ten; when
-    the time is over before that, the four fastest go on for as long again at most (figures in `blocknb.tune.race`). `use_cuda_graph`
-    measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in its own way, one configuration after another.
+    The autotuner measures the configurations for each new value of an argument in `key` and each new dtype of an array.
+    `prune_configs_by` may hold "early_config_prune", a function (configs, arguments, **keywords) -> configs. It may also hold "perf_model",
+    a function of all arguments by name that estimates the time, and "top_k", the number or the share of configurations to measure.
+    `reset_to_zero` and `restore_value` name arrays that the kernel updates. `pre_hook(arguments, reset_only)` and
+    `post_hook(arguments, exception)` replace these two.
 
-    `cache_results` says whether what was chosen is kept on disk, for the same kernel, configurations, key, device and versions. True keeps
-    it, as in Triton. Left out, it is kept unless there is a `do_bench`, which may measure anything; False, or BLOCKNB_CACHE_AUTOTUNING=0
-    (or TRITON_CACHE_AUTOTUNING) in the environment where nothing is said here, measures anew in each process, and =1 keeps all.
-    Configurations with hooks are never kept. BLOCKNB_PRINT_AUTOTUNING=1 (or TRITON_PRINT_AUTOTUNING) prints `tuning` after each choice.
+    `warmup` and `rep` are at most so many milliseconds per configuration (25 and 100). Configurations run in turns, with cold caches. The
+    autotuner stops a configuration early that was slower than the best by 25 % in each of four rounds, or by 10 % in ten. If the time
+    ends before that, the four fastest continue for at most the same time again (limits: `blocknb.tune.race`). `use_cuda_graph` measures
+    replays of a CUDA graph, and `do_bench(call, quantiles)` is a clock of the user's; both measure one configuration after another.
+
+    `cache_results` keeps the choice on disk, for the same kernel, configurations, key, device and versions. True keeps it, as in Triton.
+    False tunes again in each process. By default the choice is kept unless there is a `do_bench`. Set the environment variable
+    BLOCKNB_CACHE_AUTOTUNING (or TRITON_CACHE_AUTOTUNING) to 0 to turn this default off, or to 1 to keep every choice. Choices among
+    configurations with hooks are never kept. BLOCKNB_PRINT_AUTOTUNING=1 (or TRITON_PRINT_AUTOTUNING) prints `tuning` after each choice.
     """
 
     def decorate(fn: Kernel | Wrapper) -> Autotuner:
         if not hasattr(fn, "arg_names"):
-            raise AutotunerError(
-                f"@autotune stands above a kernel, not a {type(fn).__name__}", hint="put @blocknb.kernel below it"
-            )
+            message = f"@autotune decorates a kernel, not a {type(fn).__name__}"
+            raise AutotunerError(message, hint="put @blocknb.kernel below it")
         return Autotuner(
             fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook, prune_configs_by, warmup, rep,
             use_cuda_graph, do_bench, cache_results,

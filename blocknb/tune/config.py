@@ -1,4 +1,4 @@
-"""`Config`: one candidate of an autotuner, the constants and launch options that a kernel is tried with."""
+"""`Config`: one configuration of an autotuner, with the constants and launch options of a trial."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from blocknb.errors import LaunchError
 
-DEFAULT_STAGES = 3  # what Triton's wrappers find in a configuration that names none
+DEFAULT_STAGES = 3  # `num_stages` of a configuration that sets none, as in Triton
 
 
 class Config:
-    """Constants (`kwargs`, by parameter) and launch options; `pre_hook(arguments)` is called before each launch with them.
+    """Constants by parameter (`kwargs`), launch options, and `pre_hook(arguments)`, which runs before each launch.
 
-    Equal configurations hold equal constants and options, and the same hook. `num_stages` is 3 where none is named, as in Triton, and
-    such a configuration leaves it to the compiler.
+    Configurations are equal if their constants, options and hooks are. `num_stages` reads 3 if it is not set, as in Triton; then the
+    compiler chooses the number of stages. Raises LaunchError for an `ir_override`.
     """
 
     def __init__(
@@ -28,40 +28,41 @@ class Config:
         ir_override: None = None,
     ):
         if ir_override is not None:
-            raise LaunchError("a Config cannot bring IR of its own (ir_override)", hint="leave it out")
+            raise LaunchError("Config does not support ir_override", hint="leave it out")
         self.kwargs = kwargs
         self.num_warps, self.num_ctas, self.maxnreg = num_warps, num_ctas, maxnreg
-        self.names_stages, self.num_stages = (
-            num_stages is not None,
-            DEFAULT_STAGES if num_stages is None else num_stages,
-        )
+        self.sets_stages = num_stages is not None
+        self.num_stages = DEFAULT_STAGES if num_stages is None else num_stages
         self.pre_hook = pre_hook
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The launch options by name; an option that is not set is None."""
+        return {name: getattr(self, name) for name in ("num_warps", "num_ctas", "num_stages", "maxnreg")}
+
     def all_kwargs(self) -> dict[str, Any]:
-        """Everything that this configuration says, by name."""
-        options = {name: getattr(self, name) for name in ("num_warps", "num_ctas", "num_stages", "maxnreg")}
-        return {**self.kwargs, **{name: value for name, value in options.items() if value is not None}}
+        """The constants and the launch options by name."""
+        return {**self.kwargs, **{name: value for name, value in self.options.items() if value is not None}}
 
     def launched(self, parameters: Iterable[str]) -> dict[str, Any]:
-        """What a launch of a kernel with these parameters gets by keyword: a number of stages only where it is named, or a parameter."""
+        """The keyword arguments for a launch of a kernel with these parameters.
+
+        `num_stages` is among them if the configuration sets it, or if it is a parameter of the kernel.
+        """
         found = self.all_kwargs()
-        if (
-            not self.names_stages
-            and self.num_stages == DEFAULT_STAGES
-            and "num_stages" not in (*parameters, *self.kwargs)
-        ):
+        unset = not self.sets_stages and self.num_stages == DEFAULT_STAGES
+        if unset and "num_stages" not in (*parameters, *self.kwargs):
             del found["num_stages"]
         return found
 
     def __str__(self) -> str:
-        options = {name: getattr(self, name) for name in ("num_warps", "num_ctas", "num_stages", "maxnreg")}
-        return ", ".join(f"{name}: {value}" for name, value in {**self.kwargs, **options}.items())
+        return ", ".join(f"{name}: {value}" for name, value in {**self.kwargs, **self.options}.items())
 
     def __repr__(self) -> str:
         return f"Config({self})"
 
     def _identity(self) -> tuple[Any, ...]:
-        return (*self.all_kwargs().items(), self.names_stages, self.pre_hook)
+        return (*self.all_kwargs().items(), self.sets_stages, self.pre_hook)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self._identity() == other._identity()

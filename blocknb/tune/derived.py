@@ -1,4 +1,4 @@
-"""`heuristics`: constants of a kernel computed from its arguments at each launch."""
+"""`heuristics`: computes constants of a kernel from its arguments before each launch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from blocknb.tune.wrapper import Wrapper
 
 
 class Heuristics(Wrapper):
-    """A kernel (or an autotuner, or other heuristics) with constants that are computed: `values` maps names to functions of the
-    arguments."""
+    """A kernel, autotuner or other heuristics with computed constants. `values` maps names to functions of the arguments."""
 
     def __init__(self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         super().__init__(fn, arg_names)
         self.values = values
-        with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
-            # For whoever launches the kernel with other constants than these heuristics were last called with.
+        with contextlib.suppress(TypeError):  # a user-defined wrapper may contain no kernel
+            # The card's knobs and the tuning cache read the functions here.
             vars(self.kernel)["heuristics"] = (values, *vars(self.kernel).get("heuristics", ()))
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -33,9 +32,10 @@ class Heuristics(Wrapper):
 def heuristics(
     values: Mapping[str, Callable[[dict[str, Any]], Any]],
 ) -> Callable[[Kernel | KernelInterface], Heuristics]:
-    """Decorates a kernel: before each launch every function is called with a dict of all arguments by name (also those that are
-    None, and what heuristics before it computed), and its result is passed as the parameter or launch option of that name.
+    """Decorates a kernel: computes the parameter or launch option of each name by a function, before each launch.
 
-        @heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0, "BLOCK": lambda args: next_power_of_2(args["n"])})
+        @heuristics({"BLOCK": lambda args: next_power_of_2(args["n"]), "EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+
+    A function gets a dict of all arguments by name, including None values and the results of the functions before it.
     """
     return lambda fn: Heuristics(fn, fn.arg_names, values)  # type: ignore[union-attr]

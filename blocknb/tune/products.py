@@ -1,7 +1,7 @@
-"""Matrix products whose tiles are searched: `blocknb.tune.products.matmul` for those who want the last few percent of a shape.
+"""Matrix products with autotuned tiles: `blocknb.tune.products.matmul`, for the last few percent of speed for a shape.
 
-The kernels are those of `blocknb.kernels.matmul`, which chooses without a search; here an autotuner races the candidates of which that
-chooses one, and some around them, when a product of a new kind comes. Its choices are kept on disk.
+The kernels are those of `blocknb.kernels.matmul`, which chooses a tile by a rule. Here an autotuner measures that rule's candidates and
+similar tiles for each new combination of sizes, orders and dtypes. It keeps its choices on disk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ KEY = ["m", "n", "k", "TRANS_A", "TRANS_B", "a_column", "b_column", "ACTIVATION"
 
 
 def configs(itemsize: int, on: Device) -> list[Config]:
-    """Tiles, warps and stages worth trying on a device for operands of so many bytes an element, as constants of the ready-made kernels;
-    none needs more shared memory than the device has."""
+    """The tiles, warps and stages to measure on a device for operands of `itemsize` bytes per element.
+
+    No configuration needs more shared memory than the device has.
+    """
     if on.capability == 0:
         tiles = [*ON_HOST.values(), (64, 128, 128), (128, 256, 256)]
         return [Config(_blocks(m, n, k, 8)) for m, n, k in tiles]
@@ -46,23 +48,23 @@ def _blocks(m: int, n: int, k: int, group: int) -> dict[str, int]:
 
 @functools.cache
 def tuner(kind: str, itemsize: int, on: Device) -> Autotuner:
-    """The autotuned kernel of "pointers", "descriptors" or "batches"; its `tuning` is a table of what was tried last."""
-    kernels = {
+    """The autotuned kernel of "pointers", "descriptors" or "batches"; its `tuning` is a table of the last trials."""
+    kernel = {
         "pointers": matmul_kernel,
         "descriptors": descriptors.matmul_descriptor_kernel,
         "batches": descriptors.matmul_batch_kernel,
-    }
-    kernel = kernels[kind]
-    return Autotuner(
-        kernel, kernel.arg_names, configs(itemsize, on), [name for name in KEY if name in kernel.arg_names]
-    )
+    }[kind]
+    key = [name for name in KEY if name in kernel.arg_names]
+    return Autotuner(kernel, kernel.arg_names, configs(itemsize, on), key)
 
 
-def matmul(a: Any, b: Any, out: Any = None, **after: Any) -> Any:
-    """`blocknb.kernels.matmul` in the fastest of `configs`, measured when sizes, orders or dtypes are new. Takes its arguments but those
-    that choose a tile; returns `out`. Raises ValueError where arrays do not fit each other.
+def matmul(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Any:
+    """Computes `blocknb.kernels.matmul` with the fastest of `configs`; returns `out`.
+
+    The first product with new sizes, orders or dtypes measures the configurations. Takes the arguments of `blocknb.kernels.matmul` except
+    those that set a tile. Raises ValueError for arrays that do not fit each other.
     """
-    p = MatmulProblem.of(a, b, out, **after)
+    p = MatmulProblem.of(a, b, out, **epilogue)
     if p.empty:
         return p.out
     on = device(p.a)

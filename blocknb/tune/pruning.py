@@ -1,4 +1,4 @@
-"""Which configurations an autotuner measures: `prune_configs_by` of `autotune`."""
+"""Selects the configurations that an autotuner measures: `prune_configs_by` of `autotune`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from blocknb.tune.config import Config
 
 
 class AutotunerError(KernelError):
-    """The autotuner was given nothing that it could try."""
+    """The autotuner has no configuration to measure, or a launch passes a value that it chooses."""
 
     title = "autotuning"
 
 
 class Pruning:
-    """Two ways to leave configurations out before they are measured: a function of the caller's, and a model of their times with the
-    number (or the share) of those to keep."""
+    """Removes configurations before the measurement: by the user's `early_config_prune`, and by a `perf_model` that keeps the best `top_k`.
+
+    `top_k` is a number of configurations, or a share of at most 1.0.
+    """
 
     def __init__(self, by: Mapping[str, Any] | None):
         by = by or {}
@@ -28,18 +30,21 @@ class Pruning:
     def pruned(
         self, name: str, configs: Sequence[Config], nargs: dict[str, Any], kwargs: dict[str, Any]
     ) -> list[Config]:
-        """The configurations of a kernel worth measuring for these arguments. Raises AutotunerError when none is left."""
+        """The configurations to measure for these arguments. Raises AutotunerError if none is left, TypeError for a wrong `top_k`."""
         chosen = list(configs)
         if self.early_config_prune is not None:
             chosen = list(self.early_config_prune(configs, nargs, **kwargs))
             if not chosen:
-                raise AutotunerError(f"early_config_prune leaves no configuration of {name}")
+                hint = "return at least one of the configurations"
+                raise AutotunerError(f"early_config_prune returned no configuration of {name}", hint=hint)
         if self.perf_model is not None:
             top = self.top_k
             if isinstance(top, float) and top <= 1.0:
                 top = max(int(len(configs) * top), 1)
             elif not isinstance(top, int):
-                raise TypeError(f"top_k is a share of at most 1.0 or a number of configurations, not {top!r}")
+                raise TypeError(
+                    f"top_k must be an int (configurations) or a float up to 1.0 (their share), not {top!r}"
+                )
             if len(chosen) > top:
                 times = {c: self.perf_model(**nargs, **kwargs, **c.all_kwargs()) for c in chosen}
                 chosen = sorted(times, key=times.__getitem__)[:top]

@@ -31,7 +31,7 @@ from blocknb.errors import (
 from blocknb.profile.timing import LEAST_ROUNDS, clock_of, interleaved
 from blocknb.runtime.binding import caller
 from blocknb.tune.config import Config
-from blocknb.tune.tuning import LEFT_OUT, MEASURED, NO_TIMES, STOPPED, WAITING, Trial, spelled
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, NO_TIMES, NOT_MEASURED, STOPPED, Trial, as_keywords
 
 ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
 LEAST = 4  # rounds of one that runs alone
@@ -91,7 +91,7 @@ class Race:
         self.out[config] = LEFT_OUT, f"{error.title}: {error.message}".split("\n")[0]
         self.failure = error
         if not isinstance(error, EXPECTED):
-            message = f"autotuning {self.kernel} leaves out {spelled(config)}: {self.out[config][1]}"
+            message = f"autotuning {self.kernel} leaves out {as_keywords(config)}: {self.out[config][1]}"
             place = caller()
             warnings.warn_explicit(message, RuntimeWarning, place.file if place else "", place.line if place else 0)
 
@@ -140,10 +140,10 @@ class Race:
     def trial(self, config: Config) -> Trial:
         """What is known of a configuration."""
         values = self.values.get(config, [])
-        fate, reason = self.out.get(config, (MEASURED if values or config in self.answers else WAITING, ""))
+        status, reason = self.out.get(config, (MEASURED if values or config in self.answers else NOT_MEASURED, ""))
         times = np.quantile(values, QUANTILES).tolist() if values else self.answers.get(config, NO_TIMES)
         times = tuple(times) if isinstance(times, (list, tuple)) else times
-        return Trial(config, times, len(values), fate, reason)
+        return Trial(config, times, len(values), status, reason)
 
 
 class Judge:

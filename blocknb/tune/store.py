@@ -1,9 +1,10 @@
-"""Where an autotuner keeps its choices: in the disk cache, by everything that decides them.
+"""Keeps the choices of an autotuner in the disk cache, under a key of everything that influences them.
 
-That is the kernel and all that it reaches, its options and heuristics, the configurations, the tuning key, constants and options that
-the launch gives, the machine, and the versions of compiler, LLVM, ptxas and driver. What holds anything but numbers, texts, dtypes and
-functions is not stored, because nothing would find it again; nor are configurations with hooks. The cache writes each entry whole and
-renames it, so that processes that tune the same at the same time do not meet; an entry that cannot be read is dropped, and tuned again.
+The key holds the kernel and all functions and constants that it uses, its options and heuristics, the configurations, the tuning key, and
+the constants and options of the launch. It also holds the machine and the versions of compiler, LLVM, ptxas and driver. A key part that
+is no number, text, dtype or function has no stable description, so such a choice is not stored. Neither are configurations with hooks.
+The cache writes an entry to a temporary file and renames it, so processes may tune the same kernel at the same time. It drops an entry
+that it cannot read, and the kernel is tuned again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import enforced
 from blocknb.tune.config import Config
-from blocknb.tune.tuning import FATES, Trial, Tuning
+from blocknb.tune.tuning import STATUSES, Trial, Tuning
 
-FORMAT = 2  # of entries, and of the way in which times are taken: another number tunes anew
+FORMAT = 2  # version of entries and of the way in which times are measured; a new number invalidates all entries
 
 
 @dataclass(frozen=True)
 class StorePlace:
-    """One entry: the trials of `configs`, in their order."""
+    """One entry of the cache: the trials of `configs`, in their order."""
 
     digest: str
     configs: tuple[Config, ...]
@@ -43,41 +44,37 @@ class StorePlace:
         configs: Sequence[Config],
         key: tuple[Any, ...],
     ) -> StorePlace | None:
-        """The place for this tuning; None when it has none."""
-        reached = dependencies(kernel.source)
-        if not reached.persistent or not all(isinstance(k, ATOMS) for k in key) or any(c.pre_hook for c in configs):
+        """The entry of this tuning; None if it cannot be stored."""
+        used = dependencies(kernel.source)
+        if not used.persistent or not all(isinstance(k, ATOMS) for k in key) or any(c.pre_hook for c in configs):
             return None
         collector = Collector()
-        told = [collector.describe(x) for x in (_given(kernel, names, args, kwargs), _rules(kernel), kernel.options)]
+        described = [
+            collector.describe(x) for x in (_given(kernel, names, args, kwargs), _heuristics(kernel), kernel.options)
+        ]
         if not collector.persistent:
             return None
-        parts = (
-            FORMAT,
-            reached.key,
-            *told,
-            collector.parts,
-            [(str(c), c.names_stages) for c in configs],
-            list(map(repr, key)),
-            _machine(gpu_of(names, args, kwargs)),
-        )
+        settings = [(str(c), c.sets_stages) for c in configs]
+        machine_key = _machine(gpu_of(names, args, kwargs))
+        parts = (FORMAT, used.key, *described, collector.parts, settings, list(map(repr, key)), machine_key)
         return StorePlace(cache.key("autotune", *parts), tuple(configs))
 
     def read(self) -> tuple[list[Trial], Config] | None:
-        """The trials and the best configuration; None where there is no entry, or none that can be read."""
+        """The trials and the best configuration; None if there is no valid entry."""
         entry = cache.shared().get(self.digest)
         if entry is None:
             return None
         try:
             rows, best = entry.meta["trials"], self.configs[entry.meta["best"]]
             trials = [_trial(c, *row) for c, row in zip(self.configs, rows, strict=True)]
-        except (KeyError, IndexError, TypeError, ValueError):  # whole, but not what this version writes
+        except (KeyError, IndexError, TypeError, ValueError):  # not the format of this version
             cache.shared().drop(self.digest)
             return None
         return trials, best
 
     def write(self, tuning: Tuning) -> None:
-        """Keeps a tuning that has come to its end."""
-        rows = [[_numbers(t.times), t.rounds, t.fate, t.reason] for t in tuning.trials]
+        """Stores a finished tuning."""
+        rows = [[_numbers(t.times), t.rounds, t.status, t.reason] for t in tuning.trials]
         best = next(i for i, config in enumerate(self.configs) if config is tuning.best)
         cache.shared().put(self.digest, {"trials": rows, "best": best}, {})
 
@@ -86,23 +83,25 @@ def _numbers(times: Any) -> Any:
     return tuple(float(t) for t in times) if isinstance(times, (list, tuple)) else float(times)
 
 
-def _trial(config: Config, times: Any, rounds: Any, fate: Any, reason: Any) -> Trial:
-    if fate not in FATES or not isinstance(reason, str):
-        raise ValueError(f"no trial: {fate!r}, {reason!r}")
-    return Trial(config, _numbers(times), int(rounds), fate, reason)
+def _trial(config: Config, times: Any, rounds: Any, status: Any, reason: Any) -> Trial:
+    if status not in STATUSES or not isinstance(reason, str):
+        raise ValueError(f"no trial: {status!r}, {reason!r}")
+    return Trial(config, _numbers(times), int(rounds), status, reason)
 
 
-def wanted(cache_results: bool | None, ours: bool) -> bool:
-    """Whether choices are kept: as the tuner says, or BLOCKNB_CACHE_AUTOTUNING or TRITON_CACHE_AUTOTUNING; else if the times are
-    `ours`, and not a `do_bench`'s, of which nothing is known."""
-    asked = [os.environ[n] for n in ("BLOCKNB_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING") if os.environ.get(n)]
-    if cache_results or any(word != "0" for word in asked):
+def wanted(cache_results: bool | None, own_clock: bool) -> bool:
+    """Whether choices are kept on disk: by the tuner's `cache_results`, then BLOCKNB_CACHE_AUTOTUNING or TRITON_CACHE_AUTOTUNING.
+
+    By default they are kept if blocknb's own clock measures. A user's `do_bench` may measure anything.
+    """
+    variables = [os.environ[n] for n in ("BLOCKNB_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING") if os.environ.get(n)]
+    if cache_results or any(word != "0" for word in variables):
         return True
-    return cache_results is None and ours and not asked
+    return cache_results is None and own_clock and not variables
 
 
 def elements(values: Iterable[Any]) -> Iterator[Any]:
-    """The values, with those of tuples in their places."""
+    """The values, with tuples flattened."""
     for value in values:
         if isinstance(value, tuple):
             yield from elements(value)
@@ -111,10 +110,10 @@ def elements(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def devices(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
-    """Where the arrays of a launch lie: numbers of GPUs, HOST, ANYWHERE."""
+    """The devices of the arrays of a launch: numbers of GPUs, HOST, ANYWHERE."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     values = elements(v for n, v in given.items() if n in names)
-    # A descriptor's block may not be one yet, before a configuration's pre_hook: its array says where it lies.
+    # A descriptor may have no valid block before a configuration's pre_hook, so its array is described instead.
     bases = [getattr(v, "base", v) if hasattr(v, "block_shape") else v for v in values]
     arrays = [v for v in bases if hasattr(v, "dtype") and hasattr(v, "shape")]
     found = (describer(v)(v)[0].device for v in arrays)
@@ -122,25 +121,25 @@ def devices(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def gpu_of(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """The GPU that a launch runs on, by its arrays, or by default where they say nothing; None for the CPU."""
+    """The GPU that a launch runs on: that of its arrays, or the current one for a launch without arrays. None for the CPU."""
     found = devices(names, args, kwargs)
     return next((device for device in found if device >= 0), None if HOST in found else machine.current_gpu())
 
 
 def _given(kernel: Kernel, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The constants and options that a launch gives: everything that is no run-time argument."""
+    """The constants and options of a launch, without the run-time arguments."""
     constants = {p.name for p in kernel.source.parameters if p.constexpr}
     given = {**enforced, **dict(zip(names, args, strict=False)), **kwargs}
     return {n: v for n, v in sorted(given.items()) if n in constants or n not in (*names, "grid", "warmup")}
 
 
-def _rules(kernel: Kernel) -> list[Any]:
-    """The functions of heuristics around the kernel, which compute constants of their own."""
-    return [sorted(rules.items(), key=lambda item: item[0]) for rules in vars(kernel).get("heuristics", ())]
+def _heuristics(kernel: Kernel) -> list[Any]:
+    """The functions of the heuristics around a kernel, by name."""
+    return [sorted(values.items(), key=lambda item: item[0]) for values in vars(kernel).get("heuristics", ())]
 
 
 def _machine(gpu: int | None) -> list[Any]:
-    """What times depend on: the model of the GPU, its driver and ptxas; the CPU and how many threads a launch may use; our versions."""
+    """The machine that times depend on: the GPU with driver and ptxas, or the CPU with its number of threads; and blocknb's version."""
     from blocknb.target import Target
 
     if gpu is not None:

@@ -1,4 +1,4 @@
-"""What autotuners and heuristics share: they stand around a kernel, or around each other, and look like it from outside."""
+"""The base class of autotuners and heuristics, which wrap a kernel or each other and have its interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.runtime.kernel import Kernel
 
 
 class Wrapper(KernelInterface):
-    """`fn` is what is wrapped, `arg_names` the kernel's parameters. What is not found here is asked of `fn`."""
+    """Wraps the kernel or wrapper `fn`; `arg_names` are the kernel's parameters. Other attributes are those of `fn`."""
 
     def __init__(self, fn: Any, arg_names: list[str]):
         self.fn, self.arg_names = fn, arg_names
@@ -21,22 +21,22 @@ class Wrapper(KernelInterface):
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The Kernel inside. Raises TypeError if there is none."""
+        """The wrapped Kernel. Raises TypeError if there is none."""
         inside = self.fn
         while not isinstance(inside, Kernel):
             if not hasattr(inside, "fn"):
-                raise TypeError(f"{type(self).__name__} stands around a {type(inside).__name__}, which is no kernel")
+                raise TypeError(f"{type(self).__name__} wraps a {type(inside).__name__}, which is not a kernel")
             inside = inside.fn
         return inside
 
     @property
     def base_fn(self) -> Any:
-        """The Python function inside, as Triton names it."""
+        """The kernel's Python function, under Triton's name."""
         return self.kernel.fn
 
     @property
     def source(self) -> Source:
-        """The front end's view: called inside another kernel, this is its kernel."""
+        """The source of the kernel, so that another kernel can call the wrapper as a helper."""
         return self.kernel.source
 
     @property
@@ -45,7 +45,7 @@ class Wrapper(KernelInterface):
         return {p.name: p.default for p in self.source.parameters if p.default is not MISSING}
 
     def interpret(self, grid: Any, **options: Any) -> Any:
-        """As Kernel.interpret, with what stands around the kernel doing its part."""
+        """As Kernel.interpret, with the configuration or constants that the wrapper chooses."""
         return lambda *args, **kwargs: self.run(*args, grid=grid, interpret=options, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -59,7 +59,7 @@ def test_print_shows_tiles_and_scalars_of_every_program_in_order(arrays, capsys)
     )
 
 
-def test_a_tile_shows_its_dtype_and_a_pointer_whose_it_is(arrays, capsys):
+def test_repr_of_a_tile_has_its_dtype_and_of_a_pointer_its_array(arrays, capsys):
     @blocknb.kernel
     def k(x, n):
         p = x + 2 * tl.arange(0, 4)
@@ -81,7 +81,7 @@ def test_static_print_shows_types_and_only_once(arrays, capsys):
     assert capsys.readouterr().out == "v is tile<4xf32> 4\n"
 
 
-def test_any_python_stands_in_a_kernel(arrays):
+def test_an_interpreted_kernel_may_contain_any_python(arrays):
     seen = {}
 
     def note(*values):
@@ -196,7 +196,7 @@ def test_watch_keeps_the_values_of_some_names_in_all_programs(arrays):
         run["acc"]
 
 
-def test_chosen_programs_run_alone_and_in_the_order_asked_for(arrays):
+def test_selected_programs_run_alone_in_the_given_order(arrays):
     run = running_total.interpret(3, programs=[2, (0, 0, 0)])(*arrays, 10, BLOCK=4)
     assert run.programs == [(2, 0, 0), (0, 0, 0)]
     assert np.isnan(arrays[1][4:8]).all() and not np.isnan(arrays[1][[0, 9]]).any()
@@ -215,7 +215,7 @@ def reads_beyond(x, start):
     tl.store(x + at, value)
 
 
-def test_an_access_outside_an_array_names_program_element_line_and_columns(arrays):
+def test_an_out_of_bounds_access_names_program_element_line_and_columns(arrays):
     with pytest.raises(AccessError) as caught:
         reads_beyond.interpret(5)(arrays[0], 1)
     error = caught.value
@@ -226,7 +226,7 @@ def test_an_access_outside_an_array_names_program_element_line_and_columns(array
     assert source[carets.index("^") : carets.rindex("^") + 1] == "tl.load(x + at)"
 
 
-def test_after_an_error_the_debugger_is_in_the_program_that_failed(arrays):
+def test_after_an_error_the_debugger_opens_in_the_program_that_failed(arrays):
     with pytest.raises(AccessError) as caught:
         reads_beyond.interpret(5)(arrays[0], 1)
     frame, line = list(traceback.walk_tb(caught.value.__traceback__))[-1]
@@ -256,7 +256,7 @@ def test_an_error_in_a_helper_shows_the_calls(arrays):
     assert (loc.caller.function, loc.caller.line) == ("k", line_of(k, "helper(v"))
 
 
-def test_errors_of_pythons_own_stand_at_the_kernels_line(arrays):
+def test_errors_of_python_have_the_kernels_line(arrays):
     @blocknb.kernel
     def k(x, n):
         table = {0: 1}
@@ -287,7 +287,7 @@ def test_a_promise_that_does_not_hold_is_an_error(arrays):
         assumed.interpret(1)(arrays[0], 2)
 
 
-def test_an_interrupt_stops_the_launch_where_it_is(arrays):
+def test_an_interrupt_stops_the_launch_in_the_current_program(arrays):
     @blocknb.kernel
     def k(x):
         tl.store(x + tl.program_id(0), -1.0)
@@ -400,7 +400,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("kernel", WRONG, ids=lambda k: k.__name__)
-def test_errors_say_what_the_compiler_says(kernel, arrays):
+def test_errors_are_those_of_the_compiler(kernel, arrays):
     with pytest.raises(KernelError) as compiled:
         kernel.trace("*fp32", "i32", target="cpu")
     with pytest.raises(KernelError) as interpreted:
@@ -411,7 +411,7 @@ def test_errors_say_what_the_compiler_says(kernel, arrays):
     assert str(mine) == str(theirs)
 
 
-def test_a_kernels_own_prints_and_assertions_come_as_it_runs(capsys):
+def test_device_prints_and_assertions_appear_while_the_kernel_runs(capsys):
     @blocknb.kernel
     def k(x, n):
         i = tl.arange(0, 4)

@@ -21,7 +21,7 @@ def arguments_of(case, seed):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_interpreted_computes_its_reference_and_what_the_ir_does(name):
+def test_an_interpreted_kernel_agrees_with_its_reference_and_the_ir(name):
     case = CASES[name]
     arguments = arguments_of(case, 11)
     got = {n: copied(v) for n, v in arguments.items()}
@@ -54,7 +54,7 @@ def assert_same(actual, expected, name):
 
 
 @pytest.mark.parametrize("seed", [*range(0, 240, 4)])
-def test_a_random_kernel_interpreted_computes_what_the_ir_and_the_cpu_do(seed):
+def test_an_interpreted_random_kernel_agrees_with_the_ir_and_the_cpu(seed):
     program = generate(seed)
     got, expected = program.make(np.random.default_rng(seed)), program.make(np.random.default_rng(seed))
     program.case.kernel.interpret((program.grid,))(**got, **program.case.options)

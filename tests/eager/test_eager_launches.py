@@ -48,7 +48,7 @@ def test_a_launch_keyword_interprets(double, ran, arrays):
     assert run.programs == [(1, 0, 0)] and run["at"][0][1].tolist() == list(range(8, 16))
 
 
-def test_the_decorator_interprets_and_the_keyword_decides(ran, arrays):
+def test_the_decorator_interprets_and_the_launch_keyword_overrides_it(ran, arrays):
     @blocknb.kernel(interpret=True)
     def k(x):
         ran.append(x)
@@ -58,7 +58,7 @@ def test_the_decorator_interprets_and_the_keyword_decides(ran, arrays):
     assert len(ran) == 1 and arrays[0][0] == 1
 
 
-def test_without_asking_kernels_are_compiled(arrays):
+def test_kernels_are_compiled_by_default(arrays):
     @blocknb.kernel
     def k(x):
         tl.static_print("compiled once")
@@ -68,7 +68,7 @@ def test_without_asking_kernels_are_compiled(arrays):
 
 
 @pytest.mark.parametrize("name", ["BLOCKNB_INTERPRET", "TRITON_INTERPRET"])
-def test_the_environment_interprets(name, tmp_path):
+def test_an_environment_variable_interprets_kernels(name, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import numpy as np, blocknb, blocknb.language as tl\n"
@@ -92,7 +92,7 @@ def test_launches_within_interpreted_are_counted(double, ran, arrays):
     assert counted == {"double": 2} and ran == [0, 0, 1]
 
 
-def test_autotuners_and_heuristics_do_their_part_without_measuring(ran, arrays):
+def test_interpreted_autotuners_and_heuristics_choose_without_measuring(ran, arrays):
     @blocknb.autotune([blocknb.Config({"BLOCK": 4}), blocknb.Config({"BLOCK": 8})], key=["n"])
     @blocknb.heuristics({"EVEN": lambda c: c["n"] % c["BLOCK"] == 0})
     @blocknb.kernel
@@ -107,7 +107,7 @@ def test_autotuners_and_heuristics_do_their_part_without_measuring(ran, arrays):
     np.testing.assert_array_equal(arrays[1], arrays[0] + 1)
 
 
-def test_wrong_calls_are_refused_as_for_any_launch(double, arrays):
+def test_wrong_calls_raise_the_errors_of_other_launches(double, arrays):
     with pytest.raises(LaunchError, match="misses the argument `n`"):
         double.interpret(1)(*arrays, BLOCK=4)
     with pytest.raises(LaunchError, match="takes names"):
@@ -116,7 +116,7 @@ def test_wrong_calls_are_refused_as_for_any_launch(double, arrays):
         double.interpret(1)([1, 2], arrays[1], 10, BLOCK=4)
 
 
-def test_views_are_used_where_they_lie(ran):
+def test_views_are_used_in_place(ran):
     @blocknb.kernel
     def k(x, out, stride, n):
         at = tl.arange(0, 4)
@@ -127,7 +127,7 @@ def test_views_are_used_where_they_lie(ran):
     assert whole.tolist() == [0, 15, 2, 13, 4, 11, 6, 9, 8, 9, 10, 11, 12, 13, 14, 15]
 
 
-def test_read_only_arrays_stay(arrays):
+def test_read_only_arrays_do_not_change(arrays):
     @blocknb.kernel
     def k(x):
         tl.store(x, 1.0)
@@ -137,7 +137,7 @@ def test_read_only_arrays_stay(arrays):
         k.interpret(1)(arrays[0])
 
 
-def test_addresses_from_a_table_lead_to_the_arrays(arrays):
+def test_addresses_in_a_table_refer_to_the_arrays(arrays):
     @blocknb.kernel
     def k(table, out):
         p = tl.load(table).to(tl.pointer_type(tl.float32))
@@ -155,7 +155,7 @@ def test_addresses_from_a_table_lead_to_the_arrays(arrays):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "uint8"])
-def test_torch_tensors_of_the_host_are_used_in_place(dtype):
+def test_torch_tensors_on_the_host_are_used_in_place(dtype):
     torch = pytest.importorskip("torch")
 
     @blocknb.kernel
@@ -225,7 +225,7 @@ def remote(monkeypatch):
     return transfers
 
 
-def test_arrays_of_a_gpu_are_copied_once_where_they_overlap(remote):
+def test_overlapping_arrays_of_a_gpu_are_copied_once(remote):
     @blocknb.kernel
     def k(a, b, c, table):
         at = tl.arange(0, 4)
@@ -240,7 +240,7 @@ def test_arrays_of_a_gpu_are_copied_once_where_they_overlap(remote):
     assert sorted(remote) == [(4, False), (4, True), (28, False), (28, True)]
 
 
-def test_what_was_stored_on_a_gpu_before_an_error_is_there(remote):
+def test_stores_before_an_error_reach_the_gpu(remote):
     @blocknb.kernel
     def k(x):
         tl.store(x, 5.0)
@@ -255,7 +255,7 @@ def test_what_was_stored_on_a_gpu_before_an_error_is_there(remote):
 # -- what is new in the language ---------------------------------------------------------------------------------------------------
 
 
-def test_an_op_that_is_new_in_the_table_needs_nothing_here(monkeypatch):
+def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
     from blocknb.frontend.scope import HANDLERS
     from blocknb.language import meaning, ops, rules, surface
 

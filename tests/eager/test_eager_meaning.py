@@ -31,7 +31,7 @@ def agree(kernel, **arguments):
     return results[0]
 
 
-def test_a_constant_assigned_is_a_run_time_scalar_and_no_longer_weak():
+def test_an_assigned_constant_is_a_run_time_scalar_with_a_dtype():
     @blocknb.kernel
     def k(out):
         x = tl.full((4,), 100, tl.int8)
@@ -79,7 +79,7 @@ def test_and_or_not_and_chains_work_on_tiles():
     agree(k, n=5, FLAG=False)
 
 
-def test_a_range_counts_in_int32_and_static_range_in_constants():
+def test_range_yields_int32_scalars_and_static_range_constants():
     @blocknb.kernel
     def k(out, n):
         small = tl.full((4,), 100, tl.int8)
@@ -166,7 +166,7 @@ def power(x, N: tl.constexpr):
     return x * power(x, N - 1)
 
 
-def test_a_helper_may_call_itself_while_its_constants_change():
+def test_a_helper_may_call_itself_with_other_constants():
     @blocknb.kernel
     def k(out):
         tl.store(out + tl.arange(0, 4), power(tl.arange(0, 4), 3))
@@ -174,7 +174,7 @@ def test_a_helper_may_call_itself_while_its_constants_change():
     assert agree(k)[:4].tolist() == [0, 1, 8, 27]
 
 
-def test_a_plain_function_is_a_helper_like_any():
+def test_a_plain_function_is_a_helper():
     def smaller(x, y):
         bound = 4
         return tl.minimum(x, y) + bound
@@ -200,7 +200,7 @@ def test_a_plain_function_is_a_helper_like_any():
     np.testing.assert_array_equal(out, expected)
 
 
-def test_a_combine_of_ones_own_runs_as_python_with_branches_or_without(capsys):
+def test_a_user_defined_combine_function_runs_as_python(capsys):
     @blocknb.kernel
     def larger(a, i, b, j):
         if a > b or (a == b and i < j):
@@ -262,7 +262,7 @@ def test_names_from_outside_are_constants():
     agree(k, KIND=tl.int16, f=tl.cdiv if False else abs)
 
 
-def test_scalars_convert_where_python_wants_numbers(capsys):
+def test_scalars_convert_to_python_numbers(capsys):
     @blocknb.kernel
     def k(x, n):
         total = tl.sum(tl.load(x + tl.arange(0, 4)))
@@ -274,7 +274,7 @@ def test_scalars_convert_where_python_wants_numbers(capsys):
     assert capsys.readouterr().out == "3 30 003.00 three 3.0\nTrue 1 7 5\n"
 
 
-def test_the_language_is_not_for_outside_once_the_kernel_has_ended():
+def test_the_language_is_an_error_outside_a_running_kernel():
     kept = []
 
     @blocknb.kernel

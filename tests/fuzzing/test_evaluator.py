@@ -32,24 +32,24 @@ def _quiet():
         ("i1", "i8", "i8"),
     ],
 )
-def test_operands_are_promoted_as_triton_does(a: str, b: str, found: str) -> None:
+def test_operands_are_promoted_as_in_triton(a: str, b: str, found: str) -> None:
     assert dtypes.promote(a, b) == dtypes.promote(b, a) == found
 
 
-def test_integers_wrap_and_divide_as_c_does() -> None:
+def test_integers_wrap_and_divide_as_in_c() -> None:
     a, b = val("i8", [127, -7, -128, 5]), val("i8", [1, 2, -1, 0])
     assert numbers.arithmetic("+", "i8", a, b).data.tolist() == [-128, -5, 127, 5]
     assert numbers.arithmetic("//", "i8", a, b).data.tolist() == [127, -3, -128, 0]
     assert numbers.arithmetic("%", "i8", a, b).data.tolist() == [0, -1, 0, 0]
 
 
-def test_shifts_by_the_width_or_more_leave_nothing_but_the_sign() -> None:
+def test_shifts_by_the_width_or_more_keep_only_the_sign() -> None:
     a, by = val("i8", [-3, 5, -3, 5]), val("i8", [8, 100, -1, 1])
     assert numbers.arithmetic(">>", "i8", a, by).data.tolist() == [-1, 0, -1, 2]
     assert numbers.arithmetic("<<", "i8", a, by).data.tolist() == [0, 0, 0, 10]
 
 
-def test_floats_become_integers_by_truncation_and_saturate() -> None:
+def test_casts_from_float_to_integer_truncate_and_saturate() -> None:
     x = val("f32", [1.9, -1.9, 300.0, -300.0, np.nan, np.inf])
     assert numbers.cast(x, "i8").data.tolist() == [1, -1, 127, -128, 0, 127]
     assert numbers.cast(x, "u8").data.tolist() == [1, 0, 255, 0, 0, 255]
@@ -65,7 +65,7 @@ def test_rounding_is_that_of_ml_dtypes(dtype: str) -> None:
     np.testing.assert_array_equal(dtypes.rounded(dtype, x), want)
 
 
-def test_a_sum_of_small_numbers_is_exact_and_one_of_any_numbers_has_a_bound() -> None:
+def test_a_sum_of_small_numbers_is_exact_and_other_sums_have_an_error_bound() -> None:
     exact = blocks.total(val("f32", np.arange(64) / 8), 0, False)
     assert exact.err is None
     assert exact.data == 252
@@ -87,7 +87,7 @@ def test_a_contracted_product_is_within_the_bound_of_a_sum() -> None:
     assert (np.abs(found.data - fused.data) <= found.bound).all()
 
 
-def test_a_comparison_closer_than_its_bounds_says_nothing() -> None:
+def test_a_comparison_closer_than_its_bounds_is_undefined() -> None:
     a = val("f32", [1.0, 2.0], [0.5, 0.5])
     found = numbers.compare("<", a, val("f32", [1.2, 5.0]))
     assert found.bound.tolist() == [np.inf, 0.0]
@@ -95,7 +95,7 @@ def test_a_comparison_closer_than_its_bounds_says_nothing() -> None:
         found.exact()
 
 
-def test_nothing_certain_comes_of_a_number_of_which_nothing_is_known() -> None:
+def test_results_of_an_undefined_number_are_undefined() -> None:
     unknown = val("f32", [1.0, np.nan, 0.0], [np.inf] * 3)
     for dtype in ("i8", "u8", "i1", "f16", "i64"):
         assert (numbers.cast(unknown, dtype).bound == np.inf).all(), dtype
@@ -105,13 +105,13 @@ def test_nothing_certain_comes_of_a_number_of_which_nothing_is_known() -> None:
         assert (numbers.arithmetic(sym, "f32", zeros, unknown).bound == np.inf).all(), sym
 
 
-def test_an_element_is_wrong_beyond_its_bound_only() -> None:
+def test_an_element_is_wrong_only_beyond_its_bound() -> None:
     got = np.array([1.0, 1.1, np.nan, np.nan, 5.0], np.float32)
     want, err = np.array([1.0, 1.0, np.nan, 1.0, 1.0]), np.array([0.0, 0.05, 0.0, 0.0, np.inf])
     assert compare.differing("f32", got, want, err).tolist() == [False, True, False, True, False]
 
 
-def test_a_store_beside_an_array_breaks_its_guard() -> None:
+def test_a_store_next_to_an_array_changes_its_guard_zone() -> None:
     guarded = data.Guarded(np.arange(5, dtype=np.int16), 3)
     guarded.array[:] = 9
     assert not guarded.broken()

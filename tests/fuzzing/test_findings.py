@@ -53,7 +53,7 @@ def first_failure(prepare: str, first: int, count: int, tmp_path: Path) -> tuple
         pytest.param("broken_pass", 0, 32, "pass simplify", marks=pytest.mark.full),
     ],
 )
-def test_a_seeded_fault_is_found_made_small_blamed_and_reproduced(
+def test_a_seeded_fault_is_found_reduced_blamed_and_reproduced(
     prepare: str, first: int, count: int, stage: str, tmp_path: Path
 ) -> None:
     found, _ = first_failure(prepare, first, count, tmp_path)
@@ -74,7 +74,7 @@ def test_a_crash_is_a_finding_and_the_other_kernels_still_run() -> None:
     assert "right" in kinds
 
 
-def test_the_command_says_how_many_kernels_it_ran_and_that_all_were_right(capfd, tmp_path: Path) -> None:
+def test_the_command_reports_the_number_of_right_kernels(capfd, tmp_path: Path) -> None:
     status = cli.main(
         [
             "fuzz",

@@ -17,17 +17,17 @@ def check(seed: int, first: int, count: int) -> None:
         assert outcome.kind in ("right", "ambiguous"), shown
 
 
-def test_a_sample_of_random_kernels_gives_what_the_evaluator_says() -> None:
+def test_a_sample_of_random_kernels_agrees_with_the_evaluator() -> None:
     check(2026, 0, 40)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(20))
-def test_more_random_kernels_give_what_the_evaluator_says(part: int) -> None:
+def test_more_random_kernels_agree_with_the_evaluator(part: int) -> None:
     check(2027, 40 * part, 40)
 
 
-def test_a_kernel_depends_on_its_seed_and_number_only() -> None:
+def test_a_kernel_depends_only_on_its_seed_and_number() -> None:
     together = [generate(3, i) for i in range(6)]
     alone = generate(3, 4)
     assert source.one(alone) == source.one(together[4])

@@ -46,7 +46,7 @@ def launch(n: int = N, first: int = 0, step: int = 1) -> None:
         (N, 0, 8, 4, 32, 1024),
     ],
 )
-def test_a_load_asks_for_the_sectors_that_it_touches(n, first, step, lane, requests, sectors):
+def test_a_load_requests_the_sectors_that_it_touches(n, first, step, lane, requests, sectors):
     found = accesses(lambda: launch(n, first, step))
     load, store = found.rows
     assert (load.name, load.array, store.name, store.array) == ("load", "x", "store", "out")
@@ -55,7 +55,7 @@ def test_a_load_asks_for_the_sectors_that_it_touches(n, first, step, lane, reque
     assert str(sectors) in repr(found) or f"{sectors:,}" in repr(found)
 
 
-def test_the_last_program_asks_for_what_its_mask_leaves():
+def test_the_last_program_requests_only_unmasked_sectors():
     found = accesses(lambda: launch(N - 1000), program=3)
     assert found.rows[0].ideal == 3 and found.rows[0].requests == 1  # 24 elements, in one warp
     with pytest.raises(KeyError, match="program 4 is out of range: the grid has 4 programs"):
@@ -68,20 +68,20 @@ def test_barriers_and_shared_memory_are_those_of_the_memory_ir():
     assert (turned.barriers, turned.shared_bytes) == (1, 4096)  # what is loaded one by one changes hands
 
 
-def test_what_loaded_data_decide_is_unknown():
+def test_traffic_that_depends_on_loaded_data_is_unknown():
     x, index = np.zeros(64, np.float32), np.zeros(64, np.int32)
     found = accesses(lambda: gathered[1,](x, index, x.copy(), B=64))
     assert [row.sectors is None for row in found.rows] == [False, True, False]
     assert "?" in repr(found)
 
 
-def test_a_kernel_stands_for_its_last_observed_launch_and_another_target_can_be_asked():
+def test_a_kernel_means_its_last_observed_launch_for_any_target():
     observed(launch)
     assert accesses(copied).rows == accesses(copied, "sm_80").rows
     assert str(accesses(copied, "sm_80").trace.target) == "sm_80"
 
 
-def test_without_a_launch_it_says_what_to_do():
+def test_without_a_launch_the_error_names_the_remedy():
     for subject in (never_launched, lambda: None):
         with pytest.raises(LaunchError, match="there is no launch to analyse"):
             accesses(subject)

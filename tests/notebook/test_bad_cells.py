@@ -89,7 +89,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_bad_cell_gives_one_message_at_its_line(notebook, case):
+def test_an_error_in_a_cell_gives_one_message_at_its_line(notebook, case):
     answer = notebook.run(case.cell)
     assert answer.status == "error"
     assert len(answer.errors) == 1, answer.outputs

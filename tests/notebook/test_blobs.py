@@ -36,7 +36,7 @@ LINES = st.lists(st.integers(0, 12), min_size=1, max_size=30)
 
 
 @given(st.lists(LINES, min_size=1, max_size=5))
-def test_a_chain_of_differences_gives_every_listing_back(versions):
+def test_a_chain_of_differences_restores_every_listing(versions):
     blobs, base, named = Blobs(1 << 40), None, []
     for lines in versions:
         base = blobs.add(listing(lines), "", "", base)
@@ -55,7 +55,7 @@ def test_a_listing_that_differs_in_a_line_is_stored_as_that_line():
     assert len(packed) < len(blobs.stored[base]) / 4
 
 
-def test_a_difference_is_taken_over_only_where_its_base_is():
+def test_a_difference_is_copied_only_with_its_base():
     blobs = Blobs(1 << 40)
     base = blobs.add(listing(range(300)), "", "")
     name = blobs.add(listing(range(299)), "", "", base)

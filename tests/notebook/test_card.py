@@ -75,7 +75,7 @@ class Reader(HTMLParser):
 # ---- what it says ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed):
+def test_the_head_shows_the_device_the_rate_and_the_resources_on_a_gpu(summed):
     facts = dict(summed.facts)
     assert re.fullmatch(r"grid 8, \d+ threads? \(.+\)", facts["launch"])
     assert re.search(r"(ns|µs|ms).* GB/s of unique bytes", facts["time"])
@@ -86,7 +86,7 @@ def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed)
     assert summed.where == "ran on CPU; GPU view: sm_90a"
 
 
-def test_gb_per_second_are_the_arguments_bytes_once_for_each_direction(summed):
+def test_gb_per_second_count_the_arguments_once_per_direction(summed):
     speed = numbers.rate(summed.main)
     assert speed.unit == "GB/s"
     assert speed.value * summed.main.median * 1e6 == pytest.approx((8 * 96 + 8) * 4)
@@ -100,7 +100,7 @@ def test_every_stage_and_every_level_of_code_is_a_section(summed):
     assert {s.key for s in summed.sections if s.group.startswith("ran on CPU")} == {"llvm", "assembly"}
 
 
-def test_notes_stand_under_their_source_lines(summed):
+def test_notes_appear_below_their_source_lines(summed):
     lines = summed.sections[0].lines
     load = next(i for i, line in enumerate(lines) if "tl.load" in line.text)
     below = list(itertools.takewhile(lambda line: line.note, lines[load + 1 :]))
@@ -128,14 +128,14 @@ def test_several_launches_show_their_number_and_their_median():
     assert "median of 3" in dict(found.facts)["time"]
 
 
-def test_specialisations_are_rows_with_what_tells_them_apart():
+def test_specializations_are_rows_that_show_their_differences():
     found = card.card_of(observed(launch_sum, lambda: launch_sum(block=256), lambda: launch_sum(4, 97)))
     head, *rows = found.rows
     assert head[0] == "specialization" and len(rows) == 3
     assert rows[0][0] == "`columns=i32:16, BLOCK=128`" and rows[2][0] == "`columns=i32, BLOCK=128`"
 
 
-def test_a_target_that_cannot_be_compiled_for_is_said_and_the_rest_is_shown(monkeypatch):
+def test_a_target_that_fails_to_compile_shows_its_error_next_to_the_rest(monkeypatch):
     record = observed(launch_sum)
 
     def refuse(self, target, without=()):
@@ -176,7 +176,7 @@ def test_the_static_page_has_the_source_with_notes_and_the_final_ir_and_every_ta
     assert final.name in reader.text and "#a" in reader.text and "store" in reader.text
 
 
-def test_the_static_page_says_where_the_extension_is_installed(summed):
+def test_the_static_page_names_how_to_install_the_extension(summed):
     text = Reader(summed.html()).text
     assert text.count("pip install blocknb") == 1
 
@@ -193,7 +193,7 @@ def test_the_page_loads_nothing_and_runs_nothing(summed):
     )
 
 
-def test_without_styles_the_facts_still_read(summed):
+def test_the_facts_are_readable_without_styles(summed):
     text = Reader(summed.html()).text
     for label, fact in summed.facts:
         assert label in text and fact in text
@@ -217,7 +217,7 @@ def test_a_card_has_at_most_150_kb(name, request):
     assert len(json.dumps(bundle, ensure_ascii=False).encode()) <= 150_000
 
 
-def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
+def test_omitted_texts_are_listed_with_the_call_that_returns_them(large):
     page = replace(large, opened=("all",)).html()
     left_out = re.findall(r"… (\d+) of (\d+) lines are omitted. All lines: <code>(.*?)</code>", page)
     assert left_out
@@ -228,7 +228,7 @@ def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
         assert size and (size >= int(missing) or shown == matmul_kernel.latest.trace.notes)
 
 
-def test_a_stage_that_has_changed_nothing_is_listed_where_somebody_names_it(large):
+def test_an_unchanged_stage_is_listed_if_it_is_requested(large):
     def listing(opened):
         return re.search(r"<b>program_swizzle</b>.*?</details>", replace(large, opened=opened).html(), flags=re.S)[0]
 
@@ -247,7 +247,7 @@ def test_fair_shares_fit_and_leave_nothing_over(sizes, budget):
 # ---- the document ----------------------------------------------------------------------------------------------------------
 
 
-def test_blobs_give_back_the_stages_texts_with_their_lines_and_ops(summed):
+def test_blobs_restore_the_texts_of_stages_with_lines_and_ops(summed):
     made = summed.bundle()[document.MIME]
     assert (made["kind"], made["schema"]) == ("compile", 3)
     trace = summed.views[1].trace
@@ -299,7 +299,7 @@ def test_a_place_outside_of_the_kernels_file_is_the_line_of_its_call():
     assert sections.line_of(Loc("library.py", 3), "cell") is None
 
 
-def test_a_card_tells_which_lab_extension_the_page_has_loaded(monkeypatch):
+def test_a_card_shows_which_lab_extension_the_page_has_loaded(monkeypatch):
     from blocknb.notebook import extension
 
     monkeypatch.setattr(extension, "answers", [])

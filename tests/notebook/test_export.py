@@ -95,7 +95,7 @@ def test_the_page_loads_nothing_from_anywhere(tmp_path, viewer):
     assert not any("src" in attrs or "href" in attrs for _, attrs in Page(text).tags)
 
 
-def test_without_the_extension_the_error_says_what_to_install(tmp_path, monkeypatch):
+def test_without_the_extension_the_error_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(extension, "installed", lambda: None)
     with pytest.raises(LaunchError, match="viewer") as caught:
         exported(tmp_path)

@@ -31,7 +31,7 @@ def test_the_next_cell_compiles_again(notebook):
     assert answer.status == "ok" and len(answer.cards) == 1
 
 
-def test_an_access_outside_is_shown_at_its_line_with_its_program(notebook):
+def test_an_out_of_bounds_access_is_shown_at_its_line_with_its_program(notebook):
     answer = notebook.run(cell("pass", "scale[20](x, out, 8, BLOCK=4)"))
     assert answer.status == "error"
     text = answer.error_text
@@ -39,7 +39,7 @@ def test_an_access_outside_is_shown_at_its_line_with_its_program(notebook):
     assert "v = tl.load(x + at)\n" in text and "^^^^^^^^^^^^^^^" in text and "line 5, in scale" in text
 
 
-def test_after_it_the_failing_program_can_be_asked(notebook):
+def test_after_an_error_the_failing_program_can_be_interpreted(notebook):
     notebook.run(cell("pass", "scale[20](x, out, 8, BLOCK=4)"))
     answer = notebook.run(
         "import sys, traceback\n"
@@ -60,7 +60,7 @@ def test_a_breakpoint_opens_the_notebooks_debugger_in_the_kernel(notebook):
     assert "interpreter.py" not in text  # the stack is the user's
 
 
-def test_an_interrupt_stops_it(notebook):
+def test_an_interrupt_stops_an_interpreted_launch(notebook):
     answer = notebook.run(
         cell(
             "print('started', flush=True) if tl.program_id(0) == 0 else None", "scale[10**8](x, out, 8, BLOCK=1)"

@@ -40,7 +40,7 @@ def accumulated(n=1000, block=128):
     return shown, x, out
 
 
-def test_an_accumulating_kernel_gives_the_same_with_and_without_a_card():
+def test_an_accumulating_kernel_gives_the_same_result_with_and_without_a_card():
     shown, _, out = accumulated()
     assert (out == 1).all()
     bundle = live.bundle(shown)
@@ -50,7 +50,7 @@ def test_an_accumulating_kernel_gives_the_same_with_and_without_a_card():
     assert (out == 1).all() and bundle
 
 
-def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
+def test_a_kernel_with_tuple_arguments_has_a_card_with_knobs():
     x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
 
     def grid(meta):
@@ -65,7 +65,7 @@ def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
     assert (out == 1).all()
 
 
-def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
+def test_after_a_knob_change_the_card_equals_that_of_a_new_compilation():
     shown, *_ = accumulated()
     turned = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
     view = turned.views[1].trace
@@ -75,7 +75,7 @@ def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
     assert [s.text for s in view.stages] == [s.text for s in fresh.stages]
 
 
-def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
+def test_an_option_that_is_not_set_is_the_compilers_choice_and_can_be_reset():
     x, out = np.ones((8, 256), np.float32), np.empty((8, 256), np.float32)
     first = carded(lambda: softmax_kernel[8,](x, out, 256, 256, 256, BLOCK=256))
     assert [knobs.offered(first)["num_warps"][what] for what in ("value", "named")] == [1, False]  # the GPU's
@@ -90,7 +90,7 @@ def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
     assert again.views[1].trace.resources == first.views[1].trace.resources
 
 
-def test_a_turn_leaves_the_kernels_own_last_launch():
+def test_a_knob_change_does_not_replace_the_kernels_last_launch():
     shown, *_ = accumulated()
     latest, record = accumulate.latest, record_of(accumulate)
     knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
@@ -111,7 +111,7 @@ def test_nothing_of_a_live_card_keeps_an_array():
     assert found
 
 
-def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
+def test_a_value_that_fails_shows_the_error_and_keeps_the_card():
     shown, *_ = accumulated()
     with pytest.raises(KernelError):
         knobs.with_knobs(shown, {"constants": {"BLOCK": 100}})
@@ -122,13 +122,13 @@ def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
     assert knobs.with_knobs(shown, {"constants": {"BLOCK": 64}}).main.launches
 
 
-def test_a_fixed_grid_is_said_to_stay():
+def test_the_card_warns_about_a_fixed_grid():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128))
     assert "the grid (2, 1, 1) is fixed" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
 
 
-def test_constants_of_an_autotuner_can_be_turned():
+def test_constants_of_an_autotuner_have_knobs():
     tuned = blocknb.autotune([blocknb.Config({"BLOCK": b}) for b in (64, 128)], key=["n"], restore_value=["out"])(
         accumulate
     )
@@ -140,7 +140,7 @@ def test_constants_of_an_autotuner_can_be_turned():
     assert (out == 1).all()
 
 
-def test_constants_that_heuristics_compute_follow_what_is_turned():
+def test_constants_of_heuristics_follow_the_knobs():
     @blocknb.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
     @blocknb.kernel
     def fill(out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
@@ -174,7 +174,7 @@ def test_a_request_that_fails_is_answered_with_the_error():
     assert comm.sent[2]["document"]["knobs"]["constants"][0]["value"] == 256
 
 
-def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypatch):
+def test_a_page_requests_the_disassembly_after_the_card(monkeypatch):
     from blocknb.notebook import document, extension
 
     def view(bundle, number=1):
@@ -198,7 +198,7 @@ def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypat
     )
 
 
-def test_options_that_the_launch_gave_are_turned_too():
+def test_knobs_override_the_options_of_the_launch():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
     turned = knobs.with_knobs(shown, {"num_warps": 2})

@@ -82,7 +82,7 @@ def test_a_syntax_error_is_reported_at_its_line(shell):
     assert result.error_before_exec.lineno == 3
 
 
-def test_braces_and_dollars_in_the_options_are_left_alone(shell):
+def test_braces_and_dollars_in_the_options_are_not_expanded(shell):
     assert shell.run("%%blockkernel --launch {1: '$x'}[1]\nx = 5").success
 
 
@@ -102,7 +102,7 @@ def test_a_launch_gives_one_card_and_the_right_result(shell):
     assert "ran on CPU" in card["text/html"] and "GPU view: sm_90a" in card["text/html"]
 
 
-def test_there_is_one_card_a_kernel_and_not_one_a_launch(shell):
+def test_there_is_one_card_per_kernel_and_not_per_launch(shell):
     other = "@blocknb.kernel\ndef fill(out, v):\n    tl.store(out, v)\n"
     shell.run(f"%%blockkernel\n{ADD}{other}for _ in range(3):\n    {LAUNCH}fill[1](out, 2.0)")
     assert [card[document.MIME]["kernel"] for card in shell.cards] == ["add", "fill"]
@@ -110,7 +110,7 @@ def test_there_is_one_card_a_kernel_and_not_one_a_launch(shell):
     assert shell.cards[0][document.MIME]["launches"][0]["launches"] == 3
 
 
-def test_specialisations_are_rows_that_say_what_differs(shell):
+def test_specializations_are_rows_with_the_differing_arguments(shell):
     shell.run(f"%%blockkernel\n{ADD}for size in (64, 256):\n    add[16,](x, y, out, 1000, BLOCK=size)")
     (card,) = shell.cards
     assert [row["constants"]["BLOCK"] for row in card[document.MIME]["launches"]] == ["64", "256"]
@@ -123,18 +123,18 @@ def test_cards_appear_even_if_the_cell_then_raises(shell):
     assert len(shell.cards) == 1
 
 
-def test_a_cell_that_only_defines_says_so_in_one_line_and_how_to_launch(shell):
+def test_a_cell_without_a_launch_shows_one_line_with_an_example_launch(shell):
     shell.run(f"%%blockkernel\n{ADD}")
     (line,) = [d["text/plain"] for d in shell.displayed]
     assert "Defined add" in line and "add[grid](x, y, out, n, BLOCK=...)" in line and "\n" not in line
 
 
-def test_a_cell_without_kernels_says_so(shell):
+def test_a_cell_without_kernels_shows_a_message(shell):
     shell.run("%%blockkernel\na = 1")
     assert [d["text/plain"] for d in shell.displayed] == ["No kernel was launched in this cell."]
 
 
-def test_the_kernel_is_not_launched_for_the_cards_sake(shell):
+def test_the_card_does_not_launch_the_kernel(shell):
     shell.run(f"%%blockkernel\n{ADD}{LAUNCH}out[:] = -1")
     assert len(shell.cards) == 1
     assert (shell.ip.user_ns["out"] == -1).all()
@@ -148,13 +148,13 @@ def test_a_kernel_as_last_expression_shows_its_latest_card(shell):
     assert "grid 8" in data["text/plain"]
 
 
-def test_a_kernel_never_launched_says_how_to_launch_it(shell):
+def test_a_kernel_without_launches_shows_an_example_launch(shell):
     shell.run(ADD)
     data, _ = shell.ip.display_formatter.format(shell.ip.user_ns["add"])
     assert "add[grid](x, y, out, n, BLOCK=...)" in data["text/plain"] and document.MIME not in data
 
 
-def test_a_cell_run_inside_a_cell_keeps_to_itself(shell):
+def test_a_cell_inside_a_cell_has_its_own_cards(shell):
     inner = f"%%blockkernel\n{ADD}{LAUNCH}"
     shell.ip.user_ns["inner"] = inner
     shell.run("%%blockkernel\nget_ipython().run_cell(inner)\nb = 1")
@@ -177,7 +177,7 @@ def test_called_from_code_an_error_of_the_body_is_raised_once_after_the_card(she
 # ---- options ---------------------------------------------------------------------------------------------------------------
 
 
-def test_target_chooses_the_gpu_whose_code_is_shown(shell):
+def test_target_selects_the_gpu_whose_code_is_shown(shell):
     shell.run(f"%%blockkernel --target sm_75\n{ADD}{LAUNCH}")
     views = shell.cards[0][document.MIME]["views"]
     assert [(v["role"], v["target"].split(":")[0]) for v in views] == [("ran", "cpu"), ("view", "sm_75")]
@@ -289,7 +289,7 @@ def stray(x, out, BLOCK: tl.constexpr):
 """
 
 
-def test_checked_holds_for_every_launch_of_the_cell_and_no_longer(shell, capsys):
+def test_checked_applies_only_to_launches_of_the_cell(shell, capsys):
     big = np.zeros(64, np.float32)
     shell.ip.user_ns.update(part=big[:60])
     result = shell.run(f"%%blockkernel --checked\n{STRAY}stray[1,](part, out, BLOCK=64)")
@@ -300,12 +300,12 @@ def test_checked_holds_for_every_launch_of_the_cell_and_no_longer(shell, capsys)
     assert shell.run("stray[1,](part, out, BLOCK=64)").success
 
 
-def test_a_launch_decides_for_itself_in_a_checked_cell(shell):
+def test_a_launch_may_override_checked(shell):
     shell.ip.user_ns.update(part=np.zeros(64, np.float32)[:60])
     assert shell.run(f"%%blockkernel --checked\n{STRAY}stray[1,](part, out, BLOCK=64, checked=False)").success
 
 
-def test_what_a_kernel_prints_stands_in_the_cells_output(shell, capsys):
+def test_prints_of_a_kernel_appear_in_the_cells_output(shell, capsys):
     shell.run("%%blockkernel --quiet\n@blocknb.kernel\ndef say(x):\n    print('x', tl.load(x))\nsay[2,](x)")
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("pid")] == [
@@ -314,7 +314,7 @@ def test_what_a_kernel_prints_stands_in_the_cells_output(shell, capsys):
     ]
 
 
-def test_a_fault_that_cupy_tells_of_looks_like_our_errors(shell, capsys, monkeypatch):
+def test_a_fault_that_cupy_reports_looks_like_an_error_of_blocknb(shell, capsys, monkeypatch):
     import sys
     import types
 

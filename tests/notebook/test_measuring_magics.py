@@ -84,7 +84,7 @@ def test_the_stages_of_the_version_before_are_stored_with_the_card(shell):
     assert "2" in read(made["blobs"], view["stages"][0]["text"])["text"]
 
 
-def test_history_takes_no_more_room_than_there_is(shell):
+def test_history_fits_into_its_budget(shell):
     for factor in range(1, 6):
         _, made = launch(shell, float(factor))
     kernel, sizes = shell.ip.user_ns["double"], []
@@ -109,7 +109,7 @@ def test_history_is_bounded_and_holds_no_array(shell, monkeypatch):
 # ---- options ---------------------------------------------------------------------------------------------------------------
 
 
-def test_check_says_whether_the_result_was_right_on_the_card_and_in_the_history(shell):
+def test_check_shows_on_the_card_and_in_the_history_whether_the_result_was_right(shell):
     _, made = launch(shell, 2.0, "--check np.allclose(out, 2 * x)")
     assert ["check", "correct: `np.allclose(out, 2 * x)`"] in made["facts"]
     _, made = launch(shell, 3.0, '--check "out == 2 * x"')
@@ -122,7 +122,7 @@ def test_an_error_in_a_check_is_the_cells_error_after_its_card(shell, capsys):
     assert isinstance(result.error_in_exec, NameError) and made["kernel"] == "double"
 
 
-def test_baselines_and_variants_are_measured_together_and_change_nothing(shell):
+def test_baselines_and_variants_are_measured_together_on_copies(shell):
     _, made = launch(
         shell, 2.0, '--baseline "np.multiply(x, 2, out=out)" --baseline out.fill(7) --without coalesce simplify'
     )
@@ -151,7 +151,7 @@ def test_blockview_shows_a_kernel_or_one_of_its_versions_again(shell):
     assert "2.0 *" in shell.documents[0]["source"]["text"]
 
 
-def test_blockbench_times_expressions_and_leaves_their_arrays(shell):
+def test_blockbench_times_expressions_on_copies_of_their_arrays(shell):
     shell.run('%blockbench np.exp(x) "np.add(x, 1, out=out)"')
     (made,) = shell.documents
     assert made["kind"] == "bench" and [r["label"] for r in made["bench"]["rows"]] == [
@@ -188,7 +188,7 @@ def test_blockdiff_compares_versions_and_passes(shell):
         ("%blockbench x+", "not an expression"),
     ],
 )
-def test_a_wrong_line_is_a_usage_error_that_says_what_there_is(shell, capsys, line, says):
+def test_a_wrong_line_is_a_usage_error_that_lists_the_choices(shell, capsys, line, says):
     launch(shell)
     result = shell.run(line)
     assert type(result.error_in_exec).__name__ == "UsageError" and says in str(result.error_in_exec)

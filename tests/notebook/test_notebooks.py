@@ -17,7 +17,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SHOWS = re.compile(r"%%blockkernel(?!.*--(?:interpret|quiet))|%(blockview|blockdiff|roofline) ")
 
 
-def test_there_are_five_to_begin_with():
+def test_the_first_five_notebooks_exist():
     wanted = ["01_first_kernel", "02_softmax", "03_matmul", "04_the_card", "05_memory"]
     assert [path.stem for path in NOTEBOOKS][:5] == wanted
 
@@ -73,7 +73,7 @@ layer_norm[256,](y, normed, 2000, BLOCK=2048)
 SHORT_ROWS = "softmax_rows[128,](z, scaled, 1024, 96, ROWS=8, BLOCK=128, num_warps=4)"
 
 
-def test_the_exercises_of_the_memory_notebook_begin_unsolved_and_can_be_solved(kernel_process):
+def test_the_exercises_of_the_memory_notebook_are_unsolved_and_solvable(kernel_process):
     notebook = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "05_memory"), as_version=4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     rows = next(text for text in code if "def softmax_rows" in text).replace(" --sweep ROWS=1,16", "")

@@ -53,7 +53,7 @@ def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
     )
 
 
-def test_work_that_computes_much_has_the_arithmetic_for_its_roof() -> None:
+def test_a_compute_bound_launch_has_an_arithmetic_roof() -> None:
     a, b, c = (np.ones((128, 128), np.float32) for _ in range(3))
     blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 4}
     made = module.roofline(
@@ -89,7 +89,7 @@ def ready_made(
         (1, 1, 1, 1, 1, 1),
     ],
 )
-def test_points_have_the_counts_of_the_formulas_whatever_is_masked(sizes: tuple[int, ...]) -> None:
+def test_points_have_the_counts_of_the_formulas_with_any_mask(sizes: tuple[int, ...]) -> None:
     for name, (call, elements, flops) in ready_made(*sizes).items():
         (point,) = module.roofline(call, limits=LIMITS, clock=ticking(0.01)).points
         assert (point.label, point.bytes) == (name, 4 * elements)
@@ -122,7 +122,7 @@ def test_a_baseline_does_the_same_work_and_a_point_above_its_roof_is_explained()
     assert "peer (baseline)" in made.text() and "200 % of memory" in made.text()
 
 
-def test_what_cannot_be_counted_is_said() -> None:
+def test_unknown_counts_have_a_note() -> None:
     @blocknb.kernel
     def gather(x, index, out, BLOCK: tl.constexpr):
         i = tl.arange(0, BLOCK)
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_the_points_that_were_timed() -> None:
     assert [p.label for p in made.points] == ["accumulate"] and "interrupted" in made.part["note"]
 
 
-def test_a_kernel_that_no_cell_launched_says_what_to_write() -> None:
+def test_a_kernel_without_a_launch_gives_an_error_with_a_hint() -> None:
     @blocknb.kernel
     def never(x):
         tl.store(x, 1.0)
@@ -160,7 +160,7 @@ def test_a_kernel_that_no_cell_launched_says_what_to_write() -> None:
     assert "blocknb.roofline(lambda" in str(caught.value.hint)
 
 
-def test_the_public_name_shows_itself() -> None:
+def test_blocknb_roofline_displays_itself() -> None:
     found = blocknb.roofline(launched()[0], limits=LIMITS, clock=ticking())
     bundle = found._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/png"} and "accumulate" in bundle["text/plain"]
@@ -220,7 +220,7 @@ def test_the_magic_shows_a_card_with_versions_and_baselines_and_changes_nothing(
     assert (before == 2).all()
 
 
-def test_versions_are_timed_as_their_kernel_is_and_those_whose_arrays_are_gone_by_their_cell(shell: Any) -> None:
+def test_versions_are_timed_again_or_keep_the_times_of_their_cell(shell: Any) -> None:
     cells = [
         CELL.replace("add_up", "climbing").replace("i = tl", f"i = {extra}tl") for extra in ("", "0 + ", "0 + 0 + ")
     ]

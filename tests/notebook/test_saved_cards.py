@@ -58,7 +58,7 @@ def test_a_notebook_with_three_cards_stays_under_500_kb(saved):
         assert len(json.dumps(card, ensure_ascii=False).encode()) <= 150_000
 
 
-def test_a_front_end_is_offered_text_html_and_the_document_and_no_widget(saved):
+def test_a_card_offers_text_html_and_the_document_and_no_widget(saved):
     for card in cards(saved):
         assert set(card) == {"text/plain", "text/html", document.MIME}
 
@@ -107,7 +107,7 @@ def test_the_static_card_has_kernel_time_notes_final_ir_and_one_line_on_installi
         assert lines == [html.INSTALL.replace("`", "")]
 
 
-def test_plain_text_tells_the_same_in_short(saved):
+def test_plain_text_is_a_short_form_of_the_card(saved):
     for card in cards(saved):
         made, text = card[document.MIME], card["text/plain"]
         lines = text.split("\n")

@@ -47,7 +47,7 @@ def seen(monkeypatch):
     return found
 
 
-def test_the_gpu_is_compiled_for_beside_the_cpu_and_both_are_done_before_the_launch(shell, seen):
+def test_cpu_and_gpu_code_are_compiled_concurrently_before_the_launch(shell, seen):
     shell.run("%%blockkernel\n" + KERNEL.format(tag=1) + "triple[2,](x, out, BLOCK=32)").raise_error()
     launched = seen.index(("launch",))
     assert len(seen) == 5 and launched == 4
@@ -57,7 +57,7 @@ def test_the_gpu_is_compiled_for_beside_the_cpu_and_both_are_done_before_the_lau
     assert [view["role"] for view in shell.documents[0]["views"]] == ["ran", "view"]
 
 
-def test_of_many_specialisations_the_first_is_compiled_beside_and_the_shown_one_with_the_card(shell, seen):
+def test_only_the_first_specialization_is_compiled_concurrently(shell, seen):
     cell = KERNEL.format(tag=2) + "for block in (8, 16, 32):\n    triple[64 // block,](x, out, BLOCK=block)"
     shell.run("%%blockkernel\n" + cell).raise_error()
     beside = [i for i, entry in enumerate(seen) if entry[:2] == ("begin", "sm_90a")]
@@ -67,13 +67,13 @@ def test_of_many_specialisations_the_first_is_compiled_beside_and_the_shown_one_
 
 
 @pytest.mark.parametrize(("options", "targets"), [("--target cpu", 1), ("--interpret", 0), ("--target sm_80", 2)])
-def test_nothing_is_compiled_that_no_card_shows(shell, seen, options, targets):
+def test_only_targets_of_the_card_are_compiled(shell, seen, options, targets):
     shell.run(f"%%blockkernel {options}\n" + KERNEL.format(tag=3) + "triple[2,](x, out, BLOCK=32);").raise_error()
     assert len({entry[1] for entry in seen if entry[0] == "begin"}) == targets
     assert launch_context.companions == []
 
 
-def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(shell, monkeypatch, capsys):
+def test_an_error_of_the_concurrent_compilation_appears_only_on_the_card(shell, monkeypatch, capsys):
     real = job.Job.run
 
     def run(one):
@@ -88,7 +88,7 @@ def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(she
     assert (shell.ip.user_ns["out"] == 3).all() and "not on this one" not in capsys.readouterr().err
 
 
-def test_where_a_page_asks_for_it_assembly_is_written_after_the_card(shell, monkeypatch):
+def test_a_page_requests_the_assembly_after_the_card(shell, monkeypatch):
     monkeypatch.setattr(extension, "answers", [extension.Announcement("0.1.0", 2)])
     shell.run("%%blockkernel --quiet\n" + KERNEL.format(tag=5) + "triple[2,](x, out, BLOCK=32)").raise_error()
     shell.run("triple").raise_error()
@@ -98,7 +98,7 @@ def test_where_a_page_asks_for_it_assembly_is_written_after_the_card(shell, monk
     assert trace.assembly == shell.ip.user_ns["triple"].latest.asm["assembly"]
 
 
-def test_the_first_card_of_a_notebook_imports_nothing_of_ours_any_more(tmp_path):
+def test_the_first_card_of_a_notebook_imports_no_further_modules(tmp_path):
     notebook = start_kernel(tmp_path)
     try:
         assert notebook.run(SETUP + "import sys, threading").status == "ok"

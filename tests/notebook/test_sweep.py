@@ -62,7 +62,7 @@ def test_a_captured_launch_runs_nothing_and_its_replay_writes_to_a_copy() -> Non
     assert (total == 1).all()
 
 
-def test_what_is_captured_ends_with_the_block_also_after_an_error() -> None:
+def test_capturing_ends_with_the_block_even_after_an_error() -> None:
     call, total = launched()
     with pytest.raises(ZeroDivisionError):
         captured_by(lambda: 1 / 0)
@@ -117,7 +117,7 @@ def test_an_interrupt_while_timing_keeps_that_value_too() -> None:
     assert made.cancelled and made.values == [100, 200]
 
 
-def test_a_value_that_does_not_compile_is_left_out_with_the_reason() -> None:
+def test_a_value_that_does_not_compile_is_left_out_with_a_note() -> None:
     call, _ = launched()
     (first,) = captured_by(call)
 
@@ -128,7 +128,7 @@ def test_a_value_that_does_not_compile_is_left_out_with_the_reason() -> None:
     assert made.values == [64, 128] and len(made.notes) == 1 and made.notes[0].startswith("BLOCK = 100: ")
 
 
-def test_work_that_is_unknown_leaves_milliseconds() -> None:
+def test_a_sweep_of_uncounted_work_shows_milliseconds() -> None:
     @blocknb.kernel
     def gather(x, index, out, BLOCK: tl.constexpr):
         i = tl.arange(0, BLOCK)
@@ -236,7 +236,7 @@ def test_all_values_of_a_constant_are_compiled_together(shell: Any, monkeypatch:
     assert len(alone) == len(set(alone))  # each once: its turn finds it
 
 
-def test_a_size_sweep_evaluates_the_launch_and_puts_the_variable_back(
+def test_a_size_sweep_evaluates_the_launch_and_restores_the_variable(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, doc = run_cell(shell, monkeypatch, f"--sweep n=500..2000..500 --launch {LAUNCH}", "")
@@ -252,7 +252,7 @@ def test_a_grid_of_numbers_that_no_longer_covers_the_array_is_left_out(
     assert "the grid is fixed" in doc["sweep"]["notes"][0] and (shell.user_ns["total"] == 1).all()
 
 
-def test_a_name_that_is_neither_stops_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_axis_stops_the_cell_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     result, doc = run_cell(shell, monkeypatch, "--sweep m=1,2", LAUNCH)
     assert isinstance(result.error_in_exec, UsageError) and "--launch" in str(result.error_in_exec)
     assert doc is not None and "sweep" not in doc
@@ -292,7 +292,7 @@ def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file(monkeypatc
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.01, 0), (0.2, 1)])
-def test_progress_with_patience_shows_only_what_takes_a_while(
+def test_progress_with_patience_shows_only_long_work(
     monkeypatch: pytest.MonkeyPatch, seconds: float, shown: int
 ) -> None:
     now, bars = [100.0], []
@@ -306,7 +306,7 @@ def test_progress_with_patience_shows_only_what_takes_a_while(
     assert bool(bars) == bool(shown)
 
 
-def test_only_a_page_is_shown_the_progress_of_compiles() -> None:
+def test_only_notebooks_show_the_progress_of_compilations() -> None:
     assert parallel_compile.shows is not progress.of_compiles  # this is no notebook, though the magics are registered
     with progress.of_compiles(5, "compiling") as step:
         step("nobody looks")
@@ -324,7 +324,7 @@ def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(not
     assert "True 64" in notebook.run("print((total == x).all(), n)").printed
 
 
-def test_of_a_progress_bar_nothing_is_left_in_the_notebook(notebook: Any) -> None:
+def test_a_progress_bar_leaves_nothing_in_the_notebook(notebook: Any) -> None:
     setup = f"total = np.zeros_like(x); n = 64\n{CELL}"
     assert notebook.run(setup).status == "ok"
     bar, card = notebook.run(f"%%blockkernel --sweep BLOCK=16,32\n{LAUNCH}").bundles

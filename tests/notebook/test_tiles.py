@@ -92,7 +92,7 @@ def mask_of(access, shape):
 
 
 @pytest.mark.parametrize("name", ["multiplied", "scattered", "folding"])
-def test_the_short_forms_say_what_the_walk_found(name, request):
+def test_the_short_forms_of_accesses_equal_the_interpreters_accesses(name, request):
     made = request.getfixturevalue(name)
     part, found = made.tiles
     content = unpacked(part)
@@ -119,7 +119,7 @@ def folding():
     return carded(folded, (3,), np.zeros(2048, np.float32), np.zeros(1024, np.float32), 17, B=32)
 
 
-def test_every_form_is_used_by_some_kernel(multiplied, scattered, folding):
+def test_every_short_form_occurs_in_a_kernel(multiplied, scattered, folding):
     forms = {
         form
         for made in (multiplied, scattered, folding)
@@ -130,7 +130,7 @@ def test_every_form_is_used_by_some_kernel(multiplied, scattered, folding):
     assert {"steps", "tables", "list", "bits", "why", "trips"} <= forms
 
 
-def test_the_part_is_small(multiplied, scattered):
+def test_the_tiles_part_is_small(multiplied, scattered):
     for made in (multiplied, scattered):
         assert len(gzip.decompress(base64.b64decode(made.tiles[0]["packed"]))) < 30_000
         assert len(made.tiles[0]["packed"]) < 12_000 * 4 // 3
@@ -139,7 +139,7 @@ def test_the_part_is_small(multiplied, scattered):
         assert len(json.dumps(bundle, ensure_ascii=False).encode()) <= card.LIMIT
 
 
-def test_the_map_shows_the_order_in_which_programs_are_grouped(multiplied):
+def test_the_map_shows_the_program_swizzle(multiplied):
     found = unpacked(multiplied.tiles[0])["map"]
     assert (found["array"], found["shape"], found["extent"]) == ("c", [128, 128], [32, 32])
     corners = [(origin // 128 // 32, origin % 128 // 32) for origin in found["origins"]]
@@ -148,7 +148,7 @@ def test_the_map_shows_the_order_in_which_programs_are_grouped(multiplied):
 
 
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("program_swizzle",)])
-def test_programs_are_numbered_as_they_begin(without):
+def test_programs_are_numbered_in_launch_order(without):
     """In groups of two columns, so unlike are the tiles; under a loop over programs, and by CTAs."""
     (m, n), (down, across) = (3 * 256, 3 * 8), (3, 3)
     a, b, c = np.zeros((m, 16), np.float16), np.zeros((n, 16), np.float16), np.zeros((m, n), np.float32)
@@ -164,7 +164,7 @@ def test_programs_are_numbered_as_they_begin(without):
         assert (base // n // 256, base % n // 8) == corners[int(number)]
 
 
-def test_a_flat_array_that_is_walked_in_rows_is_drawn_in_rows():
+def test_a_flat_array_that_is_accessed_in_rows_is_drawn_in_rows():
     @blocknb.kernel
     def rows(x, y, n, B: tl.constexpr):
         at = (tl.program_id(0) * B + tl.arange(0, B))[:, None] * n + tl.arange(0, B)[None, :]
@@ -175,7 +175,7 @@ def test_a_flat_array_that_is_walked_in_rows_is_drawn_in_rows():
     assert (found["shape"], found["strides"], found["extent"]) == ([16, 40], [40, 1], [8, 8])
 
 
-def test_numbers_of_the_ops_are_those_of_the_code(multiplied):
+def test_figures_of_ops_are_those_of_the_generated_code(multiplied):
     ops = unpacked(multiplied.tiles[0])["ops"]
     named = {(op["name"], op["what"]): op for op in ops}
     assert named["copy_async", "a"]["vector"] == 8
@@ -187,7 +187,7 @@ def test_numbers_of_the_ops_are_those_of_the_code(multiplied):
         assert source.first_line <= op["line"] <= source.first_line + source.source.count("\n")
 
 
-def test_a_plain_dot_says_what_its_operands_cost_in_shared_memory():
+def test_a_dot_shows_the_shared_memory_wavefronts_of_its_operands():
     a, b, c = (np.zeros((32, 32), np.float32) for _ in range(3))
 
     @blocknb.kernel
@@ -202,7 +202,7 @@ def test_a_plain_dot_says_what_its_operands_cost_in_shared_memory():
     assert all(side["wavefronts"] >= 1 and "layout" not in side for side in dot["dot"]["operands"])
 
 
-def test_a_live_card_answers_for_any_program_and_trip(multiplied):
+def test_a_live_card_answers_for_any_program_and_iteration(multiplied):
     known = live.LiveCard(multiplied)
     ask = live.REQUESTS["tiles"]
     saved = unpacked(multiplied.tiles[0])["programs"]
@@ -215,20 +215,20 @@ def test_a_live_card_answers_for_any_program_and_trip(multiplied):
         ask(known, {"program": 16})
 
 
-def test_a_card_without_code_for_a_gpu_says_why_and_so_does_its_kernel():
+def test_a_card_without_gpu_code_shows_the_reason():
     x = np.zeros((4, 64), np.float32)
     made = carded(softmax_kernel, (4,), x, np.zeros_like(x), 64, 64, 64, target="cpu", BLOCK=64)
     assert "needs GPU code" in made.tiles[0]["why"]
     assert "needs GPU code" in live.REQUESTS["tiles"](live.LiveCard(made), {"program": 0})["error"]
 
 
-def test_a_kernel_that_was_only_compiled_says_why():
+def test_the_tiles_of_a_kernel_without_a_launch_show_the_reason():
     softmax_kernel.trace(x="*fp32", y="*fp32", x_stride="i32", y_stride="i32", n="i32", BLOCK=64, target="sm_80")
     made = card.card_of(record_of(softmax_kernel))
     assert "not launched" in made.tiles[0]["why"]
 
 
-def test_the_part_keeps_no_array():
+def test_the_tiles_part_keeps_no_array():
     x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
     made = carded(gathered, (1,), x, np.zeros(64, np.int32), y, 64, B=64)
     assert "packed" in made.tiles[0]

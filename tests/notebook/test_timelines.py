@@ -32,7 +32,7 @@ def test_the_document_holds_the_spans_of_the_gpus_code(multiplied):
     assert "tl.dot" in line
 
 
-def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multiplied):
+def test_the_static_page_draws_the_timeline_in_characters(multiplied):
     assert "MMA in flight" in multiplied.html()
     (section,) = [s for s in multiplied.sections if s.key == "timeline"]
     drawn = section.text.split("\n")
@@ -41,7 +41,7 @@ def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multipl
     assert "They are not measured" in section.text
 
 
-def test_a_kernel_with_nothing_under_way_says_so():
+def test_a_kernel_without_copies_and_mma_has_no_timeline():
     x, y, out = (np.zeros(256, np.float32) for _ in range(3))
     made = card.card_of(observed(lambda: add_kernel[(1,)](x, y, out, 256, BLOCK=256)))
     part = made.document(60_000)["timeline"]

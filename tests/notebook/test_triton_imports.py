@@ -58,7 +58,7 @@ def test_what_the_cell_defined_still_works_in_later_cells(shell: Any) -> None:
     assert result.result == (140, 5)
 
 
-def test_trials_do_not_fill_the_card_and_the_wrapper_shows_it(shell: Any) -> None:
+def test_trials_do_not_appear_on_the_card_and_the_wrapper_shows_it(shell: Any) -> None:
     shell.run_cell(CELL.replace(" --quiet", ""))
     (card,) = shell.display_pub.outputs
     assert " launches, " not in card["data"]["text/plain"]  # there was one
@@ -66,24 +66,24 @@ def test_trials_do_not_fill_the_card_and_the_wrapper_shows_it(shell: Any) -> Non
     assert "double" in bundle["text/plain"] and "application/vnd.blocknb.v1+json" in bundle
 
 
-def test_other_cells_import_what_is_installed(shell: Any) -> None:
+def test_other_cells_import_the_installed_triton(shell: Any) -> None:
     shell.run_cell("try:\n    import triton\nexcept ImportError:\n    triton = None")
     assert getattr(shell.user_ns["triton"], "__name__", "triton") == "triton"
 
 
-def test_the_magic_called_from_code_does_the_same(shell: Any) -> None:
+def test_the_magic_called_from_code_rewrites_imports(shell: Any) -> None:
     shell.user_ns["body"] = CELL.split("\n", 1)[1]
     assert shell.run_cell("get_ipython().run_cell_magic('blockkernel', '--quiet', body)").success
     assert shell.user_ns["tl"] is blocknb.language
 
 
-def test_an_error_in_the_cell_shows_the_line_as_it_was_written(shell: Any) -> None:
+def test_an_error_in_the_cell_shows_the_original_line(shell: Any) -> None:
     result = shell.run_cell("%%blockkernel --quiet\nimport triton\nfrom triton import nothing_like_it")
     assert isinstance(result.error_in_exec, ImportError)
     assert result.error_in_exec.__traceback__.tb_next.tb_lineno == 3
 
 
-def test_a_cell_that_only_defines_a_tuned_kernel_says_so(shell: Any) -> None:
+def test_a_cell_that_only_defines_a_tuned_kernel_shows_a_message(shell: Any) -> None:
     definition = CELL.split("def doubled")[0].replace(" --quiet", "")
     shell.run_cell(definition)
     (message,) = shell.display_pub.outputs

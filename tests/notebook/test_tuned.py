@@ -42,7 +42,7 @@ def shell() -> InteractiveShell:
     return found
 
 
-def test_a_tuning_is_a_table_in_the_look_of_a_card(shell) -> None:
+def test_a_tuning_is_a_table_in_the_style_of_a_card(shell) -> None:
     tuning = tuned().tuning
     data, _ = shell.display_formatter.format(tuning)
     assert data["text/plain"] == tuning.text()
@@ -53,9 +53,9 @@ def test_a_tuning_is_a_table_in_the_look_of_a_card(shell) -> None:
     assert "<tr class=bn-first><td>64</td><td>1.5</td><td>1.25</td><td>1.75</td><td>1.00</td>" in data["text/html"]
 
 
-def test_reasons_are_text_and_a_long_table_is_cut_with_a_word(shell) -> None:
+def test_reasons_are_escaped_and_a_long_table_is_truncated(shell) -> None:
     trials = [Trial(Config({"BLOCK": b}), (float(b + 1),) * 3) for b in range(150)]
-    trials.append(Trial(Config({"BLOCK": 999}), fate=LEFT_OUT, reason="<script>alert(1)</script>"))
+    trials.append(Trial(Config({"BLOCK": 999}), status=LEFT_OUT, reason="<script>alert(1)</script>"))
     few = Tuning("k", {}, tuple(trials[-3:]), trials[-3].config)
     html = shell.display_formatter.format(few)[0]["text/html"]
     assert "&lt;script&gt;" in html and "<script>" not in html
@@ -64,7 +64,7 @@ def test_reasons_are_text_and_a_long_table_is_cut_with_a_word(shell) -> None:
     assert "999" in many["text/plain"]
 
 
-def test_the_card_says_what_was_chosen_as_long_as_that_is_what_was_launched(shell) -> None:
+def test_the_card_shows_the_choice_if_the_launch_used_it(shell) -> None:
     kernel = tuned()
     facts = dict(card_of(record_of(kernel.kernel)).facts)
     assert facts["tuned"].startswith("BLOCK=64 (1.5 ms), the best of 2; ") and facts["tuned"].endswith(
@@ -74,7 +74,7 @@ def test_the_card_says_what_was_chosen_as_long_as_that_is_what_was_launched(shel
     assert "tuned" not in dict(card_of(record_of(kernel.kernel)).facts)
 
 
-def test_an_interrupted_tuning_keeps_its_times_and_its_arrays_and_the_next_launch_ends_it(notebook) -> None:
+def test_an_interrupted_tuning_keeps_times_and_arrays_and_continues_at_the_next_launch(notebook) -> None:
     setup = """
 import time
 def slow(arguments):
@@ -106,7 +106,7 @@ def more(x, n, BLOCK: tl.constexpr):
     assert seen.printed == "True True False\n"
 
 
-def test_a_bar_says_how_many_are_still_in_the_race(monkeypatch) -> None:
+def test_a_progress_bar_shows_the_remaining_configurations(monkeypatch) -> None:
     now, said = [0.0], []
     bar = SimpleNamespace(value=0, description="", close=lambda: None)
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])

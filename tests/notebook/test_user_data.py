@@ -117,12 +117,12 @@ def test_a_line_magic_adds_nothing_and_holds_no_array(shell, line):
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request_: request_["what"])
-def test_what_a_page_asks_of_a_card_adds_nothing_and_holds_no_array(shell, request_):
+def test_requests_of_a_page_add_nothing_and_hold_no_array(shell, request_):
     asked(launched(shell), request_)
     added_once_and_is_gone(shell)
 
 
-def test_a_knob_still_compiles_when_the_arrays_are_gone(shell):
+def test_a_knob_compiles_after_the_arrays_are_deleted(shell):
     made = launched(shell)
     added_once_and_is_gone(shell)
     comm = Comm()
@@ -131,7 +131,7 @@ def test_a_knob_still_compiles_when_the_arrays_are_gone(shell):
     assert turned["launches"] == [] and turned["views"][1]["constants"]["BLOCK"] == "256"
 
 
-def test_interpreted_it_adds_once_and_the_run_is_the_users_own(shell):
+def test_an_interpreted_accumulating_kernel_adds_once(shell):
     shell.run(f"%%blockkernel --interpret\n{KERNEL}\n{LAUNCH};").raise_error()
     shell.run("1;")  # `_` was the Run
     added_once_and_is_gone(shell)

@@ -27,9 +27,9 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--shapes", "100xq"), "'100xq' is no shape such as 4096x1024 or 2^26"),
-        (("--threads", "1,0"), "'0' is no positive number"),
-        (("--rounds", "many"), "'many' is no positive number"),
+        (("--shapes", "100xq"), "'100xq' is not a shape; write 4096x1024 or 2^26"),
+        (("--threads", "1,0"), "'0' is not a positive integer"),
+        (("--rounds", "many"), "'many' is not a positive integer"),
         (("--peers", "Nobody"), "no peer 'Nobody'; there are CuPy, NumPy"),
         (("--dtypes", "f32"), "nothing to measure: no benchmark has such shapes in such dtypes on a CPU (add: fp32)"),
         (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),

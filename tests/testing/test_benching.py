@@ -42,21 +42,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("mode", ["min", "max", "mean", "median"])
-def test_a_call_takes_what_the_clock_says(clock: Clock, mode: str) -> None:
+def test_the_time_of_a_call_is_reduced_by_the_mode(clock: Clock, mode: str) -> None:
     assert testing.do_bench(clock.nap, warmup=4, rep=20, return_mode=mode) == 1.953125
 
 
 @pytest.mark.parametrize("mode", ["min", "max", "mean", "median"])
-def test_each_mode_is_one_number(mode: str) -> None:
+def test_each_mode_returns_one_number(mode: str) -> None:
     assert summarize([3.0, 1.0, 8.0], None, mode) == {"min": 1.0, "max": 8.0, "mean": 4.0, "median": 3.0}[mode]
 
 
-def test_all_gives_every_time_and_the_budget_decides_how_many(clock: Clock) -> None:
+def test_the_mode_all_returns_every_time_and_the_budget_limits_their_number(clock: Clock) -> None:
     assert testing.do_bench(clock.nap, warmup=8, rep=20, return_mode="all") == [1.953125] * 10
     assert clock.now == 2.0**-9 * (1 + 5 + 4 + 10)  # to see where it runs, for an estimate, to warm up, to measure
 
 
-def test_times_are_those_of_the_calls() -> None:
+def test_the_measured_time_is_that_of_the_call() -> None:
     """Each lies around what the call itself sees, and together they are no longer than everything."""
     within: list[float] = []
 
@@ -72,14 +72,14 @@ def test_times_are_those_of_the_calls() -> None:
     assert all(t >= w for t, w in zip(times, within[-len(times) :], strict=True))
 
 
-def test_quantiles_interpolate_and_one_alone_is_a_number() -> None:
+def test_quantiles_interpolate_and_a_single_one_is_a_number() -> None:
     times = [4.0, 1.0, 2.0, 3.0]
     assert summarize(times, [0.5, 0.0, 1.0], "mean") == [2.5, 1.0, 4.0]
     assert summarize(times, [0.5], "mean") == 2.5
 
 
-def test_an_unknown_mode_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="return_mode is 'average'"):
+def test_an_unknown_mode_is_an_error_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="return_mode must be .* not 'average'"):
         testing.do_bench(lambda: pytest.fail("ran"), return_mode="average")
 
 
@@ -103,7 +103,7 @@ def zero(x, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 0.0)
 
 
-def test_a_kernel_is_timed_where_its_arrays_are() -> None:
+def test_a_kernel_is_timed_on_the_device_of_its_arrays() -> None:
     x, begin = np.ones(64, np.float32), time.perf_counter()
     times = testing.do_bench(lambda: zero[(1,)](x, BLOCK=64), warmup=1, rep=2, return_mode="all")
     assert min(times) > 0 and sum(times) < (time.perf_counter() - begin) * 1e3
@@ -138,7 +138,7 @@ def test_arrays_further_apart_than_the_tolerance_fail_with_the_message() -> None
     testing.assert_close(100.0, 101.0, atol=0.0, rtol=0.02)
 
 
-def test_another_shape_is_not_close() -> None:
+def test_arrays_of_different_shapes_are_not_close() -> None:
     with pytest.raises(AssertionError):
         testing.assert_close(np.zeros(3), np.zeros(4))
 
@@ -180,7 +180,7 @@ def test_a_report_is_saved_as_table_and_picture(tmp_path: Path) -> None:
 
 
 def test_a_row_of_the_wrong_length_is_an_error() -> None:
-    with pytest.raises(ValueError, match="2 values expected"):
+    with pytest.raises(ValueError, match="needs 2 values"):
         report(x_vals=[(1, 2, 3)]).run()
 
 

@@ -43,7 +43,7 @@ SHEETS = [
 @pytest.mark.parametrize(
     ("capability", "processors", "clock", "tensor", "simd"), [s[1:] for s in SHEETS], ids=[s[0] for s in SHEETS]
 )
-def test_the_tables_agree_with_the_data_sheets(
+def test_peak_rates_agree_with_the_data_sheets(
     monkeypatch: pytest.MonkeyPatch, capability: int, processors: int, clock: int, tensor: float, simd: float
 ) -> None:
     gpu(monkeypatch, capability, processors)
@@ -51,7 +51,7 @@ def test_the_tables_agree_with_the_data_sheets(
     assert testing.get_max_simd_tflops(np.dtype(np.float32), clock) == pytest.approx(simd, rel=0.015)
 
 
-def test_narrower_operands_are_multiplied_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrower_operands_have_higher_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, 90, 132)
     rate = {
         d: testing.get_max_tensorcore_tflops(d, 1_830_000, 0) for d in (tl.float32, tl.bfloat16, tl.int8, tl.float8e4nv)
@@ -63,7 +63,9 @@ def test_narrower_operands_are_multiplied_faster(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [(70, tl.int8), (75, tl.bfloat16), (80, tl.float8e5), (90, tl.int64)])
-def test_what_the_tensor_cores_lack_is_refused(monkeypatch: pytest.MonkeyPatch, capability: int, dtype: Any) -> None:
+def test_dtypes_that_tensor_cores_lack_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capability: int, dtype: Any
+) -> None:
     gpu(monkeypatch, capability, 80)
     with pytest.raises(Unsupported, match=f"capability {capability // 10}.{capability % 10} do not multiply {dtype}"):
         testing.get_max_tensorcore_tflops(dtype, 1e6)
@@ -72,11 +74,11 @@ def test_what_the_tensor_cores_lack_is_refused(monkeypatch: pytest.MonkeyPatch, 
 def test_integers_and_missing_formats_have_no_rate_without_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, 75, 40)
     for dtype in (tl.int32, tl.bfloat16):
-        with pytest.raises(Unsupported, match="there is no rate"):
+        with pytest.raises(Unsupported, match="no rate"):
             testing.get_max_simd_tflops(dtype, 1e6)
 
 
-def test_the_memory_of_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_bandwidth_of_an_h100_follows_from_clock_and_width(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, 90, 132)
     assert testing.get_dram_gbps() == pytest.approx(3352, rel=0.001)
 
@@ -89,9 +91,11 @@ def test_the_memory_of_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
         ("get_max_simd_tflops", (tl.float32, 1e6, 0)),
     ],
 )
-def test_without_a_gpu_they_say_so(monkeypatch: pytest.MonkeyPatch, name: str, arguments: tuple) -> None:
+def test_without_a_gpu_every_function_raises_an_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, arguments: tuple
+) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
-    with pytest.raises(LaunchError, match=f"^{name} needs a GPU, and there is none here"):
+    with pytest.raises(LaunchError, match=f"^{name} needs a GPU"):
         getattr(testing, name)(*arguments)
 
 
@@ -108,7 +112,7 @@ def fake_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
 
-def test_nvsmi_asks_for_all_attributes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvsmi_queries_all_attributes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_smi(tmp_path, monkeypatch, 'echo "$@" > ${0%/*}/asked; echo "1980, 76.25"')
     assert testing.nvsmi(["clocks.max.sm", "power.draw"]) == [1980, 76.25]
     assert (tmp_path / "asked").read_text().split()[:3] == ["-i", "0", "--query-gpu=clocks.max.sm,power.draw"]
@@ -117,11 +121,11 @@ def test_nvsmi_asks_for_all_attributes_at_once(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo [N/A]", r"tells no numbers for fan.speed: \[N/A\]"),
-        ("echo No devices were found; exit 6", "cannot tell fan.speed: No devices were found"),
+        ("echo [N/A]", r"no numbers for fan.speed: \[N/A\]"),
+        ("echo No devices were found; exit 6", "does not report fan.speed: No devices were found"),
     ],
 )
-def test_what_nvidia_smi_cannot_tell(
+def test_attributes_that_nvidia_smi_does_not_report_raise_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     fake_smi(tmp_path, monkeypatch, script)

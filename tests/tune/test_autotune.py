@@ -72,7 +72,7 @@ def test_the_fastest_configuration_is_launched_and_readable() -> None:
     assert kernel.configs_timings[kernel.configs[0]][0] == 65
 
 
-def test_it_measures_again_for_new_values_of_the_key_and_new_dtypes_only() -> None:
+def test_only_new_key_values_and_new_dtypes_are_measured() -> None:
     kernel = tuned()
     for x, n in ((X.copy(), 1000), (X.copy(), 1000), (X.copy(), 500), (X.astype(np.float64), 500), (X.copy(), 500)):
         kernel[grid](x, n)
@@ -80,7 +80,7 @@ def test_it_measures_again_for_new_values_of_the_key_and_new_dtypes_only() -> No
     assert set(kernel.cache) == {(1000, "float32"), (500, "float32"), (500, "float64")}
 
 
-def test_trials_without_care_run_the_kernel_on_the_real_arrays() -> None:
+def test_without_restore_value_trials_run_on_the_users_arrays() -> None:
     x = X.copy()
     tuned()[grid](x, 1000)
     np.testing.assert_array_equal(x, X + 4)  # three trials and the launch
@@ -124,13 +124,13 @@ def test_one_configuration_is_not_measured() -> None:
     assert TRIED == [] and kernel.best_config is kernel.configs[0]
 
 
-def test_no_configuration_means_the_defaults() -> None:
+def test_an_empty_list_of_configurations_uses_the_defaults() -> None:
     kernel = tuned(configs=[])
     kernel[(16,)](X.copy(), 1000, BLOCK=64)
     assert kernel.best_config.all_kwargs() == {"num_warps": 4, "num_ctas": 1, "num_stages": 3}
 
 
-def test_user_hooks_stand_around_every_trial() -> None:
+def test_user_hooks_run_before_and_after_every_trial() -> None:
     seen: list[Any] = []
 
     def before(arguments: dict[str, Any], reset_only: bool = False) -> None:
@@ -149,7 +149,7 @@ def test_user_hooks_stand_around_every_trial() -> None:
     ]
 
 
-def test_the_post_hook_hears_of_an_error_which_then_reaches_the_caller() -> None:
+def test_the_post_hook_gets_an_error_before_the_caller_does() -> None:
     errors: list[Any] = []
     kernel = tuned(post_hook=lambda arguments, exception: errors.append(exception))
     with pytest.raises(blocknb.AccessError):
@@ -170,7 +170,7 @@ def test_pruning_by_function_and_by_model() -> None:
     assert seen["arguments"] == {"x"} and {"n", "grid"} <= seen["keywords"]
 
 
-def test_top_k_may_be_a_share_and_nothing_else() -> None:
+def test_top_k_is_a_count_or_a_share_of_at_most_one() -> None:
     prune = {"perf_model": lambda BLOCK, **_: BLOCK, "top_k": 0.5}
     tuned(configs=configs(512, 32, 64, 256), prune_configs_by=prune)[grid](X.copy(), 1000)
     assert TRIED == [32, 64]
@@ -179,12 +179,12 @@ def test_top_k_may_be_a_share_and_nothing_else() -> None:
 
 
 def test_pruning_everything_is_an_error() -> None:
-    with pytest.raises(AutotunerError, match="leaves no configuration of increment"):
+    with pytest.raises(AutotunerError, match="no configuration of increment"):
         tuned(prune_configs_by={"early_config_prune": lambda *_, **__: []})[grid](X.copy(), 1000)
 
 
-def test_a_tuned_constant_given_at_the_launch_is_an_error() -> None:
-    with pytest.raises(AutotunerError, match="BLOCK of increment is chosen by the autotuner"):
+def test_passing_a_tuned_constant_at_the_launch_is_an_error() -> None:
+    with pytest.raises(AutotunerError, match="increment passes BLOCK, which the autotuner chooses"):
         tuned()[grid](X.copy(), 1000, BLOCK=64)
 
 
@@ -195,21 +195,21 @@ def picky(x, n, BLOCK: tl.constexpr):
     tl.store(x + i, 7.0, mask=i < n)
 
 
-def test_a_configuration_that_a_static_assert_refuses_is_out_of_the_race() -> None:
+def test_a_configuration_that_a_static_assert_rejects_is_left_out() -> None:
     kernel = blocknb.autotune(configs(64, 256), key=["n"], do_bench=by_block)(picky)
     kernel[grid](X.copy(), 1000)
     assert kernel.best_config.kwargs == {"BLOCK": 256}
     assert kernel.configs_timings[kernel.configs[0]] == [math.inf] * 3
 
 
-def test_when_no_configuration_can_run_the_launch_says_why() -> None:
+def test_when_no_configuration_can_run_the_launch_raises_the_reason() -> None:
     kernel = blocknb.autotune(configs(32, 64), key=["n"], do_bench=by_block)(picky)
     with pytest.raises(blocknb.errors.StaticAssertionFailed, match="too small"):
         kernel[grid](X.copy(), 1000)
     assert kernel.cache == {}
 
 
-def test_trials_are_not_observed_and_the_launch_is() -> None:
+def test_observers_see_the_launch_but_not_the_trials() -> None:
     seen: list[Any] = []
     launch_context.observers.append(seen.append)
     try:
@@ -256,7 +256,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "shared", lambda: own)
 
 
-def test_results_are_kept_on_disk_when_asked(own_cache: None) -> None:
+def test_cache_results_keeps_the_choice_on_disk(own_cache: None) -> None:
     plain = [Config({"BLOCK": 64}), Config({"BLOCK": 128})]
 
     def bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
@@ -282,7 +282,7 @@ def test_the_real_clock_is_used_by_default() -> None:
     assert kernel.bench_time > 0
 
 
-def test_configs_are_equal_by_what_they_hold() -> None:
+def test_configs_with_equal_contents_are_equal() -> None:
     assert Config({"A": 1}, num_warps=8) == Config({"A": 1}, num_warps=8) != Config({"A": 1})
     assert len({Config({}), Config({}), Config({}, maxnreg=128)}) == 2
     assert str(Config({"A": 1}, maxnreg=64)) == "A: 1, num_warps: 4, num_ctas: 1, num_stages: 3, maxnreg: 64"
@@ -304,7 +304,7 @@ def shifted(x, bias, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: 
 
 
 @pytest.mark.parametrize(("bias", "n"), [(None, 1000), (np.float32([3]), 1000), (None, 960)])
-def test_heuristics_see_every_argument_also_none(bias: np.ndarray | None, n: int) -> None:
+def test_heuristics_get_every_argument_including_none(bias: np.ndarray | None, n: int) -> None:
     out = np.zeros_like(X)
     compiled = shifted[grid](X, bias, out, n, BLOCK=64)
     np.testing.assert_array_equal(out[:n], X[:n] + (0 if bias is None else 3))
@@ -312,7 +312,7 @@ def test_heuristics_see_every_argument_also_none(bias: np.ndarray | None, n: int
     assert compiled.trace.constants["HAS_BIAS"] is (bias is not None)
 
 
-def test_heuristics_may_set_launch_options_and_see_what_those_before_them_computed() -> None:
+def test_heuristics_may_set_launch_options_and_get_earlier_results() -> None:
     rules = {"BLOCK": lambda args: 256, "num_warps": lambda args: args["BLOCK"] // 32}
     compiled = blocknb.heuristics(rules)(blocknb.kernel(increment))[grid](X.copy(), 1000)
     assert compiled.metadata.num_warps == 8
@@ -326,7 +326,7 @@ def halve(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
         tl.store(x + i, tl.load(x + i, mask=i < n) / 2, mask=i < n)
 
 
-def test_an_autotuner_above_heuristics_lets_them_see_its_constants() -> None:
+def test_heuristics_inside_an_autotuner_get_its_constants() -> None:
     rule = blocknb.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
     tune = blocknb.autotune(configs(8, 128), key=["n"], do_bench=by_block, restore_value=["x"])
     x = X.copy()
@@ -335,7 +335,7 @@ def test_an_autotuner_above_heuristics_lets_them_see_its_constants() -> None:
     assert (compiled.trace.constants["BLOCK"], compiled.trace.constants["EVEN"]) == (128, False)
 
 
-def test_heuristics_above_an_autotuner_are_passed_through_it() -> None:
+def test_constants_of_heuristics_around_an_autotuner_reach_the_kernel() -> None:
     rule = blocknb.heuristics({"EVEN": lambda args: False})
     tune = blocknb.autotune(configs(64, 128), key=["n", "EVEN"], do_bench=by_block, restore_value=["x"])
     kernel, x = rule(tune(blocknb.kernel(halve))), X.copy()
@@ -344,7 +344,7 @@ def test_heuristics_above_an_autotuner_are_passed_through_it() -> None:
     assert list(kernel.fn.cache) == [(1000, False, "float32")]
 
 
-def test_the_grid_sees_runtime_arguments_constants_and_defaults() -> None:
+def test_the_grid_function_gets_runtime_arguments_constants_and_defaults() -> None:
     seen: dict[str, Any] = {}
 
     @blocknb.kernel
@@ -380,12 +380,12 @@ def test_a_tuned_kernel_called_in_another_kernel_is_inlined() -> None:
     np.testing.assert_array_equal(x, X + 1)
 
 
-def test_a_configuration_that_is_none_is_refused() -> None:
-    with pytest.raises(AutotunerError, match="a configuration is a Config, not {'BLOCK': 64}"):
+def test_a_configuration_of_another_type_is_an_error() -> None:
+    with pytest.raises(AutotunerError, match="must hold Config objects, not {'BLOCK': 64}"):
         blocknb.autotune([{"BLOCK": 64}], key=["n"])(blocknb.kernel(increment))
 
 
-def test_autotune_above_a_plain_function_says_what_is_missing() -> None:
+def test_autotune_on_a_plain_function_names_the_missing_decorator() -> None:
     with pytest.raises(AutotunerError, match="not a function") as error:
         blocknb.autotune([], key=[])(increment)  # type: ignore[arg-type]
     assert "put @blocknb.kernel below it" in str(error.value)
@@ -405,7 +405,7 @@ def test_arrays_that_are_restored_or_reset_may_be_none() -> None:
     np.testing.assert_array_equal(x, X + 1)
 
 
-def test_a_tuner_says_whether_its_hooks_are_its_own() -> None:
+def test_a_tuner_records_whether_its_hooks_are_user_defined() -> None:
     def hook(*_: Any, **__: Any) -> None: ...
 
     def told(tuner: Autotuner) -> tuple[bool, bool]:
@@ -415,7 +415,7 @@ def test_a_tuner_says_whether_its_hooks_are_its_own() -> None:
     assert told(tuned(pre_hook=hook, post_hook=hook)) == (True, True)
 
 
-def test_the_cpu_measures_configurations_once_that_differ_in_warps_and_stages_only() -> None:
+def test_on_a_cpu_configurations_that_differ_only_in_warps_and_stages_are_measured_once() -> None:
     several = [
         Config({"BLOCK": b}, num_warps=w, num_stages=s, pre_hook=note)
         for b in (64, 128)
@@ -430,7 +430,7 @@ def test_the_cpu_measures_configurations_once_that_differ_in_warps_and_stages_on
     assert [bool(trial.reason) for trial in kernel.tuning.trials] == [False, True, True, True] * 2
 
 
-def test_a_kernel_that_has_warps_among_its_parameters_is_measured_in_each() -> None:
+def test_a_kernel_with_a_num_warps_parameter_is_measured_for_each_value() -> None:
     @blocknb.autotune([Config({"BLOCK": 64}, num_warps=w, pre_hook=note) for w in (2, 4)], key=["n"], do_bench=by_block)
     @blocknb.kernel
     def aware(x, n, BLOCK: tl.constexpr, num_warps: tl.constexpr):
@@ -443,7 +443,7 @@ def test_a_kernel_that_has_warps_among_its_parameters_is_measured_in_each() -> N
     assert set(x) == {2.0}
 
 
-def test_a_configuration_cannot_bring_its_own_ir() -> None:
+def test_a_config_rejects_ir_override() -> None:
     assert Config({"A": 1}, ir_override=None) == Config({"A": 1})
     with pytest.raises(blocknb.LaunchError, match="ir_override"):
         Config({"A": 1}, ir_override="kernel.ttir")
@@ -451,11 +451,11 @@ def test_a_configuration_cannot_bring_its_own_ir() -> None:
 
 @pytest.mark.parametrize("blocks", [(64,), (64, 128)])
 @pytest.mark.parametrize(("given", "name"), [({"BLOCK": 32}, "BLOCK"), ({"num_warps": 2}, "num_warps")])
-def test_what_is_tuned_is_given_to_interpreted_launches_only(blocks, given, name) -> None:
+def test_only_interpreted_launches_accept_tuned_constants(blocks, given, name) -> None:
     tuned = blocknb.autotune([blocknb.Config({"BLOCK": b}) for b in blocks], key=["n"])(blocknb.kernel(increment))
     x = X.copy()
     for _ in range(2):  # before there is a choice, and after
-        with pytest.raises(AutotunerError, match=f"{name} of increment is chosen by the autotuner"):
+        with pytest.raises(AutotunerError, match=f"increment passes {name}, which the autotuner chooses"):
             tuned[(32,)](x, 1000, **given)
         tuned[lambda c: (blocknb.cdiv(1000, c["BLOCK"]),)](x, 1000)
     x[:] = X

@@ -59,7 +59,7 @@ def by_first(call, quantiles):
     return [1.0] * len(quantiles)
 
 
-def test_all_are_compiled_once_and_found_by_who_launches(begun):
+def test_every_kernel_is_compiled_once_and_launches_find_it(begun):
     kernel = blocknb.kernel(scale)
     made = parallel_compile.compile_all(requests(kernel, 64, 128, 64, 256))
     assert begun == [64, 128, 256]
@@ -72,7 +72,7 @@ def test_all_are_compiled_once_and_found_by_who_launches(begun):
     assert begun == [64, 128, 256] and all(one.trace.from_cache for one in again)
 
 
-def test_what_cannot_be_compiled_loses_none_of_the_others(begun, monkeypatch):
+def test_a_kernel_that_does_not_compile_does_not_affect_the_others(begun, monkeypatch):
     made = parallel_compile.compile_all(requests(blocknb.kernel(scale), 64, 8192, 128))
     assert isinstance(made[1], StaticAssertionFailed) and not isinstance(made[0], KernelError)
     assert made[2].trace.constants["BLOCK"] == 128
@@ -121,7 +121,7 @@ def test_an_abandoned_compile_ends_its_worker():
         assert workers.warm().result(timeout=30)["pid"] != pid
 
 
-def test_progress_is_told_to_whoever_shows_it_and_printed_nowhere(begun, monkeypatch, capsys):
+def test_progress_goes_to_the_display_function_and_nothing_is_printed(begun, monkeypatch, capsys):
     kernel = blocknb.kernel(scale)
     parallel_compile.compile_all(requests(kernel, 64, 128))
     assert capsys.readouterr() == ("", "")
@@ -144,7 +144,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_one_line_that_is_gone_afterwards_and_short_work_none(monkeypatch):
+def test_a_terminal_shows_one_temporary_line_and_none_for_short_work(monkeypatch):
     now, lines = [100.0], Terminal()
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
@@ -161,7 +161,7 @@ def test_a_terminal_gets_one_line_that_is_gone_afterwards_and_short_work_none(mo
         assert written[-1] == "" and all(len(text) < 40 for text in written)
 
 
-def test_other_threads_and_what_is_no_terminal_are_told_nothing(monkeypatch):
+def test_other_threads_and_files_get_no_progress(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 0)
 
     def work() -> None:
@@ -199,7 +199,7 @@ def test_an_autotuner_compiles_all_before_its_first_trial(begun):
     assert tuned.best_config is configs[0]
 
 
-def test_warmup_of_configurations_leaves_out_what_is_refused(begun):
+def test_warmup_leaves_out_rejected_configurations(begun):
     configs = [Config({"BLOCK": block}) for block in (64, 8192, 128)]
     made = blocknb.autotune(configs, ["n"])(blocknb.kernel(scale)).warmup(X, X, 1000, 2.0)
     assert [one.trace.constants["BLOCK"] for one in made] == [64, 128]
@@ -207,7 +207,7 @@ def test_warmup_of_configurations_leaves_out_what_is_refused(begun):
         blocknb.autotune(configs[1:2], ["n"])(blocknb.kernel(scale)).warmup(X, X, 1000, 2.0)
 
 
-def test_one_configuration_is_not_compiled_ahead(monkeypatch):
+def test_a_single_configuration_is_not_compiled_in_advance(monkeypatch):
     monkeypatch.setattr(parallel_compile, "compile_all", None)
     tuned = blocknb.autotune([Config({"BLOCK": 64})], ["n"])(blocknb.kernel(scale))
     assert len(tuned.warmup(X, X, 1000, 2.0)) == 1

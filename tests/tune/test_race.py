@@ -21,7 +21,7 @@ from blocknb.errors import OutOfResources, StaticAssertionFailed
 from blocknb.runtime import job
 from blocknb.tune import Autotuner, race
 from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, hopeless
-from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, Tuning
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, NOT_MEASURED, STOPPED, Trial, Tuning
 
 X = np.arange(1000, dtype=np.float32)
 
@@ -107,7 +107,7 @@ def test_eliminated_configurations_get_no_further_rounds_and_a_reason(monkeypatc
     assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 4, 2]
     assert found.trial(Config({"BLOCK": 512})).reason == "90 times the best after 2 rounds"
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
-    assert [t.fate for t in trials] == [MEASURED, MEASURED, STOPPED, STOPPED]
+    assert [t.status for t in trials] == [MEASURED, MEASURED, STOPPED, STOPPED]
     assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 4
     assert told[0] == "first run of 1 of 4" and told[4:7] == [
         "round 1, 4 of 4 left",
@@ -146,14 +146,14 @@ def test_when_the_time_is_over_the_fastest_enter_a_final(monkeypatch) -> None:
     )  # 0.24 s together: four rounds of 0.06 s; then another 0.24 s, which are six rounds of four
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
     assert [t.rounds for t in trials] == [FINAL] * FINALISTS + [4] * 2
-    assert trials[-1].fate == STOPPED and "not among the 4 fastest after 4 rounds" in trials[-1].reason
+    assert trials[-1].status == STOPPED and "not among the 4 fastest after 4 rounds" in trials[-1].reason
     assert told[-1] == "round 10, 4 of 6 left"
     seconds, found = 0.5, Race("k")
     track.run(found, rep=40)  # long launches: three rounds have a spread, and one of the final
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
 
 
-def test_on_a_gpu_the_clock_is_on_its_device_and_on_the_stream_that_launches_go_to(monkeypatch) -> None:
+def test_on_a_gpu_the_clock_uses_the_device_and_the_stream_of_the_launches(monkeypatch) -> None:
     inside: list[tuple[str, int]] = []
 
     @contextlib.contextmanager
@@ -178,7 +178,7 @@ def test_on_a_gpu_the_clock_is_on_its_device_and_on_the_stream_that_launches_go_
     monkeypatch.setattr(race, "clock_of", clock_of)
     found.run(track.entrants(), gpu=3, warmup=0, rep=1e6, step=lambda what: None)
     assert asked == [(True, [("device", 3), ("stream", 1234)])] and inside == []
-    assert found.trial(Config({"BLOCK": 2})).fate == STOPPED
+    assert found.trial(Config({"BLOCK": 2})).status == STOPPED
 
 
 def test_a_configuration_that_cannot_run_is_dropped_at_its_first_run(monkeypatch) -> None:
@@ -190,7 +190,7 @@ def test_a_configuration_that_cannot_run_is_dropped_at_its_first_run(monkeypatch
 
     found.run([first, replace(second, launch=refused)], gpu=None, warmup=0, rep=1e6, step=lambda what: None)
     assert found.trial(second.config) == Trial(
-        second.config, fate=LEFT_OUT, reason="out of resources: it needs 300000 bytes"
+        second.config, status=LEFT_OUT, reason="out of resources: it needs 300000 bytes"
     )
     assert "OutOfResources" in track.log and isinstance(found.failure, OutOfResources)
 
@@ -205,7 +205,7 @@ def test_heavily_spilling_configurations_are_dropped_unless_all_spill() -> None:
     assert found.out == {}
 
 
-def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeypatch) -> None:
+def test_an_interrupt_keeps_complete_rounds_and_the_race_continues_from_there(monkeypatch) -> None:
     track, found = Track({1: 1.0, 2: 1.05, 3: 2.0}, monkeypatch), Race("k")
     normal, count = track.launch, 0
 
@@ -222,7 +222,7 @@ def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeyp
     configs = [entrant.config for entrant in track.entrants()]
     first, second, third = (found.trial(c).rounds for c in configs)
     assert first in (6, 7) and (second, third) == (6, 4) and track.log[-1] == "KeyboardInterrupt"
-    assert found.trial(configs[2]).fate == STOPPED
+    assert found.trial(configs[2]).status == STOPPED
     monkeypatch.setattr(track, "launch", normal)
     track.log.clear()
     told = track.run(found)
@@ -268,18 +268,18 @@ def test_a_compile_failure_drops_a_configuration_and_warns_if_unexpected(begun) 
     assert len(told) == 1 and told[0].filename == __file__
     np.testing.assert_array_equal(x, X + 1)
     first, broken, long = kernel.tuning.trials
-    assert (first.fate, broken.fate, long.fate) == (MEASURED, LEFT_OUT, LEFT_OUT)
+    assert (first.status, broken.status, long.status) == (MEASURED, LEFT_OUT, LEFT_OUT)
     assert "not a power of two" in broken.reason and "too long" in long.reason
     assert kernel.configs_timings[kernel.configs[1]] == [math.inf] * 3
     assert kernel.best_config is kernel.configs[0]
     assert begun.count(100) == begun.count(1024) == 1, "nobody tries again what cannot be compiled"
 
 
-def test_when_nothing_can_run_the_launch_raises_and_the_table_says_why() -> None:
+def test_when_nothing_can_run_the_launch_raises_and_the_table_has_the_reason() -> None:
     kernel = tuned(1024, 2048)
     with pytest.raises(StaticAssertionFailed, match="too long"):
         kernel[grid](X.copy(), 1000)
-    assert [t.fate for t in kernel.tuning.trials] == [LEFT_OUT] * 2 and kernel.tuning.best is None
+    assert [t.status for t in kernel.tuning.trials] == [LEFT_OUT] * 2 and kernel.tuning.best is None
     assert "too long" in kernel.tuning.text()
 
 
@@ -295,11 +295,11 @@ def test_heavily_spilling_configurations_are_not_timed(monkeypatch) -> None:
     monkeypatch.setattr(Autotuner, "_compile_ahead", compiled)
     kernel = tuned(32, 64, 512)
     kernel[grid](X.copy(), 1000)
-    assert [t.fate == LEFT_OUT for t in kernel.tuning.trials] == [False, False, True]
+    assert [t.status == LEFT_OUT for t in kernel.tuning.trials] == [False, False, True]
     assert kernel.tuning.trials[2].reason == "4096 bytes of spills a thread"
 
 
-def test_an_interrupt_puts_arrays_back_keeps_the_times_and_the_next_launch_goes_on() -> None:
+def test_an_interrupt_restores_arrays_and_keeps_the_times_for_the_next_launch() -> None:
     x, calls = X.copy(), []
 
     def interrupting(call: Callable[[], Any], quantiles: Any) -> list[float]:
@@ -313,7 +313,11 @@ def test_an_interrupt_puts_arrays_back_keeps_the_times_and_the_next_launch_goes_
     kernel = tuned(64, 128, 256, do_bench=interrupting)
     with pytest.raises(KeyboardInterrupt):
         kernel[grid](x, 1000)
-    assert [t.fate for t in kernel.tuning.trials] == [MEASURED, WAITING, WAITING] and kernel.tuning.best is None
+    assert [t.status for t in kernel.tuning.trials] == [
+        MEASURED,
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ] and kernel.tuning.best is None
     assert "interrupted, 1 of 3 measured" in kernel.tuning.text() and kernel.cache == {}
     assert kernel.configs_timings[kernel.configs[0]] == [2.0] * 3
     kernel[grid](x, 1000)
@@ -363,7 +367,7 @@ def test_rounds_are_bounded_by_the_budget_and_each_configuration_has_its_times()
 # ---- the table
 
 
-def test_the_table_has_the_fastest_first_and_a_reason_for_each_that_lost() -> None:
+def test_the_table_lists_the_fastest_first_and_the_reasons_of_the_others() -> None:
     a, b, c, d = (
         Config({"BLOCK": block, "EVEN": True}, num_warps=w) for block, w in ((64, 4), (128, 8), (256, 4), (512, 4))
     )
@@ -371,16 +375,16 @@ def test_the_table_has_the_fastest_first_and_a_reason_for_each_that_lost() -> No
         Trial(a, (2.0, 1.9, 2.2), 30),
         Trial(b, (1.0, 0.9, 1.25), 30),
         Trial(c, (9.0, 8.0, 10.0), 4, STOPPED, "9 times the best after 4 rounds"),
-        Trial(d, fate=LEFT_OUT, reason="out of resources: too much"),
+        Trial(d, status=LEFT_OUT, reason="out of resources: too much"),
     )
     made = Tuning("add", {"n": 1000, "dtype": "float32"}, trials, b, 1.25)
     assert str(made).splitlines() == [
         "add, n = 1000, dtype = float32: BLOCK=128, EVEN=True, num_warps=8 (1 ms), the best of 4; 1 stopped early; 1 left out; 1.2 s",
-        "  BLOCK  num_warps  ms  20 %  80 %  to the best  rounds",
-        "    128          8   1   0.9  1.25         1.00      30  the best",
-        "     64          4   2   1.9   2.2         2.00      30",
-        "    256          4   9     8    10         9.00       4  stopped early: 9 times the best after 4 rounds",
-        "    512          4                                       left out: out of resources: too much",
+        "  BLOCK  num_warps  ms  20 %  80 %  ratio  rounds",
+        "    128          8   1   0.9  1.25   1.00      30  the best",
+        "     64          4   2   1.9   2.2   2.00      30",
+        "    256          4   9     8    10   9.00       4  stopped early: 9 times the best after 4 rounds",
+        "    512          4                                 left out: out of resources: too much",
     ]
     assert made.timings[a] == [2.0, 1.9, 2.2] and made.timings[d] == [math.inf] * 3
     assert "from disk" in replace(made, from_disk=True).headline
@@ -393,7 +397,7 @@ def test_times_of_a_benchmark_that_gives_one_number_are_shown() -> None:
     assert made.timings == {config: 0.5}
 
 
-def test_the_environment_asks_for_the_table(monkeypatch, capsys) -> None:
+def test_an_environment_variable_prints_the_table(monkeypatch, capsys) -> None:
     kernel = tuned(64, 128, do_bench=lambda call, quantiles: [1.0] * 3)
     kernel[grid](X.copy(), 1000)
     assert capsys.readouterr().out == ""

@@ -61,7 +61,7 @@ def kept(
     return place and place.digest
 
 
-def test_another_process_finds_the_choice_with_all_that_was_tried() -> None:
+def test_another_process_finds_the_choice_with_all_trials() -> None:
     first = launched()
     second = launched()
     assert len(TRIED) == 2 and first.best_config == second.best_config == CONFIGS[1]
@@ -69,7 +69,7 @@ def test_another_process_finds_the_choice_with_all_that_was_tried() -> None:
     assert second.tuning.trials == first.tuning.trials and second.configs_timings == first.configs_timings
 
 
-def test_key_dtype_constants_options_and_configurations_each_have_a_place_of_their_own() -> None:
+def test_key_dtype_constants_options_and_configurations_select_the_entry() -> None:
     launched()
     for more in (
         {"n": 999},
@@ -85,12 +85,12 @@ def test_key_dtype_constants_options_and_configurations_each_have_a_place_of_the
         assert len(TRIED) == before + 2, more
 
 
-def test_run_time_arguments_that_the_key_does_not_name_and_the_grid_do_not_matter() -> None:
+def test_the_grid_and_arguments_outside_the_key_do_not_change_the_entry() -> None:
     assert kept() == kept(args=(X[:10], X, 5)) == kept(args=(), x=X, out=X, n=5, grid=(3,)) is not None
     assert kept() != kept(args=(X, X, 1000, 64))
 
 
-def test_the_kernel_its_options_its_heuristics_and_the_machine_decide(monkeypatch) -> None:
+def test_the_kernel_its_options_heuristics_and_the_machine_select_the_entry(monkeypatch) -> None:
     def place(kernel: Any) -> str:
         return store.StorePlace.of(kernel, kernel.arg_names, (X, X, 1000), {}, CONFIGS, (1000,)).digest
 
@@ -108,7 +108,7 @@ def test_the_kernel_its_options_its_heuristics_and_the_machine_decide(monkeypatc
     assert place(scale) != found
 
 
-def test_what_only_this_process_can_tell_has_no_place() -> None:
+def test_objects_without_a_stable_description_are_not_stored() -> None:
     opaque = threading.Lock()
     assert kept(key=(opaque,)) is None and kept(TWICE=opaque) is None
     assert kept(configs=[*CONFIGS, Config({"BLOCK": 32}, pre_hook=print)]) is None
@@ -143,7 +143,7 @@ TRIALS = [[[1.0, 1.0, 1.0], 3, MEASURED, ""], [[2.0, 2.0, 2.0], 3, MEASURED, ""]
         {"trials": [[1.0]] * 2, "best": 0},
     ],
 )  # fmt: skip
-def test_an_entry_that_says_something_else_is_dropped_too(own, meta) -> None:
+def test_an_entry_with_invalid_contents_is_dropped(own, meta) -> None:
     place = store.StorePlace(cache.key("place"), tuple(CONFIGS))
     own.put(place.digest, {"trials": TRIALS, "best": 1}, {})
     assert place.read() == ([Trial(c, tuple(t[0]), 3) for c, t in zip(CONFIGS, TRIALS, strict=True)], CONFIGS[1])
@@ -151,8 +151,8 @@ def test_an_entry_that_says_something_else_is_dropped_too(own, meta) -> None:
     assert place.read() is None and own.get(place.digest) is None
 
 
-def test_times_of_any_kind_of_number_and_reasons_come_back() -> None:
-    trials = (Trial(CONFIGS[0], np.float32(0.5)), Trial(CONFIGS[1], fate=LEFT_OUT, reason="too much"))
+def test_times_of_any_number_type_and_reasons_are_restored() -> None:
+    trials = (Trial(CONFIGS[0], np.float32(0.5)), Trial(CONFIGS[1], status=LEFT_OUT, reason="too much"))
     place = store.StorePlace(cache.key("numbers"), tuple(CONFIGS))
     place.write(Tuning("k", {}, trials, CONFIGS[0]))
     found, best = place.read()
@@ -197,7 +197,7 @@ def test_several_processes_may_write_the_same_entry(tmp_path) -> None:
         (None, True, {"BLOCKNB_CACHE_AUTOTUNING": ""}, True),
     ],
 )  # fmt: skip
-def test_who_asks_for_it_gets_it_and_by_default_our_own_times_are_kept(
+def test_cache_results_and_the_environment_decide_what_is_stored(
     monkeypatch, cache_results: bool | None, ours: bool, environment: dict[str, str], kept: bool
 ) -> None:
     for name, value in environment.items():
@@ -205,7 +205,7 @@ def test_who_asks_for_it_gets_it_and_by_default_our_own_times_are_kept(
     assert store.wanted(cache_results, ours) is kept
 
 
-def test_by_default_a_second_tuner_finds_what_the_first_measured() -> None:
+def test_by_default_a_second_tuner_finds_the_choice_of_the_first() -> None:
     def made(**options: Any) -> Autotuner:
         kernel = blocknb.autotune(CONFIGS, ["n"], warmup=0, rep=1, **options)(scale)
         kernel[(16,)](X, np.zeros_like(X), 1000)

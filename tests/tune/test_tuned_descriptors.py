@@ -77,7 +77,7 @@ def operands(dummy: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, list
 
 
 @pytest.mark.parametrize("best", [0, 1, 2])
-def test_blocks_are_set_for_every_trial_and_for_the_launch(best: int) -> None:
+def test_hooks_set_descriptor_blocks_for_every_trial_and_for_the_launch(best: int) -> None:
     tuned = blocknb.autotune(CONFIGS, ["M", "N", "K"], do_bench=preferring(best))(product)
     a, b, c, descriptors = operands([1, 1])
     for launches in (1, 2):
@@ -93,7 +93,7 @@ def test_blocks_are_set_for_every_trial_and_for_the_launch(best: int) -> None:
     assert [seen["BLOCK_M"] for seen in SEEN] == [16, 32, 32, 16, 32, 32, chosen["BLOCK_M"], chosen["BLOCK_M"]]
 
 
-def test_the_hook_gets_all_arguments_by_name_with_those_of_the_configuration() -> None:
+def test_the_hook_gets_all_arguments_and_constants_by_name() -> None:
     tuned = blocknb.autotune(CONFIGS[:1], ["M"])(product)
     _, _, _, descriptors = operands([1, 1])
     tuned[(3,)](*descriptors, 72, N=80, K=48, PROGRAMS=3)
@@ -117,7 +117,7 @@ def test_the_hook_gets_all_arguments_by_name_with_those_of_the_configuration() -
     assert (seen["M"], seen["N"], seen["BLOCK_N"], seen["SUBTILE"], seen["num_warps"]) == (72, 80, 32, False, 4)
 
 
-def test_an_interpreted_launch_sets_them_too() -> None:
+def test_an_interpreted_launch_calls_the_hook() -> None:
     tuned = blocknb.autotune(CONFIGS, ["M"])(product)
     a, b, c, descriptors = operands([1, 1])
     tuned[(2,)](*descriptors, 72, 80, 48, PROGRAMS=2, interpret=True)
@@ -126,7 +126,7 @@ def test_an_interpreted_launch_sets_them_too() -> None:
     )
 
 
-def test_warmup_compiles_each_with_its_blocks() -> None:
+def test_warmup_compiles_every_configuration_with_its_blocks() -> None:
     tuned = blocknb.autotune(CONFIGS, ["M"])(product)
     _, _, c, descriptors = operands([1, 1])
     made = tuned.warmup(*descriptors, 72, 80, 48, PROGRAMS=3, grid=(3,))
@@ -136,7 +136,7 @@ def test_warmup_compiles_each_with_its_blocks() -> None:
     assert np.isnan(c).all()
 
 
-def test_a_placeholder_that_no_hook_has_set_says_what_it_lacks() -> None:
+def test_a_block_that_no_hook_has_set_is_an_error() -> None:
     _, _, _, descriptors = operands([1, 1])
     with pytest.raises(LaunchError, match="`a_desc` .* has 2 bytes of fp16, and 16 are the least"):
         product[(3,)](*descriptors, 72, 80, 48, PROGRAMS=3, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)

@@ -17,7 +17,7 @@ DEVICES = {"H200": Device(132, 90, 227 << 10), "A100": Device(108, 80, 163 << 10
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 @pytest.mark.parametrize("name", DEVICES)
-def test_candidates_fit_and_hold_what_is_chosen_without_a_search(name, itemsize):
+def test_candidates_fit_the_device_and_include_the_choice_of_the_rule(name, itemsize):
     device = DEVICES[name]
     found = products.configs(itemsize, device)
     assert 8 <= len(found) <= 40 and len(set(found)) == len(found)
@@ -39,7 +39,7 @@ def fresh(tmp_path, monkeypatch):
     products.tuner.cache_clear()
 
 
-def test_a_product_is_tuned_once_for_each_kind_and_found_again(fresh):
+def test_a_product_is_tuned_once_per_kind_and_then_found(fresh):
     rng = seeds.rng()
     a, b = rng.standard_normal((70, 90)).astype(np.float32), rng.standard_normal((90, 50)).astype(np.float32)
     exact = np.maximum(a.astype(np.float64) @ b, 0)
@@ -48,13 +48,13 @@ def test_a_product_is_tuned_once_for_each_kind_and_found_again(fresh):
         np.testing.assert_allclose(out, exact, rtol=1e-4, atol=1e-4)
     tuner = products.tuner("pointers", 4, HOST)
     assert len(tuner.cache) == 2  # a stored column by column is another kind
-    assert {trial.fate for trial in tuner.tuning.trials} <= {MEASURED, STOPPED} and not tuner.tuning.from_disk
+    assert {trial.status for trial in tuner.tuning.trials} <= {MEASURED, STOPPED} and not tuner.tuning.from_disk
     products.tuner.cache_clear()
     products.matmul(a, b, activation="relu")
     assert products.tuner("pointers", 4, HOST).tuning.from_disk
 
 
-def test_batches_and_nothing_to_compute(fresh):
+def test_batches_are_tuned_and_empty_products_are_not(fresh):
     a, b = np.ones((2, 40, 30), np.float32), np.ones((30, 20), np.float32)
     np.testing.assert_array_equal(products.matmul(a, b), np.full((2, 40, 20), 30))
     assert products.matmul(a[:, :0], b).shape == (2, 0, 20)

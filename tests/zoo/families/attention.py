@@ -1,4 +1,4 @@
-"""Flash attention: forward and backward, causal or not, with heads that share keys and values, and for sequences of unequal length."""
+"""Flash attention, forward and backward: causal or not, with shared heads of keys and values, and for sequences of unequal length."""
 
 import numpy as np
 import triton
@@ -228,7 +228,7 @@ def _attention_dq(
 
 
 def attention_forward(q, k, v, lengths_q, lengths_k, causal, scale):
-    """out and log2-sum-exp2 (heads, tokens) of packed sequences: q is (tokens, heads, dim), k and v have fewer heads."""
+    """Returns out and log2-sum-exp2 (heads, tokens) of packed sequences: q is (tokens, heads, dim), k and v have fewer heads."""
     cu_q, cu_k = vector(q, np.cumsum([0, *lengths_q]).tolist()), vector(q, np.cumsum([0, *lengths_k]).tolist())
     out, lse = empty(q), empty(q, (q.shape[1], q.shape[0]), "float32")
     heads, dim = q.shape[1:]
@@ -241,7 +241,7 @@ def attention_forward(q, k, v, lengths_q, lengths_k, causal, scale):
 
 
 def attention(q, k, v, dout, causal, scale):
-    """out, dq, dk, dv of one sequence."""
+    """Returns out, dq, dk and dv of one sequence."""
     rows, heads, dim = q.shape
     out, lse = attention_forward(q, k, v, [rows], [k.shape[0]], causal, scale)
     delta, dq, dk, dv = empty(lse), empty(q), empty(k), empty(v)

@@ -102,7 +102,7 @@ def _block_attention(
         acc, l_i, m_i = _inner(
             acc, l_i, m_i, q, k_block, v_block, start_m, qk_scale, N_CTX, BLOCK_M, BLOCK_N, 2, offs_m, offs_n
         )
-    # The sum started from 1 at a maximum of -inf, which the first block took away.
+    # The sum starts at 1 with a maximum of -inf; the first rescaling removes the 1.
     m_i += tl.math.log2(l_i)
     acc = acc / l_i[:, None]
     tl.store(M + off_hz * N_CTX + offs_m, m_i, mask=offs_m < N_CTX)
@@ -125,7 +125,7 @@ def _block_backward(
     Q, K, V, sm_scale, DO, DQ, DK, DV, M, D, Z, H, N_CTX, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Keys' gradients by blocks of keys; the queries' are added up in fp32."""
+    """Computes dk and dv for a block of keys, and adds its part of dq to fp32 sums."""
     start_n = tl.program_id(0) * BLOCK_N
     kv = tl.program_id(1)
     kv_heads = H // GROUP
@@ -180,7 +180,7 @@ def _block_backward(
 
 
 def block_attention(q, k, v, dout, causal):
-    """(batch, heads, length, dim); k and v may have fewer heads. Returns out, dq (fp32), dk, dv."""
+    """Arrays are (batch, heads, length, dim); k and v may have fewer heads. Returns out, dq (fp32), dk, dv."""
     batch, heads, length, dim = q.shape
     group, scale = heads // k.shape[1], dim**-0.5
     out, lse, delta = empty(q), empty(q, (batch, heads, length), "float32"), empty(q, (batch, heads, length), "float32")

@@ -1,4 +1,4 @@
-"""Decoding: attention over a paged cache with the keys split among programs, rotary embeddings, and writing into the cache."""
+"""Decoding: attention over a paged cache with the keys split among programs, rotary embeddings, and writes to the cache."""
 
 import numpy as np
 import triton
@@ -79,7 +79,7 @@ def _merge_splits(
 
 
 def paged_attention(q, k_cache, v_cache, tables, lengths):
-    """One query token a sequence against pages (page, slot, kv head, dim) that its row of the table lists."""
+    """Attention of one query token per sequence over the pages (page, slot, kv head, dim) in its row of the page table."""
     batches, heads, dim = q.shape
     page, kv_heads = k_cache.shape[1:3]
     splits = 4
@@ -144,7 +144,7 @@ def _rotary(
 
 
 def rotary(q, k, cos_sin, positions, interleaved):
-    """Turns the first dimensions of every head, in place; the table says how many."""
+    """Rotates the first dimensions of every head in place; the width of the table is their number."""
     half = cos_sin.shape[1] // 2
     q_heads, kv_heads = q.shape[1], k.shape[1]
     _rotary[(q.shape[0], q_heads + kv_heads)](
@@ -201,7 +201,7 @@ def _write_cache(
 
 
 def write_cache(k, v, k_cache, v_cache, slots):
-    """Puts each token's keys and values into its slot of the paged cache."""
+    """Writes the keys and values of each token to its slot of the paged cache."""
     width = k.shape[1] * k.shape[2]
     _write_cache[(k.shape[0],)](
         k, v, k_cache, v_cache, slots, strides(k)[0], *strides(k_cache)[:2], width, PAGE=k_cache.shape[1], BLOCK=64

@@ -1,5 +1,5 @@
-"""Sequences with a state, a chunk at a time on block pointers: linear attention with decay over sequences of different lengths, and the
-gated delta rule, whose chunks each need the inverse of a triangle."""
+"""Recurrent sequence models in chunks, on block pointers: linear attention with decay over sequences of different lengths, and the gated
+delta rule, which inverts a triangular matrix per chunk."""
 
 import numpy as np
 import triton
@@ -39,7 +39,7 @@ def _chunk_states(
     BK: tl.constexpr, BV: tl.constexpr, USE_INITIAL_STATE: tl.constexpr, STORE_FINAL_STATE: tl.constexpr, IS_VARLEN: tl.constexpr,
     DELTA: tl.constexpr,
 ):  # fmt: skip
-    """The state at the start of each chunk; with the delta rule also what of the values is new."""
+    """Computes the state at the start of each chunk; with the delta rule also the corrected values v_new."""
     i_k, i_v, i_nh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_n, i_h = i_nh // H, i_nh % H
     if IS_VARLEN:
@@ -135,7 +135,7 @@ def _chunk_outputs(
 
 
 def chunks_of(like, lengths, BT):
-    """Where sequences begin, (sequence, chunk) of every chunk, and how many chunks come before each sequence."""
+    """The starts of sequences, the (sequence, chunk) of every chunk, and the number of chunks before each sequence."""
     counts = [triton.cdiv(n, BT) for n in lengths]
     pairs = [number for i, n in enumerate(counts) for j in range(n) for number in (i, j)]
     before = np.cumsum([0, *counts]).tolist()
@@ -143,7 +143,7 @@ def chunks_of(like, lengths, BT):
 
 
 def chunked(q, k, v, w, g, h0, lengths, BT):
-    """o and the final states; g are running sums within chunks."""
+    """Returns o and the final states; g holds running sums within chunks."""
     B, T, H, K = q.shape
     V = v.shape[-1]
     cu, indices, offsets, chunks = chunks_of(q, lengths, BT) if lengths else (None, None, None, B * triton.cdiv(T, BT))
@@ -172,7 +172,7 @@ def chunked_linear_attention(q, k, v, g, h0, lengths):
 
 
 def recurrence(q, k, v, g, beta, h0, lengths):
-    """S = exp(g) S; S += k (beta (v - k S) or v); o = scale q S: one step after another."""
+    """The recurrent form: S = exp(g) S; S += k (beta (v - k S) or v); o = scale q S."""
     B, T, H, K = q.shape
     parts = (
         [(0, s) for s in np.split(np.arange(T), np.cumsum(lengths)[:-1])] if lengths else [(b, np.arange(T)) for b in range(B)]
@@ -219,7 +219,7 @@ specimen(
 
 @triton.jit(do_not_specialize=["T"])
 def _scaled_kkt(k, g, beta, A, T, H: tl.constexpr, K: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):
-    """A = tril(beta_i (k_i . k_j) exp(g_i - g_j), -1), a chunk a program."""
+    """A = tril(beta_i (k_i . k_j) exp(g_i - g_j), -1), one chunk per program."""
     i_t, i_bh = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_bh // H, i_bh % H
     bos = i_b * T
@@ -241,7 +241,7 @@ def _scaled_kkt(k, g, beta, A, T, H: tl.constexpr, K: tl.constexpr, BT: tl.const
 
 @triton.jit
 def _inverse_16(A, H: tl.constexpr, BT: tl.constexpr, T, first):
-    """(1 + A)^-1 of 16 rows, row by row."""
+    """Computes (1 + A)^-1 of blocks of 16 rows, row by row."""
     o_i = tl.arange(0, 16)
     p_A = tl.make_block_ptr(A, (T, BT), (H * BT, 1), (first, first % BT), (16, 16), (1, 0))
     b_A = -tl.where(o_i[:, None] > o_i[None, :], tl.load(p_A, boundary_check=(0, 1)).to(tl.float32), 0)
@@ -255,7 +255,7 @@ def _inverse_16(A, H: tl.constexpr, BT: tl.constexpr, T, first):
 
 @triton.jit(do_not_specialize=["T"])
 def _invert_triangles(A, Ai, T, H: tl.constexpr, BT: tl.constexpr):
-    """(1 + A)^-1 for chunks of 32: two blocks of 16 on the diagonal, and the one below from them."""
+    """Computes (1 + A)^-1 for chunks of 32 from the inverses of the two diagonal blocks of 16."""
     i_t, i_bh = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_bh // H, i_bh % H
     A += (i_b * T * H + i_h) * BT
@@ -317,7 +317,7 @@ def _recompute_w_u(
 
 
 def chunked_delta_rule(q, k, v, g, beta, h0):
-    """o and the final states of S = exp(g) S + k beta (v - k exp(g) S)."""
+    """Returns o and the final states of S = exp(g) S + k beta (v - k exp(g) S)."""
     B, T, H, K = q.shape
     V, BT = v.shape[-1], 32
     grid = (triton.cdiv(T, BT), B * H)

@@ -1,5 +1,5 @@
 """Kernels on tensor descriptors, made on the host and on the device: persistent and grouped products, convolution, a paged cache, rows
-picked and added by index. Rows are padded to 16 bytes, as descriptors ask."""
+gathered and added by index. Rows are padded to 16 bytes, as descriptors require."""
 
 import numpy as np
 import triton
@@ -11,7 +11,7 @@ from zoo.registry import integers, normal, specimen
 
 
 def scratch(like):
-    """What Triton's launches ask for the memory of descriptors that a kernel makes."""
+    """Sets the allocator from which Triton's launches take memory for the descriptors that a kernel makes."""
     triton.set_allocator(lambda size, alignment, stream: full(like, size, POISON, "int8"))
 
 
@@ -54,7 +54,7 @@ def _host_descriptors(
             a = a_desc.load([row, k * BLOCK_K])
             b = b_desc.load([column, k * BLOCK_K])
             acc = tl.dot(a, b.T, acc)
-        if SUBTILE:  # half of the columns at a time, so that the stored block is small
+        if SUBTILE:  # stores half of the columns at a time, so that the stored block is small
             acc = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = tl.split(acc)
             c_desc.store([row, column], left.to(c_desc.dtype))
@@ -67,7 +67,7 @@ def host_descriptor_matmul(a, b):
     """a @ b.T"""
     (M, K), N = a.shape, b.shape[0]
     c = empty(a, (M, N))
-    one = [1, 1]  # the pre_hook sets what a configuration wants
+    one = [1, 1]  # the pre_hook of a configuration sets the block
     a_desc, b_desc, c_desc = (TensorDescriptor(x, list(x.shape), list(strides(x)), one) for x in (a, b, c))
     _host_descriptors[lambda META: (min(3, triton.cdiv(M, META["BLOCK_M"]) * triton.cdiv(N, META["BLOCK_N"])),)](
         a_desc, b_desc, c_desc, M, N, K, PROGRAMS=3
@@ -200,7 +200,7 @@ def _conv_descriptors(
     acc = tl.zeros([BLOCK_W, BLOCK_O], tl.float32)
     for tap in range(KH * KW):
         for c in range(0, channels, BLOCK_C):
-            # Outside the image a descriptor reads zeros, which is the padding.
+            # A descriptor reads zeros outside the image, which serve as padding.
             pixels = x.load([image, row + tap // KW - PAD, column + tap % KW - PAD, c]).reshape(BLOCK_W, BLOCK_C)
             weights = w.load([tap, c, out]).reshape(BLOCK_C, BLOCK_O)
             acc = tl.dot(pixels, weights, acc)
@@ -259,7 +259,7 @@ def _paged_descriptors(
 
 
 def paged_descriptors(q, k_cache, v_cache, tables, lengths):
-    """One query a sequence; caches are (pages, kv_heads, page, dim)."""
+    """Attention with one query per sequence; caches are (pages, kv_heads, page, dim)."""
     batch, heads, dim = q.shape
     _, kv_heads, page, _ = k_cache.shape
     out, group = empty(q), heads // kv_heads
@@ -306,7 +306,7 @@ def _add_blocks(desc, total_desc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 def pick_and_add(x, indices):
-    """x[indices], and the sum of its blocks of 8 rows."""
+    """Returns x[indices] and the sum of its blocks of 8 rows."""
     rows, columns = indices.shape[0], x.shape[1]
     picked, total = empty(x, (rows, columns)), zeros(x, (8, columns))
     grid = (triton.cdiv(rows, 8), triton.cdiv(columns, 16))

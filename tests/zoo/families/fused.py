@@ -1,5 +1,5 @@
-"""A linear layer and its loss without the matrix of logits, or with one chunk of it at a time; and a product whose work is cut evenly
-among programs, wherever tiles begin."""
+"""A linear layer fused with its loss, without the matrix of logits or with one chunk of it at a time; and a stream-K product, whose
+programs share the iterations evenly."""
 
 import numpy as np
 import triton
@@ -13,7 +13,7 @@ def _linear_lse(
     H, W, Target, Lse, Loss, rows, V, D, stride_h, stride_w, IGNORE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Loss and log-sum-exp of a block of rows, over the vocabulary a block at a time."""
+    """Computes the loss and log-sum-exp of a block of rows, over one block of the vocabulary at a time."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     target = tl.load(Target + rm, mask=rm < rows, other=IGNORE)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -70,7 +70,7 @@ def _linear_loss_backward(
 
 
 def fused_linear_loss(h, w, target):
-    """Mean cross entropy of h @ w.T, and the gradients; target -100 counts for nothing."""
+    """Returns the mean cross entropy of h @ w.T and the gradients; rows with the target -100 are ignored."""
     (rows, D), V = h.shape, w.shape[0]
     lse, loss = empty(h, rows, "float32"), empty(h, rows, "float32")
     dh, dw = zeros(h, h.shape, "float32"), zeros(w, w.shape, "float32")
@@ -120,7 +120,7 @@ def _row_lse(X, stride, V, temperature, BLOCK: tl.constexpr):
 
 @triton.jit
 def _divergence(Student, Teacher, Loss, beta, temperature, V, stride, BLOCK: tl.constexpr):
-    """The generalised Jensen-Shannon divergence of a row; the student's logits become their gradient."""
+    """Computes the generalised Jensen-Shannon divergence of a row, and overwrites the student's logits with their gradient."""
     row = tl.program_id(0).to(tl.int64)
     Student += row * stride
     Teacher += row * stride
@@ -174,7 +174,7 @@ def multiply(a, b, c):
 
 
 def fused_linear_divergence(student, student_w, teacher, teacher_w, beta, temperature):
-    """Losses of the rows, and the gradients of the student's input and weight, 16 rows of logits at a time."""
+    """Returns the losses of the rows and the gradients of the student's input and weight, in chunks of 16 rows of logits."""
     rows, V = student.shape[0], student_w.shape[0]
     loss, dh = empty(student, rows), empty(student)
     parts = []
@@ -212,7 +212,7 @@ def _stream_k(
     A, B, C, M, N, K, stride_am, stride_bn, stride_cm, iterations, per_program, more, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Iterations along K of all tiles in a row, cut evenly: a tile that is cut is added up."""
+    """Stream-K: each program takes an equal share of the iterations of all tiles. Atomics add the parts of a shared tile."""
     pid = tl.program_id(0)
     at = pid * per_program + tl.minimum(pid, more)
     end = (pid + 1) * per_program + tl.minimum(pid + 1, more)

@@ -1,4 +1,4 @@
-"""Gated activations, forward and backward, and dropout whose mask the backward computes again from the seed."""
+"""Gated activations, forward and backward, and dropout whose backward pass computes the mask again from the seed."""
 
 import numpy as np
 import triton
@@ -43,7 +43,7 @@ def _glu_fwd(gate, up, out, stride, n_cols, ACTIVATION: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def _swiglu_bwd(dout, gate, up, stride, n_cols, BLOCK: tl.constexpr):
-    # The gradients take the places of gate and up, which nobody needs any more.
+    # The gradients overwrite gate and up, which are no longer needed.
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     offs = row * stride + cols
@@ -70,7 +70,7 @@ def _geglu_bwd(dout, gate, up, stride, n_cols, BLOCK: tl.constexpr):
 
 
 def glu(gate, up, dout, kind):
-    """out, dgate, dup of (..., columns)."""
+    """Returns out, dgate and dup of arrays (..., columns)."""
     cols = gate.shape[-1]
     shape, gate, up, dout = gate.shape, gate.reshape(-1, cols), up.reshape(-1, cols), dout.reshape(-1, cols)
     out = empty(gate)
@@ -118,7 +118,7 @@ def _dropout(x_ptr, y_ptr, n_elements, p, seed, BLOCK_SIZE: tl.constexpr):
 
 
 def dropout(x, dy, p, seed):
-    """Forward and backward, and how many elements of each were kept."""
+    """Returns the results of the forward and the backward pass."""
     y, dx, n = empty(x), empty(x), x.shape[0]
     grid = (triton.cdiv(n, 256),)
     _dropout[grid](x, y, n, p, seed, BLOCK_SIZE=256)
@@ -127,7 +127,7 @@ def dropout(x, dy, p, seed):
 
 
 def dropout_reference(x, dy, p, seed):
-    """Philox 4x32-10 in whole numbers."""
+    """Philox 4x32-10 in Python integers."""
     low = 0xFFFFFFFF
     keep = []
     for offset in range(len(x)):

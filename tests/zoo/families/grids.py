@@ -1,5 +1,5 @@
-"""Images, matrices with few entries, and the plane: convolution as a matrix product, transposed copies, products with sparse rows, sums of
-segments, and iteration until something happens."""
+"""Images, sparse matrices and fractals: convolution as a matrix product, transposed copies, products with sparse rows, segment sums, and a
+loop with a data-dependent end."""
 
 from itertools import pairwise
 
@@ -87,7 +87,7 @@ def _transpose(X, Y, rows, cols, stride_xb, stride_xr, stride_xc, stride_yb, str
 
 
 def transpose(x):
-    """A contiguous copy with the last two axes exchanged."""
+    """Returns a contiguous copy with the last two axes exchanged."""
     batch, rows, cols = x.shape
     y = empty(x, (batch, cols, rows))
     _transpose[(triton.cdiv(rows, 32), triton.cdiv(cols, 32), batch)](
@@ -155,7 +155,7 @@ def _segment_sum(X, Segment, Sums, n, BLOCK: tl.constexpr):
     starts = (segment != before).to(tl.int32)
     x = tl.load(X + i, mask=mask, other=0.0)
     running, _ = tl.associative_scan((x, starts), 0, _pair)
-    # The last of a segment within this block has its sum here; blocks that share a segment add.
+    # The last element of a segment in this block holds the segment's sum; blocks that share a segment add atomically.
     last = mask & ((segment != after) | (i % BLOCK == BLOCK - 1))
     tl.atomic_add(Sums + segment, running, mask=last)
 
@@ -191,7 +191,7 @@ def _mandelbrot(Out, width, height, limit, BLOCK: tl.constexpr):
 
 
 def mandelbrot(like, width, height, limit):
-    """How many steps the points of the plane stay near zero; the share of points where that is so for good is what is compared."""
+    """Returns the number of steps until the sequence of each point of the plane diverges."""
     out = empty(like, (height, width), "int32")
     _mandelbrot[(triton.cdiv(width * height, 128),)](out, width, height, limit, BLOCK=128)
     return out
@@ -199,7 +199,7 @@ def mandelbrot(like, width, height, limit):
 
 def mandelbrot_reference(like, width, height, limit):
     i = np.arange(width * height)
-    # In float32, as the kernel: what escapes when is a matter of the last bit.
+    # Coordinates in float32, as in the kernel: the last bit decides when a point diverges.
     cx = (i % width).astype(np.float32) * np.float32(3.0 / width) - np.float32(2.25)
     cy = (i // width).astype(np.float32) * np.float32(2.5 / height) - np.float32(1.25)
     z, c = np.zeros(len(i), np.complex128), cx + 1j * cy.astype(np.float64)

@@ -1,5 +1,5 @@
-"""Softmax and losses: softmax of short and of long rows, cross entropy with label smoothing, in one piece and in pieces of the vocabulary,
-and divergences of two distributions."""
+"""Softmax and losses: softmax of short and long rows, cross entropy with label smoothing over the whole or the split vocabulary, and
+divergences of two distributions."""
 
 import numpy as np
 import triton
@@ -82,7 +82,7 @@ def _online_softmax(X, Y, LSE, stride, n_cols, BLOCK: tl.constexpr):
     top, total = tl.reduce((m, s), 0, _combine_lse)
     lse = top + tl.log(total)
     tl.store(LSE + row, lse)
-    # Backwards, so that what was read last is read first.
+    # Backwards: the cache still holds the block that was read last.
     for start in range((tl.cdiv(n_cols, BLOCK) - 1) * BLOCK, -1, -BLOCK):
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(X + cols, mask=cols < n_cols, other=-float("inf"), cache_modifier=".cg")
@@ -148,7 +148,7 @@ def _cross_entropy(
         d = d * tl.exp(m - m_new) + tl.sum(tl.exp(x - m_new))
         m = m_new
     lse = m + tl.log(d)
-    # The gradient takes the place of the logits.
+    # The gradient overwrites the logits.
     for i in range(0, n_cols, BLOCK_SIZE):
         cols = i + tl.arange(0, BLOCK_SIZE)
         x = tl.load(X + cols, mask=cols < n_cols, other=float("-inf")).cast(tl.float32)
@@ -167,7 +167,7 @@ def _cross_entropy(
 
 
 def cross_entropy(logits, target, ignore_index, smoothing, softcap):
-    """The losses of the rows, the gradient (in place of the logits) and logsumexp; softcap * tanh(x / softcap) stands for a logit x."""
+    """Returns the losses, the gradient (in place of the logits) and logsumexp. With a softcap, a logit is softcap * tanh(x / softcap)."""
     rows, cols = logits.shape
     loss, lse = empty(logits, rows, "float32"), empty(logits, rows, "float32")
     valid = int((target != ignore_index).sum())
@@ -239,7 +239,7 @@ def _chunked_bwd(X, stride_x, LSE, Target, DLoss, n_cols, CHUNK: tl.constexpr):
 
 
 def chunked_cross_entropy(logits, target, dloss):
-    """Losses, and the gradient in place of the logits; a row is worked on by several programs."""
+    """Returns the losses and the gradient, in place of the logits. Several programs share a row."""
     rows, cols = logits.shape
     chunk = 128
     chunks = triton.cdiv(cols, chunk)
@@ -317,7 +317,7 @@ def _jsd(X, stride_x, Y, stride_y, Loss, DX, stride_dx, beta: tl.constexpr, n_co
 
 
 def jsd(student, teacher, beta):
-    """The generalised Jensen-Shannon divergence of rows of log-probabilities, and its gradient for the student's."""
+    """Returns the generalised Jensen-Shannon divergence of rows of log-probabilities, and its gradient for the student."""
     rows, cols = student.shape
     loss, dx = empty(student, rows), empty(student)
     _jsd[(rows,)](

@@ -1,5 +1,5 @@
-"""Matrix products: with epilogues, batched, split along K, of 8-bit and of packed 4-bit weights, persistent, and many of different sizes
-in one launch."""
+"""Matrix products: with epilogues, batched, split along K, with 8-bit and packed 4-bit weights, persistent, and many products of different
+sizes in one launch."""
 
 import numpy as np
 import triton
@@ -454,7 +454,7 @@ def _grouped(
 
 
 def grouped_gemm(a, b):
-    """The products of pairs of matrices."""
+    """Returns the products of pairs of matrices."""
     c = [empty(x, (x.shape[0], y.shape[1])) for x, y in zip(a, b, strict=True)]
     sizes = [n for x, y in zip(a, b, strict=True) for n in (x.shape[0], y.shape[1], x.shape[1])]
     leading = [strides(m)[0] for triple in zip(a, b, c, strict=True) for m in triple]

@@ -1,5 +1,5 @@
-"""Eight bits and four: quantising to fp8, products with scales by row and by block, microscaled products, attention in fp8, and fp4 taken
-apart by the GPU itself. Bytes are uint8 arrays that `triton.reinterpret` shows the kernels as fp8, as libraries without the dtype do."""
+"""8-bit and 4-bit formats: quantization to fp8, products with scales per row and per block, microscaled products, attention in fp8, and fp4
+unpacked by the GPU. Bytes are uint8 arrays; `triton.reinterpret` gives them the dtype fp8, as libraries without the dtype do."""
 
 import numpy as np
 import triton
@@ -40,7 +40,7 @@ def _dequantise_groups(Q, S, Y, columns, stride_q, stride_s, stride_y, GROUP: tl
 
 
 def quantise_groups(x, powers):
-    """Scales for groups of 32 columns, and the numbers that are left after the way to fp8 and back."""
+    """Returns the scales of groups of 32 columns, and the numbers after conversion to fp8 and back."""
     rows, columns = x.shape
     groups = triton.cdiv(columns, 32)
     q, s, y = (
@@ -68,13 +68,13 @@ def quantise_reference(x, powers):
 
 
 def between_powers(rng, rows, columns):
-    """Numbers of several magnitudes; none of the groups' scales is so near a power of two that rounding decides which is next."""
+    """Numbers of several magnitudes. No group's scale is so close to a power of two that rounding decides between two powers."""
     x = normal(rng, rows, columns).clip(-5, 5)
     x[:, ::32] = 5
     return x * np.exp2(rng.integers(-3, 4, (rows, 1))).astype(np.float32)
 
 
-specimen(  # an element of fp8 keeps four bits
+specimen(  # fp8 has four significant bits
     "quantise_groups", quantise_groups, quantise_reference, 0.0626, 1e-3,
     ragged=lambda rng: {"x": normal(rng, 5, 75, dtype=np.float16), "powers": False},
     powers=lambda rng: {"x": between_powers(rng, 4, 64), "powers": True},
@@ -106,7 +106,7 @@ def _rowwise(
 
 
 def rowwise_matmul(a, b, scale_a, scale_b, bias, fast):
-    """(a * scale_a[:, None]) @ (b * scale_b[:, None]).T + bias, of bytes in fp8."""
+    """Returns (a * scale_a[:, None]) @ (b * scale_b[:, None]).T + bias for fp8 bytes."""
     (M, K), N = a.shape, b.shape[0]
     c = empty(scale_a, (M, N), "float32")
     _rowwise[(triton.cdiv(M, 32), triton.cdiv(N, 16))](
@@ -171,7 +171,7 @@ def _blockwise(
 
 
 def blockwise_matmul(a, b, a_scale, b_scale, group):
-    """a @ b.T, scales of a for 1 x group, of b for group x group elements."""
+    """Returns a @ b.T; a has one scale per 1 x group elements, b one per group x group."""
     (M, K), N = a.shape, b.shape[0]
     c = empty(a, (M, N), "float16")
     _blockwise[lambda META: (triton.cdiv(M, META["BLOCK_M"]) * triton.cdiv(N, META["BLOCK_N"]),)](
@@ -221,7 +221,7 @@ def _microscaled(
 
 
 def microscaled_matmul(a, b, a_scale, b_scale, a_format, b_format, k):
-    """a @ b.T with scales for 32 elements along K."""
+    """Returns a @ b.T with one scale per 32 elements along K."""
     M, N = a.shape[0], b.shape[0]
     c = empty(b_scale, (M, N), "float32")
     _microscaled[(triton.cdiv(M, 16), triton.cdiv(N, 32))](
@@ -283,7 +283,7 @@ def _fp8_attention(
         p = tl.math.exp2(s - new[:, None])
         shrink = tl.math.exp2(m - new)
         total = total * shrink + tl.sum(p, 1)
-        # Weights of at most 1 use the upper range of fp8 when they are scaled up.
+        # Scaling moves the weights, which are at most 1, to the upper range of fp8.
         v = tl.load(v_block, boundary_check=(0,), padding_option="zero")
         acc = tl.dot((p * 256.0).to(tl.float8e4nv), v, acc * shrink[:, None])
         m = new
@@ -295,7 +295,7 @@ def _fp8_attention(
 
 
 def fp8_attention(q, k, v, q_scale, k_scale, v_scale, causal):
-    """q, k and v are (heads, length, dim) bytes, with a scale a head."""
+    """q, k and v are (heads, length, dim) bytes with one scale per head."""
     heads, length, dim = q.shape
     out = empty(q, q.shape, "float16")
     _fp8_attention[(triton.cdiv(length, 32), heads)](
@@ -318,8 +318,8 @@ def fp8_attention_reference(q, k, v, q_scale, k_scale, v_scale, causal):
 
 
 def fp8_attention_error(q, k, v, q_scale, k_scale, v_scale, causal):
-    """A weight is rounded to four bits, by 1/17 of itself at most, and by 2^-18 where it is very small; 1/16 has room for what fp32
-    and fp16 lose."""
+    """A weight is rounded to four significant bits: the error is at most 1/17 of it, or 2^-18 for a very small one. The bound of 1/16 also
+    covers the rounding of fp32 and fp16."""
     v = np.abs(number(v)) * v_scale[:, None, None]
     return (attention_weights(q, k, q_scale, k_scale, causal) @ v / 16 + 2.0**-18 * v.sum(1, keepdims=True),)
 
@@ -361,7 +361,7 @@ def _unpack_fp4(X, S, Y, n, BLOCK: tl.constexpr):
         is_pure=True,
         pack=1,
     )
-    # Exponent and mantissa stand where fp32 has them, short of the bias: 127 - 1. The smallest are subnormal, which holds here, too.
+    # Exponent and mantissa are at fp32's positions; the biases differ by 127 - 1. The rule also holds for subnormal numbers.
     scale = tl.load(S + i // 8, mask=i < n, other=0.0) * 8.507059173023462e37
     tl.store(Y + 2 * i, low * scale, mask=i < n)
     tl.store(Y + 2 * i + 1, high * scale, mask=i < n)

@@ -1,5 +1,5 @@
-"""Normalisation layers, forward and backward: layer norm (partial sums behind locks), RMS norm (partial sums for each program), group norm,
-and a batch variance by Welford's recurrence."""
+"""Normalization layers, forward and backward: layer norm (partial sums under locks), RMS norm (partial sums per program), group norm, and a
+batch variance by Welford's recurrence."""
 
 import numpy as np
 import triton
@@ -59,7 +59,7 @@ def _layer_norm_bwd_dx(
     c1 = tl.sum(xhat * wdy, axis=0) / N
     c2 = tl.sum(wdy, axis=0) / N
     tl.store(DX + cols, (wdy - (xhat * c1 + c2)) * rstd, mask=mask)
-    # Rows of one group add to one partial sum, one after another.
+    # The programs of one group add to one partial sum, one after the other.
     group = row % GROUP_SIZE
     Lock += group
     Count = Lock + GROUP_SIZE
@@ -97,7 +97,7 @@ def _layer_norm_bwd_dwdb(DW, DB, FINAL_DW, FINAL_DB, M, N, BLOCK_M: tl.constexpr
 
 
 def layer_norm(x, weight, bias, dy, eps):
-    """y, dx, dweight, dbias."""
+    """Returns y, dx, dweight and dbias."""
     M, N = x.shape
     y, dx = empty(x), empty(dy)
     mean, rstd = empty(x, M, "float32"), empty(x, M, "float32")
@@ -197,7 +197,7 @@ def _rms_norm_bwd(
 
 
 def rms_norm(x, weight, dy, eps, offset):
-    """y, dx, dweight, for x of any number of axes."""
+    """Returns y, dx and dweight, for x with any number of axes."""
     shape, cols = x.shape, x.shape[-1]
     x, dy = x.reshape(-1, cols), dy.reshape(-1, cols)
     rows = x.shape[0]
@@ -271,7 +271,7 @@ def _group_norm(
 
 
 def group_norm(x, weight, bias, groups, eps, activation):
-    """y, the means and the inverse deviations of (batch, channels, height, width)."""
+    """Returns y, the means and the inverse standard deviations of (batch, channels, height, width)."""
     batches, channels, height, width = x.shape
     y = empty(x)
     mean, rstd = empty(x, (batches, groups), "float32"), empty(x, (batches, groups), "float32")
@@ -342,8 +342,8 @@ def column_variance(x):
 
 
 def variance_error(x):
-    """A mean goes through five steps of eight rows and three halvings of those, each of which rounds it by half a unit of the last
-    place; and a square of a difference is off by twice the difference times that."""
+    """The bound for a mean: five steps of eight rows and three halvings each round it by half an ulp. The error of a squared difference is
+    twice the difference times that."""
     mean = 4 * np.spacing(np.abs(x).max().astype(np.float32)).astype(float)
     off = np.abs(x - x.mean(0)).mean(0)
     return np.full(off.shape, mean), 2 * mean * off + mean**2 + 1e-6 * x.var(0)

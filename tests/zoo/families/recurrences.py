@@ -1,5 +1,5 @@
-"""Sequences with a state: linear attention in chunks, a selective scan of a state space, the gated delta rule, causal convolution with its
-state, and running sums of long rows with the carry handed from program to program."""
+"""Recurrent sequence models: linear attention in chunks, the selective scan of a state-space model, the gated delta rule, causal
+convolution with its state, and running sums of long rows whose programs pass on the carry."""
 
 import numpy as np
 import triton
@@ -339,7 +339,7 @@ def _conv_state(
 
 
 def causal_conv1d(x, weight, bias, state, silu):
-    """(batch, channels, time) convolved with (channels, width); `state`, the last width - 1 inputs before, is updated."""
+    """Convolves (batch, channels, time) with (channels, width), and updates `state`, the last width - 1 inputs."""
     batch, channels, T = x.shape
     width, y = weight.shape[1], empty(x)
     _causal_conv1d[(triton.cdiv(T, 16), triton.cdiv(channels, 8), batch)](
@@ -388,7 +388,7 @@ specimen(
 
 @triton.jit
 def _running_sum(X, Y, Sums, Flags, n, BLOCK: tl.constexpr):
-    # A program waits for the one before it only, which has started earlier.
+    # A program waits only for the one before it, which started earlier.
     pid = tl.program_id(0)
     i = pid * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(X + i, mask=i < n, other=0)

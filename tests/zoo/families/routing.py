@@ -1,4 +1,4 @@
-"""Gates of experts, partial sums that programs hand on, and small matrices in registers."""
+"""Gates of experts, partial sums that programs pass on, and small matrices in registers."""
 
 import numpy as np
 import triton
@@ -29,7 +29,7 @@ def _gate(Logits, Weights, Experts, tokens, E: tl.constexpr, K: tl.constexpr, BL
 
 @triton.jit
 def _order(Experts, Order, Offsets, n, E: tl.constexpr, BLOCK: tl.constexpr):
-    """A stable counting sort: each program collects what goes to its expert."""
+    """A stable counting sort: each program collects the tokens of its expert."""
     mine = tl.program_id(0)
     before, count = 0, 0
     for start in range(0, n, BLOCK):
@@ -47,7 +47,7 @@ def _order(Experts, Order, Offsets, n, E: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def gate(logits, k):
-    """Each token's k experts with their weights, and the token's places in order of the experts."""
+    """Returns the k experts of each token with their weights, and the positions of the token in the order of experts."""
     tokens, experts = logits.shape
     weights, chosen = empty(logits, (tokens, k)), empty(logits, (tokens, k), "int32")
     order, offsets = empty(logits, tokens * k, "int32"), empty(logits, experts + 1, "int32")
@@ -75,7 +75,7 @@ specimen(
 
 @triton.jit
 def _handed_on(A, B, C, Parts, Flags, M, N, K, total, each, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Each program takes as many steps of the tiles in a row; who ends a tile waits for the parts of those who began it."""
+    """Stream-K: programs take equal shares of the steps. The program with the last step of a tile waits for the other parts."""
     program = tl.program_id(0)
     step, end = program * each, min(program * each + each, total)
     steps, columns = tl.cdiv(K, BK), tl.cdiv(N, BN)
@@ -144,7 +144,7 @@ def _cholesky(A, L, B, X, n: tl.constexpr):
 
 
 def cholesky(a, b):
-    """Factors of 16 x 16 matrices, and L x = b."""
+    """Computes the Cholesky factors of 16 x 16 matrices, and solves L x = b."""
     factors, x = empty(a), empty(b)
     _cholesky[(a.shape[0],)](a, factors, b, x, n=a.shape[1])
     return factors, x
@@ -171,7 +171,7 @@ def _halves(x, N: tl.constexpr, H: tl.constexpr):
 
 @triton.jit
 def _transformed(x, N: tl.constexpr, H: tl.constexpr):
-    """Recursion that ends while compiling."""
+    """A recursion that ends at compile time."""
     if H == N:
         return x
     else:

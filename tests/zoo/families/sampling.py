@@ -1,5 +1,5 @@
-"""Choosing and ordering: top-k and top-p sampling from logits, the best with its first index, a bitonic sort with values, compaction by
-prefix sums, counting with atomics, and the nearest of many points."""
+"""Selection and sorting: top-k and top-p sampling from logits, argmax with the first index, a bitonic sort with values, compaction by
+prefix sums, counting with atomics, and nearest neighbours."""
 
 import numpy as np
 import triton
@@ -18,18 +18,18 @@ def _sample(Logits, Uniform, Out, Kept, stride, n, top_k, top_p, temperature, BL
     ordered = tl.sort(p, descending=True)
     before = tl.cumsum(ordered, axis=0) - ordered
     stays = (before < top_p) & (i < top_k)
-    # The least probability that stays; everything at least as likely stays with it.
+    # The least probability that is kept; equally likely tokens are kept, too.
     least = tl.min(tl.where(stays, ordered, 2.0), axis=0)
     p = tl.where((p >= least) & (i < n), p, 0.0)
     tl.store(Kept + row, tl.sum((p > 0).to(tl.int32), axis=0))
     u = tl.load(Uniform + row) * tl.sum(p, axis=0)
-    # The first place where the running sum passes u.
+    # The first position where the running sum exceeds u.
     passed = tl.cumsum(p, axis=0) > u
     tl.store(Out + row, tl.min(tl.where(passed, i, BLOCK - 1), axis=0))
 
 
 def sample(logits, uniform, top_k, top_p, temperature):
-    """A token of each row, and among how many it was chosen."""
+    """Returns the sampled token of each row, and the number of candidates."""
     rows, n = logits.shape
     out, kept = empty(logits, rows, "int64"), empty(logits, rows, "int32")
     _sample[(rows,)](
@@ -53,7 +53,7 @@ def sample_reference(logits, uniform, top_k, top_p, temperature):
 
 
 def sample_inputs(rng, rows, n, **limits):
-    # Probabilities whose running sums stay clear of top_p and of u, so that rounding decides nothing.
+    # The running sums of these probabilities are not close to top_p or u, so rounding decides nothing.
     steps = np.stack([rng.permutation(n) for _ in range(rows)])
     logits = -0.5 * steps.astype(np.float32)
     p = np.exp(logits.astype(np.float64) / limits["temperature"])
@@ -81,7 +81,7 @@ def _top_k(X, Values, Indices, stride, n, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     x = tl.load(X + row * stride + i, mask=i < n, other=-float("inf"))
-    # Value and index in one word: order the bits as the floats are ordered, the smaller index first among equals.
+    # Packs value and index into one word whose integer order is that of the floats, with the smaller index first among equals.
     bits = x.to(tl.int32, bitcast=True)
     key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
     packed = (key << 32) | (0x7FFFFFFF - i).to(tl.int64)
@@ -132,7 +132,7 @@ def _argmax_all(Best, Where, Out, parts, BLOCK: tl.constexpr):
 
 
 def argmax(x):
-    """The first index of the largest element."""
+    """Returns the first index of the largest element."""
     n, block = x.shape[0], 128
     parts = triton.cdiv(n, block)
     best, where, out = empty(x, parts), empty(x, parts, "int64"), empty(x, 1, "int64")
@@ -224,7 +224,7 @@ def _compact(X, Y, Count, n, threshold, BLOCK: tl.constexpr):
 
 
 def compact(x, threshold):
-    """The elements above a threshold in some order, sorted here, and how many there are."""
+    """Returns the elements above a threshold, sorted because the kernel writes them in any order, and their number."""
     y, count = full(x, x.shape, 0.0), zeros(x, 1, "int32")
     _compact[(triton.cdiv(x.shape[0], 64),)](x, y, count, x.shape[0], threshold, BLOCK=64)
     y = y.sort()[0] if hasattr(y, "numpy") else (y.sort(), y)[1]
@@ -293,7 +293,7 @@ def _nearest(P, Q, Distance, Index, m, n, DIM: tl.constexpr, BLOCK_M: tl.constex
 
 
 def nearest(p, q):
-    """The distance to and the index of the nearest point of q, for every point of p."""
+    """Returns the distance and the index of the nearest point of q, for every point of p."""
     m, dim = p.shape
     distance, index = empty(p, m), empty(p, m, "int32")
     _nearest[(triton.cdiv(m, 16),)](p, q, distance, index, m, q.shape[0], DIM=dim, BLOCK_M=16, BLOCK_N=32)

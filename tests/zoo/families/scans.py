@@ -1,4 +1,4 @@
-"""Scans in several launches: a state space by chunks, sums of sorted segments, and combines that decide at run time what to keep."""
+"""Scans in several launches: a state-space model in chunks, sums of sorted segments, and combine functions with run-time branches."""
 
 import numpy as np
 import triton
@@ -38,7 +38,7 @@ def _ssd_state(
     x_ptr, b_ptr, states_ptr, dt_ptr, sum_ptr, seqlen, P, N, per_group, stride_xb, stride_xt, stride_xh, stride_bb, stride_bt, stride_bg,
     stride_sb, stride_sc, stride_sh, stride_ob, stride_oh, stride_oc, CHUNK: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What each chunk adds to the state, (P, N)."""
+    """Computes the contribution of each chunk to the state, (P, N)."""
     b, c, h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     p, n, t = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_N), tl.arange(0, CHUNK)
     left = min(CHUNK, seqlen - c * CHUNK)
@@ -63,7 +63,7 @@ def _ssd_pass(
     states_ptr, final_ptr, sum_ptr, size, chunks, stride_sb, stride_sc, stride_sh, stride_ob, stride_oh, stride_oc,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Turns what chunks add into the states they start from."""
+    """Replaces the contributions of chunks by the states at their starts."""
     b, h = tl.program_id(1), tl.program_id(2)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     states_ptr += b * stride_sb + h * stride_sh
@@ -189,7 +189,7 @@ specimen(
 
 @triton.jit
 def _segmented(left_value, left_key, right_value, right_key):
-    """Adds up while the key stays the same."""
+    """Adds as long as the key is the same."""
     return tl.where(left_key == right_key, left_value + right_value, right_value), right_key
 
 
@@ -222,7 +222,7 @@ def _segment_sums(Scanned, Keys, Last, Carry, Out, n, BLOCK: tl.constexpr):
     total = tl.load(Scanned + i, mask=i < n, other=0.0)
     if block > 0:
         before, carry = tl.load(Last + block - 1), tl.load(Carry + block - 1)
-        # A segment goes on through whole blocks: its carry reaches as far as the key stays.
+        # A segment may span whole blocks: the carry applies as long as the key is the same.
         total += tl.where(key == before, carry, 0.0)
     following = tl.load(Keys + i + 1, mask=i + 1 < n, other=-1)
     tl.store(Out + key, total, mask=(i < n) & (key != following))
@@ -262,7 +262,7 @@ specimen(
 
 @triton.jit
 def _nearer_to_zero(a, i, b, j):
-    """The number nearer to zero, the first of equals; run-time branches that return."""
+    """Returns the number nearer to zero, or the first of equals, from run-time branches."""
     if tl.abs(a) < tl.abs(b):
         return a, i
     elif tl.abs(b) < tl.abs(a):

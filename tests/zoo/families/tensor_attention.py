@@ -1,4 +1,4 @@
-"""Attention on tensor cores: with windows, biases and sinks, with scores of 8-bit integers, and without a softmax."""
+"""Attention on tensor cores: with windows, biases and sinks, with 8-bit integer scores, and without a softmax."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def _varied(
         mask=(rm[:, None] < length) & (rd[None, :] < D),
         other=0.0,
     )
-    if Sinks is not None:  # a key of each head that has no value
+    if Sinks is not None:  # the sink: a key of each head without a value
         m_i = tl.full([BLOCK_M], 1.0, tl.float32) * tl.load(Sinks + head)
         l_i = tl.full([BLOCK_M], 1.0, tl.float32)
     else:
@@ -129,7 +129,7 @@ def _by_hand(
     q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, out_ptr, stride_h, stride_n, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     D: tl.constexpr,
 ):  # fmt: skip
-    """Scores of int8, a scale for each block of queries and keys; the second product adds up in fp16."""
+    """Attention with int8 scores and one scale per block of queries and keys. The second product accumulates in fp16."""
     pid, head = tl.program_id(0), tl.program_id(1)
     rm = pid * BLOCK_M + tl.arange(0, BLOCK_M)
     rd = tl.arange(0, D)
@@ -163,7 +163,7 @@ def _by_hand(
 
 
 def int8_scores(q, k, v, q_scale, k_scale):
-    """Softmax to base 2 of scaled scores."""
+    """The softmax to base 2 of scaled scores."""
     H, N, D = q.shape
     out = empty(v)
     _by_hand[(triton.cdiv(N, 64), H)](q, k, v, q_scale, k_scale, out, *strides(q)[:2], N, 64, 64, D, num_warps=4)
@@ -190,7 +190,7 @@ specimen(
 def _pointwise(
     Q, K, V, Out, Lengths, stride_b, stride_n, scale, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):
-    """silu(q k) v / n, causal, for sequences one after another: no softmax, so nothing is carried but the sum."""
+    """Computes silu(q k) v / n, causal, for packed sequences. Without a softmax, the loop carries only the sum."""
     batch = tl.program_id(1)
     first = tl.load(Lengths + batch)
     length = tl.load(Lengths + batch + 1) - first

@@ -1,4 +1,4 @@
-"""Products on tensor cores whose operands lie in blocks or patches: sparse matrices of blocks, and convolution."""
+"""Products on tensor cores with operands in blocks or patches: block-sparse matrices and convolution."""
 
 import numpy as np
 import triton
@@ -11,7 +11,7 @@ HALF = np.float16
 
 @triton.jit
 def _blocksparse(Values, B, C, Starts, Columns, N, K, BLOCK: tl.constexpr, BN: tl.constexpr):
-    """Rows of blocks, compressed: the blocks of a row of A, one after another."""
+    """Loops over the blocks of a row of A, which is stored in block compressed sparse row format."""
     row, pid_n = tl.program_id(0), tl.program_id(1)
     rn = pid_n * BN + tl.arange(0, BN)
     inner = tl.arange(0, BLOCK)
@@ -55,7 +55,7 @@ def _conv(
     X, W, Bias, Y, H, Wd, C, F, OH, OW, S: tl.constexpr, R: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     DILATION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, total,
 ):  # fmt: skip
-    """NHWC, as the product of patches with filters of (F, R, S, C)."""
+    """Convolution in NHWC, as the product of patches and filters (F, R, S, C)."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rf = tl.program_id(1) * BN + tl.arange(0, BN)
     n = rm // (OH * OW)

@@ -1,5 +1,5 @@
-"""Forms of `tl.dot` that kernels use: other precisions and accumulators, batches, scales along K, operands that were split, joined,
-permuted or picked by index, and what is added up between programs."""
+"""Forms of `tl.dot`: other precisions and accumulators, batches, scales along K, operands that are split, joined, permuted or gathered, and
+sums across programs."""
 
 import numpy as np
 import triton
@@ -153,7 +153,7 @@ specimen(
 
 @triton.jit
 def _complex(A, B, C, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Complex numbers, their two parts side by side."""
+    """A product of complex numbers with interleaved real and imaginary parts."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     re = tl.zeros((BM, BN), tl.float32)
     im = tl.zeros((BM, BN), tl.float32)
@@ -196,7 +196,7 @@ specimen(
 def _last_adds(
     A, B, C, Parts, Done, M, N, K, per_split, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr
 ):
-    """Split along K: who comes last at a tile adds up what all have left there."""
+    """Split along K: the last program of a tile adds the parts of all."""
     tile, split = tl.program_id(0), tl.program_id(1)
     tiles_n = tl.cdiv(N, BN)
     rm = tile // tiles_n * BM + tl.arange(0, BM)
@@ -238,7 +238,7 @@ specimen(
 def _experts_by_index(
     x_desc, w_desc, y_desc, Rows, Expert, Gate, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """Rows of a block belong to one expert; they are gathered, and scattered to where they came from."""
+    """The rows of a block belong to one expert. The kernel gathers them, and scatters the results to the same rows."""
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     expert = tl.load(Expert + pid_m)
     if expert < 0:
@@ -273,7 +273,7 @@ def experts_by_index_reference(x, w, rows, expert, gate):
 
 
 def experts_by_index_inputs(rng, M, N, K, E):
-    rows = np.full(64 * E, M, np.int32)  # what no expert has lies outside
+    rows = np.full(64 * E, M, np.int32)  # rows without an expert are out of bounds
     where = rng.integers(0, E - 1, M)
     for e in range(E):
         (mine,) = np.nonzero(where == e)
@@ -294,7 +294,7 @@ specimen(
 
 @triton.jit
 def _added_boxes(A, B, out_desc, M, N, K, per_split, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Split along K, sums made by the copy engine."""
+    """Split along K: TMA adds the parts to the result."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     begin = tl.program_id(2) * per_split
@@ -308,7 +308,7 @@ def _added_boxes(A, B, out_desc, M, N, K, per_split, BM: tl.constexpr, BN: tl.co
 
 
 def added_boxes(a, b):
-    """a.T @ b, as gradients of weights are."""
+    """Computes a.T @ b, as for gradients of weights."""
     (K, M), N = a.shape, b.shape[1]
     c = zeros(a, (M, N), "float32")
     grid = (triton.cdiv(M, 64), triton.cdiv(N, 64), 2)
@@ -327,7 +327,7 @@ def _block_scaled(
     a_desc, a_scale, b_desc, b_scale, C, M, N, K, FORMAT_A: tl.constexpr, FORMAT_B: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Scales lie as the hardware likes them: (rows / 128, K / 128, 32, 4, 4)."""
+    """The scales have the layout of the hardware: (rows / 128, K / 128, 32, 4, 4)."""
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     per_a: tl.constexpr = 2 if FORMAT_A == "e2m1" else 1
     per_b: tl.constexpr = 2 if FORMAT_B == "e2m1" else 1
@@ -349,7 +349,7 @@ def _block_scaled(
 
 
 def block_scaled(a, b, a_scale, b_scale, formats):
-    """a @ b.T, where rows of 128 have packed scales."""
+    """Returns a @ b.T with packed scales for blocks of 128 rows."""
     M, N, K = a.shape[0], b.shape[0], a_scale.shape[1] * 128
     c = empty(a, (M, N), "float16")
     a_desc, b_desc = (
@@ -391,7 +391,7 @@ specimen(
 
 @triton.jit
 def _halves_of_k(A, B, C, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """One load of B feeds two products: of its halves, cut out of it."""
+    """Two products use the two halves of one load of B."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.arange(0, BN)
     rk = tl.arange(0, BK)

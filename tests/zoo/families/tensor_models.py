@@ -1,4 +1,4 @@
-"""What models compute beside plain attention, on tensor cores: biases of pairs, sums over chunks that decay, gradients by atomics."""
+"""Variants of attention on tensor cores: pair biases, decaying sums over chunks, and gradients by atomics."""
 
 import numpy as np
 import triton
@@ -14,7 +14,7 @@ HALF = np.float16
 def _pair_bias(
     Q, K, V, Mask, Pair, Gate, Out, stride_b, stride_h, stride_n, N, H, scale, BLOCK: tl.constexpr, D: tl.constexpr
 ):
-    """Attention of triangles: a bias for each pair, shared by all rows, a mask for keys, a gate behind."""
+    """Triangle attention: a bias per pair that all rows share, a mask for keys, and a gate after the softmax."""
     pid, bh = tl.program_id(0), tl.program_id(1)
     b, h = bh // H, bh % H
     rm = pid * BLOCK + tl.arange(0, BLOCK)
@@ -66,7 +66,7 @@ specimen(
 
 @triton.jit
 def _retention(Q, K, V, Out, Decay, stride_h, stride_n, N, BLOCK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
-    """Linear attention with a decay for each head: what is behind the block is kept as a matrix."""
+    """Linear attention with a decay per head: a state matrix holds the contribution of earlier blocks."""
     head, part = tl.program_id(0), tl.program_id(1)
     r = tl.arange(0, BLOCK)
     rd = tl.arange(0, D)
@@ -132,7 +132,7 @@ def _gradients_at_once(
     BLOCK_N: tl.constexpr,
     D: tl.constexpr,
 ):
-    """A program has a block of keys; queries' gradients are added up in memory."""
+    """A program has a block of keys, and adds its part of the queries' gradients to memory."""
     start_n, head = tl.program_id(0) * BLOCK_N, tl.program_id(1)
     rn = start_n + tl.arange(0, BLOCK_N)
     rd = tl.arange(0, D)

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, in tiles as large as people use: plain, persistent, and fused with what stands before and behind."""
+"""Matrix products on tensor cores with tiles of usual sizes: plain, persistent, and fused with a prologue or an epilogue."""
 
 import numpy as np
 import triton
@@ -14,7 +14,7 @@ def halves(rng, **shapes):
     return {name: normal(rng, *shape, dtype=HALF) for name, shape in shapes.items()}
 
 
-# -- the plain product, as tutorials write it
+# -- the plain product of tutorials
 
 
 @triton.jit
@@ -75,7 +75,7 @@ specimen(
 )  # fmt: skip
 
 
-# -- persistent, by descriptors
+# -- persistent products with descriptors
 
 
 @triton.jit
@@ -241,7 +241,7 @@ specimen(
 def _norm_linear(
     X, Gain, W, Y, M, N, K, eps, sxm, swn, sym, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """rms_norm(x, gain) @ w.T: the norm is known when the product is."""
+    """Computes rms_norm(x, gain) @ w.T; the loop of the product also adds the squares for the norm."""
     pid = tl.program_id(0)
     tiles_n = tl.cdiv(N, BLOCK_N)
     rm = pid // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -281,7 +281,7 @@ def _linear_norm(
     X, W, Bias, Residual, Gain, Shift, Y, M, K, eps, stride_x, stride_w, stride_y, N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """layer_norm(x @ w + bias + residual): a program has whole rows."""
+    """Computes layer_norm(x @ w + bias + residual); a program has whole rows."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = tl.arange(0, BLOCK_N)
     seen = rn < N
@@ -326,7 +326,7 @@ specimen(
 
 @triton.jit
 def _mlp(X, W1, W2, Y, M, H, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_H: tl.constexpr):
-    """relu(x @ w1) ** 2 @ w2, the hidden layer in registers."""
+    """Computes relu(x @ w1) ** 2 @ w2 with the hidden layer in registers."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rd = tl.arange(0, D)
     rh = tl.arange(0, BLOCK_H)
@@ -402,7 +402,7 @@ specimen(
 
 @triton.jit
 def _gram(X, C, M, K, sxm, sxk, scm, scn, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
-    """x @ x.T, whose upper half is the lower one mirrored."""
+    """Computes the lower half of x @ x.T, and mirrors it."""
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     if pid_n > pid_m:
         return

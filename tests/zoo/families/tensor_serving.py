@@ -1,4 +1,4 @@
-"""Attention of inference servers on tensor cores: pages, one token split over the keys, latent keys, prefixes, chosen blocks."""
+"""Attention of inference servers on tensor cores: paged caches, split keys for one token, latent keys, prefixes, and block-sparse masks."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from zoo.registry import normal, specimen
 HALF = np.float16
 
 
-# -- decoding: one query a head, the heads of a group together, keys in pages, split over programs
+# -- decoding: one query per head; a program has the heads of a group and a part of the paged keys
 
 
 @triton.jit
@@ -125,7 +125,7 @@ def _latent_decode(
     Q, Cache, Out, Rows, Starts, scale, stride_qb, stride_qh, stride_c, stride_ob, stride_oh, HEADS: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
-    """Keys are (latent, rotated), values the latent part: scores of two products, and one tile for keys and values."""
+    """Multi-head latent attention: keys are (latent, rotated), values the latent part. Scores are the sum of two products."""
     batch = tl.program_id(0)
     rh = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     rc = tl.arange(0, RANK)
@@ -184,7 +184,7 @@ specimen(
 )  # fmt: skip
 
 
-# -- prefill: what is cached and what is new, wide heads in two parts
+# -- prefill: cached and new tokens, wide heads in two parts
 
 
 @triton.jit
@@ -192,7 +192,7 @@ def _extend(
     Q, K, V, Out, K_Cache, V_Cache, Rows, Prefix, Starts, scale, stride_n, stride_h, HEADS_PER_KV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
-    """New tokens see all of their prefix, and of each other those before."""
+    """New tokens see their whole prefix, and the new tokens before them."""
     batch, head = tl.program_id(1), tl.program_id(2)
     first = tl.load(Starts + batch)
     length = tl.load(Starts + batch + 1) - first
@@ -245,7 +245,7 @@ def _extend(
 
 
 def extend(q, k, v, k_cache, v_cache, rows, prefix, starts, main):
-    """Every head has `main` + 32 elements, in arrays of one form; values have the first 64."""
+    """Every head has `main` + 32 elements; values are the first 64 of them."""
     out = empty(q)
     H, D = q.shape[1:]
     longest = max(int(b) - int(a) for a, b in itertools.pairwise(starts))
@@ -287,7 +287,7 @@ specimen("extend", extend, extend_reference, 1e-2, 3e-3, ragged=extend_inputs)
 def _chosen_blocks(
     Q, K, V, Out, Counts, Blocks, stride_h, stride_n, N, scale, MOST: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr
 ):
-    """A block of queries sees the blocks of keys in its list: whole ones, the diagonal one causally."""
+    """Block-sparse attention: a block of queries sees the blocks of keys in its list, the diagonal one with a causal mask."""
     pid, head = tl.program_id(0), tl.program_id(1)
     rm = pid * BLOCK + tl.arange(0, BLOCK)
     rd = tl.arange(0, D)

@@ -1,4 +1,4 @@
-"""Attention as Triton's tutorial has it: forward by descriptors in stages, causal or not, and its gradients."""
+"""The attention of Triton's tutorial: the forward pass with descriptors in stages, causal or not, and the gradients."""
 
 import numpy as np
 import triton
@@ -128,7 +128,7 @@ def staged_reference(q, k, v, causal, on_host):
     if causal:
         s = causal_scores(s)
     m = np.log2(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1) / np.log(2)
-    # The tutorial's sums begin with one where nothing has been seen: it vanishes at the first rescaling, as m begins at -inf.
+    # The tutorial's sums begin at 1 with m = -inf; the first rescaling removes the 1.
     return softmax(s) @ v, m
 
 
@@ -315,7 +315,7 @@ def _bwd(
 
 
 def gradients(q, k, v, o, do, m, causal):
-    """dq, dk and dv; m holds logarithms to base 2, as the forward kernel leaves them."""
+    """Returns dq, dk and dv; m holds the forward kernel's logarithms to base 2."""
     Z, H, N, D = q.shape
     dq, dk, dv, delta = empty(q), empty(k), empty(v), empty(m)
     _bwd_preprocess[(N // 64, Z * H)](o, do, delta, N, BLOCK_M=64, HEAD_DIM=D)

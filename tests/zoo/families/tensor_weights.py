@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores whose weights have few bits: 8 and 4, two of four kept, 8-bit floats with scales for blocks."""
+"""Matrix products on tensor cores with compressed weights: 8 and 4 bits, 2:4 sparsity, and 8-bit floats with block scales."""
 
 import numpy as np
 import triton
@@ -60,7 +60,7 @@ def _int4_interleaved(
     X, W, Scales, Zeros, Y, M, N, K, sxm, swk, ssg, sym, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Two weights a byte along K, low nibble first; scales and zero points for GROUP of them."""
+    """Two weights per byte along K, the low nibble first; scales and zero points per GROUP weights."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     rk = tl.arange(0, BLOCK_K)
@@ -133,7 +133,7 @@ specimen(
 def _two_of_four(
     X, W, Meta, Y, M, N, K, sxm, swk, smk, sym, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """Of four weights along K two are kept, a byte says which: bits 0-1 and 2-3 hold their places."""
+    """2:4 sparsity: two of four weights along K are stored; bits 0-1 and 2-3 of a byte hold their positions."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     rk = tl.arange(0, BLOCK_K)
@@ -194,7 +194,7 @@ def _fp8_descriptors(
     a_desc, b_desc, c_desc, a_scale, b_scale, stride_as, stride_bs, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """a @ b.T; a has scales for 1 x BLOCK_K elements, b for BLOCK_N x BLOCK_K."""
+    """Returns a @ b.T; a has one scale per 1 x BLOCK_K elements, b one per BLOCK_N x BLOCK_K."""
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

@@ -1,5 +1,5 @@
-"""Steps of optimizers over many tensors in one launch, quantisation by rows and by blocks, embedding with its backward, and experts:
-tokens sorted by expert, and each block of them multiplied by the expert's weights."""
+"""Optimizer steps over many tensors in one launch, quantization by rows and by blocks, an embedding with its backward pass, and a mixture
+of experts: tokens sorted by expert, and each block multiplied by the expert's weights."""
 
 import numpy as np
 import triton
@@ -52,7 +52,7 @@ def _adamw(
 
 
 def adamw(params, grads, exp_avgs, exp_avg_sqs, lr, betas, eps, weight_decay, step):
-    """One step for a list of parameters; all are updated in place, and flattened here to be compared."""
+    """Takes one optimizer step for a list of parameters in place; returns them flattened."""
     sizes = [int(np.prod(p.shape)) for p in params]
     grid = lambda meta: (triton.cdiv(max(sizes), meta["BLOCK"]), len(params))  # noqa: E731
     _adamw[grid](
@@ -169,7 +169,7 @@ def _quantise_blocks(X, Q, Scale, stride_x, stride_q, stride_s, cols, GROUP: tl.
 
 
 def quantise(x, group):
-    """Values of 8 bits and back again, with a scale for each row, or for each `group` of a row; gives the scales and what came back."""
+    """Quantizes to 8 bits and back, with a scale per row or per `group` of a row. Returns the scales and the results."""
     rows, cols = x.shape
     groups = triton.cdiv(cols, group) if group else 1
     q, scale, y = empty(x, x.shape, "int8"), empty(x, (rows, groups), "float32"), empty(x)
@@ -197,7 +197,7 @@ def quantise_reference(x, group):
 
 
 def away_from_halves(rng, rows, cols, group):
-    """Numbers that no rounding of the last bit brings to another integer."""
+    """Numbers far from a half, so that a rounding error does not change the integer."""
     step = group or cols
     x = (integers(rng, -126, 127, rows, cols) + rng.uniform(-0.4, 0.4, (rows, cols))) / 127
     x[:, ::step] = 1.0
@@ -232,7 +232,7 @@ def _embed_bwd(DOut, Ids, DWeight, n_ids, padding_idx, dim: tl.constexpr, BLOCK_
 
 
 def embedding(weight, ids, dout, padding_idx):
-    """The rows, and the gradient of the table."""
+    """Returns the rows, and the gradient of the table."""
     out, dweight = empty(weight, (*ids.shape, weight.shape[1])), zeros(weight, weight.shape)
     count, dim = int(np.prod(ids.shape)), weight.shape[1]
     grid = (triton.cdiv(count, 8), triton.cdiv(dim, 32))
@@ -321,7 +321,7 @@ def _expert_gemm(
 
 
 def experts(x, weights, topk_ids, topk_weights):
-    """Sums, for every token, of its experts' outputs: x is (tokens, K), weights (experts, N, K), the others (tokens, top_k)."""
+    """Returns the sum of the experts' outputs for every token: x is (tokens, K), weights (experts, N, K), the others (tokens, top_k)."""
     (tokens, K), (E, N, _), top_k = x.shape, weights.shape, topk_ids.shape[1]
     numel, block = tokens * top_k, 16
     counts, starts, total = zeros(x, E, "int32"), zeros(x, E, "int32"), zeros(x, 1, "int32")
