@@ -273,7 +273,7 @@ def _read(request: Request, entry: cache.Entry) -> Compiled:
     trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
     trace.resources = record.decode(entry.meta["resources"], files)
     for name, blob in entry.blobs.items():
-        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
+        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.relocated(blob.decode(), stored_files, files)
     if stored_files != list(files):
         trace.disassemble = lambda cubin: _moved_listing(request.disassemble(cubin), stored_files, files)
     return _compiled(request, code, trace, ())
