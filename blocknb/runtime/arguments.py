@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ _INTEGERS = tuple(
     for dtype, low, high in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
 )
 _BOOL, _FLOAT = map(scalar_kind, (t.int1, t.float32))
+_FP32_OVERFLOW = 2.0**128 - 2.0**103  # the least float that rounds to infinity in fp32
 
 
 def _kind(kind: Kind) -> tuple[Kind, None]:
@@ -62,6 +64,11 @@ def _float(value: float) -> tuple[Kind, Any]:
 
 def _bool(value: bool) -> tuple[Kind, Any]:
     return _BOOL, value
+
+
+def fp32_or_infinity(value: Any) -> Any:
+    """Returns infinity for a float beyond the range of fp32, and any other value unchanged. `struct` raises OverflowError instead."""
+    return math.copysign(math.inf, value) if isinstance(value, float) and abs(value) >= _FP32_OVERFLOW else value
 
 
 def _none(value: None) -> tuple[Kind, Any]:

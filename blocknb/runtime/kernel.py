@@ -41,9 +41,8 @@ from blocknb.runtime.binding import (
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
-from blocknb.runtime.launch_context import slow_path_threads, this_thread, wanted_by_environment
-from blocknb.runtime.plan import Grid, LaunchPlan, common_device, library, mocked, starter, target_of, typed
-from blocknb.runtime.reports import asserting
+from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
+from blocknb.runtime.plan import LaunchPlan, common_device, library, mocked, starter, target_of, typed
 from blocknb.target import Target
 
 if TYPE_CHECKING:
@@ -128,7 +127,9 @@ class Kernel(KernelInterface):
         functools.update_wrapper(self, function)
         self.source = Source(function)
         self.options = {**OPTIONS, **{k: v for k, v in options.items() if k in OPTIONS}}
-        self.interpreted: bool | None = options.get("interpret", wanted_by_environment())
+        self.interpreted: bool | None = options.get(
+            "interpret", environment_switch("BLOCKNB_INTERPRET", "TRITON_INTERPRET") or None
+        )
         self.latest: Compiled | None = None
         self.last_launch: Launch | None = None
         self._do_not_specialize = options.get("do_not_specialize")
@@ -434,7 +435,7 @@ class Kernel(KernelInterface):
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         check_options(self.source, options)
-        if options["debug"] is None and target.is_gpu and asserting():
+        if options["debug"] is None and target.is_gpu and environment_switch("BLOCKNB_DEBUG", "TRITON_DEBUG"):
             options["debug"] = True
         return {p.name: given[p.name] for p in self.source.parameters}, options
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,11 @@ from blocknb.runtime.descriptor import parse_descriptor
 from blocknb.runtime.divisor_specialization import FINER
 from blocknb.runtime.interface import MockTensor
 from blocknb.runtime.kinds import ANYWHERE, HOST, Kind, Tuple, flat, spelled
+from blocknb.runtime.launch_context import Grid, Start
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
     from blocknb.target import Target
-
-Grid = tuple[int, int, int]
-Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
