@@ -99,7 +99,7 @@ class _Writer:
         tests: list[tuple[bool, bool, str]] = []
         self.raws: list[str] = []
         self.flat: list[str] = []  # the same with tuples and descriptors taken apart
-        start = getattr(plan.start, "keep", plan.start)
+        start = getattr(plan.start, "inner", plan.start)
         self.launcher = start if isinstance(start, Launcher) else None
         self.locals = 0
         self.recognised = True

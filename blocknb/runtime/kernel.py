@@ -22,7 +22,7 @@ from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
-from blocknb.runtime import arguments, exporter, launch_context, parallel_compile, request
+from blocknb.runtime import arguments, exporter, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE
 from blocknb.runtime.binding import (
@@ -43,6 +43,7 @@ from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
 from blocknb.runtime.plan import LaunchPlan, common_device, library, mocked, starter, target_of, typed
+from blocknb.runtime.request import Request
 from blocknb.target import Target
 
 if TYPE_CHECKING:
@@ -248,11 +249,9 @@ class Kernel(KernelInterface):
         binding, values = self.bound_call(args, kwargs)
         values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self.describe(binding, values)
-        if (
-            requests := parallel_compile.gathering.requests
-        ) is not None:  # `gathered` collects requests and needs no result
+        if this_thread.gathered is not None:
             target = target_of(common_device(self.source, binding.names, kinds, values))
-            requests.append(request.Request(self.source, *self._asked(binding, kinds, target, None), target))
+            this_thread.gathered.append(Request(self.source, *self._asked(binding, kinds, target, None), target))
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 

@@ -22,7 +22,8 @@ class _ThisThread(threading.local):
 
     `device`: the device of the last launch inside `recording_device`; None without such a launch. `unobserved`: observers do not see
     its launches. `muted`: the output of its kernels is dropped. `interprets`: the interpreter runs its launches. `interpreted`: the
-    count of interpreted launches by kernel. `capture`: the function that receives launches instead of the device (`captured`)."""
+    count of interpreted launches by kernel. `capture`: the function that receives launches instead of the device (`captured`). `gathered`:
+    the requests of `warmup`, which then compiles nothing (`parallel_compile.gathered`)."""
 
     device: int | None = None
     unobserved: bool = False
@@ -30,6 +31,7 @@ class _ThisThread(threading.local):
     interprets: bool = False
     interpreted: Counter[str] | None = None
     capture: Callable[[Any], None] | None = None
+    gathered: list[Any] | None = None
 
 
 this_thread = _ThisThread()

@@ -75,9 +75,9 @@ _PLAIN = MADE.union(vars(tuple), vars(collections.namedtuple("_PLAIN", "")))
 def _classes(kind: Kind) -> Iterator[type]:
     """Yields the tuple classes of an argument that have methods of their own, which a kernel may call."""
     if isinstance(kind.type, Tuple):
-        made_by = kind.type.made_by
-        if not set(vars(made_by)) <= _PLAIN.union(getattr(made_by, "_fields", ())):
-            yield made_by
+        tuple_class = kind.type.tuple_class
+        if not set(vars(tuple_class)) <= _PLAIN.union(getattr(tuple_class, "_fields", ())):
+            yield tuple_class
         for part in kind.type.parts:
             yield from _classes(part)
 
@@ -89,7 +89,7 @@ class Request:
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
         leaves = list(flat(kinds, kinds.values()))
         constants = {n: dependencies_of_constant(k.constant[0]) for n, k in leaves if k.constant}
-        classes = [of_constant(made_by) for k in kinds.values() for made_by in _classes(k)]
+        classes = [of_constant(tuple_class) for k in kinds.values() for tuple_class in _classes(k)]
         watched = (d for d in (*constants.values(), *classes) if d.places or d.fields or d.checks)
         self.reached = (dependencies(source), *watched)
         everything = (self.reached[0], *constants.values(), *classes)
