@@ -48,10 +48,10 @@ def extent(value: Any, address: int) -> tuple[int, int]:
 def device_extent(value: Any, address: int, size: int) -> tuple[int, int]:
     """The extent of an array on a GPU with elements of `size` bytes. An object without a shape has one element."""
     value = value.base if isinstance(value, TensorWrapper) else value
-    shape, strides = getattr(value, "shape", ()), byte_strides(value, size)
-    if strides is None:
-        shape, strides, _ = _interface_layout(value) or (shape, _contiguous(shape, size), size)
-    return byte_range(address, shape, strides, size)
+    shape = getattr(value, "shape", ())
+    if (strides := byte_strides(value, size)) is not None:
+        return byte_range(address, shape, strides, size)
+    return byte_range(address, *(_interface_layout(value) or (shape, _contiguous(shape, size), size)))
 
 
 def adopted(address: int, extents: Iterable[tuple[int, int]]) -> tuple[int, int]:
