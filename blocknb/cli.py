@@ -84,18 +84,17 @@ def reference(options: argparse.Namespace) -> int:
 def fuzz(options: argparse.Namespace) -> int:
     """Runs random kernels, compares the results with an independent evaluator, and writes a short script for each failure:
     `blocknb fuzz --seconds 60 --seed 1`."""
-    import os
     import secrets
 
     from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
+    from blocknb.runtime.machine import cpu_count
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features
     setup = Setup(options.target, features, threads=8 if options.target == "cuda" else 2)
     seconds = options.seconds or (0.0 if options.count else 60.0)
-    jobs = options.jobs or (2 if options.target == "cuda" else cores)
+    jobs = options.jobs or (2 if options.target == "cuda" else cpu_count())
     return run(FuzzOptions(seed, setup, seconds, options.count, options.first, jobs, options.out))
 
 

@@ -237,7 +237,7 @@ def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
     api = SimpleNamespace(launchKernel=gpu.launch, occupancyMaxActiveBlocksPerMultiprocessor=gpu.occupancy)
     monkeypatch.setattr(cuda, "driver_api", lambda: api)
     monkeypatch.setattr(tensormaps, "encode_tiled", lambda: gpu.encode)
-    monkeypatch.setattr(reports, "_blocks", {})
+    monkeypatch.setattr(reports, "_buffers", {})
     tensormaps.spare.cache_clear()
     monkeypatch.setattr(driver, "_load", gpu.load)
     monkeypatch.setattr(cuda, "current_stream", gpu.current_stream)

@@ -78,7 +78,7 @@ def poisoned_scratch() -> Iterator[None]:
     """
     from blocknb.runtime import host
 
-    kind: Any = type(host._memory)
+    kind: Any = type(host._scratch)
     plain, patterns = kind.at_least, itertools.cycle((0xFF, 0x7B))
 
     def at_least(memory: Any, size: int) -> int:

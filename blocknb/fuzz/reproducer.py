@@ -87,7 +87,7 @@ def main():
         from blocknb.runtime import host
 
         nontemporal_stores.LARGE, outlining.LINES = {stress}
-        plain = type(host._memory).at_least
+        plain = type(host._scratch).at_least
         byte = 0xFF
 
         def at_least(memory, size):
@@ -95,7 +95,7 @@ def main():
             ctypes.memset(address, byte, size)
             return address
 
-        type(host._memory).at_least = at_least
+        type(host._scratch).at_least = at_least
     if TARGET not in ("cpu", "cuda"):
         from blocknb.ir import interp
     failures = 0

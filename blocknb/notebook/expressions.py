@@ -30,10 +30,10 @@ class Expression:
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that the expression names, from the user's namespace."""
-        from blocknb.runtime.memory import place_of
+        from blocknb.runtime.memory import owner_and_view
 
         space = self.shell.user_ns
-        return {n: space[n] for n in sorted(self.names) if n in space and place_of(space[n]) is not None}
+        return {n: space[n] for n in sorted(self.names) if n in space and owner_and_view(space[n]) is not None}
 
     def on_copies(self) -> Any:
         """A function without arguments that evaluates the expression on copies of its arrays, so that the user's arrays do not change."""

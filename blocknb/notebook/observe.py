@@ -16,9 +16,9 @@ from typing import Any
 from blocknb import forks
 from blocknb.runtime import launch_context
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.kernel import Grid, Kernel, Launch
+from blocknb.runtime.kernel import Kernel, Launch
+from blocknb.runtime.launch_context import Grid, this_thread
 from blocknb.runtime.launch_snapshot import LaunchSnapshot
-from blocknb.runtime.reports import muted
 
 KEPT_TIMES = 10_000  # per specialization; later launches are counted, but their times are dropped
 
@@ -88,11 +88,11 @@ def record_of(kernel: Kernel) -> KernelRecord | None:
 def apart(kernel: Kernel) -> Iterator[None]:
     """Inside, launches and compilations leave the kernel's newest record, `latest` and `last_launch` unchanged, and print nothing."""
     before = kernel.latest, kernel.last_launch, vars(kernel).get(_NEWEST)
-    muted_before, muted.on = muted.on, True
+    muted_before, this_thread.muted = this_thread.muted, True
     try:
         yield
     finally:
-        muted.on = muted_before
+        this_thread.muted = muted_before
         kernel.latest, kernel.last_launch, vars(kernel)[_NEWEST] = before
 
 

@@ -74,19 +74,25 @@ def optional() -> tuple[str, ...]:
     return tuple(found.name for found in map(load, ORDER) if found.optional)
 
 
+class NotOptional(ValueError):
+    """`without` holds `names` that no optional pass has."""
+
+    def __init__(self, names: Iterable[str]):
+        self.names = sorted(names)
+        super().__init__(f"cannot switch off {', '.join(self.names)}; the optional passes are {', '.join(optional())}")
+
+
 def run(
     func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
 ) -> tuple[Func, tuple[Stage, ...]]:
     """Runs the pipeline. `observe` sees each Stage as it is done. New ops get the name of their pass as `origin`.
 
-    A failing optional pass is left out, with a note (see `trace.left_out`). Raises ValueError for an unknown or mandatory pass in
+    A failing optional pass is left out, with a note (see `trace.left_out`). Raises NotOptional for an unknown or mandatory pass in
     `without`.
     """
     without = frozenset(without)
     if without and (unknown := without - frozenset(optional())):
-        raise ValueError(
-            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(optional())}"
-        )
+        raise NotOptional(unknown)
     stages = []
     for p in pipeline(target):
         notes, start = Notes(p.name), time.perf_counter()

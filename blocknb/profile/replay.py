@@ -14,9 +14,9 @@ from typing import Any
 from blocknb.errors import LaunchError
 from blocknb.profile.work import Work, count, scalars_of
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.kernel import Grid, Kernel, Launch
+from blocknb.runtime.kernel import Kernel, Launch
 from blocknb.runtime.kinds import HOST
-from blocknb.runtime.launch_context import captured
+from blocknb.runtime.launch_context import Grid, captured
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,18 @@
-"""How a launch describes its arguments: `describer(value)(value)` gives a Kind, on which the compiler specializes, and the raw value.
+"""Describes the arguments of a launch: `describer(value)(value)` returns a Kind, on which the compiler specializes, and the raw value.
 
-The Python type of a value alone decides which function describes it, so launches look that up in a table. NumPy arrays and torch CPU
-tensors are host memory. CuPy arrays, torch CUDA tensors, and whatever offers `__cuda_array_interface__` or DLPack are device memory,
-which is used in place, without a copy. Types of our own register their function (`describe_by`): see `descriptor` and `interface`.
+A table maps the Python type of a value to the function that describes it. NumPy arrays and torch CPU tensors are host memory. CuPy
+arrays, torch CUDA tensors, and objects with `__cuda_array_interface__` or DLPack are device memory. Launches use all memory in place,
+without a copy. `descriptor` and `interface` register the types of blocknb itself (`describe_by`).
 
-NumPy takes a microsecond to return an array's address. Reading the `PyArrayObject` takes a sixth of that, so launches do it where a
-check at import time shows that the address lies where it is expected.
+NumPy takes a microsecond to return an array's address. A read from the `PyArrayObject` takes a sixth of that. Launches use it if a
+check at import time finds the address at the expected offset.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,18 +35,18 @@ from blocknb.runtime.kinds import (
     tuple_kind,
 )
 
-
-def _given(kind: Kind) -> tuple[Kind, None]:
-    return kind, None
-
-
 # ---- numbers ------------------------------------------------------------------------------------------------------------
 
 _INTEGERS = tuple(
-    (tuple(integer_kind(d, low_bits) for low_bits in range(16)), lo, hi)
-    for d, lo, hi in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
+    (tuple(integer_kind(dtype, low_bits) for low_bits in range(16)), low, high)
+    for dtype, low, high in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
 )
 _BOOL, _FLOAT = map(scalar_kind, (t.int1, t.float32))
+_FP32_OVERFLOW = 2.0**128 - 2.0**103  # the least float that rounds to infinity in fp32
+
+
+def _kind(kind: Kind) -> tuple[Kind, None]:
+    return kind, None
 
 
 def _int(value: int) -> tuple[Kind, Any]:
@@ -65,17 +66,22 @@ def _bool(value: bool) -> tuple[Kind, Any]:
     return _BOOL, value
 
 
+def fp32_or_infinity(value: Any) -> Any:
+    """Returns infinity for a float beyond the range of fp32, and any other value unchanged. `struct` raises OverflowError instead."""
+    return math.copysign(math.inf, value) if isinstance(value, float) and abs(value) >= _FP32_OVERFLOW else value
+
+
 def _none(value: None) -> tuple[Kind, Any]:
     return NONE, None
 
 
-def _fixed(value: Any) -> tuple[Kind, Any]:
+def _constant(value: Any) -> tuple[Kind, Any]:
     return constant_kind(value), value
 
 
 def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
     dtype, raw = dtype_of(value.dtype), value.item() if isinstance(value, np.generic) else float(value)
-    if dtype.is_fp8():  # nothing is computed in fp8, and fp32 holds the number
+    if dtype.is_fp8():  # kernels compute in fp32, which holds every fp8 number exactly
         return _FLOAT, raw
     if dtype.is_float or dtype.kind == "bool":
         return scalar_kind(dtype), raw
@@ -86,161 +92,140 @@ def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
 
 
 @functools.cache
-def _named(name: str) -> t.DType:
+def _dtype_by_name(name: str) -> t.DType:
     if name in t.BY_NAME:
         return t.BY_NAME[name]
     hint = None
     if name.startswith("complex"):
         hint = f"pass its real view: x.view(float{int(name.removeprefix('complex')) // 2})"
     elif name.startswith(("str", "bytes")):
-        hint = "a kernel computes with numbers; turn the texts into some first"
+        hint = "a kernel computes with numbers: encode the strings as numbers first"
     elif name in ("float128", "float96"):
-        hint = "the widest float here has 64 bits: x.astype(numpy.float64)"
+        hint = "the widest float of a kernel has 64 bits: pass x.astype(numpy.float64)"
     elif name.startswith(("datetime", "timedelta")):
-        hint = "pass the numbers behind the dates: x.view(numpy.int64)"
+        hint = "pass the dates as integers: x.view(numpy.int64)"
     elif name == "object":
-        hint = "an array of Python objects has no elements a kernel could load; give it a dtype"
+        hint = "a kernel cannot load Python objects: give the array a numeric dtype"
     raise LaunchError(
-        f"there is no pointer to {name} in block programs",
-        hint=hint or "the dtypes are " + ", ".join(d.name for d in t.DTYPES),
+        f"a kernel cannot take an array of {name}",
+        hint=hint or "the dtypes of kernels are " + ", ".join(d.name for d in t.DTYPES),
     )
 
 
 def dtype_of(dtype: Any) -> t.DType:
-    """The DType for NumPy's, torch's or anybody's dtype. Raises LaunchError, naming the dtype, when there is none."""
+    """Returns the DType for a dtype of NumPy, torch or another library. Raises LaunchError if there is none."""
     if isinstance(dtype, t.DType):
         return dtype
     if isinstance(dtype, np.dtype):
         if not dtype.isnative:
             raise LaunchError(
-                f"the elements of dtype {dtype.str!r} are stored in the byte order of another machine",
-                hint="x.astype(x.dtype.newbyteorder('='))",
+                f"the array has dtype {dtype.str!r}, which is not in the byte order of this machine",
+                hint="pass x.astype(x.dtype.newbyteorder('='))",
             )
-        return _named(dtype.name)
-    return _named(str(dtype).removeprefix("torch."))
+        return _dtype_by_name(dtype.name)
+    return _dtype_by_name(str(dtype).removeprefix("torch."))
 
 
 @functools.cache
-def _host_kinds(dtype: Any, readonly: bool) -> tuple[int, Kind, Kind]:
-    """(the mask of address bits that must be zero, the Kind without and with alignment to 16 bytes) of host arrays."""
+def _array_kinds(dtype: Any, device: int, readonly: bool = False, library: str = "") -> tuple[int, Kind, Kind]:
+    """(a mask of the address bits that must be zero, the Kind of an array not aligned to 16 bytes, the Kind of an aligned one)."""
     known = dtype_of(dtype)
-    return known.bytes - 1, pointer_kind(known, False, HOST, readonly), pointer_kind(known, True, HOST, readonly)
+    unaligned, aligned = (pointer_kind(known, is_aligned, device, readonly, library) for is_aligned in (False, True))
+    return known.bytes - 1, unaligned, aligned
 
 
-_WRITABLE: dict[np.dtype, tuple[int, Kind, Kind]] = {}
+def _array(kinds: tuple[int, Kind, Kind], address: int) -> tuple[Kind, int]:
+    mask, unaligned, aligned = kinds
+    if address & mask:
+        message = f"the address of the array is not a multiple of the {mask + 1} bytes of an element"
+        raise LaunchError(message, hint="pass x.copy(), which is aligned")
+    return (unaligned if address & 15 else aligned), address
 
 
-def _misaligned(mask: int) -> LaunchError:
-    return LaunchError(
-        f"its elements do not lie at multiples of their {mask + 1} bytes", hint="pass x.copy(), which is aligned"
-    )
+DATA_OFFSET = object.__basicsize__  # of `char *data` in a PyArrayObject, behind the object's header
+read_pointer = ctypes.c_void_p.from_address
 
 
-_ADDRESS_AT = object.__basicsize__  # PyArrayObject: the object's head, then `char *data`
-_read_address = ctypes.c_void_p.from_address
-
-
-def _plainly(array: np.ndarray) -> int:
+def _portable_address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def _quickly(array: np.ndarray) -> int:
-    return _read_address(id(array) + _ADDRESS_AT).value or 0
+def direct_address(array: np.ndarray) -> int:
+    """Reads an array's address from its PyArrayObject."""
+    return read_pointer(id(array) + DATA_OFFSET).value or 0
 
 
 _probe = np.zeros(3, np.int16)[1:]
 numpy_address: Callable[[np.ndarray], int] = (
-    _quickly if sys.implementation.name == "cpython" and _quickly(_probe) == _plainly(_probe) else _plainly
+    direct_address
+    if sys.implementation.name == "cpython" and direct_address(_probe) == _portable_address(_probe)
+    else _portable_address
 )
 
 
-def _numpy(array: np.ndarray) -> tuple[Kind, int]:
-    address = numpy_address(array)
-    if array.flags.writeable:
-        kinds = _WRITABLE.get(array.dtype)
-        if kinds is None:
-            kinds = _WRITABLE[array.dtype] = _host_kinds(array.dtype, False)
-    else:
-        kinds = _host_kinds(array.dtype, True)
-    if address & kinds[0]:
-        raise _misaligned(kinds[0])
-    return (kinds[1] if address & 15 else kinds[2]), address
+def describe_numpy(array: np.ndarray) -> tuple[Kind, int]:
+    """Describes a NumPy array."""
+    return _array(_array_kinds(array.dtype, HOST, not array.flags.writeable), numpy_address(array))
 
 
 def _masked(array: Any) -> tuple[Kind, int]:
     raise LaunchError(
-        "a masked array is two arrays, and a kernel would not see the mask", hint="pass x.data and x.mask"
+        "a masked array consists of two arrays, and a kernel reads only one", hint="pass x.data and x.mask"
     )
 
 
-@functools.cache
-def _kinds(dtype: Any, device: int, library: str = "") -> tuple[int, Kind, Kind]:
-    known = dtype_of(dtype)
-    return (
-        known.bytes - 1,
-        pointer_kind(known, False, device, False, library),
-        pointer_kind(known, True, device, False, library),
-    )
-
-
-def _torch(tensor: Any) -> tuple[Kind, int]:
+def describe_torch(tensor: Any) -> tuple[Kind, int]:
+    """Describes a torch tensor. Raises LaunchError for a tensor on another device, without memory, or with the negative bit."""
     device = tensor.get_device() if tensor.is_cuda else HOST
     if device == HOST and tensor.device.type != "cpu":
-        raise LaunchError(f"a tensor on {tensor.device} cannot be reached from the CPU or a CUDA GPU", hint="x.cpu()")
+        raise LaunchError(f"a kernel cannot access a tensor on {tensor.device}", hint="pass x.cpu() or x.cuda()")
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # sparse and other tensors without one block of memory
         raise LaunchError(f"the tensor has no memory of its own: {error}") from None
     if tensor.is_neg():
-        raise LaunchError(
-            "the tensor is a view whose elements are negated when they are read", hint="pass x.resolve_neg()"
-        )
-    mask, plain, aligned = _kinds(tensor.dtype, device, "torch")
-    if address & mask:
-        raise _misaligned(mask)
-    return (plain if address & 15 else aligned), address
+        message = "the tensor is a view whose elements torch negates on access (its negative bit is set)"
+        raise LaunchError(message, hint="pass x.resolve_neg()")
+    return _array(_array_kinds(tensor.dtype, device, False, "torch"), address)
 
 
-def _cupy(array: Any) -> tuple[Kind, int]:
+def describe_cupy(array: Any) -> tuple[Kind, int]:
+    """Describes a CuPy array."""
     memory = array.data
-    address = memory.ptr
-    mask, plain, aligned = _kinds(array.dtype, memory.device_id)
-    if address & mask:
-        raise _misaligned(mask)
-    return (plain if address & 15 else aligned), address
+    return _array(_array_kinds(array.dtype, memory.device_id), memory.ptr)
 
 
 def _cuda_interface(value: Any) -> tuple[Kind, int]:
     interface = value.__cuda_array_interface__
     address, readonly = interface["data"]
     cuda.wait_for(interface.get("stream"))
-    dtype = dtype_of(np.dtype(interface["typestr"]))
-    if address % dtype.bytes:
-        raise _misaligned(dtype.bytes - 1)
-    return pointer_kind(dtype, address % 16 == 0, cuda.device_of(address), bool(readonly)), address
+    dtype = np.dtype(interface["typestr"])
+    return _array(_array_kinds(dtype, cuda.device_of(address), bool(readonly)), address)
 
 
 def _dlpack(value: Any) -> tuple[Kind, int]:
     device_type = int(value.__dlpack_device__()[0])
     if device_type == 1:
-        return _numpy(np.from_dlpack(value))
+        return describe_numpy(np.from_dlpack(value))
     if device_type in (2, 13):  # CUDA and CUDA's managed memory
         import cupy
 
-        return _cupy(cupy.from_dlpack(value))
+        return describe_cupy(cupy.from_dlpack(value))
     raise LaunchError(
-        f"DLPack memory of device type {device_type} can be reached neither from the CPU nor from a CUDA GPU"
+        f"a kernel cannot access DLPack memory of device type {device_type}", hint="pass a NumPy or CuPy array"
     )
 
 
-def _addressed(value: Any) -> tuple[Kind, int]:
-    """Anything with `.data_ptr()` and `.dtype`: wrappers that reinterpret a tensor, strided buffers."""
+def _data_pointer(value: Any) -> tuple[Kind, int]:
+    """Describes an object with `.data_ptr()` and `.dtype`, such as a wrapper that reinterprets a tensor."""
     address, device = value.data_ptr(), getattr(value, "device", None)
     name, _, index = str(device).partition(":")  # torch's devices print as "cuda:0" and "cpu"
-    places = {"None": ANYWHERE, "cpu": HOST, "cuda": int(index or 0)}
-    if name not in places:
-        raise LaunchError(f"memory on {device} can be reached neither from the CPU nor from a CUDA GPU")
-    return pointer_kind(dtype_of(value.dtype), address % 16 == 0, places[name]), address
+    numbers = {"None": ANYWHERE, "cpu": HOST, "cuda": int(index or 0)}
+    if name not in numbers:
+        raise LaunchError(
+            f"a kernel cannot access memory on {device}", hint="pass an array of the CPU or of a CUDA GPU"
+        )
+    return pointer_kind(dtype_of(value.dtype), address % 16 == 0, numbers[name]), address
 
 
 def _tuple(value: tuple) -> tuple[Kind, Any]:
@@ -278,27 +263,27 @@ DESCRIBE: dict[type, Describe] = {
     float: _float,
     bool: _bool,
     type(None): _none,
-    str: _fixed,
+    str: _constant,
     tuple: _tuple,
-    np.ndarray: _numpy,
-    t.DType: _fixed,
-    Kind: _given,
+    np.ndarray: describe_numpy,
+    t.DType: _constant,
+    Kind: _kind,
 }
 _BY_NAME: dict[tuple[str, str], Describe] = {
-    ("torch", "Tensor"): _torch,
-    ("cupy", "ndarray"): _cupy,
+    ("torch", "Tensor"): describe_torch,
+    ("cupy", "ndarray"): describe_cupy,
     ("ml_dtypes", "bfloat16"): _numpy_scalar,
     **{("ml_dtypes", name): _numpy_scalar for name in t.FLOAT8_NAMES},
 }
-#: The types whose subclasses are described as they are.
+#: Types whose subclasses are described in the same way.
 _INHERITED: set[type] = {np.ndarray, int, float, tuple}
 
 
 def describe_by(
     type_: type, function: Describe, subclasses: bool = False, foreign: tuple[str, str] | None = None
 ) -> None:
-    """Registers the function that describes values of a type, and of its subclasses where they look alike. `foreign` names a class of
-    another package, (package, class), whose values the function takes, too."""
+    """Registers the function that describes values of a type, and with `subclasses` those of its subclasses. `foreign` names a class of
+    another package, (package, class), whose values the function describes, too."""
     DESCRIBE[type_] = function
     if subclasses:
         _INHERITED.add(type_)
@@ -307,17 +292,16 @@ def describe_by(
 
 
 def describer(value: Any) -> Describe:
-    """The function that describes values of this one's type; found once for each type."""
+    """Returns the function that describes values of this type. The table keeps it for the next value."""
     type_ = type(value)
-    found = DESCRIBE.get(type_)
-    if found is None:
-        found = DESCRIBE[type_] = _find(value)
-    return found
+    if type_ not in DESCRIBE:
+        DESCRIBE[type_] = _find(value)
+    return DESCRIBE[type_]
 
 
 def _find(value: Any) -> Describe:
     type_ = type(value)
-    if isinstance(value, np.ma.MaskedArray) if "numpy.ma" in sys.modules else False:
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
         return _masked
     for base in type_.__mro__:
         if found := _BY_NAME.get((base.__module__.split(".")[0], base.__name__)):
@@ -326,17 +310,12 @@ def _find(value: Any) -> Describe:
             return DESCRIBE[base]
     if isinstance(value, np.generic):
         return _numpy_scalar
-    for attribute, function in (
-        ("__cuda_array_interface__", _cuda_interface),
-        ("data_ptr", _addressed),
-        ("__dlpack__", _dlpack),
-    ):
-        if hasattr(value, attribute) and (attribute != "data_ptr" or hasattr(value, "dtype")):
-            return function
-    if (
-        type_.__name__ == "constexpr"
-        or (hasattr(value, "source") and callable(value))
-        or (callable(value) and hasattr(value, "__code__"))
-    ):
-        return _fixed
+    if hasattr(value, "__cuda_array_interface__"):
+        return _cuda_interface
+    if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
+        return _data_pointer
+    if hasattr(value, "__dlpack__"):
+        return _dlpack
+    if type_.__name__ == "constexpr" or (callable(value) and (hasattr(value, "source") or hasattr(value, "__code__"))):
+        return _constant
     return _refuse

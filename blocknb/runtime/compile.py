@@ -8,7 +8,6 @@ resources and the times. The front end and the passes recreate the stages of its
 from __future__ import annotations
 
 import collections
-import functools
 import importlib
 import sys
 import threading
@@ -26,15 +25,15 @@ from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.kinds import Kind
 from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, described, finding_tools
 from blocknb.target import Target
-from blocknb.trace import DeferredStages, Stage, Trace
+from blocknb.trace import DeferredStages, Trace
 
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
 
-#: Compiled kernels of this process, the least recently used first.
+#: Compiled kernels of this process, the oldest first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
 _MEMORY_LIMIT = 512
-#: One lock for each key, and one for these and `_memory`.
+#: One lock per key, and one for both dictionaries.
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _locks=dict, _lock=threading.Lock)
@@ -43,12 +42,12 @@ _BINARY = ("cubin", "object")
 
 @dataclass(eq=False)
 class Compiled:
-    """A kernel compiled for the kinds of its arguments (`kinds`, by parameter), options and one target.
+    """A kernel compiled for the Kinds of its arguments (`kinds`, by parameter), options and one target.
 
-    `trace` holds every stage and text; for wrappers that read what Triton's kernels carry there are `asm`, `metadata`, `n_regs` (on
-    the CPU a nominal figure, see `readback`), `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches as the kernel
-    does, with the constants and options this was compiled for. `kernel` is the Kernel that requested it. `reached` are the names that
-    the code depends on; `calls` are host calls during compilation whose results may change while `reached` does not.
+    `trace` holds every stage and text. Triton's attributes are `asm`, `metadata`, `n_regs` (nominal on the CPU, see `readback`),
+    `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches the kernel with these constants and options. `kernel` is
+    the Kernel that requested it. `reached` are the names that the code depends on. `calls` are the host calls during the compilation
+    whose results may change while `reached` does not.
     """
 
     source: Source
@@ -65,7 +64,7 @@ class Compiled:
         return f"<{self.name} compiled for {self.target}>"
 
     def _ipython_display_(self) -> None:
-        """Shows nothing: a launch as the last line of a cell has no value worth a line."""
+        """Shows nothing, so that a launch in the last line of a cell has no output."""
 
     @property
     def name(self) -> str:
@@ -73,17 +72,17 @@ class Compiled:
 
     @property
     def parameters(self) -> tuple[tuple[str, Any], ...]:
-        """The run-time parameters, in the order of the machine code's arguments: names and types."""
+        """(name, type) of the run-time parameters, in the order of the machine code's arguments."""
         return self.code.parameters
 
     @property
     def stored(self) -> frozenset[str]:
-        """The names of the arrays that are stored through."""
+        """The names of the arrays that the kernel stores to."""
         return self.code.stored
 
     @property
     def loaded(self) -> frozenset[str]:
-        """The names of the arrays that are loaded from."""
+        """The names of the arrays that the kernel loads from."""
         return self.code.loaded
 
     @property
@@ -112,7 +111,7 @@ class Compiled:
 
     @property
     def title(self) -> str:
-        """The kernel's name, or what `@jit(repr=...)` makes of the constants."""
+        """The kernel's name, or the name that `@jit(repr=...)` derives from the constants."""
         rename = getattr(self.kernel, "rename", None)
         if rename is None:
             return self.name
@@ -120,7 +119,7 @@ class Compiled:
         return str(rename(readback.Specialization(self.kernel, constants, signature)))
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
-        """`compiled[grid](*args)`: a launch of the kernel with the constants and options of this compilation."""
+        """`compiled[grid](*args)` launches the kernel with the constants and options of this compilation."""
         names = [p.name for p in self.source.parameters]
 
         def launch(*args: Any) -> Compiled:
@@ -132,21 +131,21 @@ class Compiled:
         return launch
 
     def _init_handles(self) -> None:
-        """Triton's older wrappers call this before they read `n_regs`, which here is known already."""
+        """Does nothing. Older wrappers of Triton call it before they read `n_regs`."""
 
     def stale(self) -> bool:
-        """Whether a helper or a captured value has been redefined since, or a call that cannot be described gives another result."""
-        for dependencies_ in self.reached:
-            if not dependencies_.current():
+        """Whether a helper or a captured value was redefined since the compilation, or a host call now returns another result."""
+        for reached in self.reached:
+            if not reached.current():
                 return True
-        return bool(self.calls) and not self.repeats()
+        return not self.repeats()
 
     def repeats(self) -> bool:
-        """Whether the calls give the same results once more."""
+        """Whether the host calls still return the same results."""
         return all(call.repeats() for call in self.calls)
 
     def retarget(self, target: str | Target, without: Iterable[str] = ()) -> Compiled:
-        """The same kernel, kinds and options for another target."""
+        """Compiles the same kernel, kinds and options for another target."""
         options = {**self.options, "without": tuple(sorted(without))}
         found = compile(self.source, self.kinds, options, Target.parse(target))
         found.kernel = self.kernel
@@ -154,7 +153,7 @@ class Compiled:
 
 
 def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target) -> Compiled:
-    """Compiles a kernel, or finds it compiled. Raises KernelError: the kernel's, the target's, or a CompilerBug with its Trace."""
+    """Finds a compiled kernel in a cache, or compiles it. Raises KernelError; a CompilerBug carries its Trace."""
     request = Request(source, kinds, options, target)
     with _lock:
         lock = _locks.setdefault(request.key, threading.Lock())
@@ -171,20 +170,20 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
 
 
 def find(request: Request) -> Compiled | None:
-    """What was compiled before, in this process or another; None if nothing was."""
+    """Returns the kernel from the memory or the disk cache, or None."""
     found = _memory.get(request.key)
     if found is None:
         return (found := from_disk(request)) and keep(request, found)
     if not found.repeats():
         return None
     if found.source is not request.source or list(map(id, found.reached)) != list(map(id, request.reached)):
-        # The same code for a kernel defined again, or with other objects that have the same text: its own are to be watched.
+        # A kernel that was defined again, or uses other objects with the same text. It must watch its own objects.
         found = keep(request, replace(found, source=request.source, reached=request.reached))
     return found
 
 
 def keep(request: Request, compiled: Compiled) -> Compiled:
-    """Puts a compiled kernel where `find` finds it, and returns it."""
+    """Puts a compiled kernel into the memory cache and returns it."""
     with _lock:
         _memory[request.key] = compiled
         while len(_memory) > _MEMORY_LIMIT:
@@ -193,19 +192,19 @@ def keep(request: Request, compiled: Compiled) -> Compiled:
 
 
 def load() -> ModuleType:
-    """The module that compiles, `blocknb.runtime.job`."""
+    """Imports `blocknb.runtime.job`, and with it the compiler."""
     with forks.guard:
         from blocknb.codegen import llvm
 
-        llvm.shared().start()  # a process that needs a while to load LLVM, and has it while the compiler is loaded here
+        llvm.shared().start()  # the worker loads LLVM while this process imports the compiler
         from blocknb.runtime import job
     return job
 
 
 _prepared = False
-_PATIENCE = 0.05  # seconds: who launches at once may find everything on disk, and is not disturbed
-#: What a first compile loads, in pieces: a launch does not wait for more than one.
-_PIECES = (
+_START_DELAY = 0.05  # seconds; a launch that follows at once may hit the disk cache, and needs no worker
+#: The modules of the compiler. They are imported one by one, because a launch waits for the current import to end.
+_COMPILER_MODULES = (
     "blocknb.codegen.llvm",
     "blocknb.ir.core",
     "blocknb.frontend.scope",
@@ -221,7 +220,7 @@ _PIECES = (
 
 
 def prepare() -> None:
-    """Starts a worker in the background, once, because a kernel was just defined. In an interactive session it loads the compiler too."""
+    """Starts a worker in the background after the first kernel is defined. In an interactive session it imports the compiler, too."""
     global _prepared
     if not _prepared:
         _prepared = True
@@ -231,19 +230,19 @@ def prepare() -> None:
 def _prepare() -> None:
     with finding_tools:
         cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
-    time.sleep(_PATIENCE)
+    time.sleep(_START_DELAY)
     with forks.guard:
         from blocknb.codegen import llvm
 
         llvm.shared().start()
     if hasattr(sys, "ps1") or "IPython" in sys.modules:
-        for name in _PIECES:
+        for name in _COMPILER_MODULES:
             with forks.guard:
                 importlib.import_module(name)
 
 
 def forget() -> None:
-    """Empties the cache in memory; the one on disk stays."""
+    """Empties the memory cache, but not the disk cache."""
     with _lock:
         _memory.clear()
         _locks.clear()
@@ -253,14 +252,14 @@ def forget() -> None:
 
 
 def from_disk(request: Request) -> Compiled | None:
-    """What an earlier process stored for a request; None if it stored nothing, or nothing that can be read."""
+    """Returns the kernel that an earlier process stored for a request, or None if there is none or it is unreadable."""
     entry = None if request.unknown else cache.shared().get(request.digest)
     if entry is None:
         return None
     try:
         return _read(request, entry)
     except (AttributeError, ImportError, LookupError, TypeError, ValueError):
-        cache.shared().drop(request.digest)  # whole, but of another making: the compiler makes a new one
+        cache.shared().drop(request.digest)  # complete, but written by another version
         return None
 
 
@@ -268,24 +267,19 @@ def _read(request: Request, entry: cache.Entry) -> Compiled:
     files, stored_files = request.files, entry.meta["files"]
     code = record.decode(entry.meta["code"], files)
     if not isinstance(code, KernelCode):
-        raise TypeError("this is no code")
-    stages = DeferredStages(functools.partial(_stages_again, request))
+        raise TypeError("the entry holds no KernelCode")
+    stages = DeferredStages(lambda: load().Job(request).recreate_stages())
     trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
     trace.resources = record.decode(entry.meta["resources"], files)
     for name, blob in entry.blobs.items():
-        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
+        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.relocated(blob.decode(), stored_files, files)
     if stored_files != list(files):
-        trace.disassemble = lambda cubin: _moved_listing(request.disassemble(cubin), stored_files, files)
+        trace.disassemble = lambda cubin: _relocated_listing(request.disassemble(cubin), stored_files, files)
     return _compiled(request, code, trace, ())
 
 
-def _stages_again(request: Request) -> tuple[Stage, ...]:
-    """The stages of a kernel whose code came from the cache. The front end and the passes recreate them when they are first read."""
-    return load().Job(request).stages_again()
-
-
 def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
-    """Stores what another process may find; nothing where something cannot be described to it."""
+    """Stores a kernel on disk, unless it depends on a value that another process cannot recognise."""
     if request.unknown:
         return
     files = request.files
@@ -295,12 +289,12 @@ def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
         "resources": record.encode(trace.resources, files),
         "milliseconds": trace.milliseconds,
     }
-    blobs = {name: made.encode() if isinstance(made, str) else made for name, made in trace.artifacts.items()}
+    blobs = {name: data.encode() if isinstance(data, str) else data for name, data in trace.artifacts.items()}
     cache.shared().put(request.digest, meta, blobs)
 
 
 def stored(job: Job, code: KernelCode, trace: Trace) -> Compiled:
-    """The result of a compilation, which is stored on disk."""
+    """Stores the result of a compilation on disk and returns it."""
     to_disk(job.request, code, trace)
     return _compiled(job.request, code, trace, job.calls)
 
@@ -312,15 +306,13 @@ def _compiled(request: Request, code: KernelCode, trace: Trace, calls: tuple[Hos
     return Compiled(source, kinds, options, request.target, code, trace, request.reached, calls=calls)
 
 
-def _moved_listing(listing: Any, old: Sequence[str], new: Sequence[str]) -> Any:
-    """A Listing whose lines name the files of now."""
+def _relocated_listing(listing: Any, old: Sequence[str], new: Sequence[str]) -> Any:
+    """Returns a Listing with the file names of this session."""
     if listing is None:
         return None
     names = dict(zip(old, new, strict=True))
-    lines = tuple(
-        line._replace(
-            file=names.get(line.file, line.file), callers=tuple((names.get(f, f), n) for f, n in line.callers)
-        )
-        for line in listing.lines
-    )
-    return replace(listing, lines=lines)
+    lines = []
+    for line in listing.lines:
+        callers = tuple((names.get(file, file), number) for file, number in line.callers)
+        lines.append(line._replace(file=names.get(line.file, line.file), callers=callers))
+    return replace(listing, lines=tuple(lines))

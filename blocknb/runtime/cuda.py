@@ -1,6 +1,6 @@
-"""CuPy's bindings to CUDA: the library itself, a device's target, on which device an address lies, and streams.
+"""CuPy's bindings of CUDA: the library, the target of a device, the device of an address, and the current stream.
 
-Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream.
+CuPy manages memory, streams, events and contexts. Launches with torch tensors use torch's current stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blocknb.target import Target, known
 
 @functools.cache
 def cupy() -> ModuleType:
-    """CuPy, or a LaunchError that says how to get it."""
+    """Imports CuPy. Raises LaunchError with the command that installs it."""
     try:
         import cupy as module
     except ImportError:
@@ -30,41 +30,38 @@ def cupy() -> ModuleType:
 
 @functools.cache
 def driver_api() -> ModuleType:
-    """CuPy's bindings of the driver API, which launch kernels and load modules."""
+    """CuPy's bindings of the driver API, for loading modules and launching kernels."""
     cupy()
     return importlib.import_module("cupy_backends.cuda.api.driver")
 
 
 @functools.cache
 def target(device: int) -> Target:
-    """The target of a GPU: its own architecture, or the newest known one of its generation that its code runs on."""
+    """The target of a GPU: its own architecture, or else the newest one whose code runs on it. Raises Unsupported if there is none."""
     capability = int(cupy().cuda.Device(device).compute_capability)
     names = known()
     for name in (f"sm_{capability}a", f"sm_{capability}"):
         if name in names:
             return Target.parse(name)
-    # Machine code runs on later chips of the same major version, unless it is architecture-specific.
+    # CUDA C++ Programming Guide, "Binary Compatibility": a cubin runs on later minor versions, unless it is architecture-specific.
     older = [Target.parse(n) for n in names if n.startswith("sm_") and not n.endswith("a")]
     fitting = [t for t in older if t.capability // 10 == capability // 10 and t.capability < capability]
     if not fitting:
         raise Unsupported(
-            f"GPU {device} has compute capability {capability / 10}, for which there is no target",
-            hint="known: " + ", ".join(names),
+            f"GPU {device} has compute capability {capability / 10}, which no target supports",
+            hint="the targets are " + ", ".join(names),
         )
     return max(fitting, key=lambda t: t.capability)
 
 
 def device_of(address: int) -> int:
-    """The GPU on which an address lies."""
-    return (
-        int(cupy().cuda.runtime.pointerGetAttributes(address).device)
-        if address
-        else int(cupy().cuda.runtime.getDevice())
-    )
+    """The number of the GPU that an address belongs to: the current one for address 0, which an empty array may have."""
+    runtime = cupy().cuda.runtime
+    return int(runtime.pointerGetAttributes(address).device if address else runtime.getDevice())
 
 
 def wait_for(stream: int | None) -> None:
-    """Has CuPy's current stream wait for a stream of the CUDA array interface (None: nothing to wait for)."""
+    """Makes CuPy's current stream wait for a stream of the CUDA array interface; None needs no wait."""
     if stream is not None:
         current = cupy().cuda.get_current_stream().ptr
         if stream != current:
@@ -74,15 +71,9 @@ def wait_for(stream: int | None) -> None:
 
 
 def current_stream(library: str) -> Callable[[int], Any]:
-    """A function of a device's number that gives its current stream: CuPy's Stream, or torch's handle where torch's tensors take part."""
+    """Returns a function from a device number to the current stream: a CuPy Stream, or for `library` "torch" the handle of torch's."""
     if library == "torch":
         import torch
 
         return torch._C._cuda_getCurrentRawStream
     return cupy().cuda.get_current_stream
-
-
-def stream_of(device: int, library: str) -> Callable[[], int]:
-    """A function that gives the current stream (its handle) of CuPy, or of torch where torch's tensors take part."""
-    current = current_stream(library)
-    return functools.partial(current, device) if library == "torch" else lambda: current(device).ptr

@@ -1,8 +1,8 @@
-"""Tensor descriptors on the host: an array with the block shape in which a kernel reads and writes it.
+"""Tensor descriptors on the host: an array with the shape of the blocks in which a kernel accesses it.
 
-A descriptor passed to a kernel becomes a pointer, sizes and strides at run time, and a block shape that the kernel is compiled for. The
-block shape may change between launches (an autotuner's `pre_hook` sets it), so it is looked at when a launch describes its
-arguments. The rules are those of the hardware that descriptors stand for, checked where the numbers are.
+A kernel receives a descriptor as a pointer, sizes and strides; its block shape is a compile-time constant. The block shape may change
+between launches (the `pre_hook` of an autotuner sets it), so each launch checks it again. The rules are those of CUtensorMap (CUDA driver
+API, "Tensor Map Object Management").
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from blocknb.runtime.arguments import describe_by, describer, dtype_of
 from blocknb.runtime.kinds import ANYWHERE, Kind, descriptor_kind, pointer_kind
 
 ALIGNMENT, MAX_RANK = 16, 5
-_TRACED = ("FakeTensor", "FunctionalTensor")  # torch's, while it traces a function: they have no memory
+_TRACED = ("FakeTensor", "FunctionalTensor")  # tensors without memory, with which torch traces a function
 PADDING = ("zero", "nan")
 
 
 class TensorDescriptor:
-    """An array `base` of `shape` and `strides` (in elements) to be accessed in blocks of `block_shape`.
+    """An array `base` of `shape` and `strides` (in elements), which a kernel accesses in blocks of `block_shape`.
 
-    `base` is anything that a kernel takes as an array, at a multiple of 16 bytes; the last stride is 1, the others are multiples of 16
-    bytes; there are one to five axes. What lies outside is loaded as zero, or NaN with `padding="nan"`. `block_shape` may be
-    assigned later: its sizes are powers of two. Raises LaunchError.
+    `base` is any array that a kernel takes, at an address that is a multiple of 16 bytes. It has one to five axes. The last stride is 1,
+    the others are multiples of 16 bytes. Loads return zero outside the array, or NaN with `padding="nan"`. The sizes of `block_shape`
+    are powers of two; it may be assigned later. Raises LaunchError.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TensorDescriptor:
         block = _integers("block_shape", block_shape)
         self.block_shape: Sequence[int] = list(block)
         traced = type(base).__name__ in _TRACED
-        kind, address = _without_memory(base) if traced else describer(base)(base)
+        kind, address = (pointer_kind(dtype_of(base.dtype), True, ANYWHERE), 0) if traced else describer(base)(base)
         if not kind.is_pointer:
             raise LaunchError(f"a tensor descriptor describes an array, not a {type(base).__name__}")
         self._element = kind.type.element
@@ -65,7 +65,7 @@ class TensorDescriptor:
 
     @property
     def dtype(self) -> Any:
-        """The array's own dtype, or where it has none the language's."""
+        """The dtype of the array, or the DType of its elements if it has none."""
         return getattr(self.base, "dtype", self._element)
 
     @property
@@ -73,16 +73,16 @@ class TensorDescriptor:
         return len(self.shape)
 
     def type(self, kind: Kind, address: int) -> t.Descriptor:
-        """What a kernel is compiled for, given the Kind and the address of `base`. Raises LaunchError."""
+        """The type that a kernel is specialized on, from the Kind and the address of `base`. Raises LaunchError."""
         self._aligned(address)
         block, dtype = tuple(self.block_shape), kind.type.element
         if len(block) != len(self.shape):
-            raise LaunchError(f"block_shape has {len(block)} elements, and shape has {len(self.shape)}")
+            raise LaunchError(f"block_shape has {len(block)} elements, but shape has {len(self.shape)}")
         found = _type(dtype, block, self.padding)
-        if block[-1] * dtype.bytes < ALIGNMENT:  # not looked at before: a block of ones may stand for one yet to come
+        if block[-1] * dtype.bytes < ALIGNMENT:  # the constructor allows it: code may set block_shape after it
             raise LaunchError(
-                f"the last axis of the block {block} has {block[-1] * dtype.bytes} bytes of {dtype}, and {ALIGNMENT} are the least",
-                hint=f"make it {ALIGNMENT // dtype.bytes} elements long at least",
+                f"the last axis of the block {block} has {block[-1] * dtype.bytes} bytes of {dtype}, less than {ALIGNMENT}",
+                hint=f"make it at least {ALIGNMENT // dtype.bytes} elements long",
             )
         return found
 
@@ -90,19 +90,18 @@ class TensorDescriptor:
     def _aligned(address: int) -> None:
         if address % ALIGNMENT:
             raise LaunchError(
-                f"the array of a tensor descriptor begins at a multiple of {ALIGNMENT} bytes, and this one does not",
+                f"the address of the array of a tensor descriptor is not a multiple of {ALIGNMENT} bytes",
                 hint="pass x.copy(), which is aligned, or use tl.make_block_ptr in the kernel",
             )
 
 
-@functools.lru_cache(4096)  # who makes descriptors for each launch makes the same ones again
+@functools.lru_cache(4096)  # code that makes a descriptor for each launch repeats the same arguments
 def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...], padding: str) -> None:
     rank, dtype = len(shape), kind.type.element
     for name, sizes in (("strides", strides), ("block_shape", block)):
         if len(sizes) != rank:
-            raise LaunchError(
-                f"{name} has {len(sizes)} elements, and shape has {rank}", hint="all three have one for each axis"
-            )
+            message = f"{name} has {len(sizes)} elements, but shape has {rank}"
+            raise LaunchError(message, hint="all three have one element per axis")
     if not 1 <= rank <= MAX_RANK:
         raise LaunchError(f"a tensor descriptor has 1 to {MAX_RANK} axes, not {rank}", hint="reshape the array")
     for size in shape:
@@ -110,7 +109,7 @@ def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: 
             raise LaunchError(f"the size {size} in the shape {shape} is not between 1 and 2^31 - 1")
     if strides[-1] != 1:
         raise LaunchError(
-            f"the last stride of a tensor descriptor is 1, not {strides[-1]}",
+            f"the last stride of a tensor descriptor must be 1, not {strides[-1]}",
             hint="describe the transposed array, or pass the array itself and use tl.make_block_ptr in the kernel",
         )
     for stride in strides[:-1]:
@@ -122,10 +121,6 @@ def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: 
     _type(dtype, block, padding)
 
 
-def _without_memory(base: Any) -> tuple[Kind, int]:
-    return pointer_kind(dtype_of(base.dtype), True, ANYWHERE), 0
-
-
 @functools.cache
 def _type(dtype: t.DType, block: tuple[int, ...], padding: str) -> t.Descriptor:
     block = _integers("block_shape", block)
@@ -134,13 +129,13 @@ def _type(dtype: t.DType, block: tuple[int, ...], padding: str) -> t.Descriptor:
             raise LaunchError(f"the size {n} in the block shape {block} is not a power of two")
     if math.prod(block) > t.MAX_TILE_ELEMENTS:
         raise LaunchError(
-            f"a block of shape {block} has {math.prod(block)} elements; the most is {t.MAX_TILE_ELEMENTS}",
-            hint="make the block smaller and loop over the blocks, or launch more programs",
+            f"a block of shape {block} has {math.prod(block)} elements, more than {t.MAX_TILE_ELEMENTS}",
+            hint="use a smaller block in a loop, or launch more programs",
         )
     if padding not in PADDING:
-        raise LaunchError(f"unknown padding {padding!r}", hint='one of "zero" and "nan"')
+        raise LaunchError(f"unknown padding {padding!r}", hint='pass "zero" or "nan"')
     if padding == "nan" and not dtype.is_float:
-        raise LaunchError(f"an array of {dtype} cannot be padded with NaN", hint='integers have none; use "zero"')
+        raise LaunchError(f"an array of {dtype} cannot be padded with NaN", hint='integers have no NaN; pass "zero"')
     return t.Descriptor(dtype, block, padding)
 
 
@@ -148,7 +143,7 @@ def _integers(name: str, numbers: Any) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, numbers))
     except TypeError:
-        raise LaunchError(f"{name} is {numbers!r}, and should be ints, one for each axis") from None
+        raise LaunchError(f"{name} is {numbers!r}, not a sequence of ints with one per axis") from None
 
 
 def strides_of(array: Any) -> tuple[int, ...]:
@@ -157,8 +152,8 @@ def strides_of(array: Any) -> tuple[int, ...]:
         return tuple(array.stride())
     if getattr(array, "strides", None) is None:
         raise LaunchError(
-            f"a {type(array).__name__} does not tell its strides",
-            hint="TensorDescriptor(array, shape, strides, block_shape)",
+            f"a {type(array).__name__} has no strides",
+            hint="pass them: TensorDescriptor(array, shape, strides, block_shape)",
         )
     return tuple(s // array.dtype.itemsize for s in array.strides)
 
@@ -167,7 +162,7 @@ _TEXT = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\](,nan)?>")
 
 
 def parse_descriptor(text: str) -> t.Descriptor | None:
-    """The type that a text such as "tensordesc<fp16[64,64]>" stands for; None if it is no such text."""
+    """Returns the type of a text such as "tensordesc<fp16[64,64]>", or None for other texts."""
     found = _TEXT.fullmatch(text.replace(" ", ""))
     dtype = {**t.BY_SHORT, **t.BY_NAME}.get(found[1]) if found else None
     if found is None or dtype is None:
@@ -176,7 +171,7 @@ def parse_descriptor(text: str) -> t.Descriptor | None:
 
 
 def _describe(desc: Any) -> tuple[Kind, tuple[int, ...]]:
-    """The Kind and the raw values of a tensor descriptor, ours or one of Triton's."""
+    """Describes a tensor descriptor of blocknb or Triton. The raw values are its address, sizes and strides."""
     if not isinstance(desc, TensorDescriptor):
         desc = TensorDescriptor(desc.base, desc.shape, desc.strides, desc.block_shape, desc.padding)
     kind, address = describer(desc.base)(desc.base)

@@ -1,9 +1,9 @@
-"""The GPU side of a launch: loads machine code with CuPy's driver bindings and starts it on the stream the arrays live on.
+"""Launches kernels on a GPU: loads machine code with CuPy's bindings of the driver API and starts it on the current stream.
 
-Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream, so that neither library has to
-wait for the other. A `Launcher` lays the arguments' slots, their addresses and the launch configuration out once per plan, so that a
-launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
-comes next and takes the context with it; the message therefore names the kernel launched last, and those before it.
+CuPy manages memory, streams, events and contexts. A launch with torch tensors runs on torch's current stream, so neither library waits
+for the other. A `Launcher` prepares the kernel parameters and the launch configuration once per plan. A launch then packs its arguments
+into a buffer and makes one driver call. After a fault of a kernel, the next driver call returns the error and the context is lost. The
+message therefore names the kernels that were launched last.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import math
 import re
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
 from blocknb.language.types import Pointer, int32, uint64
 from blocknb.runtime import cuda, tensormaps
-from blocknb.runtime.cta import packed
+from blocknb.runtime.arguments import fp32_or_infinity
+from blocknb.runtime.cta import launch_packed
+from blocknb.runtime.launch_context import Grid
 from blocknb.trace import Resources
 
 if TYPE_CHECKING:
@@ -31,33 +34,22 @@ if TYPE_CHECKING:
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may use without asking
-_FORMATS = {
-    "i1": "?",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "f16": "e",
-    "f32": "f",
-    "f64": "d",
-}
+_STATIC_SHARED_LIMIT = 48 * 1024  # bytes that a kernel may use without _MAX_DYNAMIC_SHARED
+_FORMATS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q"}  # of `struct`, by the short name of a dtype
+_FORMATS |= {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "f16": "e", "f32": "f", "f64": "d"}
 
-#: Where values of a launch are packed (the addresses of tensor maps first), the address of the table of its slots, and the memory, which
-#: must outlive the plain address.
+#: The view into which a launch packs the addresses of tensor maps and its values, the address of the table of kernel parameters, and the
+#: memory of both.
 Slots = tuple[memoryview, int, ctypes.Array]
 
+#: The names of the kernels launched last.
 _recent: collections.deque[str] = collections.deque(maxlen=3)
 
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel's machine code on a device, as the driver launches it: the address of the function, its threads and bytes of shared memory,
-    and of a persistent kernel how many CTAs are `resident` (0 for others). `function` keeps the module alive."""
+    """A kernel's machine code on a device: its threads per CTA, its bytes of shared memory, and the number of `resident` CTAs of a
+    persistent kernel (0 for other kernels). `function` keeps the module loaded."""
 
     function: Any
     name: str
@@ -71,19 +63,19 @@ class LoadedKernel:
 
 
 class ArgumentBuffers:
-    """Where the arguments of launches are packed. The driver copies arguments during the call, from slots that nobody else may write
-    meanwhile: whoever launches takes some from `free`, or makes some (`fresh`), and puts them back. `pack_into(slots[0], 0, *maps,
-    *values)` packs the addresses of tensor maps and the values; `maps` gives the former, unless it is None."""
+    """Buffers into which launches pack their arguments. The driver copies the arguments during the call, so each concurrent launch needs
+    its own. A launch takes one from `free` or makes one (`fresh`), and puts it back. `pack_into(slots[0], 0, *maps, *values)` packs
+    the addresses of tensor maps and the values. `maps` encodes the tensor maps; it is None if the kernel has none."""
 
     def __init__(self, compiled: Compiled, device: int, types: Sequence[Any]):
-        self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
-        self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
-        self.pack_into, self.free = _packer(types, len(compiled.code.maps)), [self.fresh()]
+        maps = len(compiled.code.maps)
+        self.maps = tensormaps.Encoder(compiled, device) if maps else None
+        self.fresh = functools.partial(_slots, len(types), maps)
+        self.pack_into, self.free = _packer(types, maps), [self.fresh()]
 
 
 class LaunchQueue:
-    """The device that a launcher launches on: its current stream (`current(device)`) as CuPy or torch has it, which device is current, and
-    whether it is `alone`."""
+    """The device of a launcher, and its current stream: `current(device)` returns that of CuPy or torch. `alone`: there is no other GPU."""
 
     def __init__(self, device: int, library: str):
         self.device, self.library, self.current = device, library, cuda.current_stream(library)
@@ -91,18 +83,18 @@ class LaunchQueue:
         self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
 
     def handle(self) -> int:
-        """The current stream of the device, as the driver takes it."""
+        """The handle of the device's current stream."""
         stream = self.current(self.device)
         return stream if self.library == "torch" else stream.ptr
 
 
 class Launcher:
-    """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` says where in raws the kernel's parameters
-    lie, the last `hidden` of which are addresses and sizes behind its own.
+    """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` are the indices of the kernel's parameters in
+    raws. The last `hidden` of them are the addresses and sizes that the compiler added.
 
-    The attributes are for functions that launch by themselves (see `fast_launch`), which they may where a launcher is `plain`: its
-    arguments are packed as they come. `launch` is the driver's call, and `note` takes the name of a kernel that was launched. A persistent
-    kernel has as many CTAs as are resident, and the grid as further arguments.
+    `fast_launch` reads the attributes to launch without this object. It does so only if `plain`: all arguments are packed unchanged.
+    `launch` is the driver's call; `note` records the name of a launched kernel. A persistent kernel runs as many CTAs as are resident and
+    gets the grid as three more arguments.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
@@ -114,13 +106,11 @@ class Launcher:
         self.queue, self.note = LaunchQueue(device, library), _recent.append
         self.launch = cuda.driver_api().launchKernel
         if code.programs > 1:
-            self.launch = packed(self.launch, code.programs, _multiprocessors(device))
+            self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
         self.plain = not self._convert and not hidden
 
-    def __call__(
-        self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], retried: bool = False
-    ) -> None:
+    def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:
         kernel, buffers, queue = self.kernel, self.buffers, self.queue
         if queue.current_device() != queue.device:
             with cuda.cupy().cuda.Device(queue.device):
@@ -144,19 +134,19 @@ class Launcher:
             handle = queue.handle()
             buffers.pack_into(slots[0], 0, *maps, *packed)
             self.launch(kernel.address, *ctas, kernel.threads, 1, 1, kernel.shared, handle, slots[1], 0)
-        except OverflowError:  # a number beyond fp32 is infinite there
-            self(grid, [_as_single(raw) for raw in raws], values)
+        except OverflowError:
+            self(grid, list(map(fp32_or_infinity, raws)), values)
         except Exception as error:
             if retried or "INVALID_CONTEXT" not in str(error):
                 raise explain(error, kernel.name) from error
-            cuda.cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
+            cuda.cupy().cuda.runtime.free(0)  # makes the context current in this thread
             self(grid, raws, values, retried=True)
         buffers.free.append(slots)
         self.note(kernel.name)
 
 
 def _resident(function: Any, code: KernelCode, device: int) -> int:
-    """How many CTAs of a kernel a device runs at a time."""
+    """The number of CTAs of a kernel that are resident on a device at a time."""
     with cuda.cupy().cuda.Device(device):
         fitting = cuda.driver_api().occupancyMaxActiveBlocksPerMultiprocessor(
             int(function.ptr), code.threads, code.shared_bytes
@@ -168,26 +158,21 @@ def _multiprocessors(device: int) -> int:
     return int(cuda.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-def _resident_ctas(grid: tuple[int, int, int], kernel: LoadedKernel) -> tuple[int, int, int]:
-    """The CTAs of a persistent kernel that run the programs of a grid."""
+def _resident_ctas(grid: Grid, kernel: LoadedKernel) -> Grid:
+    """The grid of CTAs of a persistent kernel that run the programs of a grid."""
     count = math.prod(grid)
     if count > MAX_GRID[0]:  # programs are counted in 32 bits
-        message = f"the grid {grid} of {kernel.name} is too large: {count} programs, and 2^31 - 1 are the most"
-        raise LaunchError(message)
+        raise LaunchError(f"the grid {grid} of {kernel.name} has {count} programs, more than the limit of 2^31 - 1")
     return min(count, kernel.resident), 1, 1
 
 
-def _as_single(value: Any) -> Any:
-    return math.copysign(math.inf, value) if isinstance(value, float) and abs(value) >= 2.0**128 else value
-
-
-def _too_large(grid: tuple[int, int, int], name: str) -> LaunchError:
+def _too_large(grid: Grid, name: str) -> LaunchError:
     limits = f"a GPU takes at most {MAX_GRID[0]} programs along the first axis and {MAX_GRID[1]} along the others"
     return LaunchError(f"the grid {grid} of {name} is too large: {limits}", hint="put the longest axis first")
 
 
 def _packer(types: Sequence[Any], maps: int) -> Callable[..., None]:
-    """How the addresses of tensor maps and values are packed, each into eight bytes: `pack_into(buffer, 0, *addresses, *values)`."""
+    """Returns `pack_into(buffer, 0, *addresses, *values)`, which packs addresses of tensor maps and values into eight bytes each."""
     layout = f"<{maps}Q"
     for type_ in types:
         code = "Q" if isinstance(type_, Pointer) else _FORMATS.get(type_.short, "H")
@@ -196,7 +181,7 @@ def _packer(types: Sequence[Any], maps: int) -> Callable[..., None]:
 
 
 def _slots(count: int, maps: int) -> Slots:
-    """Slots for the values of as many parameters, and behind them so many tensor maps: first the table, then the values."""
+    """Allocates slots for `count` values and `maps` tensor maps: first the table of kernel parameters, then the values."""
     memory = (ctypes.c_uint64 * max(count + maps + count, 1))()
     base = ctypes.addressof(memory)
     for i in range(count):
@@ -205,7 +190,7 @@ def _slots(count: int, maps: int) -> Slots:
 
 
 def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:
-    """What struct cannot pack: bf16 scalars, which travel as their 16 bits."""
+    """(index, function to bits) of each bf16 scalar, which `struct` cannot pack."""
 
     def bits(value: float) -> int:
         import ml_dtypes
@@ -217,9 +202,7 @@ def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:
 
 
 def _load(compiled: Compiled, device: int) -> Any:
-    """The kernel as a CuPy Function on a device; a cubin if there is one, else PTX, which the driver then assembles."""
-    import time
-
+    """Loads the kernel on a device and returns the CuPy Function. Without a cubin, the driver assembles the PTX."""
     with cuda.cupy().cuda.Device(device):
         module, begin = cuda.cupy().cuda.function.Module(), time.perf_counter()
         image = compiled.artifacts.get("cubin") or compiled.artifacts["ptx"].encode() + b"\0"
@@ -237,7 +220,7 @@ def _load(compiled: Compiled, device: int) -> Any:
 
 
 def _resources(function: Any, compiled: Compiled) -> Resources:
-    """Registers and stack as the driver tells them; for code that ptxas did not see."""
+    """The registers and stack that the driver reports, for code that it assembled itself."""
     get = cuda.driver_api().funcGetAttribute
     return Resources(
         registers=get(4, function.ptr),
@@ -249,9 +232,9 @@ def _resources(function: Any, compiled: Compiled) -> Resources:
 
 
 def timed(device: int, library: str, start: Callable[[], None]) -> float:
-    """Milliseconds, by events, of what `start` launches; waits for it."""
+    """Waits for the launches of `start` and returns their time in milliseconds, measured by events."""
     with cuda.cupy().cuda.Device(device):
-        record, stream = cuda.cupy().cuda.runtime.eventRecord, cuda.stream_of(device, library)()
+        record, stream = cuda.cupy().cuda.runtime.eventRecord, LaunchQueue(device, library).handle()
         begin, end = cuda.cupy().cuda.Event(), cuda.cupy().cuda.Event()
         record(begin.ptr, stream)
         start()
@@ -264,27 +247,25 @@ def timed(device: int, library: str, start: Callable[[], None]) -> float:
             raise explain(error, _recent[-1] if _recent else "") from error
 
 
-#: What an error of the driver says of a kernel that ran, by the end of its name. The context does not survive any of them.
+#: The meaning of driver errors after which the context is lost, by the end of the name of the error.
 _FAULTS = {
     "ILLEGALADDRESS": "a program accessed memory outside of its arrays",
-    "MISALIGNEDADDRESS": "a program accessed memory at an address that is no multiple of the access",
+    "MISALIGNEDADDRESS": "a program accessed memory at an address that is not a multiple of the access size",
     "LAUNCHFAILED": "a kernel failed",
-    "ILLEGALINSTRUCTION": "a kernel met an instruction that the GPU does not know",
+    "ILLEGALINSTRUCTION": "a kernel executed an illegal instruction",
     "LAUNCHTIMEOUT": "a kernel ran for longer than the driver allows",
     "HARDWARESTACKERROR": "a kernel ran out of stack",
-    "INVALIDPC": "a kernel lost its way",
+    "INVALIDPC": "a kernel jumped to an invalid address",
     "ASSERT": "an assertion of a kernel failed",
 }
 
 
 def fault(error: BaseException) -> KernelError | None:
-    """The KernelError for an error of the driver, of CuPy or of torch that says that a kernel broke the context; None for any other.
+    """Returns the KernelError for an error of the driver, CuPy or torch after which the context is lost; None for other errors.
 
-    The driver tells of a fault by whatever call comes next, so all that is known is which kernels were launched before.
+    The driver reports a fault at the next call, so only the names of earlier launches are known.
     """
-    code = _code(error).upper().replace("_", "")
-    if "illegal memory access" in str(error):
-        code = "ILLEGALADDRESS"
+    code = "ILLEGALADDRESS" if "illegal memory access" in str(error) else _code(error)
     if code not in _FAULTS:
         return None
     last, *others = list(dict.fromkeys(reversed(_recent))) or [""]
@@ -294,23 +275,23 @@ def fault(error: BaseException) -> KernelError | None:
     if others:
         message += f", and {', '.join(f'`{name}`' for name in others)} may have been running as well"
     hint = (
-        "the GPU context is lost for this process: restart the notebook's kernel, then launch with checked=True (or "
-        "%%blockkernel --checked), which leaves such accesses out and names their line and element"
+        "the GPU context is lost: restart the notebook's kernel, then launch with checked=True (or "
+        "%%blockkernel --checked), which skips such accesses and names their line and element"
     )
     return (AccessError if code.endswith("ADDRESS") else KernelError)(message, hint=hint)
 
 
 def _code(error: BaseException) -> str:
-    """ILLEGAL_ADDRESS or IllegalAddress, as the driver's or the runtime's error is called."""
+    """ILLEGALADDRESS for CUDA_ERROR_ILLEGAL_ADDRESS of the driver or cudaErrorIllegalAddress of the runtime."""
     found = re.search(r"(?:CUDA_ERROR_|cudaError)(\w+)", str(error))
-    return found[1] if found else type(error).__name__
+    return (found[1] if found else type(error).__name__).upper().replace("_", "")
 
 
 def explain(error: Exception, name: str) -> KernelError:
-    """The KernelError for an error of the driver while the kernel of that name was loaded, launched or waited for."""
+    """Returns the KernelError for an error of the driver during the load, the launch or the run of a kernel."""
     if (found := fault(error)) is not None:
         return found
-    if _code(error).upper().replace("_", "") in ("NOBINARYFORGPU", "INVALIDPTX", "UNSUPPORTEDPTXVERSION"):
+    if _code(error) in ("NOBINARYFORGPU", "INVALIDPTX", "UNSUPPORTEDPTXVERSION"):
         return Unsupported(
             f"the driver cannot load {name}: {error}", hint="pip install 'blocknb[toolchain]', or update the driver"
         )
@@ -318,5 +299,5 @@ def explain(error: Exception, name: str) -> KernelError:
 
 
 def settled() -> None:
-    """What was launched so far has ended well."""
+    """Forgets the launches so far, which have ended without a fault."""
     _recent.clear()

@@ -1,8 +1,7 @@
 """Which arrays a kernel reads and which it writes, by parameter name.
 
-A read-only array may be passed only where nothing is stored through it, and the figures of a launch count what is read and
-written. Pointers are followed from the parameters by `analysis.provenance`; where several addresses went into one number, the code of
-a checked kernel tells at run time.
+A launch refuses a read-only array for a parameter that the kernel stores through, and the figures of a launch count reads and writes.
+`analysis.provenance` follows pointers from the parameters. If a pointer depends on several arrays, a checked kernel tests it at run time.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from blocknb.language.ops import OPS
 
 
 def memory_use(func: Func) -> tuple[frozenset[str], frozenset[str]]:
-    """(names of the arrays that are stored through, names of those that are loaded from)."""
+    """Returns (the names of the arrays that a function stores to, the names of those that it loads from)."""
     provenance = Provenance(func)
     stored: set[str] = set()
     loaded: set[str] = set()
     for op in func.ops():
-        spec, unknown = OPS[op.name], op.name == "asm"  # who gives assembly a pointer lets it do as it likes
+        spec, unknown = OPS[op.name], op.name == "asm"  # inline assembly may read and write through its pointers
         for value in op.args:
             origins = provenance.of(value)
             if not is_pointer(value) or MIXED in origins:

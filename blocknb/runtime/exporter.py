@@ -1,4 +1,4 @@
-"""The function behind `kernel.export_html`. The notebook's room lies above this one, so the package provides it when it is imported."""
+"""The function behind `kernel.export_html`. `runtime` may not import `notebook`, so `notebook` registers the function here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _provided: list[Export] = []
 
 
 def provide(function: Export) -> None:
-    """Registers what writes a kernel's newest card to a file: `function(kernel, path)` returns the path."""
+    """Registers `function(kernel, path)`, which writes a kernel's newest card to a file and returns the path."""
     _provided[:] = [function]
 
 

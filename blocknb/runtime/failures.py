@@ -1,6 +1,7 @@
-"""Optimizations that failed on this machine: one line each, in a file of the cache's folder, for `blocknb doctor --report`.
+"""A log of optimizations that failed on this machine, in the cache's folder, for `blocknb doctor --report`.
 
-Such a failure costs the optimization, not the kernel (see `trace.left_out`), so without a record its user would never report it.
+The compiler leaves out an optimization that fails (see `trace.left_out`) and still compiles the kernel. Without the log, a user would
+not notice the failure and not report it.
 """
 
 from __future__ import annotations
@@ -12,25 +13,24 @@ from blocknb.runtime import cache
 from blocknb.trace import Trace
 
 FILE = "failures.txt"
-MOST = 100  # lines that are kept
+MAX_LINES = 100
 
 
 def record(trace: Trace) -> None:
-    """Writes down what was left out of a compilation, once for each kernel, target and failure."""
+    """Logs the optimizations that a compilation left out, once for each kernel, target and failure."""
     failed = [note.text for note in trace.notes if note.failed]
     if not failed:
         return
-    before = recorded()
-    lines = dict.fromkeys([*before, *(f"`{trace.name}` for {trace.target}: {text}" for text in failed)])
+    lines = dict.fromkeys([*recorded(), *(f"`{trace.name}` for {trace.target}: {text}" for text in failed)])
     folder = cache.shared().root
-    with contextlib.suppress(OSError):  # where nothing can be written the note at the kernel is all there is
+    with contextlib.suppress(OSError):  # without a writable folder, only the note at the kernel reports it
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in list(lines)[-MOST:])
+            file.writelines(f"{line}\n" for line in list(lines)[-MAX_LINES:])
 
 
 def recorded() -> list[str]:
-    """The lines, the oldest first."""
+    """The lines of the log, the oldest first."""
     try:
         with open(os.path.join(cache.shared().root, FILE), encoding="utf-8") as file:
             return file.read().splitlines()

@@ -99,7 +99,7 @@ class _Writer:
         tests: list[tuple[bool, bool, str]] = []
         self.raws: list[str] = []
         self.flat: list[str] = []  # the same with tuples and descriptors taken apart
-        start = getattr(plan.start, "keep", plan.start)
+        start = getattr(plan.start, "inner", plan.start)
         self.launcher = start if isinstance(start, Launcher) else None
         self.locals = 0
         self.recognised = True
@@ -215,16 +215,16 @@ class _Writer:
         address = self.local()
         mask = kind.type.element.bytes - 1
         match arguments.DESCRIBE.get(type(value)):
-            case arguments._numpy if not kind.readonly and arguments.numpy_address is arguments._quickly:
+            case arguments.describe_numpy if not kind.readonly and arguments.numpy_address is arguments.direct_address:
                 where = f"{name}.flags.writeable"
-                place = f"{self.name(id)}({name}) + {arguments._ADDRESS_AT}"
-                read = f"{self.name(arguments._read_address)}({place}).value or 0"
-            case arguments._cupy:
+                place = f"{self.name(id)}({name}) + {arguments.DATA_OFFSET}"
+                read = f"{self.name(arguments.read_pointer)}({place}).value or 0"
+            case arguments.describe_cupy:
                 memory = f"{self.mark}m"
                 where, read = f"({memory} := {name}.data).device_id == {kind.device}", f"{memory}.ptr"
-            case arguments._torch if kind.device == HOST:
+            case arguments.describe_torch if kind.device == HOST:
                 where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
-            case arguments._torch:
+            case arguments.describe_torch:
                 there = (
                     ""
                     if (self.launcher is not None and self.launcher.queue.alone)

@@ -25,31 +25,31 @@ Thaw = Callable[[], Any]
 
 
 class Gone(Exception):
-    """Something that the grid function reads no longer lives."""
+    """An array that the grid function reads no longer exists."""
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
-    """`given()` is the grid as the launch got it: numbers, or (`computed`) a function of the arguments. Raises Gone."""
+class GridSnapshot:
+    """`given()` returns the grid of the launch: numbers, or a function of the arguments if `computed`. Raises Gone."""
 
     given: Thaw
     computed: bool = False
 
 
-def keep_grid(grid: Any) -> Grid | None:
-    """What to keep of a grid; None when it holds something that cannot be kept."""
+def keep_grid(grid: Any) -> GridSnapshot | None:
+    """Returns the snapshot of a grid, or None if it reads an object that cannot be kept."""
     if callable(grid):
         thaw = _freeze(grid)
-        return None if thaw is None else Grid(thaw, computed=True)
+        return None if thaw is None else GridSnapshot(thaw, computed=True)
     try:
         sizes = tuple(map(operator.index, grid)) if isinstance(grid, (tuple, list)) else operator.index(grid)
     except TypeError:
         return None
-    return Grid(lambda: sizes)
+    return GridSnapshot(lambda: sizes)
 
 
 def _freeze(value: Any, inside: frozenset[int] = frozenset()) -> Thaw | None:
-    """How to have a value again without holding arrays; None when there is no way. `inside` are the functions around it."""
+    """Returns a function that restores a value without a reference to arrays, or None. `inside` are the ids of the enclosing functions."""
     if isinstance(value, _PLAIN) or type(value).__module__ == "ml_dtypes":
         return lambda: value
     if isinstance(value, types.BuiltinFunctionType):
@@ -78,12 +78,12 @@ def _freeze(value: Any, inside: frozenset[int] = frozenset()) -> Thaw | None:
 def _freeze_function(function: types.FunctionType, inside: frozenset[int]) -> Thaw | None:
     held = function.__closure__ or function.__defaults__ or function.__kwdefaults__
     if function.__module__ != "__main__" and not held:
-        return lambda: function  # a module's own, which holds nothing
+        return lambda: function  # a module's function without captured values
     try:
         cells = [_freeze(cell.cell_contents, inside) for cell in function.__closure__ or ()]
     except ValueError:  # a cell that is still empty
         return None
-    # A module's names stay what they are; those of a notebook may be assigned anew at any time.
+    # The names of a module do not change. A cell may reassign the names of a notebook at any time.
     home = function.__globals__ if function.__module__ != "__main__" else None
     read = [n for n in _names(function.__code__) if n in function.__globals__] if home is None else []
     known = _freeze_all({name: function.__globals__[name] for name in read}, inside)

@@ -1,7 +1,7 @@
-"""Launches that run the kernel's Python instead of compiled code: the arguments as memory of the interpreter, program after program.
+"""Launches that run the kernel's Python instead of compiled code, one program after another.
 
-Arrays of the host are used where they lie. What lies on a GPU is copied to the host before the first program and back after the last
-(also when one fails), whole ranges of addresses at a time, so that views which overlap stay one memory.
+Host arrays are used in place. The launch copies arrays of a GPU to the host before the first program, and back after the last one, even
+after an error. It copies merged address ranges, so that views which overlap still share memory.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.interp_tile import Program
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
-from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.extents import UNBOUNDED, device_extent, extent
 from blocknb.runtime.job import front_argument
 from blocknb.runtime.kinds import Kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import this_thread
 from blocknb.runtime.launchable import Launchable
 
-UNKNOWN_EXTENT = 1 << 38  # bytes around a bare address that a kernel may reach
+UNKNOWN_EXTENT = 1 << 38  # bytes before and after an address without an extent that a kernel may access
 
 
 def launcher(
     kernel: Launchable, grid: Any, programs: Iterable[Any] | None, watch: Iterable[str], record: Any
 ) -> Callable[..., Run]:
-    """What takes the arguments of an interpreted launch."""
+    """Returns the function that takes the arguments of an interpreted launch."""
 
     def launch(*args: Any, **kwargs: Any) -> Run:
         binding, values = kernel.bound_call(args, kwargs)
@@ -57,10 +57,10 @@ def run(
     watch: Iterable[str] = (),
     record: Any = None,
 ) -> Run:
-    """Interprets the programs of a grid (or those asked for) in order, in place. Raises what the kernel raises."""
+    """Interprets the programs of a grid, or the given `programs`, in order. Raises the exceptions of the kernel."""
     chosen = _programs(grid, programs)
     if isinstance(watch, str):
-        raise LaunchError(f"watch={watch!r}: it takes names", hint=f"watch=[{watch!r}]")
+        raise LaunchError(f"watch={watch!r} is a string, not a list of names", hint=f"pass watch=[{watch!r}]")
     report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
     space = AddressSpace()
     given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
@@ -87,7 +87,7 @@ def run(
 
 
 def _numbers(raw: Any) -> tuple[Any, ...]:
-    """What an argument is made of: one number, or for what describes an array its address and numbers."""
+    """The raw values of an argument: one number, or the address, sizes and strides of a tensor descriptor."""
     return raw if isinstance(raw, tuple) else (raw,)
 
 
@@ -105,7 +105,7 @@ def _programs(grid: Program, programs: Iterable[Any] | None) -> Iterable[Program
 def _memory(
     space: AddressSpace, binding: Binding, kinds: Sequence[Kind], raws: Sequence[Any], values: Sequence[Any]
 ) -> Iterator[dict[str, int]]:
-    """Lets the array arguments into the address space; gives their addresses in it by name."""
+    """Adds the array arguments to the address space, and yields their addresses in it by name."""
     found: dict[str, int] = {}
     remote: list[tuple[str, int, int, int, int, bool]] = []
     for name, kind, raw, value in flat(binding.names, kinds, raws, values):
@@ -120,7 +120,7 @@ def _memory(
         if (low, high) == UNBOUNDED:
             low, high = max(raw - UNKNOWN_EXTENT, 0), raw + UNKNOWN_EXTENT
         found[name] = space.add(name, _bytes_at(low, high, kind.readonly)) + raw - low
-        space.keep.append(value)  # its memory
+        space.keep.append(value)  # keeps the memory alive
     copies = _copied(remote)
     for name, raw, low, high, _, _ in remote:
         start, copy = next((c[0], c[2]) for c in copies if c[0] <= low and high <= c[1])
@@ -140,29 +140,8 @@ def _bytes_at(low: int, high: int, readonly: bool) -> np.ndarray:
     return view
 
 
-def device_extent(value: Any, address: int, size: int) -> tuple[int, int]:
-    """The range of addresses of an array on a GPU with elements of `size` bytes, from its shape and strides (torch counts them in
-    elements, others in bytes)."""
-    value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
-    shape = tuple(int(n) for n in getattr(value, "shape", ()))
-    strides: tuple[int, ...] | None
-    if callable(getattr(value, "stride", None)):
-        strides = tuple(s * size for s in value.stride())
-    elif getattr(value, "strides", None) is not None:
-        strides = tuple(value.strides)
-    else:
-        interface = getattr(value, "__cuda_array_interface__", {})
-        shape, strides = interface.get("shape", shape), interface.get("strides")
-        if strides is None:
-            strides = tuple(size * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-    if 0 in shape:
-        return address, address
-    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
-
-
 def _copied(remote: list[tuple[str, int, int, int, int, bool]]) -> list[tuple[int, int, np.ndarray, int]]:
-    """(start, end, copy, device) of the merged address ranges of arrays on GPUs."""
+    """Copies arrays of GPUs to the host. Returns (start, end, copy, device) of the merged address ranges."""
     ranges: list[list[int]] = []
     for _, _, low, high, device, _ in sorted(remote, key=lambda r: (r[4], r[2])):
         if ranges and ranges[-1][2] == device and low <= ranges[-1][1]:
@@ -184,7 +163,5 @@ def _transfer(device: int, remote: int, host: int, size: int, back: bool) -> Non
         gpu.synchronize()
         if size:
             runtime = cupy.cuda.runtime
-            if back:
-                runtime.memcpy(remote, host, size, runtime.memcpyHostToDevice)
-            else:
-                runtime.memcpy(host, remote, size, runtime.memcpyDeviceToHost)
+            ends = (remote, host) if back else (host, remote)
+            runtime.memcpy(*ends, size, runtime.memcpyHostToDevice if back else runtime.memcpyDeviceToHost)

@@ -1,12 +1,11 @@
-"""One compilation: front end, passes, code generation, worker; from a Request to Code and a Trace.
+"""One compilation: front end, passes, code generation and worker, from a Request to a KernelCode and a Trace.
 
-Any error of ours on the way is a CompilerBug that carries the Trace up to where it broke.
+A fault of the compiler raises CompilerBug with the Trace of the stages so far.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -21,7 +20,7 @@ from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, p
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
-from blocknb.runtime.binding import definition
+from blocknb.runtime.binding import definition, similar
 from blocknb.runtime.effects import memory_use
 from blocknb.runtime.kinds import Kind, Tuple
 from blocknb.runtime.request import KernelCode, Request
@@ -29,7 +28,7 @@ from blocknb.trace import Note, Resources, Stage, Trace
 
 
 def front_argument(kind: Kind) -> Argument:
-    """An argument of this Kind as the front end takes it."""
+    """Returns the front end's form of an argument of this Kind."""
     if kind.type is None:
         return Constant(kind.constant[0])
     if isinstance(kind.type, Tuple):
@@ -38,7 +37,7 @@ def front_argument(kind: Kind) -> Argument:
 
 
 class Job:
-    """One compilation: the stages and times as they come."""
+    """One compilation, which collects its stages and their times."""
 
     def __init__(self, request: Request):
         self.request, self.source, self.options, self.target = request, request.source, request.options, request.target
@@ -52,34 +51,34 @@ class Job:
         self.future: Future[Any]
 
     def trace(self) -> Trace:
-        """The trace of what has been done so far."""
+        """The trace of the stages so far."""
         return self.request.trace(tuple(self.stages), self.milliseconds)
 
-    def stages_again(self) -> tuple[Stage, ...]:
-        """The stages alone: front end and passes, no worker."""
-        self.generate(self.front())  # which may have notes
+    def recreate_stages(self) -> tuple[Stage, ...]:
+        """Runs the front end, the passes and code generation, but no worker, and returns the stages."""
+        self.generate(self.front())  # adds a stage if it has notes
         return tuple(self.stages)
 
     def run(self) -> tuple[KernelCode, Trace]:
-        """Compiles, and waits for it."""
+        """Compiles and waits for the result."""
         self.begin()
         return self.finish()
 
     def begin(self) -> None:
-        """Does what this process does of it; afterwards a worker has the text."""
-        with self._blamed():
+        """Generates the LLVM text in this process and passes it to a worker."""
+        with self._locating_errors():
             self.func = self.front()
             self.code, self.text = self.generate(self.func)
             self.future = self.assemble()
 
     @property
     def done(self) -> bool:
-        """Whether `finish` need not wait."""
+        """Whether the worker has finished."""
         return self.future.done()
 
     def finish(self) -> tuple[KernelCode, Trace]:
-        """Waits for the worker; returns what a launch needs, and the trace with all artifacts."""
-        with self._blamed():
+        """Waits for the worker. Returns the KernelCode and the trace with all artifacts."""
+        with self._locating_errors():
             begin = time.perf_counter()
             made = llvm.shared().wait(self.future)
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
@@ -87,19 +86,19 @@ class Job:
         return self.code, trace
 
     def abandon(self) -> None:
-        """Stops the worker, if it is busy with this."""
+        """Stops the worker, if it is busy with this compilation."""
         llvm.shared().abandon(self.future)
 
     @contextlib.contextmanager
-    def _blamed(self) -> Iterator[None]:
-        """Errors inside get their place, and those that are ours the trace so far."""
+    def _locating_errors(self) -> Iterator[None]:
+        """Adds the source location to errors, and the trace to a CompilerBug. Other exceptions become a CompilerBug."""
         try:
             yield
         except KernelError as error:
-            error.loc = users_place(error.loc)
+            error.loc = location_of_caller(error.loc)
             if isinstance(error, AssemblyError) and error.loc is None:
                 error.loc = assembly_loc(self.func, error.line, error.column)
-                if error.loc is None:  # none of the kernel's: the assembly is ours, and so is the mistake
+                if error.loc is None:  # the kernel has no inline assembly, so the compiler wrote the faulty one
                     raise CompilerBug(error.message, definition(self.source), trace=self.trace()) from error
             if isinstance(error, CompilerBug) and error.trace is None:
                 error.trace = self.trace()
@@ -109,60 +108,53 @@ class Job:
             raise CompilerBug(message, definition(self.source), trace=self.trace()) from error
 
     def front(self) -> Func:
-        """Front end and passes; fills `stages` and `milliseconds`."""
+        """Runs the front end and the passes, which fill `stages` and `milliseconds`."""
         begin = time.perf_counter()
         attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
-        made: list[HostCall] = []
-        func = parse(self.source, self._front_arguments(), attributes, self.target, made)
-        notes = self._ask_again(made)
+        calls: list[HostCall] = []
+        arguments = {name: front_argument(kind) for name, kind in self.request.kinds.items()}
+        func = parse(self.source, arguments, attributes, self.target, calls)
+        notes = self._watch_calls(calls)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
-        self._done(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed))
+        self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed))
         try:
-            return passes.run(func, self.target, self.options["without"], self._done)[0]
-        except ValueError as error:
-            if "cannot switch off" not in str(error):
-                raise
-            unknown = sorted(set(self.options["without"]) - set(passes.optional()))
-            near = difflib.get_close_matches(unknown[0], passes.optional(), 1)
-            hint = f"did you mean {near[0]!r}?" if near else "name passes as the card's tab Passes does"
+            return passes.run(func, self.target, self.options["without"], self._add_stage)[0]
+        except passes.NotOptional as error:
+            hint = similar(error.names, list(passes.optional())) or "the tab Passes of the card shows the names"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None
 
-    def _ask_again(self, made: Sequence[HostCall]) -> tuple[Note, ...]:
-        """Keeps the calls whose results may change unseen, and says so."""
+    def _watch_calls(self, made: Sequence[HostCall]) -> tuple[Note, ...]:
+        """Keeps the host calls whose results may change while no dependency does, and returns notes about them."""
         if not (unknown := self.request.unknown):
             return ()
         names = ", ".join(f"`{name}`" for name in unknown[:3])
         notes: dict[str, Loc | None] = {
-            f"not kept on disk: another process cannot tell whether {names} is the same": None
+            f"not kept on disk: another process cannot tell whether {names} has the same value": None
         }
         calls = []
         for call in made:
             if why := call.unknown():
                 calls.append(call)
                 name = getattr(call.function, "__name__", type(call.function).__name__)
-                notes[f"`{name}` is called again at each launch, since its result may change with `{why[0]}`"] = (
-                    call.loc
-                )
+                text = f"each launch calls `{name}` again, because its result may change with `{why[0]}`"
+                notes[text] = call.loc
         self.calls = tuple(calls)
         return tuple(Note(text, "parse", loc=loc, kind="missed") for text, loc in notes.items())
 
-    def _done(self, stage: Stage) -> None:
+    def _add_stage(self, stage: Stage) -> None:
         self.stages.append(stage)
         self.milliseconds[stage.name] = stage.milliseconds
 
-    def _front_arguments(self) -> dict[str, Argument]:
-        return {name: front_argument(kind) for name, kind in self.request.kinds.items()}
-
     def generate(self, func: Func) -> tuple[KernelCode, str]:
-        """LLVM text, and what a launch has to know of it."""
+        """Returns the KernelCode and the LLVM text of a function."""
         begin = time.perf_counter()
         stored, loaded = memory_use(self.stages[0].after)
         parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
         make = self._generate_gpu if self.target.is_gpu else self._generate_cpu
         text, entry, more, notes = make(func)
         elapsed = self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
-        if notes:  # the CPU's code generator decides as passes do
+        if notes:  # its decisions are shown like those of a pass
             doc = (make.__doc__ or "").strip()
             self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
         return KernelCode(entry, parameters, stored, loaded, **more), text
@@ -174,8 +166,8 @@ class Job:
 
         made = gpu.generate(func, self.target)
         if made.shared_bytes > self.target.max_shared:
-            needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
-            hint = "smaller tiles, or fewer num_stages, need less"
+            needs = f"needs {made.shared_bytes} bytes of shared memory per program, but {self.target} has {self.target.max_shared}"
+            hint = "use smaller tiles or fewer num_stages"
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
         more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
         more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents, "programs": made.programs}
@@ -195,13 +187,13 @@ class Job:
         return made.text, made.entry, more, made.notes
 
     def assemble(self) -> Future[Any]:
-        """Has a worker turn the text into machine code."""
+        """Passes the text to a worker, which returns machine code."""
         if self.target.is_gpu:
             return llvm.compile_cuda(self.text, self.target, select=self.select, tool=self.request.ptxas())
         return llvm.compile_cpu(self.text, self.target)
 
     def assembled(self, made: Any, waited: float) -> Trace:
-        """The trace with what the worker made: artifacts, resources and times. `waited` are milliseconds."""
+        """Returns the trace with the worker's artifacts, resources and times. `waited` is in milliseconds."""
         trace = self.trace()
         trace.artifacts["llvm"] = self.text
         if self.target.is_gpu:
@@ -213,20 +205,20 @@ class Job:
             trace.artifacts["object"] = made.object
         for stage, milliseconds in made.ms.items():
             self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
-        # What is left is the worker's start, if it was not yet there, and the pipes.
+        # The rest is the start of the worker, if it was not running yet, and the transfer of text and code.
         self.milliseconds["worker"] = max(waited - sum(made.ms.values()), 0.0)
         return trace
 
 
 def assembly_loc(func: Func, line: int, column: int) -> Loc | None:
-    """The place of the inline assembly that stands at a line and column of the kernel (its first one where that is not known)."""
+    """The location of the inline assembly at a line and column of the kernel, or else of the first inline assembly."""
     found = [op.loc for op in func.ops() if op.name == "asm" and op.loc]
     places = [(loc.outermost.line, loc.outermost.column + 1) for loc in found]
     return found[places.index((line, column))] if (line, column) in places else next(iter(found), None)
 
 
-def users_place(loc: Loc | None) -> Loc | None:
-    """The place of the call, for a place in a function of the language that is written in the language: it says nothing to its user."""
+def location_of_caller(loc: Loc | None) -> Loc | None:
+    """For a location in a library function that is written in the language, returns the location of the user's call."""
     while in_language(loc) and loc is not None and loc.caller is not None:
         loc = loc.caller
     return loc

@@ -22,7 +22,7 @@ from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
-from blocknb.runtime import arguments, exporter, launch_context, parallel_compile, request
+from blocknb.runtime import arguments, exporter, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE
 from blocknb.runtime.binding import (
@@ -41,9 +41,9 @@ from blocknb.runtime.binding import (
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
-from blocknb.runtime.launch_context import slow_path_threads, this_thread, wanted_by_environment
-from blocknb.runtime.plan import Grid, LaunchPlan, common_device, library, mocked, starter, target_of, typed
-from blocknb.runtime.reports import asserting
+from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
+from blocknb.runtime.plan import LaunchPlan, common_device, library, mocked, starter, target_of, typed
+from blocknb.runtime.request import Request
 from blocknb.target import Target
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ class Kernel(KernelInterface):
         functools.update_wrapper(self, function)
         self.source = Source(function)
         self.options = {**OPTIONS, **{k: v for k, v in options.items() if k in OPTIONS}}
-        self.interpreted: bool | None = options.get("interpret", wanted_by_environment())
+        self.interpreted: bool | None = options.get(
+            "interpret", environment_switch("BLOCKNB_INTERPRET", "TRITON_INTERPRET") or None
+        )
         self.latest: Compiled | None = None
         self.last_launch: Launch | None = None
         self._do_not_specialize = options.get("do_not_specialize")
@@ -247,11 +249,9 @@ class Kernel(KernelInterface):
         binding, values = self.bound_call(args, kwargs)
         values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self.describe(binding, values)
-        if (
-            requests := parallel_compile.gathering.requests
-        ) is not None:  # `gathered` collects requests and needs no result
+        if this_thread.gathered is not None:
             target = target_of(common_device(self.source, binding.names, kinds, values))
-            requests.append(request.Request(self.source, *self._asked(binding, kinds, target, None), target))
+            this_thread.gathered.append(Request(self.source, *self._asked(binding, kinds, target, None), target))
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
@@ -434,7 +434,7 @@ class Kernel(KernelInterface):
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         check_options(self.source, options)
-        if options["debug"] is None and target.is_gpu and asserting():
+        if options["debug"] is None and target.is_gpu and environment_switch("BLOCKNB_DEBUG", "TRITON_DEBUG"):
             options["debug"] = True
         return {p.name: given[p.name] for p in self.source.parameters}, options
 

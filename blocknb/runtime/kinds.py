@@ -1,9 +1,10 @@
 """Kinds: what the compiler specializes a kernel on, for each argument of a launch.
 
-Kinds are interned: equal arguments give the same object, so the key of a launch plan is a tuple that compares by identity, and a launch
-that repeats costs microseconds. The Kind of an argument goes through four forms. A `Kind` is what the launch knows (dtype, divisibility,
-device, library, constant). The front end takes an `ArgType` or `Constant` (`job.front_argument`), without what only launches need. In
-the IR it is a `Value` of a tile type with a `Hint` (divisibility). The generated code has parameters (`Code.parameters`: name, dtype).
+Kinds are interned: equal arguments give the same object. The key of a launch plan is a tuple of Kinds, and a lookup compares identities.
+
+An argument takes four forms. The launch has a `Kind` (dtype, divisibility, device, library, constant). The front end takes an `ArgType`
+or a `Constant` (`job.front_argument`), which lack the data that only launches need. The IR has a `Value` of a tile type with a `Hint`
+(divisibility). The generated code has parameters (`KernelCode.parameters`: name and type).
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from blocknb.language import types as t
 from blocknb.language.constants import classes, like
 
 HOST = -1  # the device number of host memory; GPUs count from 0
-ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
+ANYWHERE = -2  # the device number of a pointer of unknown device, which takes that of the other arguments
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Kind:
-    """What specialisation sees of an argument; interned, so equal kinds are the same object.
+    """The specialization of one argument. Kinds are interned, so equal ones are the same object.
 
-    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer also 8 or what
-    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number,
-    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's
-    stream. `constant` holds the value of a constant in a one-element tuple.
+    `type` is a DType, Pointer, Descriptor or Tuple, or None for a constant. `divisibility` is that of an address in bytes (16 or 1), of a
+    descriptor's last size (16 or 1), or of an integer (16, 8, 1, or a larger one from `divisor_specialization`). `device` is the number
+    of a GPU, HOST or ANYWHERE, and None for scalars. A kernel may not store to `readonly` arrays. `library` is "torch" for a tensor on
+    torch's stream. `constant` holds the value of a constant in a one-element tuple.
     """
 
     type: Any
@@ -58,33 +59,33 @@ class Kind:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tuple:
-    """The type of a tuple of arguments: the Kinds of its elements, and its class, which is `tuple` or a namedtuple's."""
+    """The type of a tuple of arguments: the Kinds of its elements, and its class, `tuple` or a namedtuple."""
 
     parts: tuple[Kind, ...]
-    made_by: Any = tuple
+    tuple_class: Any = tuple
 
     def __str__(self) -> str:
         return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
 
     @property
     def structure(self) -> str:
-        """Which classes its tuples are of, and how they stand in each other."""
+        """The classes of the tuple and of the tuples inside it, as a text."""
         inner = (part.type.structure if isinstance(part.type, Tuple) else "" for part in self.parts)
-        return f"{self.made_by.__qualname__}{getattr(self.made_by, '_fields', '')}({','.join(inner)})"
+        return f"{self.tuple_class.__qualname__}{getattr(self.tuple_class, '_fields', '')}({','.join(inner)})"
 
     @property
     def make(self) -> Callable[[Iterable[Any]], tuple]:
-        return getattr(self.made_by, "_make", tuple)
+        return getattr(self.tuple_class, "_make", tuple)
 
 
 @functools.cache
-def tuple_kind(parts: tuple[Kind, ...], made_by: Any = tuple) -> Kind:
-    """The Kind of a tuple of arguments of these Kinds."""
-    return Kind(Tuple(parts, made_by), library="torch" if any(part.library == "torch" for part in parts) else "")
+def tuple_kind(parts: tuple[Kind, ...], tuple_class: Any = tuple) -> Kind:
+    """The Kind of a tuple whose elements have these Kinds."""
+    return Kind(Tuple(parts, tuple_class), library="torch" if any(part.library == "torch" for part in parts) else "")
 
 
 def flat(names: Iterable[str], kinds: Iterable[Kind], *columns: Iterable[Any]) -> Iterator[tuple]:
-    """(name, Kind, and an element of each column) of every argument; in the place of a tuple those of its elements, which are called
+    """Yields (name, Kind, one element of each column) for every argument, and for the elements of a tuple in its place. These are called
     `x.0`, `x.1`, ..."""
     for name, kind, *cells in zip(names, kinds, *columns, strict=True):
         if isinstance(kind.type, Tuple):
@@ -94,14 +95,14 @@ def flat(names: Iterable[str], kinds: Iterable[Kind], *columns: Iterable[Any]) -
 
 
 def spelled(name: str) -> str:
-    """The name of an argument or of a tuple's element as one writes it: x[0][1] for `x.0.1`."""
+    """The name of an argument or of an element of a tuple as Python source: x[0][1] for `x.0.1`."""
     first, *rest = name.split(".")
     return first + "".join(f"[{i}]" for i in rest)
 
 
 @functools.cache
 def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = False, library: str = "") -> Kind:
-    """The Kind of an array of that dtype on that device, whose address is a multiple of 16 or not."""
+    """The Kind of an array on a device. `aligned`: its address is a multiple of 16 bytes."""
     return Kind(t.Pointer(dtype), 16 if aligned else 1, device, readonly, library)
 
 
@@ -111,19 +112,19 @@ def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
 
 
 def integer_kind(dtype: t.DType, value: int) -> Kind:
-    """The Kind of an integer passed at run time: a multiple of 16, of 8 (16 bytes of 16-bit elements), or neither."""
+    """The Kind of an integer passed at run time: a multiple of 16, of 8 (which is 16 bytes of 16-bit elements), or neither."""
     return multiple_kind(dtype, {0: 16, 8: 8}.get(value & 15, 1))
 
 
 @functools.cache
 def multiple_kind(dtype: t.DType, divisor: int) -> Kind:
-    """The Kind of a number passed at run time, of which that is known to be a divisor."""
+    """The Kind of a number passed at run time, with a known divisor."""
     return Kind(dtype, divisor)
 
 
 @functools.cache
 def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, readonly: bool, library: str) -> Kind:
-    """The Kind of a tensor descriptor, whose last size is a multiple of 16 or not."""
+    """The Kind of a tensor descriptor. `divisible`: its last size is a multiple of 16."""
     return Kind(type, 16 if divisible else 1, device, readonly, library)
 
 
@@ -133,17 +134,17 @@ def _constant(types: Any, value: Any, text: str) -> Kind:
 
 
 def constant_kind(value: Any) -> Kind:
-    """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
+    """The Kind of a compile-time constant. Lists become tuples. Raises LaunchError for a value that is not hashable."""
     if type(value) is int:
         return _constant(int, value, "")
     value = _frozen(value)
     try:
-        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0, also inside tuples. Types and text distinguish them.
         return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",
-            hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
+            hint="pass a number, a string, a dtype or a tuple of those; pass tuples with arrays to parameters without tl.constexpr",
         ) from None
 
 
@@ -158,13 +159,13 @@ def _frozen(value: Any) -> Any:
 
 
 def unspecialized_kind(kind: Kind) -> Kind:
-    """The Kind without what specialisation learnt from the value: for parameters of `do_not_specialize`."""
+    """The Kind without facts about the value, for parameters of `do_not_specialize`."""
     if kind is ONE:
         return _INT32
     if kind.type is None:
         return kind
     if isinstance(kind.type, Tuple):
-        return tuple_kind(tuple(map(unspecialized_kind, kind.type.parts)), kind.type.made_by)
+        return tuple_kind(tuple(map(unspecialized_kind, kind.type.parts)), kind.type.tuple_class)
     if isinstance(kind.type, t.Descriptor):
         return descriptor_kind(kind.type, False, kind.device, kind.readonly, kind.library)
     if isinstance(kind.type, t.Pointer):

@@ -9,24 +9,29 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from blocknb.runtime.reports import muted
+Grid = tuple[int, int, int]
+#: Starts a compiled kernel, from its grid, the raw values of its arguments, and the arguments themselves.
+Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
 class _ThisThread(threading.local):
     """The state of one thread.
 
     `device`: the device of the last launch inside `recording_device`; None without such a launch. `unobserved`: observers do not see
-    its launches. `interprets`: the interpreter runs them. `interpreted`: the count of interpreted launches by kernel. `capture`: the
-    function that receives launches instead of the device (`captured`)."""
+    its launches. `muted`: the output of its kernels is dropped. `interprets`: the interpreter runs its launches. `interpreted`: the
+    count of interpreted launches by kernel. `capture`: the function that receives launches instead of the device (`captured`). `gathered`:
+    the requests of `warmup`, which then compiles nothing (`parallel_compile.gathered`)."""
 
     device: int | None = None
     unobserved: bool = False
+    muted: bool = False
     interprets: bool = False
     interpreted: Counter[str] | None = None
     capture: Callable[[Any], None] | None = None
+    gathered: list[Any] | None = None
 
 
 this_thread = _ThisThread()
@@ -72,11 +77,12 @@ def recording_device() -> Iterator[None]:
 @contextlib.contextmanager
 def unobserved() -> Iterator[None]:
     """Hides this thread's launches from the observers and mutes their output, for trials of an autotuner or repetitions of a benchmark."""
-    before, this_thread.unobserved, muted.on = this_thread.unobserved, True, True
+    before = this_thread.unobserved
+    this_thread.unobserved = this_thread.muted = True
     try:
         yield
     finally:
-        this_thread.unobserved = muted.on = before
+        this_thread.unobserved = this_thread.muted = before
 
 
 @contextlib.contextmanager
@@ -110,7 +116,6 @@ def captured(take: Callable[[Any], None]) -> Iterator[None]:
         observers.remove(ignore)
 
 
-def wanted_by_environment() -> bool | None:
-    """True when BLOCKNB_INTERPRET or TRITON_INTERPRET requests the interpreter, else None."""
-    asked = (os.environ.get(name, "0") for name in ("BLOCKNB_INTERPRET", "TRITON_INTERPRET"))
-    return True if any(word not in ("", "0") for word in asked) else None
+def environment_switch(*names: str) -> bool:
+    """Whether one of these environment variables is set to anything but 0."""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in names)

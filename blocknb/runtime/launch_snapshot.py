@@ -17,22 +17,22 @@ import numpy as np
 from blocknb.language.types import Descriptor
 from blocknb.runtime import memory
 from blocknb.runtime.descriptor import TensorDescriptor
-from blocknb.runtime.grids import Grid, keep_grid
+from blocknb.runtime.grids import GridSnapshot, keep_grid
 from blocknb.runtime.interface import TensorWrapper
 from blocknb.runtime.kinds import Kind, Tuple, flat
 
-Scratch = dict[int, tuple[int, Any]]  # by the id of an owner: where its copied bytes began, and the copy
+Scratch = dict[int, tuple[int, Any]]  # by the id of an owner: the address of its copied bytes, and the copy
 _NUMBERS = (int, float, np.generic)
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayReference:
-    """An array without its memory: the owner by weak reference, its bytes from `low` to `high`, and how they were seen."""
+    """An array without its memory: a weak reference to the owner, the byte range from `low` to `high`, and the view of it."""
 
     owner: weakref.ref
     low: int
     high: int
-    seen: memory.Seen
+    view: memory.StridedView
 
     def ranges(self) -> list[ArrayReference]:
         return [self]
@@ -42,12 +42,12 @@ class ArrayReference:
         if owner is None:
             return None
         begin, held = scratch.get(id(owner)) or (self.low, memory.bytes_of(owner, self.low, self.high))
-        return memory.seen_as(held, self.low - begin, self.seen)
+        return memory.array_of(held, self.low - begin, self.view)
 
 
 @dataclass(frozen=True, eq=False)
 class WeakArgument:
-    """Somebody's own kind of array, which cannot be copied by bytes: only read, and only while it lives."""
+    """An array of another library, which cannot be copied by bytes: a repetition may read it while it lives, but not write it."""
 
     value: weakref.ref
 
@@ -60,7 +60,7 @@ class WeakArgument:
 
 @dataclass(frozen=True, eq=False)
 class DerivedArgument:
-    """An argument made around an array: a tensor descriptor, or an array read as another dtype."""
+    """An argument that wraps an array: a tensor descriptor, or an array read as another dtype."""
 
     base: ArrayReference | WeakArgument | DerivedArgument
     make: Callable[[Any], Any]
@@ -75,21 +75,21 @@ class DerivedArgument:
 
 @dataclass(frozen=True, eq=False)
 class LaunchSnapshot:
-    """`numbers` and `arrays` by parameter name, in `tuples` those parameters that are tuples, whose elements are called `x.0`, `x.1`,
-    ...; `grid` gives the grid as it was given, and is None when it cannot be kept."""
+    """The arguments of one launch: `numbers` and `arrays` by parameter name, and the types of the `tuples`, whose elements are called
+    `x.0`, `x.1`, ... `grid` is None if the grid cannot be kept."""
 
-    grid: Grid | None
+    grid: GridSnapshot | None
     numbers: Mapping[str, Any]
     arrays: Mapping[str, ArrayReference | WeakArgument | DerivedArgument] = field(default_factory=dict)
     tuples: Mapping[str, Tuple] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
-        """Whether everything that is kept still lives; copies nothing."""
+        """Whether all arrays still exist. Copies nothing."""
         return self.arguments(()) is not None
 
     def arguments(self, written: Collection[str]) -> dict[str, Any] | None:
-        """Fresh arguments by name, the memory of the `written` ones copied; None when an array no longer lives or cannot be copied."""
+        """Returns arguments by name, with copies of the `written` arrays, or None if an array no longer exists or cannot be copied."""
         scratch: Scratch = {}
         everything = [part for kept in self.arrays.values() for part in kept.ranges()]
         for name in written:
@@ -103,7 +103,7 @@ class LaunchSnapshot:
                 if id(owner) not in scratch:
                     shared = [p for p in everything if p.owner() is owner]
                     low, high = min(p.low for p in shared), max(p.high for p in shared)
-                    scratch[id(owner)] = low, memory.copied(memory.bytes_of(owner, low, high), low)
+                    scratch[id(owner)] = low, memory.aligned_copy(memory.bytes_of(owner, low, high), low)
         found = dict(self.numbers)
         for name, kept in self.arrays.items():
             found[name] = kept.restored(scratch)
@@ -115,13 +115,13 @@ class LaunchSnapshot:
 
 
 def _assembled(name: str, kind: Tuple, found: dict[str, Any]) -> tuple:
-    """A tuple of its elements, which are taken out of `found`."""
+    """Builds a tuple from its elements, which it removes from `found`."""
     inner = [(f"{name}.{i}", part.type) for i, part in enumerate(kind.parts)]
     return kind.make([_assembled(n, k, found) if isinstance(k, Tuple) else found.pop(n) for n, k in inner])
 
 
 def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequence[Kind]) -> LaunchSnapshot | None:
-    """What to keep of a launch; None when an argument cannot be kept without keeping its memory."""
+    """Returns the snapshot of a launch, or None if an argument cannot be kept without its memory."""
     numbers: dict[str, Any] = {}
     arrays: dict[str, ArrayReference | WeakArgument | DerivedArgument] = {}
     for name, kind, value in flat(names, kinds, values):
@@ -141,8 +141,8 @@ def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequ
 
 
 def scratch(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays among some values as copies, which share memory where the originals do; what is no array is left out."""
-    arrays = {name: _kept(value) for name, value in values.items() if memory.place_of(value) is not None}
+    """Returns copies of the arrays among some values. They share memory as the originals do. Other values are left out."""
+    arrays = {name: _kept(value) for name, value in values.items() if memory.owner_and_view(value) is not None}
     kept = LaunchSnapshot(None, {}, {name: array for name, array in arrays.items() if array is not None})
     return kept.arguments(list(kept.arrays)) or {}
 
@@ -154,13 +154,11 @@ def _kept(value: Any) -> ArrayReference | WeakArgument | DerivedArgument | None:
     if all(hasattr(value, name) for name in ("base", "block_shape", "padding")):
         shape, strides, padding = tuple(value.shape), tuple(value.strides), value.padding
         base, block = _kept(value.base), list(value.block_shape)
-        return (
-            None
-            if base is None
-            else DerivedArgument(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
-        )
-    place = memory.place_of(value)
+        if base is None:
+            return None
+        return DerivedArgument(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
+    found = memory.owner_and_view(value)
     try:
-        return ArrayReference(weakref.ref(place[0]), *place[1:]) if place else WeakArgument(weakref.ref(value))
-    except TypeError:  # it cannot be referred to weakly
+        return ArrayReference(weakref.ref(found[0]), *found[1:]) if found else WeakArgument(weakref.ref(value))
+    except TypeError:  # the type has no weak references
         return None

@@ -1,4 +1,4 @@
-"""What the modules that launch a kernel, and the interpreter's launches, use of a `Kernel`, which is defined above them."""
+"""The interface of a `Kernel` for the modules that `kernel` imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.runtime.kinds import Kind
 
 
 class Launchable(Protocol):
-    """A kernel as the launch paths see it."""
+    """A kernel, for the launch paths and the interpreter."""
 
     __name__: str
     source: Source
@@ -21,9 +21,9 @@ class Launchable(Protocol):
     _launch: Callable[..., Any]
 
     def bound_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
-        """The binding of a way of calling, and the values of a call in its order."""
+        """Returns the binding for a call, and the values of the call in its order."""
         ...
 
     def describe(self, binding: Binding, values: tuple[Any, ...]) -> tuple[tuple[Kind, ...], list[Any]]:
-        """The Kinds of the values, and what a launch passes for them."""
+        """Returns the Kinds and the raw values of arguments."""
         ...

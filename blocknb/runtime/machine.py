@@ -36,6 +36,11 @@ class GPUTarget(NamedTuple):
     warp_size: int
 
 
+def cpu_count() -> int:
+    """The number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def has_gpu() -> bool:
     """Whether CuPy is installed and sees a GPU."""
@@ -74,9 +79,8 @@ def describe(target: Target) -> GPUTarget:
 def properties(device: int | None = None) -> dict[str, int]:
     """What Triton's get_device_properties tells of a GPU (by default the current one); nominal figures where there is none."""
     if not has_gpu():
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return {
-            "multiprocessor_count": cores,
+            "multiprocessor_count": cpu_count(),
             "max_shared_mem": NOMINAL_SHARED,
             "max_num_regs": NOMINAL_REGISTERS,
             "warpSize": NOMINAL_WARP,

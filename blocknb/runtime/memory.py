@@ -1,61 +1,59 @@
-"""Arrays as ranges of bytes: who owns the memory of an array, how it is seen, a copy of a range, and a view of a range.
+"""Arrays of NumPy, CuPy and torch as ranges of bytes: the owner of an array's memory, copies of a range, and views of a range.
 
-NumPy, CuPy and torch say the same things in three ways; here each says them once. A view names its owner through `base`, or in torch
-through its storage's own tensor; the owner is what keeps the memory alive. A copy begins at an address that is equal to the
-original's modulo 256, so that a kernel specialises on it as it did on the original.
+The owner is the object that keeps the memory alive. NumPy and CuPy views name it through `base`, torch views through `_base`. A copy
+begins at an address that equals the original's modulo 256, so a kernel specializes on both alike.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-ALIGNMENT = 256  # more than any vector access asks for
+from blocknb.runtime.extents import byte_range, byte_strides
+
+ALIGNMENT = 256  # bytes, more than any vector access needs
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How bytes are seen as an array. `strides` are in bytes, `origin` is where element 0 lies from the lowest byte."""
+class StridedView:
+    """The interpretation of a range of bytes as an array. `strides` and the `offset` of element 0 in the range are in bytes."""
 
     library: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: Any
-    origin: int
+    offset: int
     readonly: bool = False
 
 
-def place_of(value: Any) -> tuple[Any, int, int, Seen] | None:
-    """(owner, lowest address, address behind the highest byte, how it is seen); None for what is of none of the three libraries."""
+def owner_and_view(value: Any) -> tuple[Any, int, int, StridedView] | None:
+    """Returns (owner, lowest address, address behind the highest byte, view) of an array, or None for an object of another library."""
     library = _library(value)
     if library is None:
         return None
     if library == "torch":
         if value.layout is not sys.modules["torch"].strided:
             return None
-        size = value.element_size()
-        address, strides = value.data_ptr(), tuple(s * size for s in value.stride())
+        size, address = value.element_size(), value.data_ptr()
         base = value._base
         owner = value if base is None or base.untyped_storage().data_ptr() != _storage(value) else base
     else:
-        size, strides = value.dtype.itemsize, tuple(value.strides)
-        address = value.ctypes.data if library == "numpy" else value.data.ptr
+        size, address = value.dtype.itemsize, value.ctypes.data if library == "numpy" else value.data.ptr
         owner = value
         kind = np.ndarray if library == "numpy" else sys.modules["cupy"].ndarray
         while isinstance(owner.base, kind):
             owner = owner.base
-    shape = tuple(map(int, value.shape))
-    low, high = _reach(address, shape, strides, size)
+    shape, strides = tuple(map(int, value.shape)), byte_strides(value, size) or ()
+    low, high = byte_range(address, shape, strides, size)
     readonly = library == "numpy" and not value.flags.writeable
-    return owner, low, high, Seen(library, shape, strides, value.dtype, address - low, readonly)
+    return owner, low, high, StridedView(library, shape, strides, value.dtype, address - low, readonly)
 
 
 def bytes_of(owner: Any, low: int, high: int) -> Any:
-    """The bytes of a range as an array of uint8 that keeps the owner alive; it shares the memory."""
+    """Returns the bytes of a range as an array of uint8, which shares the memory and keeps the owner alive."""
     match _library(owner):
         case "numpy":
             return np.asarray(_Range(owner, low, high - low))
@@ -67,8 +65,8 @@ def bytes_of(owner: Any, low: int, high: int) -> Any:
     return cupy.ndarray((high - low,), cupy.uint8, owner.data + (low - owner.data.ptr))
 
 
-def copied(held: Any, address: int) -> Any:
-    """A copy of bytes that begins at `address` modulo 256, on the same device."""
+def aligned_copy(held: Any, address: int) -> Any:
+    """Returns a copy of bytes on the same device. It begins at an address that equals `address` modulo 256."""
     count = held.shape[0]
     match _library(held):
         case "numpy":
@@ -87,24 +85,24 @@ def copied(held: Any, address: int) -> Any:
     return made
 
 
-def seen_as(held: Any, offset: int, seen: Seen) -> Any:
-    """The array that begins `offset` bytes into a range of bytes."""
-    at = offset + seen.origin
-    if seen.library == "numpy":
-        made = np.ndarray(seen.shape, seen.dtype, held, at, seen.strides)
-        made.flags.writeable = not seen.readonly
+def array_of(held: Any, offset: int, view: StridedView) -> Any:
+    """Returns the array of a view whose range begins `offset` bytes into `held`."""
+    offset += view.offset
+    if view.library == "numpy":
+        made = np.ndarray(view.shape, view.dtype, held, offset, view.strides)
+        made.flags.writeable = not view.readonly
         return made
-    if seen.library == "torch":
+    if view.library == "torch":
         torch = sys.modules["torch"]
-        made = torch.empty(0, dtype=seen.dtype, device=held.device)
+        made = torch.empty(0, dtype=view.dtype, device=held.device)
         size = made.element_size()
-        begin = held.storage_offset() + at
-        return made.set_(held.untyped_storage(), begin // size, seen.shape, tuple(s // size for s in seen.strides))
-    return sys.modules["cupy"].ndarray(seen.shape, seen.dtype, held.data + at, strides=seen.strides)
+        begin = (held.storage_offset() + offset) // size
+        return made.set_(held.untyped_storage(), begin, view.shape, tuple(s // size for s in view.strides))
+    return sys.modules["cupy"].ndarray(view.shape, view.dtype, held.data + offset, strides=view.strides)
 
 
 class _Range:
-    """A range of memory for NumPy, which keeps this object and so the owner."""
+    """A range of memory with the array interface. The NumPy array made from it keeps this object, and so the owner, alive."""
 
     def __init__(self, owner: Any, low: int, count: int):
         self.owner = owner
@@ -123,10 +121,3 @@ def _library(value: Any) -> str | None:
 
 def _storage(tensor: Any) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _reach(address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    if math.prod(shape) == 0:
-        return address, address
-    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return address + sum(s for s in steps if s < 0), address + sum(s for s in steps if s > 0) + size

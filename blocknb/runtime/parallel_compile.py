@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blocknb.errors import KernelError
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.compile import Compiled
+from blocknb.runtime.launch_context import this_thread
 from blocknb.runtime.progress import on_terminal
 from blocknb.runtime.request import Request
 
@@ -27,21 +27,14 @@ Shows = Callable[[int, str], contextlib.AbstractContextManager[Callable[[str], N
 shows: Shows = on_terminal
 
 
-class _Gathering(threading.local):
-    requests: list[Request] | None = None
-
-
-gathering = _Gathering()
-
-
 @contextlib.contextmanager
 def gathered() -> Iterator[list[Request]]:
     """Makes `warmup` of kernels append its requests to the list that is yielded. It then compiles nothing and returns None."""
-    before, gathering.requests = gathering.requests, []
+    before, this_thread.gathered = this_thread.gathered, []
     try:
-        yield gathering.requests
+        yield this_thread.gathered
     finally:
-        gathering.requests = before
+        this_thread.gathered = before
 
 
 def compile_all(
@@ -54,13 +47,10 @@ def compile_all(
     first: dict[tuple[str, str], Request] = {}
     for request in requests:
         first.setdefault(request.key, request)
-    missing = []
     for request in first.values():
         if (found := compiler.find(request)) is not None:
             answers[request] = found
-        else:
-            missing.append(request)
-    if missing:
+    if missing := [request for request in first.values() if request not in answers]:
         with (show or shows)(len(missing), label) as step:
             _compile(missing, answers, step)
     return [answers[first[request.key]] for request in requests]
@@ -70,17 +60,17 @@ def _compile(
     requests: Sequence[Request], answers: dict[Request, Compiled | KernelError], step: Callable[[str], None]
 ) -> None:
     job = compiler.load()
-    begun: collections.deque[Job] = collections.deque()
+    running: collections.deque[Job] = collections.deque()
     known = len(answers)
 
     def finish() -> None:
-        one = begun[0]
         step(f"{len(answers) - known + 1} of {len(requests)}")
+        request = running[0].request
         try:
-            answers[one.request] = compiler.keep(one.request, compiler.stored(one, *one.finish()))
+            answers[request] = compiler.keep(request, compiler.stored(running[0], *running[0].finish()))
         except KernelError as error:
-            answers[one.request] = error
-        begun.popleft()
+            answers[request] = error
+        running.popleft()
 
     try:
         for request in requests:
@@ -90,12 +80,12 @@ def _compile(
             except KernelError as error:
                 answers[request] = error
                 continue
-            begun.append(one)
-            while begun and begun[0].done:
+            running.append(one)
+            while running and running[0].done:
                 finish()
-        while begun:
+        while running:
             finish()
     except BaseException:
-        for one in begun:
+        for one in running:
             one.abandon()
         raise

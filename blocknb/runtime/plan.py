@@ -1,8 +1,8 @@
-"""A compiled kernel ready to start: where it runs, on which library's stream, and which of a launch's values go where."""
+"""The launch plan: a compiled kernel with its device, and the function that starts it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,24 +10,22 @@ from blocknb.frontend.source import Source
 from blocknb.language import types as t
 from blocknb.language.constants import like
 from blocknb.language.types import Descriptor
-from blocknb.runtime import cuda, kinds
+from blocknb.runtime import cuda, kinds, machine
 from blocknb.runtime.binding import Binding, launch_error
 from blocknb.runtime.descriptor import parse_descriptor
 from blocknb.runtime.divisor_specialization import FINER
 from blocknb.runtime.interface import MockTensor
 from blocknb.runtime.kinds import ANYWHERE, HOST, Kind, Tuple, flat, spelled
+from blocknb.runtime.launch_context import Grid, Start
+from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
-    from blocknb.target import Target
-
-Grid = tuple[int, int, int]
-Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchPlan:
-    """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
+    """A compiled kernel on a device. `start(grid, raws, values)` takes the raw values and the arguments in the binding's order."""
 
     compiled: Compiled
     kinds: tuple[Kind, ...]
@@ -36,15 +34,13 @@ class LaunchPlan:
 
 
 def parse_type(text: str) -> Kind | None:
-    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32", "tensordesc<fp16[64,64]>"; None if it is
-    no type text."""
+    """Returns the Kind of a type text, such as "*fp32", "*fp16:16", "i32", "i32:16", "fp32" or "tensordesc<fp16[64,64]>"; None for other
+    texts."""
     name, _, divisor = text.partition(":")
     if described := parse_descriptor(name):
-        return (
-            kinds.descriptor_kind(described, divisor == "16", ANYWHERE, False, "")
-            if divisor in ("", "16", "1")
-            else None
-        )
+        if divisor not in ("", "1", "16"):
+            return None
+        return kinds.descriptor_kind(described, divisor == "16", ANYWHERE, False, "")
     star = name.startswith("*")
     known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
     multiples = ("", "1", "16") if star else ("", "1", "8", "16", *map(str, FINER))
@@ -56,33 +52,32 @@ def parse_type(text: str) -> Kind | None:
 
 
 def typed(value: Any, fixed: bool) -> Any:
-    """A type text for a run-time parameter as the Kind that it stands for, also in a tuple; everything else as it is."""
+    """Replaces the type texts of run-time parameters by Kinds, also in tuples."""
     if isinstance(value, tuple) and not fixed:
         return like(value, (typed(element, False) for element in value))
     return (parse_type(value) or value) if isinstance(value, str) and not fixed else value
 
 
 def mocked(value: Any, fixed: bool) -> Any:
-    """A dtype or type text for a run-time parameter as something that stands for an array of it."""
+    """Replaces the dtypes and type texts of run-time parameters by a MockTensor or a Kind, also in tuples."""
     if isinstance(value, tuple) and not fixed:
         return like(value, (mocked(element, False) for element in value))
     return value if fixed else MockTensor.wrap_dtype(typed(value, fixed))
 
 
 def library(kinds: Iterable[Kind]) -> str:
-    """The library whose stream a launch joins: "torch" or ""."""
+    """The library on whose stream a launch runs: "torch", or "" for CuPy."""
     return "torch" if any(kind.library == "torch" for kind in kinds) else ""
 
 
 def target_of(device: int) -> Target:
-    """The target that kernels on a device are compiled for."""
-    from blocknb.target import Target
-
+    """The target of kernels that run on a device."""
     return Target.parse("cpu") if device == HOST else cuda.target(device)
 
 
 def common_device(source: Source, names: Sequence[str], kinds: Sequence[Kind], values: Sequence[Any]) -> int:
-    """The device all arrays agree on; for arrays that are not there the current GPU; HOST when there is neither."""
+    """Returns the device of all arrays. Arrays without memory run on the current GPU, or else on the CPU. Raises LaunchError for several
+    devices."""
     places = [
         (spelled(name), kind.device, value)
         for name, kind, value in flat(names, kinds, values)
@@ -90,34 +85,26 @@ def common_device(source: Source, names: Sequence[str], kinds: Sequence[Kind], v
     ]
     devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
     if not devices and places:
-        from blocknb.runtime import machine
-
         gpu = machine.current_gpu()
         return HOST if gpu is None else gpu
     if len(devices) <= 1:
         return next(iter(devices), HOST)
     if HOST in devices:
         name, _, value = next(p for p in places if p[1] == HOST)
-        torch = type(value).__module__.startswith("torch")
-        what = (
-            "a torch tensor of the CPU"
-            if torch
-            else f"a {'NumPy array' if type(value).__module__ == 'numpy' else type(value).__name__} in the CPU's memory"
-        )
-        fix = f"{name}.cuda()" if torch else f"cupy.asarray({name})"
+        if type(value).__module__.startswith("torch"):
+            what, fix = "a torch tensor of the CPU", f"{name}.cuda()"
+        else:
+            array = "NumPy array" if type(value).__module__ == "numpy" else type(value).__name__
+            what, fix = f"a {array} in the CPU's memory", f"cupy.asarray({name})"
         other = next(n for d, n in devices.items() if d >= 0)
         raise launch_error(source, name, f"`{name}` is {what}, while `{other}` lies on a GPU", f"pass {fix}")
     (a, first), (b, second) = sorted(devices.items())[:2]
-    raise launch_error(
-        source,
-        second,
-        f"`{first}` lies on GPU {a} and `{second}` on GPU {b}",
-        "a launch takes arrays of one GPU",
-    )
+    message = f"`{first}` lies on GPU {a} and `{second}` on GPU {b}"
+    raise launch_error(source, second, message, "pass arrays of one GPU")
 
 
 def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:
-    """What starts a compiled kernel on a device, with the values of a binding."""
+    """Returns the function that starts a compiled kernel on a device, from the values of a binding."""
     from blocknb.frontend.descriptors import field_names
 
     fields = [
@@ -142,15 +129,15 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
 
 
 def _shape(kind: Kind) -> Any:
-    """What an argument is taken apart into: a list for a tuple, () for a tensor descriptor, None where it stays whole."""
+    """The structure of an argument: a list for a tuple, () for a tensor descriptor, None for a number or an array."""
     if isinstance(kind.type, Tuple):
         return [_shape(part) for part in kind.type.parts]
     return () if isinstance(kind.type, Descriptor) else None
 
 
 def _flattened(start: Start, shapes: Sequence[Any]) -> Start:
-    """A starter whose arguments may be tensor descriptors, of which each becomes its array, sizes and strides, and tuples, which
-    become their elements."""
+    """Wraps a starter so that its arguments may be tuples, which become their elements, and tensor descriptors, which become an array,
+    sizes and strides."""
 
     def take(shapes: Sequence[Any], raws: Sequence[Any], values: Sequence[Any], flat: list, given: list) -> None:
         for shape, raw, value in zip(shapes, raws, values, strict=True):
@@ -169,5 +156,5 @@ def _flattened(start: Start, shapes: Sequence[Any]) -> Start:
         take(shapes, raws, values, flat, given)
         start(grid, flat, given)
 
-    start_flat.keep = start  # type: ignore[attr-defined]
+    start_flat.inner = start  # type: ignore[attr-defined]
     return start_flat

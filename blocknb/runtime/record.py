@@ -1,9 +1,8 @@
-"""The JSON form of what a compilation leaves behind, for the disk cache: `encode`, `decode`, and `moved` for texts.
+"""The JSON form of a compilation's results in the disk cache: `encode`, `decode`, and `relocated` for texts.
 
-Dataclasses of blocknb (dtypes, places, sites) are stored as their class and fields, tuples and sets as such, never a pickle. A
-cell has another file name in the next session and a helper may come from elsewhere, so the files of places are stored as
-numbers in the list of files that the kernel reaches, in the order in which it reaches them, and texts that name the old files
-(LLVM, PTX, assembly, disassembly) are rewritten.
+A dataclass of blocknb (dtype, source location, site) is stored as the name of its class and its fields. Nothing is pickled. A cell has
+another file name in the next session, and a helper may move to another file. A source location therefore stores its file as an index
+into the list of files that the kernel reaches. A hit also replaces the old file names in LLVM text, PTX and assembly.
 """
 
 from __future__ import annotations
@@ -18,22 +17,12 @@ from blocknb.errors import Loc
 
 
 def encode(value: Any, files: Sequence[str]) -> Any:
-    """A JSON value for a plain value, a collection or a dataclass of blocknb. Raises TypeError for anything else."""
+    """Returns the JSON form of a plain value, a collection or a dataclass of blocknb. Raises TypeError for anything else."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Loc):
-        file: int | str = files.index(value.file) if value.file in files else value.file
-        return {
-            "loc": [
-                file,
-                value.line,
-                value.column,
-                value.end_line,
-                value.end_column,
-                value.function,
-                encode(value.caller, files),
-            ]
-        }
+        file, *rest = [getattr(value, f.name) for f in dataclasses.fields(Loc)]
+        return {"loc": [files.index(file) if file in files else file, *(encode(v, files) for v in rest)]}
     if isinstance(value, (tuple, list, set, frozenset)):
         kind = "tuple" if isinstance(value, tuple) else "list" if isinstance(value, list) else "set"
         return {kind: [encode(v, files) for v in (sorted(value) if kind == "set" else value)]}
@@ -46,20 +35,12 @@ def encode(value: Any, files: Sequence[str]) -> Any:
 
 
 def decode(data: Any, files: Sequence[str]) -> Any:
-    """The value again, with places in `files`."""
+    """Returns the value that `encode` stored. `files` are the files of this session."""
     if not isinstance(data, dict):
         return data
     if "loc" in data:
-        file, line, column, end_line, end_column, function, caller = data["loc"]
-        return Loc(
-            files[file] if isinstance(file, int) else file,
-            line,
-            column,
-            end_line,
-            end_column,
-            function,
-            decode(caller, files),
-        )
+        file, *rest = data["loc"]
+        return Loc(files[file] if isinstance(file, int) else file, *(decode(v, files) for v in rest))
     if "dict" in data:
         return {decode(k, files): decode(v, files) for k, v in data["dict"]}
     for kind, make in (("tuple", tuple), ("list", list), ("set", frozenset)):
@@ -71,17 +52,17 @@ def decode(data: Any, files: Sequence[str]) -> Any:
 def _class(name: str) -> type:
     module, _, path = name.partition(":")
     if not module.startswith("blocknb."):
-        raise TypeError(f"{name} is no class of blocknb")
+        raise TypeError(f"{name} is not a class of blocknb")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
     if not dataclasses.is_dataclass(found):
-        raise TypeError(f"{name} is no dataclass")
+        raise TypeError(f"{name} is not a dataclass")
     return found  # type: ignore[return-value]
 
 
-def moved(text: str, old: Sequence[str], new: Sequence[str]) -> str:
-    """A text with the names of the old files replaced: in full, and as folder and name, which is how debug data has them."""
+def relocated(text: str, old: Sequence[str], new: Sequence[str]) -> str:
+    """Replaces the names of the old files in a text: the full path, and its folder and name as strings, as debug metadata has them."""
     for before, after in zip(old, new, strict=True):
         if before != after:
             text = text.replace(before, after)

@@ -6,10 +6,9 @@ zeroes only the counters, and the host copies back only the records that were wr
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,38 +17,23 @@ from blocknb import forks
 from blocknb.codegen import report
 from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime import cuda
+from blocknb.runtime.launch_context import Grid, Start, this_thread
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
 
-Grid = tuple[int, int, int]
-Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 _TO_HOST = 2  # cudaMemcpyDeviceToHost
 
 
-class _Muted(threading.local):
-    """Whether what this thread's kernels print is dropped: while launches are only repeated to be timed."""
-
-    on: bool = False
-
-
-muted = _Muted()
-
-
 def tell(text: str) -> None:
-    """Prints what a kernel said, where Python prints."""
-    if text and not muted.on:
+    """Writes the output of a kernel to `sys.stdout`, unless this thread's launches are muted."""
+    if text and not this_thread.muted:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def asserting() -> bool:
-    """Whether the environment asks for assertions on GPUs."""
-    return any(os.environ.get(name, "0") not in ("", "0") for name in ("BLOCKNB_DEBUG", "TRITON_DEBUG"))
-
-
 class ReportBuffer:
-    """The report of one stream: memory on its device."""
+    """The report buffer of one stream, in the memory of its device."""
 
     def __init__(self) -> None:
         self.memory = cuda.cupy().cuda.alloc(8 * report.WORDS)
@@ -61,7 +45,7 @@ class ReportBuffer:
         cuda.cupy().cuda.runtime.memsetAsync(self.memory.ptr, 0, 8 * report.HEADER, stream)
 
     def read(self, stream: int) -> np.ndarray:
-        """The words, as far as records are there; waits for the stream."""
+        """Waits for the stream, copies the written records to the host, and returns the words."""
         self._copy(0, report.HEADER, stream)
         for kind, region in report.REGIONS.items():
             self._copy(region.first, report.RECORD * report.counted(self.words, kind), stream)
@@ -75,34 +59,32 @@ class ReportBuffer:
             runtime.streamSynchronize(stream)
 
 
-_blocks: dict[tuple[int, int], ReportBuffer] = {}
+_buffers: dict[tuple[int, int], ReportBuffer] = {}
 _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
-def block_of(device: int, stream: int) -> ReportBuffer:
-    """The report of a stream; the device must be the current one."""
+def buffer_of(device: int, stream: int) -> ReportBuffer:
+    """The report buffer of a stream. The device must be the current one."""
     with _lock:
-        if (device, stream) not in _blocks:
-            _blocks[device, stream] = ReportBuffer()
-        return _blocks[device, stream]
+        if (device, stream) not in _buffers:
+            _buffers[device, stream] = ReportBuffer()
+        return _buffers[device, stream]
 
 
-def hidden(code: Any, block_address: int, bounds: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The hidden arguments: the report, and of each extent the lowest address and in how many bytes an element may begin.
-
-    `bounds` has (lower, upper, bytes of an element) for each argument of `code.extents`.
-    """
-    found = [block_address] if code.reports else []
+def hidden(code: Any, buffer_address: int, bounds: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The hidden arguments: the address of the report buffer, and for each extent its lowest address and the number of bytes at which an
+    element may begin. `bounds` holds (lower, upper, bytes of an element) for each argument of `code.extents`."""
+    found = [buffer_address] if code.reports else []
     for lower, upper, size in bounds:
         found += [lower, max(upper - lower - size + 1, 0)]
     return found
 
 
 def starter(compiled: Compiled, device: int, positions: Sequence[int], library: str, count: int) -> Start:
-    """A function `start(grid, raws, values)` that launches, waits, prints and raises what the kernel said.
+    """Returns `start(grid, raws, values)`, which launches the kernel, waits for it, prints its output, and raises its errors.
 
-    `positions` says where in raws, of which there are `count`, the kernel's parameters lie. Raises KernelError.
+    `positions` are the indices of the kernel's parameters in raws, which holds `count` values. Raises KernelError.
     """
     from blocknb.runtime import driver
     from blocknb.runtime.extents import extent
@@ -110,25 +92,25 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
     code, parameters = compiled.code, compiled.parameters
     more = code.reports + 2 * len(code.extents)
     launch = driver.Launcher(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
-    stream_of, api = cuda.stream_of(device, library), cuda.cupy().cuda
+    api = cuda.cupy().cuda
     pointers = {i: positions[i] for i in code.extents}
     sizes = {i: parameters[i][1].element.bytes for i in code.extents}
 
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         with api.Device(device):
-            stream = stream_of()
+            stream = launch.queue.handle()
             if api.runtime.streamIsCapturing(stream):
                 raise LaunchError(
-                    f"{compiled.name} reports to the host when it has ended, which a CUDA graph that is being captured cannot do",
-                    hint="capture it without checked=True, debug=True and prints, and test it by a plain launch before",
+                    f"a CUDA graph cannot capture {compiled.name}, because the host reads its report after each launch",
+                    hint="capture it without checked=True, debug=True and prints; test it by an ordinary launch before",
                 )
             bounds = {i: extent(values[at], raws[at]) for i, at in pointers.items()}
-            block = block_of(device, stream)
-            with block.lock:
-                block.clear(stream)
-                extra = hidden(code, block.memory.ptr, [(*bounds[i], sizes[i]) for i in code.extents])
+            buffer = buffer_of(device, stream)
+            with buffer.lock:
+                buffer.clear(stream)
+                extra = hidden(code, buffer.memory.ptr, [(*bounds[i], sizes[i]) for i in code.extents])
                 launch(grid, [*raws, *extra], values)
-                words = block.read(stream)
+                words = buffer.read(stream)
                 arrays = {i: (parameters[i][0], raws[pointers[i]], *bounds[i]) for i in code.extents}
                 said = report.decode(words, code.sites, arrays)
         driver.settled()

@@ -1,7 +1,7 @@
-"""What a compilation is asked for (`Request`), the keys under which its result is kept, and what it hands to a launch (`KernelCode`).
+"""The input of a compilation (`Request`) with its cache keys, and the output that a launch needs (`KernelCode`).
 
-The digest of a request is the key on disk. It covers the source and all that the kernel reaches, the kinds of the arguments, the
-options, the target and the versions of the tools, but not the names of files: a cell finds its entry in the next session.
+The digest of a request is the key on disk. It covers the source and all names that the kernel reaches, the Kinds of the arguments, the
+options, the target and the versions of the tools. It leaves out file names, so a cell finds its entry in the next session.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from blocknb.runtime.kinds import Kind, Tuple, flat
 from blocknb.target import Target
 from blocknb.trace import Stage, Trace
 
-#: Held while a thread looks for versions and tools: once is enough.
+#: Held by a thread that looks for versions and tools, so that the search runs only once.
 finding_tools = threading.Lock()
 forks.renewed(sys.modules[__name__], finding_tools=threading.Lock)
-NOMINAL_WARPS = 4  # on a CPU, which has none
+NOMINAL_WARPS = 4  # of a kernel on the CPU
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCode:
-    """What a launch needs beside the artifacts, and what the disk cache stores as JSON.
+    """The data that a launch needs in addition to the artifacts. The disk cache stores it as JSON.
 
-    `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
-    `loaded` the names of the arrays written and read. GPU: `threads` a program, of which the `warps` that were asked for are a part,
-    bytes of dynamic shared memory, and how many `programs` may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a
-    program may run for long. `sites` are the places that the kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and
-    `maps` its hidden parameters (see `codegen.gpu.module`).
+    `parameters` are (name, DType or Pointer) of the run-time parameters, in the order of the entry's arguments. `stored` and `loaded` are
+    the names of the arrays written and read. On a GPU: `threads` per CTA, which include those of producer warps, while `warps` is the
+    number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
+    `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
+    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`).
     """
 
     entry: str
@@ -58,7 +58,7 @@ class KernelCode:
 
 
 def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(the types of the run-time arguments as texts, the values of the constants), the elements of tuples as `x.0`, `x.1`, ..."""
+    """Returns (the type texts of run-time arguments, the values of constants) by name. Elements of tuples are called `x.0`, `x.1`, ..."""
     leaves = list(flat(kinds, kinds.values()))
     return {n: str(k) for n, k in leaves if k.type}, {n: k.constant[0] for n, k in leaves if not k.type}
 
@@ -68,35 +68,35 @@ def dependencies_of_constant(value: Any) -> Dependencies:
     return dependencies(source) if source is not None else of_constant(value)
 
 
-#: What is in the class of a tuple without methods of its own.
+#: The attributes of a tuple class or namedtuple without methods of its own.
 _PLAIN = MADE.union(vars(tuple), vars(collections.namedtuple("_PLAIN", "")))
 
 
 def _classes(kind: Kind) -> Iterator[type]:
-    """The classes of tuples of arguments that have methods of their own, which a kernel may call."""
+    """Yields the tuple classes of an argument that have methods of their own, which a kernel may call."""
     if isinstance(kind.type, Tuple):
-        made_by = kind.type.made_by
-        if not set(vars(made_by)) <= _PLAIN.union(getattr(made_by, "_fields", ())):
-            yield made_by
+        tuple_class = kind.type.tuple_class
+        if not set(vars(tuple_class)) <= _PLAIN.union(getattr(tuple_class, "_fields", ())):
+            yield tuple_class
         for part in kind.type.parts:
             yield from _classes(part)
 
 
 class Request:
-    """What a compilation is asked for, its `digest` (the key on disk), and its `key` in memory."""
+    """The input of one compilation, its `digest` (the key on disk), and its `key` in memory."""
 
     def __init__(self, source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target):
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
         leaves = list(flat(kinds, kinds.values()))
         constants = {n: dependencies_of_constant(k.constant[0]) for n, k in leaves if k.constant}
-        classes = [of_constant(made_by) for k in kinds.values() for made_by in _classes(k)]
+        classes = [of_constant(tuple_class) for k in kinds.values() for tuple_class in _classes(k)]
         watched = (d for d in (*constants.values(), *classes) if d.places or d.fields or d.checks)
         self.reached = (dependencies(source), *watched)
         everything = (self.reached[0], *constants.values(), *classes)
         self.unknown = tuple(dict.fromkeys(name for d in everything for name in d.unknown))
         sources = [s for d in self.reached for s in d.sources]
         self.files = tuple(dict.fromkeys(s.file for s in sources))
-        # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
+        # Debug data in the code holds lines and columns. It also holds file names, which a disk hit replaces.
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
         parts = ([d.key for d in self.reached], places, self._kinds_key(constants), dict(options), target)
         with finding_tools:
@@ -117,16 +117,9 @@ class Request:
     def trace(self, stages: Sequence[Stage], milliseconds: dict[str, float], from_cache: bool = False) -> Trace:
         signature, constants = described(self.kinds)
         source = self.source
-        trace = Trace(
-            source.name,
-            self.target,
-            source.text,
-            source.file,
-            source.first_line,
-            signature,
-            constants,
-            dict(self.options),
-        )
+        options = dict(self.options)
+        location = source.text, source.file, source.first_line
+        trace = Trace(source.name, self.target, *location, signature, constants, options)
         trace.stages, trace.milliseconds, trace.from_cache = stages, milliseconds, from_cache
         trace.disassemble, trace.list_code = self.disassemble, self._list
         return trace
@@ -137,7 +130,7 @@ class Request:
         return llvm.shared().wait(llvm.list_cpu(text, self.target))
 
     def disassemble(self, cubin: bytes) -> Any:
-        """The SASS, or None where there is no nvdisasm for the target."""
+        """Returns the SASS, or None without an nvdisasm for the target."""
         from blocknb.codegen import llvm, sass
 
         if toolchain.find_nvdisasm(self.target) is None:

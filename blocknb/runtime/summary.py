@@ -1,4 +1,4 @@
-"""Summaries of arguments that observers may keep after a launch: dtype, shape, size or value, never the array's memory."""
+"""Summaries of the arguments of a launch, which observers may keep: dtype, shape, size or value, but never the array."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import math
 from typing import Any
 
 from blocknb.language import types as t
-from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.extents import UNBOUNDED, byte_strides, extent
 from blocknb.runtime.kinds import ANYWHERE, Kind, pointer_kind
 
 
-def _strides(value: Any, size: int) -> tuple[int, ...]:
-    """The strides of an array in elements of `size` bytes; () where nobody knows them."""
-    if callable(getattr(value, "stride", None)):
-        return tuple(value.stride())
-    return tuple(s // size for s in getattr(value, "strides", None) or ())
-
-
 def summary(value: Any, kind: Kind) -> dict[str, Any]:
-    """What may be kept of an argument after the launch: its dtype, shape, strides (in elements) and bytes, or its value; never
-    the array. `extent` is "unknown" of an object that tells no more than its address."""
+    """Returns the summary of an argument: its dtype, shape, strides (in elements) and bytes, or its value. `extent` is "unknown" for an
+    object that has an address but no shape."""
     if kind.type is None:
         return {"kind": "constant", "type": None, "value": kind.constant[0]}
     if isinstance(kind.type, t.Descriptor):
@@ -31,15 +24,16 @@ def summary(value: Any, kind: Kind) -> dict[str, Any]:
     if not kind.is_pointer:
         return {"kind": "scalar", "type": str(kind), "value": value.item() if hasattr(value, "item") else value}
     shape = tuple(int(n) for n in getattr(value, "shape", ()) or ())
-    strides = _strides(value, kind.type.element.bytes) or (1,) * len(shape)
-    # A broadcast dimension (stride 0) repeats the same bytes.
+    size = kind.type.element.bytes
+    strides = tuple(stride // size for stride in byte_strides(value, size) or ()) or (1,) * len(shape)
+    # A broadcast axis (stride 0) repeats the same bytes.
     elements = math.prod(n for n, s in zip(shape, strides, strict=False) if s)
     found = {
         "kind": "array",
         "type": str(kind),
         "shape": shape,
         "strides": tuple(map(int, strides)),
-        "bytes": elements * kind.type.element.bytes,
+        "bytes": elements * size,
         "device": kind.device,
     }
     if not hasattr(value, "shape") and extent(value, 1) == UNBOUNDED:

@@ -65,7 +65,7 @@ def test_a_limit_at_the_end_of_int64_does_not_overflow(limit):
 @pytest.fixture
 def poisoned_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch memory holds 0xFF before each launch."""
-    memory = type(host._memory)
+    memory = type(host._scratch)
     plain = memory.at_least
 
     def at_least(self, size: int) -> int:

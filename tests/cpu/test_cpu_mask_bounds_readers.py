@@ -15,14 +15,14 @@ from blocknb.runtime import host
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch holds garbage, the same in each run."""
-    plain = type(host._memory).at_least
+    plain = type(host._scratch).at_least
 
     def at_least(memory, size):
         address = plain(memory, size)
         ctypes.memset(address, 0xFF, size)
         return address
 
-    monkeypatch.setattr(type(host._memory), "at_least", at_least)
+    monkeypatch.setattr(type(host._scratch), "at_least", at_least)
 
 
 @kernel

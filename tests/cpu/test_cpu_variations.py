@@ -121,8 +121,8 @@ def launch_in_order(kernel: HostKernel, args: list[Any], order: list[int]) -> No
     for program in order:
         kernel._pack(buffer, at, (len(order), 1, 1), packed, 0)
         block[at // 8 + host.NEXT] = program
-        places = (status + 8 * host.WORDS, status + 8 * (host.WORDS + 3))
-        kernel._function(1, program + 1, len(order), *places, host._memory.at_least(kernel.scratch_bytes), status)
+        places = (status + 8 * host.STATUS_WORDS, status + 8 * (host.STATUS_WORDS + 3))
+        kernel._function(1, program + 1, len(order), *places, host._scratch.at_least(kernel.scratch_bytes), status)
         assert block[at // 8 + host.STOP] == 0
 
 

@@ -110,7 +110,7 @@ def test_interpreted_autotuners_and_heuristics_choose_without_measuring(ran, arr
 def test_wrong_calls_raise_the_errors_of_other_launches(double, arrays):
     with pytest.raises(LaunchError, match="misses the argument `n`"):
         double.interpret(1)(*arrays, BLOCK=4)
-    with pytest.raises(LaunchError, match="takes names"):
+    with pytest.raises(LaunchError, match="list of names"):
         double.interpret(1, watch="at")(*arrays, 10, BLOCK=4)
     with pytest.raises(LaunchError, match="neither an array nor a number"):
         double.interpret(1)([1, 2], arrays[1], 10, BLOCK=4)

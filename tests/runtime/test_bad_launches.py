@@ -134,7 +134,7 @@ def test_an_array_in_the_byte_order_of_another_machine_is_refused() -> None:
 
 def test_an_array_whose_elements_are_not_aligned_is_refused() -> None:
     shifted = np.zeros(401, np.uint8)[1:].view(np.float32)
-    assert "multiples of their 4 bytes" in refused(lambda: scale[2,](shifted, OUT, 100, 2.0)).message
+    assert "not a multiple of the 4 bytes" in refused(lambda: scale[2,](shifted, OUT, 100, 2.0)).message
 
 
 def test_a_masked_array_is_refused() -> None:

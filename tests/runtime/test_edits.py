@@ -280,7 +280,7 @@ def test_a_function_with_a_state_is_named_in_a_note(store, tmp_path):
     here.define("f() + 1")
     assert here.stored() == 3
     notes = [note.text for note in here.space["k"].latest.trace.stages[0].notes]
-    assert any("`f` is called again at each launch" in text and "os._Environ" in text for text in notes)
+    assert any("each launch calls `f` again" in text and "os._Environ" in text for text in notes)
     assert any("not kept on disk" in text for text in notes)
 
 

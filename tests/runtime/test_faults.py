@@ -19,7 +19,7 @@ def recent(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", AccessError, "outside of its arrays"),
         ("cudaErrorIllegalAddress: an illegal memory access was encountered", AccessError, "outside of its arrays"),
         ("CUDA error: an illegal memory access was encountered", AccessError, "outside of its arrays"),
-        ("cudaErrorMisalignedAddress: misaligned address", AccessError, "no multiple"),
+        ("cudaErrorMisalignedAddress: misaligned address", AccessError, "not a multiple"),
         ("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", KernelError, "a kernel failed"),
     ],
 )

@@ -131,7 +131,7 @@ def test_what_is_no_memory_is_said_however_often_launches_were_repeated(gpu, sca
     for offset in (4, 8):
         warm(scale, x, TorchTensor(offset=offset), 64, 2.0, 64)
         before += 3
-        with pytest.raises(LaunchError, match="multiples of their 4 bytes"):
+        with pytest.raises(LaunchError, match="not a multiple of the 4 bytes"):
             scale[(1,)](x, TorchTensor(offset=2), 64, 2.0, 64)
     with pytest.raises(LaunchError, match="lies on a GPU"):
         scale[(1,)](x, np.zeros(64, np.float32), 64, 2.0, 64)

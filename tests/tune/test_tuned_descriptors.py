@@ -138,5 +138,5 @@ def test_warmup_compiles_every_configuration_with_its_blocks() -> None:
 
 def test_a_block_that_no_hook_has_set_is_an_error() -> None:
     _, _, _, descriptors = operands([1, 1])
-    with pytest.raises(LaunchError, match="`a_desc` .* has 2 bytes of fp16, and 16 are the least"):
+    with pytest.raises(LaunchError, match="`a_desc` .* has 2 bytes of fp16, less than 16"):
         product[(3,)](*descriptors, 72, 80, 48, PROGRAMS=3, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
