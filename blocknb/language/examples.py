@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 
 from blocknb.language.ops import OPS
-from blocknb.language.rows.elementwise import BROADCAST as ANY
 from blocknb.language.rows.elementwise import FLOAT
 
+ANY = "Operands broadcast to one shape, in the dtype that the two promote to."
 REDUCED = "The axis goes away (`keep_dims=True`: it has size one); without an axis all elements become a scalar."
 PLACES = (
     "`pointer` and `val` broadcast to one shape, that of the result; `val` is cast to the pointer's element type. Integers "
