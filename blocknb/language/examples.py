@@ -2,7 +2,7 @@
 
 The example is a kernel's body. A line with a comment is a claim, and the tests run it everywhere a kernel runs. It may use the arrays
 `a_ptr` (fp32: 0.0 to 15.0), `i_ptr` (int32: 0 to 15) and `out_ptr` (16 fp32 zeros). A declaration with an `Example:` of its own keeps
-that one. The functions of libdevice have theirs in `libdevice.examples`, and those that are an op in the op table.
+that one, as those of libdevice do. The example of an op is in the op table.
 """
 
 from __future__ import annotations

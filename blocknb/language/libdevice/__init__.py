@@ -7,7 +7,6 @@ that are builtins of the language (`sqrt`, `fma`, `erf`...) are those builtins.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
 from blocknb.language import surface
@@ -22,18 +21,12 @@ from blocknb.language.libdevice import (  # noqa: F401 (they fill FUNCTIONS)
     special,
     trigonometry,
 )
-from blocknb.language.libdevice.examples import EXAMPLES
 from blocknb.language.libdevice.parts import FUNCTIONS
 
 #: Functions of libdevice that the language has as builtins.
 BUILTINS = (
     "abs", "floor", "rsqrt", "ceil", "exp2", "fma", "div_rn", "sqrt_rn", "sqrt", "sin", "cos", "log2", "tanh", "log", "erf",
 )  # fmt: skip
-
-for _name, _function in FUNCTIONS.items():
-    if _name in EXAMPLES:
-        _text = inspect.cleandoc(_function.__doc__ or "")
-        _function.__doc__ = f"{_text}\n\nExample:\n    libdevice.{EXAMPLES[_name]}"
 
 for _name in BUILTINS:
     FUNCTIONS[_name] = getattr(surface, _name)

@@ -84,14 +84,22 @@ def exp2_sum(h, l):
 
 @device
 def exp(x):
-    """e to the x."""
+    """e to the x.
+
+    Example:
+        libdevice.exp(0.5)  # 1.64872122
+    """
     v = wide(x)
     return narrow(exp_sum(v, number(0.0, v)), x)
 
 
 @device
 def exp10(x):
-    """10 to the x."""
+    """10 to the x.
+
+    Example:
+        libdevice.exp10(0.5)  # 3.1622777
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     inside = clipped(v, (-330.0, 310.0) if w == 64 else (-46.0, 39.0))
@@ -110,7 +118,11 @@ def expm1_wide(v):
 
 @device
 def expm1(x):
-    """e to the x, less 1, precise for small x."""
+    """e to the x, less 1, precise for small x.
+
+    Example:
+        libdevice.expm1(0.5)  # 0.648721278
+    """
     return narrow(expm1_wide(wide(x)), x)
 
 
@@ -123,7 +135,11 @@ def half_exp(v):
 
 @device
 def sinh(x):
-    """Hyperbolic sine."""
+    """Hyperbolic sine.
+
+    Example:
+        libdevice.sinh(0.5)  # 0.521095335
+    """
     v = wide(x)
     a = tl.abs(v)
     e = expm1_wide(tl.where(a < 1, a, 0.0))
@@ -134,7 +150,11 @@ def sinh(x):
 
 @device
 def cosh(x):
-    """Hyperbolic cosine."""
+    """Hyperbolic cosine.
+
+    Example:
+        libdevice.cosh(0.5)  # 1.12762594
+    """
     v = wide(x)
     h = half_exp(tl.abs(v))
     return narrow(h + tl.div_rn(number(0.25, v), h), x)
@@ -185,7 +205,11 @@ def log_limits(result, v):
 
 @device
 def log10(x):
-    """Logarithm to base 10."""
+    """Logarithm to base 10.
+
+    Example:
+        libdevice.log10(5.0)  # 0.69897002
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     h, l, e = log_parts(tl.where((v > 0) & (v < INF), v, 1.0))
@@ -207,13 +231,21 @@ def log1p_wide(v):
 
 @device
 def log1p(x):
-    """The logarithm of 1 + x, precise for small x."""
+    """The logarithm of 1 + x, precise for small x.
+
+    Example:
+        libdevice.log1p(0.5)  # 0.405465096
+    """
     return narrow(log1p_wide(wide(x)), x)
 
 
 @device
 def asinh(x):
-    """Inverse hyperbolic sine."""
+    """Inverse hyperbolic sine.
+
+    Example:
+        libdevice.asinh(0.5)  # 0.481211841
+    """
     v = wide(x)
     a = tl.abs(v)
     large = a > LIFT[v.dtype.primitive_bitwidth]
@@ -225,7 +257,11 @@ def asinh(x):
 
 @device
 def acosh(x):
-    """Inverse hyperbolic cosine, of numbers from 1."""
+    """Inverse hyperbolic cosine, of numbers from 1.
+
+    Example:
+        libdevice.acosh(2.0)  # 1.31695795
+    """
     v = wide(x)
     large = v > LIFT[v.dtype.primitive_bitwidth]
     t = tl.where(large, 1.0, v) - 1.0
@@ -236,7 +272,11 @@ def acosh(x):
 
 @device
 def atanh(x):
-    """Inverse hyperbolic tangent, of numbers between -1 and 1."""
+    """Inverse hyperbolic tangent, of numbers between -1 and 1.
+
+    Example:
+        libdevice.atanh(0.25)  # 0.255412817
+    """
     v = wide(x)
     a = tl.abs(v)
     return narrow(with_sign(0.5 * log1p_wide(tl.div_rn(2.0 * a, 1.0 - a)) + tl.where(a <= 1, 0.0, NAN), v), x)
@@ -258,7 +298,11 @@ def power(a, y):
 
 @device
 def pow(x, y):
-    """x to the y. y may be an integer."""
+    """x to the y. y may be an integer.
+
+    Example:
+        libdevice.pow(2.0, 0.5)  # 1.41421354
+    """
     if not tl.to_tensor(y).dtype.is_floating():
         # Every int32 is an fp64, so that odd powers keep their sign.
         exact = real_power(tl.cast(x, float64), tl.cast(y, float64))
@@ -269,7 +313,11 @@ def pow(x, y):
 
 @device
 def powi(x, n):
-    """x to an integer power."""
+    """x to an integer power.
+
+    Example:
+        libdevice.powi(1.5, 3)  # 3.375
+    """
     return pow(x, tl.cast(n, int32))
 
 

@@ -39,10 +39,10 @@ def device(function: Callable) -> Callable:
     return helper(function)
 
 
-def named(name: str, doc: str, function: Callable) -> None:
-    """A function of libdevice made by closing over constants: it gets a name and a docstring of its own."""
+def named(name: str, doc: str, example: str, function: Callable) -> None:
+    """Adds a closure to libdevice, under a name and with a docstring. The example begins at the arguments of the call."""
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = f"{doc}\n\nExample:\n    libdevice.{name}{example}"
     device(function)
 
 

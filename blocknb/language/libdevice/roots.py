@@ -53,7 +53,11 @@ def cube_parts(v):
 
 @device
 def cbrt(x):
-    """Cube root."""
+    """Cube root.
+
+    Example:
+        libdevice.cbrt(0.5)  # 0.793700516
+    """
     v = wide(x)
     a = tl.abs(v)
     ordinary = (a > 0) & (a < INF)
@@ -64,7 +68,11 @@ def cbrt(x):
 
 @device
 def rcbrt(x):
-    """1 / cbrt(x)."""
+    """1 / cbrt(x).
+
+    Example:
+        libdevice.rcbrt(0.5)  # 1.25992107
+    """
     v = wide(x)
     a = tl.abs(v)
     ordinary = (a > 0) & (a < INF)
@@ -114,21 +122,33 @@ def inverse_length(x, y, z, w):
 
 @device
 def hypot(x, y):
-    """sqrt(x^2 + y^2), without overflow on the way."""
+    """sqrt(x^2 + y^2), without overflow on the way.
+
+    Example:
+        libdevice.hypot(3.0, 4.0)  # 5.0
+    """
     a, b = wide2(x, y)
     return narrow2(length(a, b, a * 0.0, a * 0.0), x, y)
 
 
 @device
 def rhypot(x, y):
-    """1 / sqrt(x^2 + y^2), without overflow on the way."""
+    """1 / sqrt(x^2 + y^2), without overflow on the way.
+
+    Example:
+        libdevice.rhypot(3.0, 4.0)  # 0.200000003
+    """
     a, b = wide2(x, y)
     return narrow2(inverse_length(a, b, a * 0.0, a * 0.0), x, y)
 
 
 @device
 def norm3d(x, y, z):
-    """sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    """sqrt(x^2 + y^2 + z^2), without overflow on the way.
+
+    Example:
+        libdevice.norm3d(2.0, 3.0, 6.0)  # 7.0
+    """
     a, b = wide2(x, y)
     a, d = wide2(a, z)
     return narrow2(length(a, b.to(a.dtype), d, a * 0.0), x, y)
@@ -136,7 +156,11 @@ def norm3d(x, y, z):
 
 @device
 def rnorm3d(x, y, z):
-    """1 / sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    """1 / sqrt(x^2 + y^2 + z^2), without overflow on the way.
+
+    Example:
+        libdevice.rnorm3d(2.0, 3.0, 6.0)  # 0.142857149
+    """
     a, b = wide2(x, y)
     a, d = wide2(a, z)
     return narrow2(inverse_length(a, b.to(a.dtype), d, a * 0.0), x, y)
@@ -144,7 +168,11 @@ def rnorm3d(x, y, z):
 
 @device
 def norm4d(x, y, z, w):
-    """sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    """sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way.
+
+    Example:
+        libdevice.norm4d(1.0, 1.0, 3.0, 5.0)  # 6.0
+    """
     a, b = wide2(x, y)
     d, f = wide2(z, w)
     a, d = wide2(a, d)
@@ -153,7 +181,11 @@ def norm4d(x, y, z, w):
 
 @device
 def rnorm4d(x, y, z, w):
-    """1 / sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    """1 / sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way.
+
+    Example:
+        libdevice.rnorm4d(1.0, 1.0, 3.0, 5.0)  # 0.166666672
+    """
     a, b = wide2(x, y)
     d, f = wide2(z, w)
     a, d = wide2(a, d)

@@ -156,40 +156,64 @@ def fused(x, y, z, mode: constexpr):
 
 @device
 def add_rn(x, y):
-    """x + y rounded to nearest, never fused with a product."""
+    """x + y rounded to nearest, never fused with a product.
+
+    Example:
+        libdevice.add_rn(1.0, 1e-09)  # 1.0
+    """
     x, y = wide2(x, y)
     return tl.fma(x, number(1.0, x), y)
 
 
 @device
 def sub_rn(x, y):
-    """x - y rounded to nearest, never fused with a product."""
+    """x - y rounded to nearest, never fused with a product.
+
+    Example:
+        libdevice.sub_rn(1.0, 1e-09)  # 1.0
+    """
     x, y = wide2(x, y)
     return tl.fma(x, number(1.0, x), -y)
 
 
 @device
 def mul_rn(x, y):
-    """x * y rounded to nearest, never fused with a sum."""
+    """x * y rounded to nearest, never fused with a sum.
+
+    Example:
+        libdevice.mul_rn(0.1, 3.0)  # 0.300000012
+    """
     x, y = wide2(x, y)
     return product(x, y)
 
 
 @device
 def rcp_rn(x):
-    """1 / x rounded to nearest."""
+    """1 / x rounded to nearest.
+
+    Example:
+        libdevice.rcp_rn(3.0)  # 0.333333343
+    """
     return tl.div_rn(number(1.0, wide(x)), wide(x))
 
 
 @device
 def rsqrt_rn(x):
-    """1 / sqrt(x) in fp32, rounded to nearest from fp64."""
+    """1 / sqrt(x) in fp32, rounded to nearest from fp64.
+
+    Example:
+        libdevice.rsqrt_rn(5.0)  # 0.44721359
+    """
     return tl.div_rn(number(1.0, tl.cast(x, float64)), tl.sqrt(tl.cast(x, float64))).to(float32)
 
 
 @device
 def fma_rn(x, y, z):
-    """x * y + z rounded once, to nearest."""
+    """x * y + z rounded once, to nearest.
+
+    Example:
+        libdevice.fma_rn(2.0, 3.0, 1.0)  # 7.0
+    """
     return tl.fma(x, y, z)
 
 
@@ -217,17 +241,18 @@ def directed(mode: str) -> None:
     def fused_multiply_add(x, y, z):
         return fused(x, y, z, mode)
 
-    functions = {
-        "add": ("x + y", addition),
-        "sub": ("x - y", subtraction),
-        "mul": ("x * y", multiplication),
-        "div": ("x / y", division),
-        "rcp": ("1 / x", reciprocal),
-        "sqrt": ("Square root", square_root),
-        "fma": ("x * y + z once", fused_multiply_add),
+    functions = {  # description, arguments of the example, its results rounded down and up
+        "add": (addition, "x + y", "(1.0, 1e-09)", 1.0, 1.00000012),
+        "sub": (subtraction, "x - y", "(1.0, 1e-09)", 0.99999994, 1.0),
+        "mul": (multiplication, "x * y", "(0.1, 3.0)", 0.299999982, 0.300000012),
+        "div": (division, "x / y", "(1.0, 3.0)", 0.333333313, 0.333333343),
+        "rcp": (reciprocal, "1 / x", "(3.0)", 0.333333313, 0.333333343),
+        "sqrt": (square_root, "Square root", "(5.0)", 2.23606777, 2.23606801),
+        "fma": (fused_multiply_add, "x * y + z once", "(2.0, 3.0, 1.0)", 7.0, 7.0),
     }
-    for name, (what, function) in functions.items():
-        named(f"{name}_{mode}", f"{what} rounded {DIRECTIONS[mode]}.", function)
+    for name, (function, what, arguments, down, up) in functions.items():
+        example = f"{arguments}  # {up if mode == 'ru' else down}"
+        named(f"{name}_{mode}", f"{what} rounded {DIRECTIONS[mode]}.", example, function)
 
 
 for _mode in ("rz", "rd", "ru"):

@@ -44,7 +44,11 @@ def scaled_complement(a):
 
 @device
 def erfc(x):
-    """The complementary error function, 1 - erf(x), precise where that is small."""
+    """The complementary error function, 1 - erf(x), precise where that is small.
+
+    Example:
+        libdevice.erfc(0.5)  # 0.479500115
+    """
     v = wide(x)
     a = tl.minimum(tl.abs(v), ERFC_END[v.dtype.primitive_bitwidth])
     h, l = two_product(a, a)
@@ -56,7 +60,11 @@ def erfc(x):
 
 @device
 def erfcx(x):
-    """e^(x^2) erfc(x)."""
+    """e^(x^2) erfc(x).
+
+    Example:
+        libdevice.erfcx(0.5)  # 0.615690351
+    """
     v = wide(x)
     a = tl.abs(v)
     right = scaled_complement(a)
@@ -67,7 +75,11 @@ def erfcx(x):
 
 @device
 def normcdf(x):
-    """The probability that a standard normal number is at most x."""
+    """The probability that a standard normal number is at most x.
+
+    Example:
+        libdevice.normcdf(0.5)  # 0.691462517
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     a = tl.minimum(tl.abs(v), 40.0)
@@ -112,7 +124,11 @@ def erf_inverse(x, q):
 
 @device
 def erfinv(x):
-    """The inverse of erf, of numbers between -1 and 1."""
+    """The inverse of erf, of numbers between -1 and 1.
+
+    Example:
+        libdevice.erfinv(0.25)  # 0.225312054
+    """
     v = tl.cast(x, float64)
     result = tl.where(v == 0, v, erf_inverse(v, 1.0 - v))
     return narrow(result.to(wide(x).dtype), x)
@@ -120,14 +136,22 @@ def erfinv(x):
 
 @device
 def erfcinv(x):
-    """The inverse of erfc, of numbers between 0 and 2."""
+    """The inverse of erfc, of numbers between 0 and 2.
+
+    Example:
+        libdevice.erfcinv(0.25)  # 0.813419819
+    """
     v = tl.cast(x, float64)
     return narrow(erf_inverse(1.0 - v, v).to(wide(x).dtype), x)
 
 
 @device
 def normcdfinv(x):
-    """The inverse of normcdf, of probabilities between 0 and 1."""
+    """The inverse of normcdf, of probabilities between 0 and 1.
+
+    Example:
+        libdevice.normcdfinv(0.25)  # -0.674489737
+    """
     v = tl.cast(x, float64)
     result = erf_inverse(1.0 - 2.0 * v, 2.0 * v) * -1.4142135623730951
     return narrow(result.to(wide(x).dtype), x)
@@ -180,7 +204,11 @@ def stirling(a):
 
 @device
 def tgamma(x):
-    """The gamma function."""
+    """The gamma function.
+
+    Example:
+        libdevice.tgamma(5.0)  # 24.0
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     size = gamma_positive(tl.where(a == 0, 1.0, a))
@@ -218,7 +246,11 @@ def log_gamma_positive(a):
 
 @device
 def lgamma(x):
-    """The logarithm of the absolute value of the gamma function; near its zeros on the negative axis the error is absolute."""
+    """The logarithm of the absolute value of the gamma function; near its zeros on the negative axis the error is absolute.
+
+    Example:
+        libdevice.lgamma(5.0)  # 3.17805386
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     positive = log_gamma_positive(tl.where((a > 0) & (a < INF), a, 1.0))
