@@ -17,10 +17,10 @@ from blocknb.language.types import int1
 def load(types, attrs):
     """Loads elements from memory. Where the mask is off, an element is `other`, or zero without `other`.
 
-    `pointer` is a tile or scalar of pointers and gives the shape; `mask` (int1) and `other` broadcast to it, and `other` is cast to the
-    element type. Where the mask is off, nothing is read. Triton leaves such an element undefined without `other`. `cache_modifier`,
-    `eviction_policy` and `volatile` change no result. `other` without `mask` is an error. For a block pointer, `boundary_check` names
-    the axes to test, and `padding_option` ("zero" or "nan") gives the elements outside.
+    `pointer` is a tile or a scalar of pointers, and the result has its shape. `mask` (int1) and `other` broadcast to this shape, and
+    `other` is cast to the element type. Where the mask is off, nothing is read. Triton leaves such an element undefined without `other`.
+    `cache_modifier`, `eviction_policy` and `volatile` change no result. `other` without `mask` is an error. For a block pointer,
+    `boundary_check` names the axes to test, and `padding_option` ("zero" or "nan") gives the elements outside.
 
     Example:
         i = tl.arange(0, 4)
@@ -47,8 +47,8 @@ def load(types, attrs):
 def store(types, attrs):
     """Stores elements to memory where the mask is on.
 
-    `value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off nothing is
-    written. To store a tile to a scalar pointer is an error. For a block pointer, `boundary_check` names the axes to test.
+    `value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off, nothing is
+    written. A tile stored to a scalar pointer is an error. For a block pointer, `boundary_check` names the axes to test.
 
     Example:
         i = tl.arange(0, 4)
@@ -78,8 +78,8 @@ def store(types, attrs):
 def atomic(types, attrs):
     """Combines each element with memory in one step and returns the old value. Where the mask is off, the result is zero.
 
-    The elements take their turns in no fixed order. The maximum and minimum of floats put -0.0 below 0.0, and a NaN beyond the infinity
-    of its sign. A GPU adds fp32 numbers below 2^-126 as zero.
+    The order of the elements is not defined. The maximum and minimum of floats put -0.0 below 0.0, and a NaN beyond the infinity of its
+    sign. A GPU adds fp32 numbers below 2^-126 as zero.
 
     Example:
         before = tl.atomic_add(i_ptr + 5, 3)
@@ -104,7 +104,7 @@ def atomic(types, attrs):
 def atomic_cas(types, attrs):
     """Stores `value` where memory holds the bits of `compare`, in one step, and returns the old value.
 
-    `pointer`, `cmp` and `val` broadcast to one shape, that of the result; elements of 8 bits and integers of 16 are refused.
+    `pointer`, `cmp` and `val` broadcast to the shape of the result. Elements of 8 bits and integers of 16 bits are an error.
 
     Example:
         before = tl.atomic_cas(i_ptr + 5, 5, 50)

@@ -222,8 +222,8 @@ def scan(types, attrs):
 def dot(types, attrs):
     """Multiplies two matrices and adds a third.
 
-    (M, K) times (K, N), or a stack of them, (B, M, K) times (B, K, N), of one dtype. `acc` has the shape and dtype of the result.
-    Shapes that do not fit are an error.
+    `input` is (M, K) and `other` is (K, N), or both are stacks, (B, M, K) and (B, K, N). They have one dtype. `acc` has the shape and the
+    dtype of the result. Shapes that do not fit are an error.
 
     Example:
         x = tl.full((16, 16), 0.5, tl.float16)
