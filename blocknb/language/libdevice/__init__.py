@@ -1,8 +1,8 @@
-"""libdevice, with the names of CUDA and Triton, written in the block language itself.
+"""libdevice under the names of CUDA and Triton, written in the block language itself.
 
-The functions take any float (fp16 and bf16 are computed in fp32) and broadcast like operators; they run wherever a kernel runs: on
-the GPU, on the CPU and in the interpreter, with one meaning. `FUNCTIONS` is the registry that the reference is printed from. Names
-that are builtins of the language (`sqrt`, `fma`, `erf`...) are those builtins.
+The functions take floats of any dtype, and compute fp16 and bf16 in fp32. Operands broadcast. The GPU, the CPU and the interpreter give
+the same results up to the stated errors. `FUNCTIONS` is the registry from which `blocknb reference` prints the table. Functions that
+are builtins of the language (`sqrt`, `fma`, `erf`...) are the same objects here.
 """
 
 from __future__ import annotations

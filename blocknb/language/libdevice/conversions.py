@@ -1,8 +1,8 @@
 """libdevice's conversions between numbers, with a direction of rounding: `double2float_rz`, `float2int_rn`, `ll2double_ru`...
 
-To an integer the number is rounded first and then clamped into the integer's range, as the GPU's conversions do; NaN becomes 0.
-An unsigned result has the bits of the unsigned integer and a signed dtype, because that is how libdevice declares it. From an
-integer the exact value is a sum of two fp64, which `rounding.settle` rounds.
+A conversion to an integer rounds first and then clamps to the range of the integer, as the instructions of a GPU do. NaN becomes 0.
+libdevice declares a signed dtype for unsigned results, so such a result has the bits of the unsigned integer. A conversion from an
+integer represents the exact value as a sum of two fp64 numbers, which `rounding.settle` rounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blocknb.language.types import float32, float64, int32, int64, uint32, uint6
 
 @helper
 def rounded(x, mode: constexpr):
-    """x as a whole number, still a float."""
+    """x rounded to an integer, as a float."""
     if mode == "rn":
         return whole(x)
     if mode == "rz":
@@ -42,7 +42,7 @@ def to_integer(x, source: constexpr, target: constexpr, mode: constexpr):
 
 @helper
 def to_float(x, source: constexpr, target: constexpr, mode: constexpr):
-    """An integer as a float: of up to 32 bits exactly in fp64, of 64 as the sum of its halves."""
+    """An integer as a float. fp64 holds 32 bits exactly; an integer of 64 bits is the sum of its halves."""
     x = tl.cast(x, source)
     if mode == "rn":
         return x.to(target)
@@ -72,7 +72,7 @@ def _declare(compute: Callable, source: str, target: str, mode: str, how: str, n
 
     dtype = "float64" if source == "double" else kind.name
     argument = number if source in ("float", "int") else f"tl.full((), {number}, tl.{dtype})"
-    named(f"{source}2{target}_{mode}", f"{kind} to {to_kind}{how}.", f"({argument})  # {result}", convert)
+    named(f"{source}2{target}_{mode}", f"Converts {kind} to {to_kind}{how}.", f"({argument})  # {result}", convert)
 
 
 for _mode, _words in DIRECTIONS.items():

@@ -34,7 +34,7 @@ from blocknb.language.types import float32, int32, int64
 
 @device
 def trunc(x):
-    """Rounded toward zero to a whole number.
+    """Rounds toward zero to an integer, which stays a float.
 
     Example:
         libdevice.trunc(2.5)  # 2.0
@@ -44,7 +44,7 @@ def trunc(x):
 
 @device
 def rint(x):
-    """Rounded to the nearest whole number, halves to even.
+    """Rounds to the nearest integer, ties to even. The result is a float.
 
     Example:
         libdevice.rint(2.5)  # 2.0
@@ -54,7 +54,7 @@ def rint(x):
 
 @device
 def nearbyint(x):
-    """Rounded to the nearest whole number, halves to even.
+    """Rounds to the nearest integer, ties to even. The result is a float.
 
     Example:
         libdevice.nearbyint(2.5)  # 2.0
@@ -64,7 +64,7 @@ def nearbyint(x):
 
 @device
 def round(x):
-    """Rounded to the nearest whole number, halves away from zero.
+    """Rounds to the nearest integer, ties away from zero. The result is a float.
 
     Example:
         libdevice.round(2.5)  # 3.0
@@ -77,7 +77,7 @@ def round(x):
 
 @device
 def llrint(x):
-    """The nearest whole number as int64, halves to even.
+    """Rounds to the nearest integer, ties to even. The result is int64.
 
     Example:
         libdevice.llrint(2.5)  # 2
@@ -87,7 +87,7 @@ def llrint(x):
 
 @device
 def llround(x):
-    """The nearest whole number as int64, halves away from zero.
+    """Rounds to the nearest integer, ties away from zero. The result is int64.
 
     Example:
         libdevice.llround(2.5)  # 3
@@ -100,7 +100,7 @@ def llround(x):
 
 @device
 def isnan(x):
-    """Whether x is not a number.
+    """Returns whether x is a NaN.
 
     Example:
         libdevice.isnan(0.5)  # False
@@ -110,7 +110,7 @@ def isnan(x):
 
 @device
 def isinf(x):
-    """Whether x is an infinity.
+    """Returns whether x is infinite.
 
     Example:
         libdevice.isinf(0.5)  # False
@@ -120,7 +120,7 @@ def isinf(x):
 
 @device
 def finitef(x):
-    """Whether x is neither infinite nor NaN.
+    """Returns whether x is finite.
 
     Example:
         libdevice.finitef(0.5)  # True
@@ -130,7 +130,7 @@ def finitef(x):
 
 @device
 def isfinited(x):
-    """Whether x is neither infinite nor NaN.
+    """Returns whether x is finite.
 
     Example:
         libdevice.isfinited(tl.full((), 1.0, tl.float64))  # True
@@ -140,7 +140,7 @@ def isfinited(x):
 
 @device
 def signbit(x):
-    """The sign bit, as int32: 1 for negative numbers, -0 and NaNs with it.
+    """Returns the sign bit as int32. It is 1 for negative numbers, -0.0 and NaNs with a sign.
 
     Example:
         libdevice.signbit(-2.5)  # 1
@@ -150,7 +150,7 @@ def signbit(x):
 
 @device
 def copysign(x, y):
-    """|x| with the sign of y.
+    """Returns |x| with the sign of y.
 
     Example:
         libdevice.copysign(2.0, -0.0)  # -2.0
@@ -161,7 +161,7 @@ def copysign(x, y):
 
 @device
 def saturatef(x):
-    """x kept between 0 and 1; NaN becomes 0.
+    """Limits x to the range from 0 to 1. A NaN becomes 0.
 
     Example:
         libdevice.saturatef(1.5)  # 1.0
@@ -172,7 +172,7 @@ def saturatef(x):
 
 @device
 def fdim(x, y):
-    """x - y if that is positive, else zero; NaN if an operand is NaN.
+    """Returns x - y if it is positive, and zero otherwise. A NaN as an operand gives NaN.
 
     Example:
         libdevice.fdim(5.0, 3.0)  # 2.0
@@ -183,7 +183,7 @@ def fdim(x, y):
 
 @device
 def nextafter(x, y):
-    """The next float after x toward y.
+    """Returns the next float after x toward y.
 
     Example:
         libdevice.nextafter(1.0, 2.0)  # 1.00000012
@@ -207,7 +207,7 @@ def binary_exponent(v):
 
 @device
 def ldexp(x, n):
-    """x * 2^n, rounded once.
+    """Computes x * 2^n, rounded once.
 
     Example:
         libdevice.ldexp(1.5, 3)  # 12.0
@@ -215,7 +215,7 @@ def ldexp(x, n):
     v = wide(x)
     limit: constexpr = 280 if v.dtype == float32 else 2200
     n = tl.minimum(tl.maximum(tl.cast(n, int32), -limit), limit).to(to_bits(v).dtype)
-    # In three steps, of which only the last that leaves the normal numbers rounds: the largest steps come first.
+    # Three multiplications, the largest powers first: only the one that leaves the range of normal numbers rounds.
     bound: constexpr = 126 if v.dtype == float32 else 1022
     low: constexpr = -102 if v.dtype == float32 else -969
     first = tl.minimum(tl.maximum(n, low), bound)
@@ -226,7 +226,7 @@ def ldexp(x, n):
 
 @device
 def scalbn(x, n):
-    """x * 2^n, rounded once.
+    """Computes x * 2^n, rounded once.
 
     Example:
         libdevice.scalbn(1.5, 3)  # 12.0
@@ -236,7 +236,7 @@ def scalbn(x, n):
 
 @device
 def ilogb(x):
-    """The exponent of x as int32. 0 and NaN give the smallest int32, infinity gives the largest.
+    """Returns the exponent of x as int32. 0 and NaN give the smallest int32, infinity gives the largest.
 
     Example:
         libdevice.ilogb(5.0)  # 2
@@ -249,7 +249,7 @@ def ilogb(x):
 
 @device
 def logb(x):
-    """The exponent of x as a float; -infinity of 0.
+    """Returns the exponent of x as a float. 0 gives -infinity.
 
     Example:
         libdevice.logb(5.0)  # 2.0
@@ -265,7 +265,7 @@ def logb(x):
 
 @device
 def fmod(x, y):
-    """The exact remainder of x / y rounded toward zero: it has the sign of x.
+    """Computes the exact remainder of x / y, with the quotient rounded toward zero. It has the sign of x.
 
     Example:
         libdevice.fmod(7.5, 2.0)  # 1.5
@@ -276,7 +276,7 @@ def fmod(x, y):
 
 @device
 def remainder(x, y):
-    """The exact remainder of x / y rounded to nearest, halves to even: at most |y| / 2.
+    """Computes the exact remainder of x / y, with the quotient rounded to nearest, ties to even. It is at most |y| / 2.
 
     Example:
         libdevice.remainder(7.5, 2.0)  # -0.5

@@ -32,7 +32,7 @@ def bits_set(u):
 
 @device
 def popc(x):
-    """The number of set bits, as int32.
+    """Counts the bits that are set. The result is int32.
 
     Example:
         libdevice.popc(40)  # 2
@@ -42,7 +42,7 @@ def popc(x):
 
 @device
 def clz(x):
-    """The number of leading zero bits, as int32.
+    """Counts the leading zero bits. The result is int32.
 
     Example:
         libdevice.clz(40)  # 26
@@ -57,7 +57,7 @@ def clz(x):
 
 @device
 def ffs(x):
-    """The position of the lowest set bit, counted from one, as int32; 0 if no bit is set.
+    """Returns the position of the lowest set bit as int32, counted from one. It is 0 if no bit is set.
 
     Example:
         libdevice.ffs(40)  # 4
@@ -68,7 +68,7 @@ def ffs(x):
 
 @device
 def brev(x):
-    """The bits in reverse order.
+    """Reverses the order of the bits.
 
     Example:
         libdevice.brev(1)  # -2147483648
@@ -89,7 +89,7 @@ def brev(x):
 
 @device
 def byte_perm(x, y, s):
-    """Four bytes picked from the eight of x (0-3) and y (4-7) by the nibbles of s; 8 in a nibble repeats the byte's sign.
+    """Selects four of the bytes of x (0-3) and y (4-7) by the nibbles of s. Bit 8 of a nibble repeats the sign of its byte.
 
     Example:
         libdevice.byte_perm(50462976, 117835012, 21520)  # 84148480
@@ -107,7 +107,7 @@ def byte_perm(x, y, s):
 
 @device
 def mulhi(x, y):
-    """The upper half of the product.
+    """Returns the upper half of the product.
 
     Example:
         libdevice.mulhi(1073741824, 8)  # 2
@@ -120,7 +120,7 @@ def mulhi(x, y):
 
 @device
 def mul24(x, y):
-    """The low 32 bits of the product of the low 24 bits of each.
+    """Multiplies the low 24 bits of the operands. Returns the low 32 bits of the product.
 
     Example:
         libdevice.mul24(5, 8)  # 40
@@ -132,7 +132,7 @@ def mul24(x, y):
 
 @device
 def sad(x, y, z):
-    """|x - y| + z.
+    """Computes |x - y| + z.
 
     Example:
         libdevice.sad(3, 7, 1)  # 5
@@ -144,7 +144,7 @@ def sad(x, y, z):
 
 @device
 def hadd(x, y):
-    """(x + y) / 2 rounded down, without overflow.
+    """Computes (x + y) / 2, rounded down, without overflow.
 
     Example:
         libdevice.hadd(5, 8)  # 6
@@ -154,7 +154,7 @@ def hadd(x, y):
 
 @device
 def rhadd(x, y):
-    """(x + y) / 2 rounded up, without overflow.
+    """Computes (x + y) / 2, rounded up, without overflow.
 
     Example:
         libdevice.rhadd(5, 8)  # 7
@@ -167,7 +167,7 @@ def rhadd(x, y):
 
 @device
 def float_as_int(x):
-    """The bits of an fp32, as int32.
+    """Returns the bits of an fp32 number as int32.
 
     Example:
         libdevice.float_as_int(1.0)  # 1065353216
@@ -177,7 +177,7 @@ def float_as_int(x):
 
 @device
 def float_as_uint(x):
-    """The bits of an fp32; as int32, which is the type libdevice gives them.
+    """Returns the bits of an fp32 number as int32, the dtype that libdevice declares.
 
     Example:
         libdevice.float_as_uint(1.0)  # 1065353216
@@ -187,7 +187,7 @@ def float_as_uint(x):
 
 @device
 def int_as_float(x):
-    """The fp32 of these 32 bits.
+    """Returns the fp32 number that has the 32 bits of x.
 
     Example:
         libdevice.int_as_float(1065353216)  # 1.0
@@ -197,7 +197,7 @@ def int_as_float(x):
 
 @device
 def uint_as_float(x):
-    """The fp32 of these 32 bits.
+    """Returns the fp32 number that has the 32 bits of x.
 
     Example:
         libdevice.uint_as_float(tl.full((), 1065353216, tl.uint32))  # 1.0
@@ -207,7 +207,7 @@ def uint_as_float(x):
 
 @device
 def double_as_longlong(x):
-    """The bits of an fp64, as int64.
+    """Returns the bits of an fp64 number as int64.
 
     Example:
         libdevice.double_as_longlong(tl.full((), 1.5, tl.float64))  # 4609434218613702656
@@ -217,7 +217,7 @@ def double_as_longlong(x):
 
 @device
 def longlong_as_double(x):
-    """The fp64 of these 64 bits.
+    """Returns the fp64 number that has the 64 bits of x.
 
     Example:
         libdevice.longlong_as_double(tl.full((), 4609434218613702656, tl.int64))  # 1.5
@@ -227,7 +227,7 @@ def longlong_as_double(x):
 
 @device
 def double2hiint(x):
-    """The upper 32 bits of an fp64, as int32.
+    """Returns the upper 32 bits of an fp64 number as int32.
 
     Example:
         libdevice.double2hiint(tl.full((), 1.5, tl.float64))  # 1073217536
@@ -237,7 +237,7 @@ def double2hiint(x):
 
 @device
 def double2loint(x):
-    """The lower 32 bits of an fp64, as int32.
+    """Returns the lower 32 bits of an fp64 number as int32.
 
     Example:
         libdevice.double2loint(tl.full((), 1.5, tl.float64))  # 0
@@ -247,7 +247,7 @@ def double2loint(x):
 
 @device
 def hiloint2double(high, low):
-    """The fp64 of an upper and a lower half of 32 bits.
+    """Returns the fp64 number with the given upper and lower 32 bits.
 
     Example:
         libdevice.hiloint2double(1073217536, 0)  # 1.5
@@ -258,7 +258,7 @@ def hiloint2double(high, low):
 
 @device
 def rcp64h(x):
-    """The upper word of the reciprocal of an fp64, the lower one zero: the seed of a Newton iteration.
+    """Returns the reciprocal of an fp64 number with its lower 32 bits set to zero, as the start of a Newton iteration.
 
     Example:
         libdevice.rcp64h(tl.full((), 4.0, tl.float64))  # 0.25

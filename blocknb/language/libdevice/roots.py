@@ -1,4 +1,4 @@
-"""libdevice's cube roots and norms. A second float holds the rounding error of squares and sums, so results are within an ulp."""
+"""libdevice's cube roots and norms. A second float holds the rounding error of squares and sums, so errors are below one ulp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from blocknb.language.types import float32
 
 @helper
 def cube_root(m):
-    """The cube root of a number between 1 and 8, a little better than its precision: Halley twice, and a step on the exact error."""
+    """The cube root of a number between 1 and 8, as a sum of two floats: two steps of Halley's method, and one with the exact error."""
     t = horner(m, c.CBRT[m.dtype.primitive_bitwidth])
     for _ in tl.static_range(2):
         cube = t * t * t
@@ -53,7 +53,7 @@ def cube_parts(v):
 
 @device
 def cbrt(x):
-    """Cube root.
+    """Computes the cube root.
 
     Example:
         libdevice.cbrt(0.5)  # 0.793700516
@@ -68,7 +68,7 @@ def cbrt(x):
 
 @device
 def rcbrt(x):
-    """1 / cbrt(x).
+    """Computes 1 / cbrt(x).
 
     Example:
         libdevice.rcbrt(0.5)  # 1.25992107
@@ -85,7 +85,7 @@ def rcbrt(x):
 
 @helper
 def norm(x, y, z, w):
-    """The length of a vector and the power of two it is to be multiplied with: nothing overflows on the way."""
+    """The length of a vector, scaled so that nothing overflows, and the power of two that undoes the scaling."""
     largest = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.maximum(tl.abs(z), tl.abs(w)))
     limit: constexpr = 126 if largest.dtype == float32 else 1022
     e = tl.minimum(tl.maximum(exponent_of(largest), -limit), limit)
@@ -94,7 +94,7 @@ def norm(x, y, z, w):
     y = y * down
     z = z * down
     w = w * down
-    # The sum of squares in two parts: what each square and each sum loses is added at the end.
+    # The sum of squares in two parts: the rounding errors of the squares and the sums are added at the end.
     a, a_low = two_product(x, x)
     b, b_low = two_product(y, y)
     d, d_low = two_product(z, z)
@@ -122,7 +122,7 @@ def inverse_length(x, y, z, w):
 
 @device
 def hypot(x, y):
-    """sqrt(x^2 + y^2), without overflow on the way.
+    """Computes sqrt(x^2 + y^2). No intermediate result overflows.
 
     Example:
         libdevice.hypot(3.0, 4.0)  # 5.0
@@ -133,7 +133,7 @@ def hypot(x, y):
 
 @device
 def rhypot(x, y):
-    """1 / sqrt(x^2 + y^2), without overflow on the way.
+    """Computes 1 / sqrt(x^2 + y^2). No intermediate result overflows.
 
     Example:
         libdevice.rhypot(3.0, 4.0)  # 0.200000003
@@ -144,7 +144,7 @@ def rhypot(x, y):
 
 @device
 def norm3d(x, y, z):
-    """sqrt(x^2 + y^2 + z^2), without overflow on the way.
+    """Computes sqrt(x^2 + y^2 + z^2). No intermediate result overflows.
 
     Example:
         libdevice.norm3d(2.0, 3.0, 6.0)  # 7.0
@@ -156,7 +156,7 @@ def norm3d(x, y, z):
 
 @device
 def rnorm3d(x, y, z):
-    """1 / sqrt(x^2 + y^2 + z^2), without overflow on the way.
+    """Computes 1 / sqrt(x^2 + y^2 + z^2). No intermediate result overflows.
 
     Example:
         libdevice.rnorm3d(2.0, 3.0, 6.0)  # 0.142857149
@@ -168,7 +168,7 @@ def rnorm3d(x, y, z):
 
 @device
 def norm4d(x, y, z, w):
-    """sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way.
+    """Computes sqrt(x^2 + y^2 + z^2 + w^2). No intermediate result overflows.
 
     Example:
         libdevice.norm4d(1.0, 1.0, 3.0, 5.0)  # 6.0
@@ -181,7 +181,7 @@ def norm4d(x, y, z, w):
 
 @device
 def rnorm4d(x, y, z, w):
-    """1 / sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way.
+    """Computes 1 / sqrt(x^2 + y^2 + z^2 + w^2). No intermediate result overflows.
 
     Example:
         libdevice.rnorm4d(1.0, 1.0, 3.0, 5.0)  # 0.166666672

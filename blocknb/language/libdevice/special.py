@@ -1,8 +1,8 @@
 """libdevice's error functions, their inverses, the normal distribution, and gamma functions.
 
 erfc(x) e^(x^2) is one polynomial in (x - 4) / (x + 4) for all positive x (Shepherd and Laframboise, "Chebyshev approximation of
-(1 + 2x) exp(x^2) erfc x", 1981), and the exponential gets its argument in two parts. The inverses start from a rational guess
-(Abramowitz and Stegun 26.2.23) and take Halley's steps. Inverses and gamma functions compute in fp64 for fp32, too.
+(1 + 2x) exp(x^2) erfc x", 1981). The exponential takes its argument as a sum of two floats. The inverses start from a rational
+approximation (Abramowitz and Stegun 26.2.23) and refine it by Halley's method. Inverses and gamma functions compute fp32 in fp64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def scaled_complement(a):
 
 @device
 def erfc(x):
-    """The complementary error function, 1 - erf(x), precise where that is small.
+    """Computes the complementary error function, 1 - erf(x), precisely where it is small.
 
     Example:
         libdevice.erfc(0.5)  # 0.479500115
@@ -60,7 +60,7 @@ def erfc(x):
 
 @device
 def erfcx(x):
-    """e^(x^2) erfc(x).
+    """Computes e^(x^2) erfc(x).
 
     Example:
         libdevice.erfcx(0.5)  # 0.615690351
@@ -75,7 +75,7 @@ def erfcx(x):
 
 @device
 def normcdf(x):
-    """The probability that a standard normal number is at most x.
+    """Computes the probability that a standard normal number is at most x.
 
     Example:
         libdevice.normcdf(0.5)  # 0.691462517
@@ -95,7 +95,7 @@ def normcdf(x):
 def erf_root(x, q):
     """y >= 0 with erf(y) = x and erfc(y) = q, for x + q = 1 and both between 0 and 1 (fp64)."""
     near = x < 0.5
-    # The guesses are good to three digits: a series about zero, a rational function of the tail.
+    # The first approximations have three correct digits: a series about zero, a rational function for the tail.
     z = x * x
     series = x * (0.886226925452758 + z * (0.23201366653465452 + z * 0.12755617529655884))
     t = tl.sqrt(-2.0 * tl.log(0.5 * tl.where(near, 0.5, q)))
@@ -124,7 +124,7 @@ def erf_inverse(x, q):
 
 @device
 def erfinv(x):
-    """The inverse of erf, of numbers between -1 and 1.
+    """Computes the inverse of erf for numbers between -1 and 1.
 
     Example:
         libdevice.erfinv(0.25)  # 0.225312054
@@ -136,7 +136,7 @@ def erfinv(x):
 
 @device
 def erfcinv(x):
-    """The inverse of erfc, of numbers between 0 and 2.
+    """Computes the inverse of erfc for numbers between 0 and 2.
 
     Example:
         libdevice.erfcinv(0.25)  # 0.813419819
@@ -147,7 +147,7 @@ def erfcinv(x):
 
 @device
 def normcdfinv(x):
-    """The inverse of normcdf, of probabilities between 0 and 1.
+    """Computes the inverse of normcdf for probabilities between 0 and 1.
 
     Example:
         libdevice.normcdfinv(0.25)  # -0.674489737
@@ -204,7 +204,7 @@ def stirling(a):
 
 @device
 def tgamma(x):
-    """The gamma function.
+    """Computes the gamma function.
 
     Example:
         libdevice.tgamma(5.0)  # 24.0
@@ -246,7 +246,7 @@ def log_gamma_positive(a):
 
 @device
 def lgamma(x):
-    """The logarithm of the absolute value of the gamma function; near its zeros on the negative axis the error is absolute.
+    """Computes the logarithm of the absolute value of the gamma function. Near its zeros on the negative axis the error is absolute.
 
     Example:
         libdevice.lgamma(5.0)  # 3.17805386

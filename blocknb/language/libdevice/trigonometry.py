@@ -1,7 +1,7 @@
 """libdevice's tangents, inverse circular functions, sine and cosine of multiples of pi, and the `fast_` variants.
 
-The inverse tangent reduces its argument y / x to at most tan(pi/8) by one division, chosen among three; arcsine and arccosine go
-through a square root beyond 1/2. The `fast_` functions are what the GPU has in hardware: their error grows with the argument.
+The inverse tangent reduces its argument y / x to at most tan(pi/8) by one of three divisions. Beyond 1/2, arcsine and arccosine use
+the half-angle formula with a square root. The `fast_` functions are instructions of the GPU, whose error grows with the argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HUGE = {32: 2.0**125, 64: 2.0**1021}
 
 @device
 def tan(x):
-    """Tangent of radians.
+    """Computes the tangent of radians.
 
     Example:
         libdevice.tan(0.5)  # 0.546302497
@@ -64,7 +64,7 @@ def quarter_cosine(f):
 
 @device
 def sinpi(x):
-    """Sine of pi x.
+    """Computes the sine of pi x.
 
     Example:
         libdevice.sinpi(0.5)  # 1.0
@@ -78,7 +78,7 @@ def sinpi(x):
 
 @device
 def cospi(x):
-    """Cosine of pi x.
+    """Computes the cosine of pi x.
 
     Example:
         libdevice.cospi(0.5)  # 0.0
@@ -112,7 +112,7 @@ def angle(a, b):
 
 @device
 def atan(x):
-    """Inverse tangent, between -pi/2 and pi/2.
+    """Computes the inverse tangent, between -pi/2 and pi/2.
 
     Example:
         libdevice.atan(0.5)  # 0.463647604
@@ -126,7 +126,7 @@ def atan(x):
 
 @device
 def atan2(y, x):
-    """The angle of the point (x, y), between -pi and pi.
+    """Computes the angle of the point (x, y), between -pi and pi.
 
     Example:
         libdevice.atan2(3.0, 4.0)  # 0.643501103
@@ -135,7 +135,7 @@ def atan2(y, x):
     w: constexpr = a.dtype.primitive_bitwidth
     size_y = tl.abs(b)
     size_x = tl.abs(a)
-    # Infinities by the angles they stand for; sums of large numbers must not overflow.
+    # Finite numbers with the same angle replace infinities. Large numbers are scaled down, so that sums do not overflow.
     infinite = (size_y == INF) | (size_x == INF)
     huge = (size_y > HUGE[w]) | (size_x > HUGE[w])
     up = tl.where(infinite, tl.where(size_y == INF, 1.0, 0.0), tl.where(huge, size_y * 0.25, size_y))
@@ -162,7 +162,7 @@ def half_angle(a):
 
 @device
 def asin(x):
-    """Inverse sine of numbers between -1 and 1.
+    """Computes the inverse sine of numbers between -1 and 1.
 
     Example:
         libdevice.asin(0.25)  # 0.252680242
@@ -178,7 +178,7 @@ def asin(x):
 
 @device
 def acos(x):
-    """Inverse cosine of numbers between -1 and 1.
+    """Computes the inverse cosine of numbers between -1 and 1.
 
     Example:
         libdevice.acos(0.25)  # 1.31811607
@@ -198,7 +198,7 @@ def acos(x):
 
 @device
 def fast_sinf(x):
-    """Sine in fp32.
+    """Computes the sine in fp32.
 
     Example:
         libdevice.fast_sinf(0.5)  # 0.47942555
@@ -208,7 +208,7 @@ def fast_sinf(x):
 
 @device
 def fast_cosf(x):
-    """Cosine in fp32.
+    """Computes the cosine in fp32.
 
     Example:
         libdevice.fast_cosf(0.5)  # 0.87758255
@@ -218,7 +218,7 @@ def fast_cosf(x):
 
 @device
 def fast_tanf(x):
-    """Tangent in fp32.
+    """Computes the tangent in fp32.
 
     Example:
         libdevice.fast_tanf(0.5)  # 0.546302497
@@ -228,7 +228,7 @@ def fast_tanf(x):
 
 @device
 def fast_tanhf(x):
-    """Hyperbolic tangent in fp32.
+    """Computes the hyperbolic tangent in fp32.
 
     Example:
         libdevice.fast_tanhf(0.5)  # 0.462117165
@@ -238,7 +238,7 @@ def fast_tanhf(x):
 
 @device
 def fast_expf(x):
-    """e to the x in fp32.
+    """Computes e to the x in fp32.
 
     Example:
         libdevice.fast_expf(0.5)  # 1.64872122
@@ -248,7 +248,7 @@ def fast_expf(x):
 
 @device
 def fast_exp10f(x):
-    """10 to the x in fp32.
+    """Computes 10 to the x in fp32.
 
     Example:
         libdevice.fast_exp10f(0.5)  # 3.1622777
@@ -258,7 +258,7 @@ def fast_exp10f(x):
 
 @device
 def fast_logf(x):
-    """Natural logarithm in fp32.
+    """Computes the natural logarithm in fp32.
 
     Example:
         libdevice.fast_logf(5.0)  # 1.60943794
@@ -268,7 +268,7 @@ def fast_logf(x):
 
 @device
 def fast_log2f(x):
-    """Logarithm to base 2 in fp32.
+    """Computes the logarithm to base 2 in fp32.
 
     Example:
         libdevice.fast_log2f(5.0)  # 2.32192802
@@ -278,7 +278,7 @@ def fast_log2f(x):
 
 @device
 def fast_log10f(x):
-    """Logarithm to base 10 in fp32.
+    """Computes the logarithm to base 10 in fp32.
 
     Example:
         libdevice.fast_log10f(5.0)  # 0.69897002
@@ -288,7 +288,7 @@ def fast_log10f(x):
 
 @device
 def fast_powf(x, y):
-    """x to the y in fp32, for positive x.
+    """Computes x to the y in fp32, for positive x.
 
     Example:
         libdevice.fast_powf(2.0, 0.5)  # 1.41421354
@@ -299,7 +299,7 @@ def fast_powf(x, y):
 
 @device
 def fast_dividef(x, y):
-    """x / y in fp32.
+    """Computes x / y in fp32.
 
     Example:
         libdevice.fast_dividef(1.0, 4.0)  # 0.25
