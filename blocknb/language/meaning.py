@@ -1,7 +1,7 @@
 """Arithmetic in NumPy, by which the rows of elementwise ops and the interpreter compute.
 
-A meaning is a function `(attrs, result dtype, *arrays)` of any arrays of one shape. Arithmetic is IEEE's and integers wrap, without a
-warning; transcendental functions are computed in float64 and rounded once, so that a test can compare with them.
+A meaning is a function `(attrs, result dtype, *arrays)` of arrays of one shape. Floats follow IEEE 754 and integers wrap, without
+warnings. Transcendental functions are computed in float64 and rounded once, so that tests can compare with them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counter-based random numbers: `rand(seed, offsets)` depends only on its arguments, and programs share no state.
 
-The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter of four words
-is multiplied and mixed in ten rounds under a key of two, the halves of the seed. The numbers are those of Triton bit for bit: the
-offset counts in the first two words, and a float in [0, 1) comes from a word by folding negative ones over.
+The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Ten rounds multiply and mix a
+counter of four words under a key of two words, the halves of the seed. The offset is in the first two words of the counter. The numbers
+are bit for bit those of Triton. For a float in [0, 1), a negative word x becomes -x - 1, and the word is then scaled.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def randint(seed, offset, n_rounds: constexpr = ROUNDS):
 
 @inline
 def uint_to_uniform_float(x):
-    """Converts random words of 32 or 64 bits to fp32 in [0, 1). Negative words are folded over, so the result stays below one.
+    """Converts random words of 32 or 64 bits to fp32 in [0, 1). A negative word x counts as -x - 1.
 
     Example:
         tl.uint_to_uniform_float(tl.full((), 2**30, tl.uint32))  # 0.5

@@ -34,7 +34,7 @@ class TypeQueries:
 
     @property
     def value(self) -> Any:
-        """The dtype itself, because kernels read `.value` of a dtype that was passed as a constexpr."""
+        """The dtype itself. Kernels read `.value` of a dtype that is passed as a constexpr."""
         return self
 
     @property
@@ -392,8 +392,8 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation between two typed operands (neither a Python number), by Triton's rules.
 
-    Floats win over integers and the wider float over the narrower; bf16 with fp16, and two kinds of fp8, give fp16; among integers
-    the wider wins, and at equal width unsigned does.
+    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16. Two integers
+    give the wider one, and the unsigned one at equal width.
     """
     if a == b:
         return a
@@ -409,7 +409,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def literal_dtype(value: bool | int | float) -> DType:
-    """The dtype of a Python number on its own: int32 where it fits, then uint32, int64, uint64; fp32, or fp64 outside its range.
+    """The dtype of a Python number alone: the first of int32, uint32, int64 and uint64 that holds an integer, and fp32 or fp64 for a float.
 
     Raises OverflowError for integers beyond 64 bits.
     """
