@@ -27,7 +27,6 @@ KNOWN: dict[str, set[str]] = {
     ),
     "functions above complexity 20": set(
         """
-        blocknb.ir.interp_roles.run_roles blocknb.language.assembly.immediates
         blocknb.passes.support.operand_prefetch.leading_to blocknb.profile.work.demands
         """.split()
     ),

@@ -34,14 +34,12 @@ def inline_asm_elementwise(
     tiles = [tile_of(frame, x, "args") for x in (args if isinstance(args, tuple) else (args,))]
     shape = emit.common_shape(*tiles)
     numbers = [n if isinstance(n := emit.constant(x), int) else None for x in tiles]
+    pure = flag(frame, is_pure, "is_pure")
     try:
         text, constraints, left = assembly.immediates(text, constraints, [x.type.dtype for x in tiles], numbers, pack)
-    except assembly.Wrong as error:
-        raise Mismatch(str(error), error.hint, error.argument) from None
-    tiles = [emit.broadcast(tiles[i], shape) for i in left]
-    attrs = {"text": text, "constraints": constraints, "dtypes": dtypes, "pure": flag(frame, is_pure, "is_pure")}
-    try:
+        tiles = [emit.broadcast(tiles[i], shape) for i in left]
+        attrs = {"text": text, "constraints": constraints, "dtypes": dtypes, "pure": pure}
         results = emit.op("asm", *tiles, **attrs, pack=pack).results
-    except assembly.Wrong as error:
+    except assembly.InvalidAssembly as error:
         raise Mismatch(str(error), error.hint, error.argument) from None
     return results if isinstance(dtype, tuple) else results[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.errors import Loc
-from blocknb.frontend.description import Collector, Same, described
+from blocknb.frontend.description import Collector, ValueCheck, described
 from blocknb.frontend.source import MISSING, Source
 
 
@@ -58,13 +58,13 @@ class HostCall:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    same: Same
+    result: ValueCheck
     loc: Loc | None = None
 
     def repeats(self) -> bool:
         """Calls the function again and returns whether the result is the same."""
         try:
-            return self.same(self.function(*self.args, **self.kwargs))
+            return self.result(self.function(*self.args, **self.kwargs))
         except Exception:  # The next compilation calls it again and reports the line of the failure.
             return False
 

@@ -151,10 +151,10 @@ class Collector:
         return self.describe(found)
 
     def _computed(self, read: Callable[[], Any]) -> str:
-        same = again(read())
-        self.unknown += same.unknown
-        self.checks.append(lambda: same(read()))
-        return same.text
+        check = ValueCheck.of(read())
+        self.unknown += check.unknown
+        self.checks.append(lambda: check(read()))
+        return check.text
 
     # ---- objects -------------------------------------------------------------------------------------------------------------
 
@@ -368,22 +368,21 @@ def described(x: Any) -> tuple[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Same:
-    """Compares a recomputed value with the earlier one: by text, or by identity if the object is opaque."""
+class ValueCheck:
+    """Compares a later value with an earlier one: by text, or by identity if the object is opaque."""
 
     value: Any
     text: str
     unknown: tuple[str, ...]
 
+    @staticmethod
+    def of(value: Any) -> ValueCheck:
+        return ValueCheck(value, *described(value))
+
     def __call__(self, now: Any) -> bool:
         if now is self.value and (self.unknown or type(now) in EXACT):
             return True
         return not self.unknown and described(now)[0] == self.text
-
-
-def again(value: Any) -> Same:
-    """The Same for a value."""
-    return Same(value, *described(value))
 
 
 def _contents(cell: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from blocknb.frontend import float8
 from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype, saturated
 from blocknb.frontend.dependencies import HostCall
-from blocknb.frontend.description import again
+from blocknb.frontend.description import ValueCheck
 from blocknb.frontend.records import RecordValue
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -72,7 +72,7 @@ class Emitter(Builder):
     def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls a host function and records its result, which becomes a constant in the generated code."""
         result = function(*args, **kwargs)
-        self.calls.append(HostCall(function, tuple(args), kwargs, again(result), self.loc))
+        self.calls.append(HostCall(function, tuple(args), kwargs, ValueCheck.of(result), self.loc))
         return result
 
     @property

@@ -45,12 +45,7 @@ ROUNDS = 3
 
 @statement(ast.For)
 def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
-    if node.orelse:
-        raise SyntaxUnsupported(
-            "`else` of a loop is not supported in a kernel",
-            frame.loc(node.orelse[0]),
-            "put the statements after the loop",
-        )
+    refuse_else(frame, node)
     iterator = node.iter
     if isinstance(iterator, ast.Call):
         function = frame.expr(iterator.func)
@@ -73,6 +68,15 @@ def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
         frame.loc(iterator),
         "loop over range(...), tl.static_range(...) or a tuple of constants",
     )
+
+
+def refuse_else(frame: Frame, node: ast.For | ast.While) -> None:
+    if node.orelse:
+        raise SyntaxUnsupported(
+            "`else` of a loop is not supported in a kernel",
+            frame.loc(node.orelse[0]),
+            "put the statements after the loop",
+        )
 
 
 def static_bound(frame: Frame, node: ast.Call, x: Any, position: int) -> int:
@@ -196,6 +200,10 @@ class Carried:
                     found.add(name)
         return found
 
+    def changed(self, names: Iterable[str]) -> list[str]:
+        """The names whose value differs from that after the last `bind`."""
+        return [n for n in names if not same_tree(self.bound[n], self.frame.names[n])]
+
     def fresh(self) -> list[Value]:
         return [Value(v.type, name) for v, (name, _) in zip(self.initial, self.slots, strict=True)]
 
@@ -206,6 +214,7 @@ class Carried:
             self.frame.names[name] = rebuild(
                 tree, iter([next(values) if carried else leaf for leaf, carried in self.leaves(name, tree)])
             )
+        self.bound = dict(self.frame.names)
 
     def yielded(self) -> list[tuple[Any, Tile]]:
         """The values of the names at the end of the body, in the carried types. Raises TypeMismatch if a type changed."""
@@ -258,9 +267,22 @@ def fits(x: Any, kind: Tile) -> bool:
     return isinstance(x, NUMBERS) and not kind.shape and not kind.is_pointer and literal_fits(kind.dtype, x)
 
 
-def changed_names(frame: Frame, entry: dict[str, Any], names: Iterable[str]) -> list[str]:
-    """The names whose value at the end of the body differs from that at its beginning."""
-    return [n for n in names if not same_tree(entry[n], frame.names[n])]
+def rounds(frame: Frame, before: dict[str, Any], possible: list[str], candidates: list[str]) -> Iterator[Carried]:
+    """Yields the carried names for one visit of the body after the other, until the body changes these names and no others.
+
+    The caller binds the names and visits the body. The last round carries all names that the earlier ones have carried or changed.
+    """
+    mark, loose = frame.emit.mark(), set[str]()
+    for round in range(ROUNDS):
+        frame.names = dict(before)
+        carried = Carried(frame, candidates, loose)
+        yield carried
+        changed, found = carried.changed(possible), carried.loosened()
+        if (changed == candidates and found == loose) or round == ROUNDS - 1:
+            return
+        frame.emit.rewind(mark)
+        keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
+        candidates, loose = [n for n in possible if n in keep], found
 
 
 def same_tree(a: Any, b: Any) -> bool:
@@ -302,32 +324,19 @@ def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[st
     if survives:
         assigned[index] = True
     possible = changeable(frame, assigned, before) if survives else changeable(frame, assigned, before, index)
-    candidates = [n for n in possible if assigned[n]]
-    mark, loose = emit.mark(), set[str]()
-    for round in range(ROUNDS):
-        frame.names = dict(before)
-        carried = Carried(frame, candidates, loose)
+    for carried in rounds(frame, before, possible, [n for n in possible if assigned[n]]):
         counter = Value(lower.type, index)
         args = [counter, *carried.fresh()]
         carried.bind(args[1:])
-        entry = dict(frame.names)
         frame.assign(index, counter, node.target)
         emit.counters[counter] = 1
         block = visit_body(frame, node.body, args)
         divisor = emit.counters.pop(counter)
-        changed = changed_names(frame, entry, possible)
-        if (changed == candidates and carried.loosened() == loose) or round == ROUNDS - 1:
-            break
-        loose = carried.loosened()
-        emit.rewind(mark)
-        keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
-        candidates = [n for n in possible if n in keep]
     body = close(emit, block.ops, carried.yielded(), args)
     attrs = loop_attrs(frame, hints, bounds)
     if divisor > 1 and emit.known.get(step, 1) % divisor == 0 and lower not in emit.known:
-        lower = emit.value(
-            "promise", lower, multiple_of=(divisor,)
-        )  # promises that hold in every iteration hold in the first one
+        # A promise that holds in every iteration holds in the first one.
+        lower = emit.value("promise", lower, multiple_of=(divisor,))
     loop = emit.op("for", lower, upper, step, *carried.initial, blocks=(body,), **attrs)
     finish(frame, carried, loop.results, before, (*assigned, index), node)
     if not survives:
@@ -423,20 +432,12 @@ def reads_outside(node: ast.AST, name: str) -> bool:
 
 @statement(ast.While)
 def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
-    if node.orelse:
-        raise SyntaxUnsupported(
-            "`else` of a loop is not supported in a kernel",
-            frame.loc(node.orelse[0]),
-            "put the statements after the loop",
-        )
+    refuse_else(frame, node)
     emit, before = frame.emit, dict(frame.names)
     assigned = assigned_names(frame, node.body)
     possible = changeable(frame, assigned, before)
-    candidates = [n for n in possible if assigned[n]]
-    mark, loose = emit.mark(), set[str]()
-    for round in range(ROUNDS):
-        frame.names = dict(before)
-        carried = Carried(frame, candidates, loose)
+    mark = emit.mark()
+    for carried in rounds(frame, before, possible, [n for n in possible if assigned[n]]):
         args = carried.fresh()
         carried.bind(args)
         with emit.block(args) as opened:
@@ -450,15 +451,7 @@ def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
             return
         inner = carried.fresh()
         carried.bind(inner)
-        entry = dict(frame.names)
         block = visit_body(frame, node.body, inner)
-        changed = changed_names(frame, entry, possible)
-        if (changed == candidates and carried.loosened() == loose) or round == ROUNDS - 1:
-            break
-        loose = carried.loosened()
-        emit.rewind(mark)
-        keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
-        candidates = [n for n in possible if n in keep]
     body = close(emit, block.ops, carried.yielded(), inner)
     loop = emit.op("while", *carried.initial, blocks=(opened.done, body))
     finish(frame, carried, loop.results, before, assigned, node)

@@ -10,7 +10,7 @@ from blocknb.frontend import float8, shapes
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer, refuse_float8, result_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
-from blocknb.ir.core import Value
+from blocknb.ir.core import Block, Value
 from blocknb.language import types as t
 from blocknb.language.constants import PropagateNan
 from blocknb.language.ops import named
@@ -204,14 +204,15 @@ def where(frame: Frame, condition: Any, x: Any, y: Any) -> Any:
     return emit.value("select", emit.broadcast(condition, shape), *arms)
 
 
-@emits("logical_and")
-def logical_and(frame: Frame, input: Any, other: Any) -> Value:
-    return frame.emit.value("and", *frame.emit.agree(t.int1, frame.emit.truth(input), frame.emit.truth(other)))
+def _logical(op: str) -> None:
+    def handler(frame: Frame, input: Any, other: Any) -> Value:
+        return frame.emit.value(op, *frame.emit.agree(t.int1, frame.emit.truth(input), frame.emit.truth(other)))
+
+    emits(f"logical_{op}")(handler)
 
 
-@emits("logical_or")
-def logical_or(frame: Frame, input: Any, other: Any) -> Value:
-    return frame.emit.value("or", *frame.emit.agree(t.int1, frame.emit.truth(input), frame.emit.truth(other)))
+_logical("and")
+_logical("or")
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------------
@@ -248,7 +249,8 @@ def reduction(
     return tuple(emit.value("expand_dims", r, axis=axis) if r.type.shape else emit.broadcast(r, (1,)) for r in results)
 
 
-def reduce_axis(emit: Emitter, inputs: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
+def combine_block(emit: Emitter, inputs: Sequence[Value], combine: Combine) -> Block:
+    """The block of a reduction or a scan of tiles."""
     args = tuple(
         Value(Tile(x.type.dtype), f"{side}{i}" if len(inputs) > 1 else side)
         for side in "ab"
@@ -256,7 +258,11 @@ def reduce_axis(emit: Emitter, inputs: Sequence[Value], axis: int, combine: Comb
     )
     with emit.block(args) as block:
         emit.op("yield", *combine(emit, args))
-    return emit.op("reduce", *inputs, blocks=(block.done,), axis=axis).results
+    return block.done
+
+
+def reduce_axis(emit: Emitter, inputs: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
+    return emit.op("reduce", *inputs, blocks=(combine_block(emit, inputs, combine),), axis=axis).results
 
 
 def _one_op(name: str, **attrs: Any) -> Combine:
@@ -325,38 +331,28 @@ def _best(
     return reduction(frame, [x, emit.broadcast(index, x.type.shape)], axis, keep_dims, combine)
 
 
-@emits("max")
-def max_(
-    frame: Frame,
-    input: Any,
-    axis: Any = None,
-    return_indices: Any = False,
-    return_indices_tie_break_left: Any = True,
-    keep_dims: Any = False,
-) -> Any:
-    return _best(frame, "max", input, axis, return_indices, return_indices_tie_break_left, keep_dims)
+def _best_element(name: str) -> None:
+    """The builtins `max` and `argmax`, or `min` and `argmin`."""
+
+    def value(
+        frame: Frame,
+        input: Any,
+        axis: Any = None,
+        return_indices: Any = False,
+        return_indices_tie_break_left: Any = True,
+        keep_dims: Any = False,
+    ) -> Any:
+        return _best(frame, name, input, axis, return_indices, return_indices_tie_break_left, keep_dims)
+
+    def index(frame: Frame, input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
+        return _best(frame, name, input, axis, True, tie_break_left, keep_dims)[1]
+
+    emits(name)(value)
+    emits(f"arg{name}")(index)
 
 
-@emits("min")
-def min_(
-    frame: Frame,
-    input: Any,
-    axis: Any = None,
-    return_indices: Any = False,
-    return_indices_tie_break_left: Any = True,
-    keep_dims: Any = False,
-) -> Any:
-    return _best(frame, "min", input, axis, return_indices, return_indices_tie_break_left, keep_dims)
-
-
-@emits("argmax")
-def argmax(frame: Frame, input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
-    return _best(frame, "max", input, axis, True, tie_break_left, keep_dims)[1]
-
-
-@emits("argmin")
-def argmin(frame: Frame, input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
-    return _best(frame, "min", input, axis, True, tie_break_left, keep_dims)[1]
+_best_element("max")
+_best_element("min")
 
 
 def _bitwise(name: str, op: str) -> None:

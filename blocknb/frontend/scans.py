@@ -7,12 +7,11 @@ from typing import Any
 
 from blocknb.frontend.combine import by_doubling, user_combine
 from blocknb.frontend.emitter import Emitter, Mismatch, refuse_float8
-from blocknb.frontend.numeric import Combine, _number, summed_dtype
+from blocknb.frontend.numeric import Combine, _number, combine_block, summed_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, constant_int, flag, tile_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t
-from blocknb.language.types import Tile
 
 
 def scan_axis(frame: Frame, inputs: Sequence[Value], axis: Any, reverse: Any, combine: Combine) -> tuple[Value, ...]:
@@ -21,15 +20,8 @@ def scan_axis(frame: Frame, inputs: Sequence[Value], axis: Any, reverse: Any, co
     if not shape:
         raise Mismatch("a scalar has no axis to scan along", "pass a tile with at least one axis", "input")
     axis = axis_of(frame, axis, len(shape))
-    args = tuple(
-        Value(Tile(x.type.dtype), f"{side}{i}" if len(inputs) > 1 else side)
-        for side in "ab"
-        for i, x in enumerate(inputs)
-    )
-    with emit.block(args) as block:
-        emit.op("yield", *combine(emit, args))
     reverse = {"reverse": True} if flag(frame, reverse, "reverse") else {}
-    return emit.op("scan", *inputs, blocks=(block.done,), axis=axis, **reverse).results
+    return emit.op("scan", *inputs, blocks=(combine_block(emit, inputs, combine),), axis=axis, **reverse).results
 
 
 @emits("associative_scan")

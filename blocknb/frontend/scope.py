@@ -136,11 +136,11 @@ class Frame:
 
     def run(self, statements: Iterable[ast.stmt]) -> Outcome:
         """Visits statements in order. Returns how they ended the function, or None if it continues after them."""
-        todo = deque(statements)  # a visit may remove or insert statements
+        remaining = deque(statements)  # a visit may remove or insert statements
         if not self.ranks:
             self.ranks.update((name, i) for i, name in enumerate(self.names))
-        while todo:
-            node = todo.popleft()
+        while remaining:
+            node = remaining.popleft()
             visit = STATEMENTS.get(type(node))
             if visit is None:
                 raise self.unsupported(node)
@@ -148,7 +148,7 @@ class Frame:
             saved = emit.loc
             emit.loc = self.loc(node)
             try:
-                outcome = visit(self, node, todo)
+                outcome = visit(self, node, remaining)
             except KernelError as error:
                 if error.loc is None:
                     error.loc = self.loc(node)
@@ -227,8 +227,7 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
 
 
 UNSUPPORTED = {
-    "Try": ("`try`", "kernels do not raise exceptions; test the condition with `if`"),
-    "TryStar": ("`try`", "kernels do not raise exceptions; test the condition with `if`"),
+    **dict.fromkeys(("Try", "TryStar"), ("`try`", "kernels do not raise exceptions; test the condition with `if`")),
     "With": ("`with`", "call what you need directly"),
     "AsyncWith": ("`async with`", "call what you need directly"),
     "AsyncFor": ("`async for`", "write a plain `for`"),
@@ -241,10 +240,7 @@ UNSUPPORTED = {
     "AsyncFunctionDef": ("another function", "define it outside, decorated with @blocknb.kernel"),
     "ClassDef": ("a class", "keep data in tiles, scalars and tuples"),
     "Lambda": ("a lambda", "define a helper outside, decorated with @blocknb.kernel"),
-    "ListComp": (
-        "a list comprehension",
-        "only over a tuple; write a `for` over tl.static_range, or use a tile",
-    ),
+    "ListComp": ("a list comprehension", "only over a tuple; write a `for` over tl.static_range, or use a tile"),
     "SetComp": ("a set comprehension", "write a `for` over tl.static_range"),
     "DictComp": ("a dict comprehension", "write a `for` over tl.static_range"),
     "GeneratorExp": ("a generator expression", "write a `for` over tl.static_range, or reduce a tile with tl.sum"),
@@ -255,8 +251,7 @@ UNSUPPORTED = {
     "Yield": ("`yield`", "store results with tl.store"),
     "YieldFrom": ("`yield from`", "store results with tl.store"),
     "Await": ("`await`", "kernels cannot be suspended"),
-    "Import": ("`import`", "import at the top of the file or cell"),
-    "ImportFrom": ("`import`", "import at the top of the file or cell"),
+    **dict.fromkeys(("Import", "ImportFrom"), ("`import`", "import at the top of the file or cell")),
     "Global": ("`global`", "pass values as arguments and return them"),
     "Nonlocal": ("`nonlocal`", "pass values as arguments and return them"),
     "Delete": ("`del`", "leave it out: values need no deletion in a kernel"),

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-NEVER = -1  # the column of events that no warp can wait for
+NO_WAIT = -1  # the column of events that no warp can wait for
 
 
 class Clocks:
-    """`known[a, b]` is the latest moment of b that warp a has synchronized with. Columns are warps, then mbarriers, then `NEVER`."""
+    """`known[a, b]` is the latest moment of b that warp a has synchronized with. Columns are warps, then mbarriers, then `NO_WAIT`."""
 
     def __init__(self, warps: int, mbarriers: int):
         self.warps = warps
@@ -26,24 +26,24 @@ class Clocks:
     def now(self, warp: int) -> int:
         return int(self.known[warp, warp])
 
-    def meet(self, warps: Sequence[int]) -> None:
+    def synchronize(self, warps: Sequence[int]) -> None:
         """A barrier: each of these warps takes the maximum of all their clocks."""
         rows = list(warps)
         self.known[rows] = self.known[rows].max(axis=0)
         self.known[rows, rows] += 1
 
-    def tell(self, warp: int) -> np.ndarray:
+    def release(self, warp: int) -> np.ndarray:
         """A copy of a warp's clocks at an arrival. Then advances the warp's own clock."""
         row = self.known[warp].copy()
         self.known[warp, warp] += 1
         return row
 
-    def learn(self, warp: int, row: np.ndarray) -> None:
+    def acquire(self, warp: int, row: np.ndarray) -> None:
         np.maximum(self.known[warp], row, out=self.known[warp])
 
 
-class Marks:
-    """The moments of the accesses to each byte of a memory, by vector clocks. `interp_memory.Touches` does the same by epochs."""
+class ClockedAccesses:
+    """The moments of the accesses to each byte of a memory, by vector clocks. `interp_memory.EpochAccesses` does the same by epochs."""
 
     def __init__(self, size: int, clocks: Clocks):
         self.clocks = clocks
@@ -60,17 +60,17 @@ class Marks:
 
     def note_write(self, warp: int, epoch: int, where: np.ndarray, changes: np.ndarray) -> str:
         """Records a write, which alters the bytes where `changes` is true. Returns an error message, or ""."""
-        trouble = self.overwrite(warp, where, changes)
+        error = self.overwrite(warp, where, changes)
         self.written[warp, where] = self.clocks.now(warp)
-        return trouble
+        return error
 
     def note_update(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """Records an atomic, which does not race with other atomics. Returns an error message, or ""."""
-        trouble = self._unwritten(warp, where) or self._idle(warp, where)
+        error = self._unwritten(warp, where) or self._idle(warp, where)
         if self.updated is None:
             self.updated = np.zeros_like(self.read)
         self.updated[warp, where] = self.clocks.now(warp)
-        return trouble
+        return error
 
     def overwrite(self, warp: int, where: np.ndarray, changes: np.ndarray | None = None) -> str:
         """An error message for a write, or "". `changes` marks the bytes that it alters; None means all."""

@@ -14,7 +14,7 @@ other warps may therefore read the value only after a barrier.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 
 POISON = 0xFF
-NOBODY, UNDER_WAY = -1, -2  # instead of the buffer that wrote a byte
+UNWRITTEN, IN_FLIGHT = -1, -2  # instead of the buffer that wrote a byte
 UNORDERED = ", with no barrier in between"
 
 
@@ -63,7 +63,7 @@ class Product:
     result: Any = None
 
 
-class Touches:
+class EpochAccesses:
     """The warps that have read or written each byte of a memory in this epoch. An epoch is the time between two barriers."""
 
     def __init__(self, size: int):
@@ -116,46 +116,46 @@ class Memory:
     def __init__(self, func: Func, check_races: bool):
         self.offsets, size = _places(func)
         self.data = np.full(size, POISON, np.uint8)
-        self.owner = np.full(size, NOBODY)  # the buffer that wrote each byte last
+        self.owner = np.full(size, UNWRITTEN)  # the buffer that wrote each byte last
         self.writer = np.full(size, -1)  # the warp that wrote it
         self.fenced: np.ndarray = np.zeros(size, np.int64)  # the epoch in which that warp fenced it, 0: not yet
-        self.touches = self.account(size)
+        self.accesses = self.new_accesses(size)
         self.arrays: dict[int, Any] = {}  # the accesses to each array in global memory
         self.epoch, self.check_races = 1, check_races
 
-    def account(self, size: int) -> Any:
+    def new_accesses(self, size: int) -> Any:
         """A new record of the accesses to a number of bytes."""
-        return Touches(size)
+        return EpochAccesses(size)
 
-    def begin(self, warp: int, where: np.ndarray, buffer: Allocation) -> str:
+    def begin_copy(self, warp: int, where: np.ndarray, buffer: Allocation) -> str:
         """Begins a copy to shared memory. Returns an error message, or ""."""
-        trouble = self.write(warp, where, np.full(len(where), POISON, np.uint8), buffer)
-        self.owner[where] = UNDER_WAY
-        return trouble
+        error = self.write(warp, where, np.full(len(where), POISON, np.uint8), buffer)
+        self.owner[where] = IN_FLIGHT
+        return error
 
-    def land(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
+    def complete_copy(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
         """Completes a copy. Returns an error message, or ""."""
-        self.owner[where] = NOBODY
+        self.owner[where] = UNWRITTEN
         return self.write(warp, where, data, buffer)
 
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
         """Writes bytes of shared memory. Returns an error message, or ""."""
-        if (self.owner[where] == UNDER_WAY).any():
+        if (self.owner[where] == IN_FLIGHT).any():
             return "writes shared memory while a copy to it is in flight"
         changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
-        trouble = self.touches.note_write(warp, self.epoch, where, changes)
+        error = self.accesses.note_write(warp, self.epoch, where, changes)
         self.owner[where], self.writer[where], self.fenced[where] = buffer.number, warp, 0
         self.data[where] = data
-        return f"writes shared memory that {trouble}{UNORDERED}" if trouble and self.check_races else ""
+        return f"writes shared memory that {error}{UNORDERED}" if error and self.check_races else ""
 
     def read(self, warp: int, where: np.ndarray, buffer: Allocation, loads: bool = False) -> tuple[np.ndarray, str]:
         """The bytes of shared memory, and an error message or "". `loads` marks a load to registers, which completes later."""
-        trouble = self.touches.note_read(warp, self.epoch, where)
-        if trouble and self.check_races:
-            return self.data[where], f"reads shared memory that {trouble}{UNORDERED}"
-        if (self.owner[where] == UNDER_WAY).any():
+        error = self.accesses.note_read(warp, self.epoch, where)
+        if error and self.check_races:
+            return self.data[where], f"reads shared memory that {error}{UNORDERED}"
+        if (self.owner[where] == IN_FLIGHT).any():
             return self.data[where], "reads shared memory while a copy to it is in flight"
-        if (self.owner[where] == NOBODY).any():
+        if (self.owner[where] == UNWRITTEN).any():
             return self.data[where], "reads shared memory that was never written"
         if (self.owner[where] != buffer.number).any():
             return self.data[where], "reads shared memory that another buffer has overwritten"
@@ -174,20 +174,20 @@ class Memory:
         late = (self.fenced[where] == self.epoch) & (self.writer[where] != warp)
         return f"reads shared memory by wgmma that another warp has fenced{UNORDERED}" if late.any() else ""
 
-    def touch(
+    def record(
         self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None, atomic: bool = False
     ) -> str:
         """Records an access to the array of that number. Returns an error message, or ""."""
         if not self.check_races:
             return ""
-        touches = self.arrays.get(number)
-        if touches is None:
-            touches = self.arrays[number] = self.account(len(old))
+        accesses = self.arrays.get(number)
+        if accesses is None:
+            accesses = self.arrays[number] = self.new_accesses(len(old))
         if atomic:
-            return touches.note_update(warp, self.epoch, where)
+            return accesses.note_update(warp, self.epoch, where)
         if new is None:
-            return touches.note_read(warp, self.epoch, where)
-        return touches.note_write(warp, self.epoch, where, old[where] != new)
+            return accesses.note_read(warp, self.epoch, where)
+        return accesses.note_write(warp, self.epoch, where, old[where] != new)
 
 
 Copy = tuple[np.ndarray, np.ndarray, Allocation]  # bytes of shared memory, their new contents, the buffer
@@ -218,10 +218,10 @@ class Warp(DistributedMachine):
         atomic = op.name in ATOMICS
 
         def observe(array: int, where: np.ndarray, new: np.ndarray | None) -> None:
-            trouble = self.memory.touch(self.number, array, where, self.space.bytes[array], new, atomic)
+            error = self.memory.record(self.number, array, where, self.space.bytes[array], new, atomic)
             does = "updates" if atomic else "reads" if new is None else "writes"
             does = f"{does} elements of `{self.space.names[array]}` that"
-            self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
+            self.complain(op, f"{does} {error}{UNORDERED}" if error else "")
 
         self.space.observer = observe
         try:
@@ -308,13 +308,13 @@ class Warp(DistributedMachine):
         dtype = op.args[0].type.dtype.numpy
         values = self.space.load(op, self.program, pointers, dtype, mask[0] if mask else None, None)
         where = self.bytes_of(args[0], np.flatnonzero(held)).reshape(-1)
-        self.complain(op, self.memory.begin(self.number, where, args[0]))
+        self.complain(op, self.memory.begin_copy(self.number, where, args[0]))
         self.groups[-1].append((where, values.view(np.uint8), args[0]))
 
     def wait(self, op: Op, pending: int) -> None:
         while len(self.groups) - 1 > pending:
             for where, data, buffer in self.groups.pop(0):
-                self.complain(op, self.memory.land(self.number, where, data, buffer))
+                self.complain(op, self.memory.complete_copy(self.number, where, data, buffer))
 
     def bytes_of(self, buffer: Allocation, elements: np.ndarray) -> np.ndarray:
         """The byte addresses of elements, given by flat indices, as an array [elements, bytes per element]."""
@@ -325,8 +325,8 @@ class Warp(DistributedMachine):
     def read(self, op: Op, buffer: Allocation, wanted: np.ndarray) -> np.ndarray:
         """A tile of a buffer's elements where `wanted` is true, and zeros elsewhere."""
         where = self.bytes_of(buffer, np.flatnonzero(wanted))
-        data, trouble = self.memory.read(self.number, where.reshape(-1), buffer, op.name == "local_load")
-        self.complain(op, trouble)
+        data, error = self.memory.read(self.number, where.reshape(-1), buffer, op.name == "local_load")
+        self.complain(op, error)
         tile = np.zeros(buffer.type.shape, buffer.type.dtype.numpy)
         tile[wanted] = np.ascontiguousarray(data).view(tile.dtype)
         return tile
@@ -345,8 +345,8 @@ class Warp(DistributedMachine):
         first = self.place // group * group
         needed[result.layout.indices()[first : first + group]] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
-        turned = i in op.attrs.get("transposed", ())
-        lines = lines.T if turned else lines
+        transposed = i in op.attrs.get("transposed", ())
+        lines = lines.T if transposed else lines
         wanted = np.broadcast_to(lines, value.type.shape)
         if group > 1:
             where = self.bytes_of(value, np.flatnonzero(wanted)).reshape(-1)
@@ -354,7 +354,7 @@ class Warp(DistributedMachine):
         found = self.read(op, value, wanted)
         if group > 1:
             self.products[-1].read.append(Reading(value, wanted, found))
-        return (found.T, wanted.T) if turned else (found, wanted)
+        return (found.T, wanted.T) if transposed else (found, wanted)
 
     def dot(self, op: Op, args: list) -> np.ndarray:
         """A product. wgmma may read its operands until the wait."""
@@ -386,9 +386,9 @@ class Warp(DistributedMachine):
         wanted = wanted.reshape(value.type.shape)
         return self.read(op, value, wanted), wanted
 
-    def complain(self, op: Op, trouble: str) -> None:
-        if trouble:
-            raise self.bug(op, f"warp {self.number} {trouble}")
+    def complain(self, op: Op, error: str) -> None:
+        if error:
+            raise self.bug(op, f"warp {self.number} {error}")
 
 
 def run_warps(
@@ -425,10 +425,17 @@ def run_warps(
             raise CompilerBug(f"{message} (program {program}){where}", op.loc)
         walks = {number: walks[number] for number in waiting}
         memory.epoch += 1
+    if left := unfinished(warps, memory):
+        raise CompilerBug(f"the program {program} ends {left}", func.loc)
+
+
+def unfinished(warps: Sequence[Warp], memory: Memory) -> str:
+    """Which asynchronous operation of the warps is incomplete at the end of the program, or ""."""
     if any(warp.products for warp in warps):
-        raise CompilerBug(f"the program {program} ends while products are in flight", func.loc)
-    if any(any(warp.groups) for warp in warps):
-        raise CompilerBug(f"the program {program} ends while copies to shared memory are in flight", func.loc)
+        return "while products are in flight"
+    if any(any(warp.groups) for warp in warps) or (memory.owner == IN_FLIGHT).any():
+        return "while copies to shared memory are in flight"
+    return ""
 
 
 def _places(func: Func) -> tuple[dict[int, int], int]:

@@ -11,17 +11,18 @@ hardware. A program must not read back what its copy engine stores, and must not
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from blocknb.errors import CompilerBug
 from blocknb.ir.address import AddressSpace
-from blocknb.ir.clocks import NEVER, Clocks, Marks
+from blocknb.ir.clocks import NO_WAIT, ClockedAccesses, Clocks
 from blocknb.ir.core import Block, Func, Op, Value, operands, walk
-from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, Memory, Warp
+from blocknb.ir.interp_memory import IN_FLIGHT, POISON, UNORDERED, Allocation, Memory, Warp, unfinished
 from blocknb.ir.mbarriers import Box, Map, Mbarrier
 from blocknb.ir.text import print_op
 from blocknb.language.types import Tile
@@ -48,15 +49,15 @@ class RoleMemory(Memory):
     def __init__(self, func: Func, check_races: bool, clocks: Clocks):
         self.clocks = clocks
         super().__init__(func, check_races)
-        self.lent = np.zeros(len(self.data), np.int32)  # by byte: number of bulk stores without a wait
+        self.read_by_stores = np.zeros(len(self.data), np.int32)  # by byte: number of bulk stores without a wait
         # The bytes that each warp may still be loading into registers.
         self.loading = np.zeros((clocks.warps, len(self.data)), bool)
 
-    def account(self, size: int) -> Marks:
-        return Marks(size, self.clocks)
+    def new_accesses(self, size: int) -> ClockedAccesses:
+        return ClockedAccesses(size, self.clocks)
 
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
-        if self.lent[where].any():
+        if self.read_by_stores[where].any():
             return "writes shared memory that a bulk store may still read; wait for the store first"
         return super().write(warp, where, data, buffer)
 
@@ -66,7 +67,7 @@ class RoleMemory(Memory):
         return super().read(warp, where, buffer, loads)
 
     def loaded(self, warp: int) -> None:
-        """Marks a warp's loads as complete. An arrival at an mbarrier does not wait for earlier loads (observed on an H200)."""
+        """ClockedAccesses a warp's loads as complete. An arrival at an mbarrier does not wait for earlier loads (observed on an H200)."""
         self.loading[warp] = False
 
     def fence(self, warp: int) -> None:
@@ -82,65 +83,98 @@ class RoleMemory(Memory):
         late = self.fenced[mine] > self.clocks.known[warp, self.writer[mine]]
         return f"{reads} shared memory that another warp has fenced{UNORDERED}" if late.any() else ""
 
-    def tell_copy(self, warp: int, where: np.ndarray) -> str:
+    def issue_copy(self, warp: int, where: np.ndarray) -> str:
         """Issues a copy to shared memory. Returns an error message, or ""."""
-        if (self.owner[where] == UNDER_WAY).any():
+        if (self.owner[where] == IN_FLIGHT).any():
             return "copies to shared memory while another copy to it is in flight"
-        if self.lent[where].any():
+        if self.read_by_stores[where].any():
             return "copies to shared memory that a bulk store may still read; wait for the store first"
-        trouble = self.touches.overwrite(warp, where) if self.check_races else ""
-        if not trouble:
-            trouble = self.unfenced(warp, where, "copies over")
-            if not trouble and self.check_races and self.loading[:, where].any():
-                trouble = "overwrites shared memory that a warp may still load: a fence or an MMA must follow the load"
-        else:
-            trouble = f"copies to shared memory that {trouble}{UNORDERED}"
-        self.data[where], self.owner[where] = POISON, UNDER_WAY
-        return trouble
+        self.data[where], self.owner[where] = POISON, IN_FLIGHT
+        if not self.check_races:
+            return ""
+        if error := self.accesses.overwrite(warp, where):
+            return f"copies to shared memory that {error}{UNORDERED}"
+        if error := self.unfenced(warp, where, "copies over"):
+            return error
+        if self.loading[:, where].any():
+            return "overwrites shared memory that a warp may still load: a fence or an MMA must follow the load"
+        return ""
 
-    def fill(self, where: np.ndarray, data: np.ndarray, buffer: Allocation, column: int, moment: int) -> None:
+    def complete_bulk_copy(
+        self, where: np.ndarray, data: np.ndarray, buffer: Allocation, column: int, moment: int
+    ) -> None:
         """Writes the bytes of a completed copy."""
         self.data[where], self.owner[where] = data, buffer.number
         self.writer[where], self.fenced[where] = -1, -1
-        self.touches.note_copy(where, column, moment)
+        self.accesses.note_copy(where, column, moment)
 
 
-@dataclass
 class Cta:
-    """The state of a CTA besides memory: mbarriers by the id of their op, and pending requests to the copy engine."""
+    """The state of a CTA besides memory: its warps, clocks and mbarriers, and the requests to the copy engine that are in flight."""
 
-    clocks: Clocks
-    order: np.random.Generator
-    count: int  # of CTAs
-    mbarriers: dict[int, list[Mbarrier]] = field(default_factory=dict)
-    flying: list[Callable[[], None]] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
+    def __init__(self, func: Func, order: np.random.Generator, count: int):
+        self.order, self.count = order, count  # the number of CTAs
+        self.roles = next((op for op in func.body.ops if op.name == "roles"), None)
+        self.team_size = func.attrs.get("num_warps", 4)
+        self.consumers = self.team_size * (1 if self.roles is None else self.roles.attrs.get("teams", 1))
+        made = [op for op in func.ops() if op.name == "mbarriers"]
+        self.clocks = Clocks(self.consumers + (self.roles is not None), sum(op.attrs["slots"] for op in made))
+        columns, width = itertools.count(self.clocks.warps), self.clocks.known.shape[1]
+        self.mbarriers = {  # by the id of their op
+            op.id: [Mbarrier(op.attrs["arrivals"], next(columns), width) for _ in range(op.attrs["slots"])]
+            for op in made
+        }
+        self.requests: list[Callable[[], None]] = []
+        self.stores: list[Store] = []
+
+    def producer_ops(self, func: Func) -> frozenset[int]:
+        """The ops before the roles that the producer also runs: barriers, and the backward slice of its own code."""
+        if self.roles is None:
+            return frozenset()
+        wanted = {value for op in walk(self.roles.blocks[1]) for value in op.args}
+        found = {self.roles.id}
+        for op in reversed(func.body.ops):
+            if op.name == "barrier" or not wanted.isdisjoint(op.results):
+                found.add(op.id)
+                wanted.update(operands(op))
+        return frozenset(found)
+
+    def unfinished(self, memory: RoleMemory) -> str:
+        """Which asynchronous operation is incomplete at the end of the program, or ""."""
+        accesses = memory.accesses
+        if (accesses.landed > self.clocks.known.max(axis=0)[accesses.writer]).any():
+            return "without a wait for its copies"
+        if any(barrier.is_begun for made in self.mbarriers.values() for barrier in made):
+            return "while a phase of an mbarrier is incomplete"
+        if not all(store.waited for store in self.stores):
+            return "while a bulk store reads shared memory; wait for the store first"
+        return ""
 
 
 class Agent(Warp):
     """A consumer warp (role 0) or a producer warp (role 1)."""
 
-    def __init__(self, *rest: Any, cta: Cta, role: int, needed: frozenset[int]):
+    def __init__(self, *rest: Any, cta: Cta, needed: frozenset[int]):
         super().__init__(*rest)
-        self.cta, self.role, self.needed = cta, role, needed
-        self.team, place = divmod(self.number, self.func.attrs.get("num_warps", 4))
-        if not role:
+        self.cta, self.role, self.needed = cta, int(self.number >= cta.consumers), needed
+        self.team, place = divmod(self.number, cta.team_size)
+        if not self.role:
             self.take_place(place)
         self.memory: RoleMemory
         self.inside = False  # of the block of its role
-        self.between = False  # between two steps, and able to continue
-        self.awaits: Callable[[], bool] | None = None
+        self.yielded = False  # between two steps, and able to continue
+        self.blocked_on: Callable[[], bool] | None = None
 
     def ready(self) -> bool:
-        return self.between or (self.awaits is not None and self.awaits())
+        return self.yielded or (self.blocked_on is not None and self.blocked_on())
 
     @property
     def title(self) -> str:
         return "the producer" if self.role else f"warp {self.number}"
 
-    def complain(self, op: Op, trouble: str) -> None:
-        if trouble:
-            raise self.bug(op, f"{self.title} {trouble}")
+    def complain(self, op: Op, error: str) -> None:
+        if error:
+            raise self.bug(op, f"{self.title} {error}")
 
     def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
         """The producer has no tiles. Before the warps take their roles, it executes only the ops that its own code needs."""
@@ -159,13 +193,13 @@ class Agent(Warp):
                 barrier, parity = self.mbarrier(op, args), int(args[2])
                 if parity not in (0, 1):
                     raise self.bug(op, f"{self.title} waits for a parity of {parity}")
-                yield from self.wait_until(op, lambda: barrier.over(parity))
-                self.cta.clocks.learn(self.number, barrier.shown)
+                yield from self.wait_until(op, lambda: barrier.has_completed(parity))
+                self.cta.clocks.acquire(self.number, barrier.released)
                 return ()
             case "arrive" | "expect" | "copy_bulk" | "store_bulk":
-                self.between = True
+                self.yielded = True
                 yield op
-                self.between = False
+                self.yielded = False
                 self.guarded(op, args)
                 return ()
             case "store_wait":
@@ -174,9 +208,9 @@ class Agent(Warp):
         return (yield from super().control(op, args, env))
 
     def wait_until(self, op: Op, done: Callable[[], bool]) -> Generator[Op, None, None]:
-        self.awaits = done
+        self.blocked_on = done
         yield op
-        self.awaits = None
+        self.blocked_on = None
 
     def step(self, op: Op, args: list) -> tuple:
         match op.name:
@@ -198,10 +232,10 @@ class Agent(Warp):
                 return (self.tensor_map(op, args),)
             case "arrive":
                 if len(args) < 3 or bool(args[2]):
-                    self.complain(op, self.mbarrier(op, args).arrive(self.cta.clocks.tell(self.number)))
+                    self.complain(op, self.mbarrier(op, args).arrive(self.cta.clocks.release(self.number)))
                 return ()
             case "expect":
-                row = self.cta.clocks.tell(self.number)
+                row = self.cta.clocks.release(self.number)
                 self.complain(op, self.mbarrier(op, args).arrive(row, op.attrs["bytes"]))
                 return ()
             case "copy_bulk":
@@ -252,24 +286,26 @@ class Agent(Warp):
         barrier = self.mbarrier(op, args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
         where = self.bytes_of(buffer, np.arange(box.address.size))
-        self.complain(op, self.memory.tell_copy(self.number, where.reshape(-1)))
+        self.complain(op, self.memory.issue_copy(self.number, where.reshape(-1)))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
-            self.fetch(op, array, bytes, barrier.column, barrier.phase + 1)
+            self.record_fetch(op, array, bytes, barrier.column, barrier.phase + 1)
 
         values = self.reach(op, "load", box, map, observe).view(np.uint8).reshape(where.shape)
         for piece in np.unique(box.piece):
             chosen = box.piece == piece
-            self.cta.flying.append(self.landing(op, where[chosen], values[chosen], buffer, barrier))
+            self.cta.requests.append(self.completion(op, where[chosen], values[chosen], buffer, barrier))
 
-    def landing(
+    def completion(
         self, op: Op, where: np.ndarray, data: np.ndarray, buffer: Allocation, barrier: Mbarrier
     ) -> Callable[[], None]:
-        def land() -> None:
-            self.memory.fill(where.reshape(-1), data.reshape(-1), buffer, barrier.column, barrier.phase + 1)
-            self.complain(op, barrier.come(where.size))
+        def complete() -> None:
+            self.memory.complete_bulk_copy(
+                where.reshape(-1), data.reshape(-1), buffer, barrier.column, barrier.phase + 1
+            )
+            self.complain(op, barrier.receive(where.size))
 
-        return land
+        return complete
 
     def reach(self, op: Op, name: str, box: Box, map: Map, observe: Callable) -> np.ndarray:
         """The elements of an array under a box, with zeros out of bounds. Calls `observe` with their bytes."""
@@ -283,15 +319,15 @@ class Agent(Warp):
         finally:
             self.space.observer = None
 
-    def fetch(self, op: Op, array: int, where: np.ndarray, column: int, moment: int) -> None:
-        trouble = self.marks(array).note_fetch(self.number, where, column, moment)
+    def record_fetch(self, op: Op, array: int, where: np.ndarray, column: int, moment: int) -> None:
+        error = self.accesses_of(array).note_fetch(self.number, where, column, moment)
         if self.memory.check_races:
             does = f"copies elements of `{self.space.names[array]}` that"
-            self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
+            self.complain(op, f"{does} {error}{UNORDERED}" if error else "")
 
-    def marks(self, array: int) -> Marks:
+    def accesses_of(self, array: int) -> ClockedAccesses:
         if array not in self.memory.arrays:
-            self.memory.arrays[array] = self.memory.account(len(self.space.bytes[array]))
+            self.memory.arrays[array] = self.memory.new_accesses(len(self.space.bytes[array]))
         return self.memory.arrays[array]
 
     def store_bulk(self, op: Op, args: list) -> None:
@@ -302,27 +338,27 @@ class Agent(Warp):
         chosen = np.unique(self.places(op, op.attrs["layout"])) if own else np.arange(box.address.size)
         box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen])
         where = self.bytes_of(buffer, chosen).reshape(-1)
-        _, trouble = self.memory.read(self.number, where, buffer)
-        self.complain(op, trouble or self.memory.unfenced(self.number, where, "stores"))
+        _, error = self.memory.read(self.number, where, buffer)
+        self.complain(op, error or self.memory.unfenced(self.number, where, "stores"))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
-            marks = self.marks(array)
+            accesses = self.accesses_of(array)
             if adds:
                 return  # in any order
-            trouble = marks.overwrite(self.number, bytes)
-            marks.note_copy(bytes, NEVER, 1)
-            if trouble and self.memory.check_races:
-                self.complain(op, f"stores to elements of `{self.space.names[array]}` that {trouble}{UNORDERED}")
+            error = accesses.overwrite(self.number, bytes)
+            accesses.note_copy(bytes, NO_WAIT, 1)
+            if error and self.memory.check_races:
+                self.complain(op, f"stores to elements of `{self.space.names[array]}` that {error}{UNORDERED}")
 
         adds, kind = op.attrs.get("adds"), map.type.dtype.numpy
         self.reach(op, "store", box, map, observe)
-        self.memory.lent[where] += 1
+        self.memory.read_by_stores[where] += 1
         found: list[np.ndarray] = []
 
         def read() -> None:
             found.append(self.memory.data[where].view(map.type.dtype.numpy))
             store.done = True
-            self.cta.flying.append(write)
+            self.cta.requests.append(write)
 
         def write() -> None:
             if not adds:
@@ -335,7 +371,7 @@ class Agent(Warp):
 
         store = Store(self.number, read, write, where)
         self.cta.stores.append(store)
-        self.cta.flying.append(read)
+        self.cta.requests.append(read)
 
     def store_wait(self, op: Op) -> Generator[Op, None, None]:
         stores = [store for store in self.cta.stores if store.warp == self.number]
@@ -343,8 +379,8 @@ class Agent(Warp):
         yield from self.wait_until(op, lambda: all(store.done for store in waited))
         for store in waited:
             if not store.waited:
-                self.memory.lent[store.where] -= 1
-                self.memory.touches.note_read(self.number, 0, store.where)
+                self.memory.read_by_stores[store.where] -= 1
+                self.memory.accesses.note_read(self.number, 0, store.where)
                 store.waited = True
 
 
@@ -363,73 +399,39 @@ def run_roles(
 
     Raises CompilerBug on a deadlock, or if the program ends before its asynchronous operations are complete.
     """
-    team = func.attrs.get("num_warps", 4)
-    parts = next((op for op in func.body.ops if op.name == "roles"), None)
-    made = [op for op in func.ops() if op.name == "mbarriers"]
-    teams = 1 if parts is None else parts.attrs.get("teams", 1)
-    agents = teams * team + (parts is not None)
-    clocks = Clocks(agents, sum(op.attrs["slots"] for op in made))
-    cta, width, column = Cta(clocks, order, count), clocks.known.shape[1], agents
-    for op in made:
-        slots = range(op.attrs["slots"])
-        empty = [(np.zeros(width, np.int64), np.zeros(width, np.int64)) for _ in slots]
-        cta.mbarriers[op.id] = [Mbarrier(op.attrs["arrivals"], column + i, *empty[i]) for i in slots]
-        column += len(slots)
-    memory = RoleMemory(func, check_races, clocks)
-    needed = frozenset() if parts is None else _needed(func, parts)
-    common = func, space, sizes, program
-    warps = [Agent(*common, i, memory, cta=cta, role=int(i >= teams * team), needed=needed) for i in range(agents)]
+    cta = Cta(func, order, count)
+    memory, needed = RoleMemory(func, check_races, cta.clocks), cta.producer_ops(func)
+    warps = [Agent(func, space, sizes, program, i, memory, cta=cta, needed=needed) for i in range(cta.clocks.warps)]
     for warp in warps:
         warp.implicit_barriers = implicit_barriers and not warp.role
-    Schedule(func, cta, warps, team, program).run(env)
-    if any(warp.products for warp in warps):
-        raise CompilerBug(f"the program {program} ends while products are in flight", func.loc)
-    if any(any(warp.groups) for warp in warps) or (memory.owner == UNDER_WAY).any():
-        raise CompilerBug(f"the program {program} ends while copies to shared memory are in flight", func.loc)
-    if (memory.touches.landed > clocks.known.max(axis=0)[memory.touches.writer]).any():
-        raise CompilerBug(f"the program {program} ends without a wait for its copies", func.loc)
-    if any(barrier.is_begun for made in cta.mbarriers.values() for barrier in made):
-        raise CompilerBug(f"the program {program} ends while a phase of an mbarrier is incomplete", func.loc)
-    if not all(store.waited for store in cta.stores):
-        raise CompilerBug(
-            f"the program {program} ends while a bulk store reads shared memory; wait for the store first", func.loc
-        )
-
-
-def _needed(func: Func, parts: Op) -> frozenset[int]:
-    """The ops before the roles that the producer also runs: barriers, and the backward slice of its own code."""
-    wanted = {value for op in walk(parts.blocks[1]) for value in op.args}
-    found = {parts.id}
-    for op in reversed(func.body.ops):
-        if op.name == "barrier" or not wanted.isdisjoint(op.results):
-            found.add(op.id)
-            wanted.update(operands(op))
-    return frozenset(found)
+    Schedule(func, cta, warps, program).run(env)
+    if left := unfinished(warps, memory) or cta.unfinished(memory):
+        raise CompilerBug(f"the program {program} ends {left}", func.loc)
 
 
 class Schedule:
     """Schedules the warps of a CTA and the copy engine at random. The relative speeds differ between runs."""
 
-    def __init__(self, func: Func, cta: Cta, warps: list[Agent], team: int, program: Any):
-        self.func, self.cta, self.warps, self.team, self.program = func, cta, warps, team, program
-        self.paces = cta.order.random(len(warps)) + 0.05
-        self.copying = float(cta.order.choice([0.1, 0.5, 0.9]))  # probability of a step of the copy engine
+    def __init__(self, func: Func, cta: Cta, warps: list[Agent], program: Any):
+        self.func, self.cta, self.warps, self.program = func, cta, warps, program
+        self.speeds = cta.order.random(len(warps)) + 0.05
+        self.copy_probability = float(cta.order.choice([0.1, 0.5, 0.9]))  # probability of a step of the copy engine
         self.at: dict[int, Op] = {}  # the op at which each warp has stopped
         self.waiting: dict[int, list[int]] = {}  # warps at a barrier, with the warps that must meet there
 
     def run(self, env: dict) -> None:
-        order, flying = self.cta.order, self.cta.flying
+        order, requests = self.cta.order, self.cta.requests
         walks = {i: warp.execute(self.func.body, dict(env)) for i, warp in enumerate(self.warps)}
         fresh = set(walks)
         while walks:
             able = [i for i in walks if i not in self.waiting and (i in fresh or self.warps[i].ready())]
-            if flying and (not able or order.random() < self.copying):
-                flying.pop(int(order.integers(len(flying))))()
+            if requests and (not able or order.random() < self.copy_probability):
+                requests.pop(int(order.integers(len(requests))))()
                 continue
             if not able:
                 raise self.deadlock()
-            paces = self.paces[able]
-            i = int(order.choice(able, p=paces / paces.sum()))
+            speeds = self.speeds[able]
+            i = int(order.choice(able, p=speeds / speeds.sum()))
             fresh.discard(i)
             try:
                 self.at[i] = next(walks[i])
@@ -438,13 +440,14 @@ class Schedule:
                 self.at.pop(i, None)
                 continue
             warp = self.warps[i]
-            if not warp.between and warp.awaits is None:
+            if not warp.yielded and warp.blocked_on is None:
                 everyone = self.at[i].name == "barrier" and not warp.inside
-                first = warp.team * self.team
-                self.waiting[i] = list(range(len(self.warps)) if everyone else range(first, first + self.team))
+                size = self.cta.team_size
+                team = range(warp.team * size, (warp.team + 1) * size)
+                self.waiting[i] = list(range(len(self.warps)) if everyone else team)
                 self.meet(i, fresh)
-        while flying:
-            flying.pop(int(order.integers(len(flying))))()
+        while requests:
+            requests.pop(int(order.integers(len(requests))))()
 
     def meet(self, warp: int, fresh: set[int]) -> None:
         """Releases the warps at a barrier once all of them have arrived."""
@@ -453,7 +456,7 @@ class Schedule:
             return
         if len({self.at[i].id for i in group}) > 1:
             raise self.deadlock("warps wait at different barriers")
-        self.cta.clocks.meet(group)
+        self.cta.clocks.synchronize(group)
         for i in group:
             del self.waiting[i]
         fresh.update(group)

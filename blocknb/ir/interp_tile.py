@@ -194,13 +194,13 @@ class Machine:
         self.event += 1
         if op.name == "print":
             for i, site in enumerate(prints(op)):
-                values, told = tiles[i] if tiles else (np.zeros(()), np.asarray(self.first))
-                for index in np.flatnonzero(told).tolist():
+                values, reported = tiles[i] if tiles else (np.zeros(()), np.asarray(self.first))
+                for index in np.flatnonzero(reported).tolist():
                     value = values.reshape(-1)[index]
                     self.space.printed.append(Printed(site, self.program, self.event, index, value))
             return
-        flags, told = tiles[-1]
-        bad = np.flatnonzero((~flags if op.name == "assert" else flags) & told)
+        flags, reported = tiles[-1]
+        bad = np.flatnonzero((~flags if op.name == "assert" else flags) & reported)
         if bad.size and op.name == "assert":
             failed = Assertion(op.loc, op.attrs["message"], op.args[0].type.shape)
             raise assertion_error(failed, self.program, int(bad[0]), bad.size)

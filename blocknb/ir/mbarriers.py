@@ -6,7 +6,7 @@ continues when the current phase has the other parity. A wait that comes a phase
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
@@ -20,28 +20,29 @@ MOST_BYTES = 1 << 20  # limit of pending bytes at an mbarrier
 class Mbarrier:
     """One mbarrier: its current phase, with the pending arrivals and bytes.
 
-    `told` holds the clocks of the warps that have arrived. `shown` holds the clocks that waiting warps take over when a phase
-    completes. `made` is the moment of the first warp at which the mbarrier was initialized.
+    `column` is the mbarrier's place in a row of `Clocks`, and `columns` is the length of such a row. `arrived` holds the clocks of the
+    warps that have arrived. `released` holds the clocks that waiting warps take over when a phase completes. `made` is the moment of the
+    first warp at which the mbarrier was initialized.
     """
 
     arrivals: int
     column: int
-    told: np.ndarray
-    shown: np.ndarray
+    columns: InitVar[int]
     phase: int = 0
     pending: int = 0
     bytes: int = 0
     made: int | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, columns: int) -> None:
         self.pending = self.arrivals
+        self.arrived, self.released = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
 
     @property
     def is_begun(self) -> bool:
         """Whether the current phase has some arrivals, but not all."""
         return self.pending < self.arrivals or self.bytes != 0
 
-    def over(self, parity: int) -> bool:
+    def has_completed(self, parity: int) -> bool:
         """Whether a wait for the phase of that parity continues."""
         return self.phase & 1 != parity
 
@@ -49,11 +50,11 @@ class Mbarrier:
         """Records an arrival, which may expect bytes. Returns an error message, or ""."""
         if not self.pending:
             return "arrives at an mbarrier whose phase already has all arrivals"
-        np.maximum(self.told, row, out=self.told)
+        np.maximum(self.arrived, row, out=self.arrived)
         self.pending -= 1
-        return self.come(-bytes)
+        return self.receive(-bytes)
 
-    def come(self, bytes: int) -> str:
+    def receive(self, bytes: int) -> str:
         """Records received bytes, and completes the phase if nothing is pending. Returns an error message, or ""."""
         self.bytes -= bytes
         if abs(self.bytes) >= MOST_BYTES:
@@ -61,8 +62,8 @@ class Mbarrier:
         if not self.pending and not self.bytes:
             self.phase += 1
             self.pending = self.arrivals
-            self.told[self.column] = self.phase
-            self.shown[:] = self.told
+            self.arrived[self.column] = self.phase
+            self.released[:] = self.arrived
         return ""
 
 

@@ -116,10 +116,10 @@ class _Printer:
         base = re.sub(r"\W", "_", value.name) if value.name else number
         if value.name and base[0].isdecimal():
             base = "_" + base
-        text, again = f"%{base}", 0
+        text, repeats = f"%{base}", 0
         while text in self.taken:
-            text = f"%{base}.{number}" + (f".{again}" if again else "")
-            again += 1
+            text = f"%{base}.{number}" + (f".{repeats}" if repeats else "")
+            repeats += 1
         self.taken.add(text)
         self.names[value] = text
         return text
@@ -297,7 +297,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _simple(op: Op) -> bool:
-    """The name of the op if a reduce or scan has one operand and its block is that one op on both arguments in order."""
+    """Whether a reduction or scan of one operand combines by one op on the two arguments of its block, in order."""
     if op.name not in REDUCTIONS:
         return False
     block = op.blocks[0]

@@ -14,6 +14,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir import verify_roles
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.text import print_op
+from blocknb.ir.traversal import reachable
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.bulk import Barriers, TensorMap
@@ -49,7 +50,7 @@ class _Verifier:
             if not isinstance(param.type, Tile) or not param.type.is_scalar:
                 self.fail(None, f"the parameter {param.name} is {param.type}; parameters are scalars")
         self.ops(func.body, set(func.params), nested=False)
-        self.under_way()
+        self.in_flight()
         if func.level == "memory":
             verify_roles.check(func, self.require)
 
@@ -253,22 +254,23 @@ class _Verifier:
             found = wgmma.describe(type.layout, type.dtype.bits, lies_as, part)
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
-    def under_way(self) -> None:
+    def in_flight(self) -> None:
         """Checks that only loops and further wgmma use the result of a wgmma before its wait."""
-        flying = {op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("in_flight")}
-        count = -1
-        while len(flying) > count and flying:
-            count = len(flying)
-            for op in self.func.ops():
-                if op.name == "for":
-                    (block,) = op.blocks
-                    for value, *names in zip(block.terminator.args, block.args[1:], op.results, strict=True):
-                        flying.update(names if value in flying else ())
-        for op in self.func.ops() if flying else ():
+        products = [op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
+        if not products:
+            return
+        carried: dict[Value, list[Value]] = {}  # by the value that a loop yields: its names in the loop and after it
+        for op in self.func.ops():
+            if op.name == "for":
+                (block,) = op.blocks
+                for value, *names in zip(block.terminator.args, block.args[1:], op.results, strict=True):
+                    carried.setdefault(value, []).extend(names)
+        pending = set(reachable(products, lambda value: carried.get(value, ())))
+        for op in self.func.ops():
             for i, value in enumerate(op.args):
                 adds = op.name == "dot" and i == 2 and wgmma.is_name(op.attrs.get("instr", ""))
-                fine = value not in flying or adds or op.name in ("yield", "for", "dot_wait")
-                self.require(fine, op, f"%{value.name} is the result of a product that may be under way")
+                fine = value not in pending or adds or op.name in ("yield", "for", "dot_wait")
+                self.require(fine, op, f"%{value.name} is the result of a product that may be in flight")
 
 
 def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:

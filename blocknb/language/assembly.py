@@ -8,6 +8,7 @@ substituted into the text first. This module detects all errors on which LLVM wo
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ LETTERS = {"h": (16, "i16"), "r": (32, "i32"), "l": (64, "i64"), "f": (32, "floa
 FORM = re.compile(r"(?P<out>=&?)?(?P<letter>[hrlfd])|(?P<tied>\d+)")
 
 
-class Wrong(TypeRule):
+class InvalidAssembly(TypeRule):
     """Raised for an invalid inline assembly, with a message, a hint and the faulty argument of the call."""
 
     def __init__(self, message: str, hint: str | None = None, argument: str = "constraints"):
@@ -61,27 +62,30 @@ def registers(dtype: Any, pack: int) -> int:
     return -(-pack // share(dtype, pack))
 
 
+def _entries(constraints: str) -> list[str]:
+    return [entry for part in constraints.split(",") if (entry := part.strip())]
+
+
 def parse(constraints: str) -> tuple[list[Register], list[Register]]:
     """The registers of the results and of the arguments. Clobbers (`~{memory}`) are ignored, because the compiler assumes them."""
     outputs: list[Register] = []
     inputs: list[Register] = []
-    entries = [entry.strip() for entry in constraints.split(",")]
-    for entry in entries:
-        if not entry or entry.startswith("~{"):
+    for entry in _entries(constraints):
+        if entry.startswith("~{"):
             continue
         if (found := FORM.fullmatch(entry)) is None:
             hint = (
                 '"=r" is a result in 32 bits, "r" an argument; the letters are h (16 bits), r (32), l (64), f (fp32), d (fp64), '
                 "and n (a constant)"
             )
-            raise Wrong(f"the constraint {entry!r} is unknown", hint)
+            raise InvalidAssembly(f"the constraint {entry!r} is unknown", hint)
         if found["tied"] is not None:
             if int(found["tied"]) >= len(outputs):
-                raise Wrong(f"the constraint {entry!r} names a result, and there are {len(outputs)}")
+                raise InvalidAssembly(f"the constraint {entry!r} names a result, and there are {len(outputs)}")
             inputs.append(Register(outputs[int(found["tied"])].letter, entry, False))
         elif found["out"]:
             if inputs:
-                raise Wrong(
+                raise InvalidAssembly(
                     f"the result {entry!r} comes after an argument", "name the results first, then the arguments"
                 )
             outputs.append(Register(found["letter"], entry, True))
@@ -97,39 +101,43 @@ def immediates(
 
     `constants` are the known integer values of the arguments. `check` finds all other errors.
     """
-    entries = [entry.strip() for entry in constraints.split(",")]
-    places = [entry for entry in entries if entry and not entry.startswith("~{")]
-    outputs = sum(entry.startswith("=") for entry in places)
+    entries = _entries(constraints)
+    operands = [entry for entry in entries if not entry.startswith("~{")]
+    results = sum(entry.startswith("=") for entry in operands)
     owners = [i for i, dtype in enumerate(dtypes) for _ in range(registers(dtype, pack))]
-    if "n" not in places[outputs:] or len(owners) != len(places) - outputs:
+    if "n" not in operands[results:] or len(owners) != len(operands) - results:
         return text, ",".join("r" if entry == "n" else entry for entry in entries), list(range(len(dtypes)))
-    _check_text(text, len(places))
-    names, number, written = [], 0, set()
-    for i, entry in enumerate(places):
-        owner = None if i < outputs else owners[i - outputs]
-        if entry == "n" and owner is not None:
-            if constants[owner] is None or share(dtypes[owner], pack) > 1:
-                hint = 'give a literal or a constexpr, or "r" for a value that is computed at run time'
-                raise Wrong(f"the constraint 'n' of ${i} takes an integer known at compile time", hint, "args")
-            written.add(owner)
-            names.append(str(constants[owner]))
-        else:
-            names.append(f"${{{number}}}")
-            number += 1
+    _check_text(text, len(operands))
+    substituted, numbers = set(), {}  # arguments; their texts by position
+    for position, owner in enumerate(owners, results):
+        if operands[position] == "n":
+            numbers[position] = _immediate(position, constants[owner], share(dtypes[owner], pack))
+            substituted.add(owner)
+    renumbered = itertools.count()
+    names = [numbers[i] if i in numbers else f"${{{next(renumbered)}}}" for i in range(len(operands))]
     text = re.sub(r"\$(\$|\d+|\{\d+\})", lambda m: "$$" if m[1] == "$" else names[int(m[1].strip("{}"))], text)
-    left = [i for i in range(len(dtypes)) if i not in written]
+    left = [i for i in range(len(dtypes)) if i not in substituted]
     return text, ",".join(entry for entry in entries if entry != "n"), left
 
 
+def _immediate(position: int, constant: int | None, elements: int) -> str:
+    """The text of an "n" operand. Raises InvalidAssembly unless it is a constant with a register of its own."""
+    if constant is None or elements > 1:
+        hint = 'give a literal or a constexpr, or "r" for a value that is computed at run time'
+        message = f"the constraint 'n' of ${position} takes an integer known at compile time"
+        raise InvalidAssembly(message, hint, "args")
+    return str(constant)
+
+
 def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: int) -> None:
-    """Raises Wrong unless the text and its constraints fit the dtypes of results and arguments."""
+    """Raises InvalidAssembly unless the text and its constraints fit the dtypes of results and arguments."""
     outputs, inputs = parse(constraints)
     for named, dtypes, what in ((outputs, results, "results"), (inputs, arguments, "arguments")):
         counts = [registers(dtype, pack) for dtype in dtypes]
         if len(named) != sum(counts):
             takes = " and ".join(f"{n} for {dtype}" for n, dtype in zip(counts, dtypes, strict=True)) or "none"
             each = f" with pack={pack}" if pack > 1 else ""
-            raise Wrong(
+            raise InvalidAssembly(
                 f"the constraints name {len(named)} registers of {what}, but the {what} take {sum(counts)}{each}: {takes}",
                 "up to `pack` elements narrower than 32 bits share a register" if pack > 1 else None,
             )
@@ -138,7 +146,7 @@ def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: i
             bits = width(dtype) * share(dtype, pack)
             if bits > register.bits or (bits < register.bits and register.letter in "fd"):
                 letters = ", ".join(x for x, (n, _) in LETTERS.items() if n == max(bits, 16))
-                raise Wrong(
+                raise InvalidAssembly(
                     f"{bits} bits of {dtype} in a register {register.text!r} of {register.bits} bits", f"use {letters}"
                 )
     _check_text(text, len(outputs) + len(inputs))
@@ -150,21 +158,23 @@ def _check_text(text: str, count: int) -> None:
         if name == "$":
             continue
         if not name.isdigit():
-            raise Wrong(
+            raise InvalidAssembly(
                 f"`${found[1]}` in the text is not an operand", "operands are $0, $1...; a dollar sign is $$", "asm"
             )
         if int(name) >= count:
-            raise Wrong(
+            raise InvalidAssembly(
                 f"the text uses ${name}, and the constraints name {count} operands",
                 "the numbers of operands start at $0",
                 "asm",
             )
     if percent := re.search(r"(?<![\w%])%\d+\b", text):
-        raise Wrong(f"`{percent[0]}` in the text is not an operand", f"write operands as ${percent[0][1:]}", "asm")
+        raise InvalidAssembly(
+            f"`{percent[0]}` in the text is not an operand", f"write operands as ${percent[0][1:]}", "asm"
+        )
     braces = re.sub(r"\$\{\d+\}|//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     opened, closed = braces.count("{"), braces.count("}")
     if opened != closed:
-        raise Wrong(f"the text opens {opened} braces and closes {closed}", None, "asm")
+        raise InvalidAssembly(f"the text opens {opened} braces and closes {closed}", None, "asm")
 
 
 def infer(types: tuple, attrs: dict) -> tuple[Tile, ...]:

@@ -1,4 +1,4 @@
-"""Types and type rules of Hopper's copy engine (TMA) and of warp-specialized programs. `language.rows.tma` declares the ops.
+"""Types of Hopper's copy engine (TMA) and of its barriers. `language.rows.tma` declares the ops.
 
 A *tensor map* describes an array to the copy engine. One instruction copies a *box* of it. An *mbarrier* counts arrivals and bytes. Its
 phase completes when all expected arrivals and bytes have come, and the next phase begins. The parity of the first phase is 0.
@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-
-from blocknb.language import rules
-from blocknb.language import types as t
-from blocknb.language.rules import need
-from blocknb.language.types import Tile
 
 SWIZZLES = (0, 32, 64, 128)  # bytes per row of a swizzle pattern; 0: no swizzle
 MOST_RANK = 5
@@ -51,89 +46,3 @@ class Barriers:
 
     def __str__(self) -> str:
         return f"mbarriers<{self.slots}>"
-
-
-# -- type rules
-
-
-def whole(type: Any, what: str) -> None:
-    need(type == Tile(t.int32), f"{what} is an int32, not {type}")
-
-
-def barriers_of(types: tuple) -> None:
-    need(isinstance(types[0], Barriers), f"{types[0]} is not an array of mbarriers")
-    whole(types[1], "the number of an mbarrier")
-
-
-def tensor_map(types: tuple, attrs: dict) -> tuple:
-    kind = attrs["type"]
-    rank = len(kind.box)
-    need(1 <= rank <= MOST_RANK, f"a tensor map has 1 to {MOST_RANK} axes, not {rank}")
-    need(
-        all(1 <= n <= MOST_EXTENT for n in kind.box), f"a box has 1 to {MOST_EXTENT} elements along an axis: {kind.box}"
-    )
-    need(kind.swizzle in SWIZZLES, f"there is no swizzle of {kind.swizzle} bytes")
-    need(types[0].is_pointer and types[0].shape == (), f"a tensor map needs a pointer, not {types[0]}")
-    need(types[0].dtype.element == kind.dtype, f"a map of {kind.dtype} over {types[0]}")
-    need(
-        len(types) == 2 * rank,
-        f"a tensor map needs {rank} extents and {rank - 1} strides, not {len(types) - 1} numbers",
-    )
-    need(all(x.is_scalar and x.dtype in (t.int32, t.int64) for x in types[1:]), f"extents and strides are {types[1:]}")
-    return (kind,)
-
-
-def mbarriers(types: tuple, attrs: dict) -> tuple:
-    need(attrs["slots"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['slots']} mbarriers of {attrs['arrivals']} arrivals")
-    return (Barriers(attrs["slots"]),)
-
-
-def expect(types: tuple, attrs: dict) -> tuple:
-    barriers_of(types)
-    need(attrs["bytes"] > 0, f"expects {attrs['bytes']} bytes")
-    return ()
-
-
-def await_(types: tuple, attrs: dict) -> tuple:
-    barriers_of(types)
-    whole(types[2], "a parity")
-    return ()
-
-
-def arrive(types: tuple, attrs: dict) -> tuple:
-    barriers_of(types)
-    need(len(types) == 2 or types[2] == Tile(t.int1), f"whether to arrive is {types[2:]}")
-    return ()
-
-
-def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> None:
-    """Checks the operands of a copy between a buffer and a box."""
-    rules.one_buffer(buffer)
-    need(isinstance(kind, TensorMap), f"{kind} is not a tensor map")
-    need(buffer.dtype == kind.dtype, f"moves {kind.dtype} between {buffer} and {kind}")
-    need(len(coordinates) == len(kind.box), f"a box needs {len(kind.box)} coordinates, not {len(coordinates)}")
-    for type in coordinates:
-        whole(type, "a coordinate")
-    need(len(axes) == len(buffer.shape) == len(set(axes)), f"axes {axes} of a buffer of shape {buffer.shape}")
-    for axis, extent in enumerate(kind.box):
-        inside = [n for n, to in zip(buffer.shape, axes, strict=True) if to == axis]
-        need(extent == 1 if not inside else not inside[0] % extent, f"boxes of {kind} do not fill {buffer}")
-
-
-def copy_bulk(types: tuple, attrs: dict) -> tuple:
-    barriers_of(types[2:])
-    moved(types[0], types[1], types[4:], attrs["axes"])
-    return ()
-
-
-def store_bulk(types: tuple, attrs: dict) -> tuple:
-    moved(types[1], types[0], types[2:], attrs["axes"])
-    return ()
-
-
-def roles(types: tuple, attrs: dict) -> tuple:
-    warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
-    need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
-    need(teams >= 1 and warps[0] % teams == 0, f"{teams} consumer groups of {warps[0]} warps")
-    need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
-    return ()

@@ -1,7 +1,7 @@
-"""`constexpr`: compile-time constants that a kernel may read, and the few enumerations its keywords take.
+"""`constexpr`, a compile-time constant that a kernel may read, and the enumerations that builtins take.
 
-Outside a kernel a constexpr computes like the value it holds, so `BLOCK = tl.constexpr(16); HALF = tl.constexpr(BLOCK // 2)`
-works; inside a kernel the front end sees the plain value.
+Outside a kernel, arithmetic on constexprs computes on their values: `BLOCK = tl.constexpr(16); HALF = tl.constexpr(BLOCK // 2)`. In a
+kernel, the front end replaces a constexpr by its value.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class constexpr:
 
 
 def unwrap(value: Any) -> Any:
-    """The plain value of a constexpr; anything else as it is."""
+    """Returns the value of a constexpr, and any other object unchanged."""
     return value.value if isinstance(value, constexpr) else value
 
 
 def like(x: tuple, elements: Iterable[Any]) -> tuple:
-    """A tuple of other elements, of the same class where that is a namedtuple."""
+    """Makes a tuple of `elements`, of the class of `x` if that is a namedtuple."""
     return getattr(type(x), "_make", tuple)(elements)
 
 
 def classes(value: Any) -> Any:
-    """The class of a value, and of a tuple those of its elements, too. Two classes of one name are not the same."""
+    """Returns the class of a value, or for a tuple its class followed by those of its elements. Classes compare by identity."""
     return (type(value), *map(classes, value)) if isinstance(value, tuple) else type(value)
 
 
@@ -76,7 +76,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert"):
 
 
 class PropagateNan(enum.Enum):
-    """What `maximum`, `minimum` and `clamp` do with a NaN: NONE lets it lose against a number, ALL lets it win."""
+    """Tells `maximum`, `minimum` and `clamp` whether a number (NONE) or the NaN (ALL) wins a comparison with NaN."""
 
     NONE = 0
     ALL = 0xFFFF

@@ -1,4 +1,4 @@
-"""Every name of the language. The package takes its names from here, and so does Triton's `triton.language.core`."""
+"""Collects all names of the language. `blocknb.language` and `triton.language.core` take their names from this module."""
 
 
 # ruff: noqa: F401 (the imports are the namespace)
@@ -152,11 +152,11 @@ from blocknb.language.types import integer_dtype as get_int_dtype
 
 
 class tensor:
-    """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
+    """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations in kernels. It has no instances outside of kernels."""
 
 
 class const:
-    """An annotation of parameters: a pointer to data that the kernel only reads. It is not enforced."""
+    """An annotation of parameters that are pointers to read-only data. The compiler does not check it."""
 
 
 tuple = builtins.tuple

@@ -31,6 +31,15 @@ class Format:
     ties_away: bool = False
 
     @property
+    def bits(self) -> int:
+        """The width, with the sign bit."""
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def sign_bit(self) -> int:
+        return 1 << (self.bits - 1)
+
+    @property
     def least_normal(self) -> float:
         return 2.0 ** (1 - self.bias)
 
@@ -41,7 +50,7 @@ class Format:
 
     def decode(self, bits: int) -> float:
         """The number that a bit pattern encodes."""
-        size, sign = bits & 0x7F, -1.0 if bits & 0x80 else 1.0
+        size, sign = bits & (self.sign_bit - 1), -1.0 if bits & self.sign_bit else 1.0
         if self.unsigned_zero and bits == self.nan:
             return math.nan
         if self.infinity is not None and size >= self.infinity:
@@ -55,14 +64,14 @@ class Format:
     def pattern(self, value: float) -> int:
         """The pattern of a number that the format holds, infinity among them."""
         if self.infinity is not None and math.isinf(value):
-            return self.infinity | (0x80 if value < 0 else 0)
+            return self.infinity | (self.sign_bit if value < 0 else 0)
         return self.encode(value)
 
     def encode(self, value: float) -> int:
         """The bit pattern of the nearest number of the format."""
         if math.isnan(value):
             return self.largest if self.nan is None else self.nan
-        sign = 0x80 if math.copysign(1.0, value) < 0 else 0
+        sign = self.sign_bit if math.copysign(1.0, value) < 0 else 0
         value = min(abs(value), self.maximum)
         exponent = max(math.frexp(value)[1] - 1, 1 - self.bias) if value else 1 - self.bias
         steps = math.ldexp(value, self.mantissa - exponent)  # exact

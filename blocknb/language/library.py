@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
-from blocknb.language.examples import documented
 from blocknb.language.types import float32, float64
 
 LIBRARY: dict[str, Callable] = {}
@@ -18,7 +17,6 @@ LIBRARY: dict[str, Callable] = {}
 def inline(function: Callable) -> Callable:
     """Marks a function as a library function, which the front end inlines."""
     function.inline = True
-    function.__doc__ = documented(function.__name__, function.__doc__)
     if not function.__name__.startswith("_"):
         LIBRARY[function.__name__] = function
     return function
@@ -40,7 +38,14 @@ def _needs_integer(x):
 
 @inline_method
 def cdiv(x, div):
-    """Divides two positive integers and rounds up."""
+    """Divides two positive integers and rounds up.
+
+    `x` and `div` are integers, or constants. Operands broadcast to one shape, in the dtype that the two promote to.
+
+    Example:
+        tl.cdiv(7, 2)  # 4
+        tl.cdiv(tl.arange(0, 4), 2)  # [0, 1, 1, 2]
+    """
     _needs_integer(x)
     _needs_integer(div)
     return (x + (div - 1)) // div
@@ -48,7 +53,13 @@ def cdiv(x, div):
 
 @inline_method
 def sigmoid(x):
-    """Computes 1 / (1 + exp(-x)) in the dtype of x, or in fp32 for integers."""
+    """Computes 1 / (1 + exp(-x)) in the dtype of x, or in fp32 for integers.
+
+    The result has the shape of `x`.
+
+    Example:
+        tl.sigmoid(tl.zeros((2,), tl.float32))  # [0.5, 0.5]
+    """
     wide = x if x.dtype == float64 else x.to(float32)
     result = 1 / (1 + tl.exp(-wide))
     return result.to(x.dtype) if x.dtype.is_floating() else result
@@ -56,7 +67,13 @@ def sigmoid(x):
 
 @inline_method
 def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
-    """Computes exp(x - max) / sum(exp(x - max)) along an axis, by default the first, in fp32 or fp64."""
+    """Computes exp(x - max) / sum(exp(x - max)) along an axis, by default the first, in fp32 or fp64.
+
+    The result has the shape of `x`.
+
+    Example:
+        tl.softmax(tl.zeros((4,), tl.float32))  # [0.25, 0.25, 0.25, 0.25]
+    """
     axis: constexpr = 0 if dim is None else dim
     wide = x if x.dtype == float64 else x.to(float32)
     numerator = tl.exp(wide - tl.max(wide, axis, keep_dims=True))
@@ -66,7 +83,15 @@ def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
 @inline
 def swizzle2d(i, j, size_i, size_j, size_g):
     """Reorders the positions (i, j) of a size_i x size_j grid into groups of size_g rows, walked column by column. Programs that run at the
-    same time then share columns of the second operand. Returns the new (i, j)."""
+    same time then share columns of the second operand. Returns the new (i, j).
+
+    The arguments are integer scalars or tiles.
+
+    Example:
+        i, j = tl.swizzle2d(0, 1, 4, 4, 2)
+        i  # 1
+        j  # 0
+    """
     position = i * size_j + j
     group = position // (size_g * size_j)
     first = group * size_g

@@ -1,12 +1,11 @@
-"""Defines elementwise ops in NumPy. The rows of the op table refer to these functions.
+"""Arithmetic in NumPy, by which the rows of elementwise ops and the interpreter compute.
 
-A meaning is a function `(attrs, result dtype, *arrays)` of any arrays of one shape. Arithmetic is IEEE's and integers wrap, without a
-warning; transcendental functions are computed in float64 and rounded once, so that a test can compare with them.
+A meaning is a function `(attrs, result dtype, *arrays)` of arrays of one shape. Floats follow IEEE 754 and integers wrap, without
+warnings. Transcendental functions are computed in float64 and rounded once, so that tests can compare with them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -47,54 +46,17 @@ def flushing(f: Callable) -> Callable:
     return quiet(run)
 
 
-def divide(attrs, dtype, a, b):
-    """Floats divide as IEEE has it, integers truncate as C does and wrap; an integer divided by zero is zero."""
-    if dtype.is_float:
-        return a / b
-    safe = np.where(b == 0, np.ones_like(b), b)
-    quotient = a // safe
-    fix = (a - quotient * safe != 0) & ((a < 0) != (safe < 0))
-    return np.where(b == 0, np.zeros_like(a), quotient + fix.astype(a.dtype))
-
-
-def remainder(attrs, dtype, a, b):
-    """The remainder that belongs to `div`: the sign of the dividend; of integers by zero it is zero."""
-    if dtype.is_float:
-        return np.fmod(a, b)
-    return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
-
-
-def multiply_high(a, b):
-    """The upper half of a product, by halves of the factors where no wider integer holds it."""
-    bits = a.dtype.itemsize * 8
-    if bits < 64:
-        wide = np.int64 if a.dtype.kind == "i" else np.uint64
-        return ((a.astype(wide) * b.astype(wide)) >> wide(bits)).astype(a.dtype)
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    x, y = a.astype(np.uint64), b.astype(np.uint64)
-    low, cross = (x & mask) * (y & mask), (x >> half) * (y & mask)
-    middle = (x & mask) * (y >> half) + (cross & mask) + (low >> half)
-    high = (x >> half) * (y >> half) + (cross >> half) + (middle >> half)
-    if a.dtype.kind == "i":  # a negative factor counted as one larger by 2^64
-        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return high.astype(a.dtype)
-
-
-def minmax(largest: bool) -> Callable:
+def extremum(largest, attrs, dtype, a, b):
     """IEEE 754-2019 maximumNumber and minimumNumber: a NaN loses against a number; with `nan` maximum and minimum: a NaN wins.
 
     Either way -0 is below +0.
     """
     plain, propagating = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
-
-    def meaning(attrs, dtype, a, b):
-        if not dtype.is_float:
-            return propagating(a, b)
-        found = (propagating if attrs.get("nan") else plain)(a, b)
-        first = np.signbit(b) if largest else np.signbit(a)  # of two zeros
-        return np.where(a == b, np.where(first, a, b), found)
-
-    return meaning
+    if not dtype.is_float:
+        return propagating(a, b)
+    found = (propagating if attrs.get("nan") else plain)(a, b)
+    first = np.signbit(b) if largest else np.signbit(a)  # of two zeros
+    return np.where(a == b, np.where(first, a, b), found)
 
 
 def fma(attrs, dtype, a, b, c):
@@ -157,11 +119,6 @@ def _to_odd(s, error):
     return np.ascontiguousarray(moved).view(np.float64).reshape(s.shape)
 
 
-def compare(attrs, dtype, a, b):
-    functions = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
-    return functions[PREDICATES.index(attrs["pred"])](a, b)
-
-
 def cast(attrs, dtype, x):
     """Float to bool tests against zero, float to integer saturates, the rest is NumPy's astype.
 
@@ -219,10 +176,6 @@ def _to_odd_single(x):
     return np.where(inexact, lower | np.uint32(1), lower).astype(np.uint32).view(np.float32)
 
 
-def bitcast(attrs, dtype, x):
-    return np.ascontiguousarray(x).view(dtype.numpy if not isinstance(dtype, Pointer) else np.int64).reshape(x.shape)
-
-
 def update(kind, old, new):
     """The new contents of memory after an atomic on `old`, for scalars or arrays. Integers wrap without a warning."""
     with np.errstate(all="ignore"):
@@ -243,16 +196,3 @@ def bit_order(x):
     """Integers that order floats by their bits: -0 below 0, a NaN beyond the infinity of its sign."""
     bits = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}").reshape(x.shape)
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
-
-
-def shift(left: bool) -> Callable:
-    """The count has no sign; by the width or more every bit is moved out, as in NumPy and PTX."""
-
-    def shift(attrs, dtype, a, b):
-        return np.left_shift(a, b) if left else np.right_shift(a, b)
-
-    return shift
-
-
-def erf(x):
-    return np.vectorize(math.erf, otypes=[np.float64])(x)

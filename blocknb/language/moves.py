@@ -50,7 +50,11 @@ def _pick(x, axis, at):
 
 @inline
 def join(a, b):
-    """Joins two tiles, broadcast to one shape, along a new last axis of size two."""
+    """Joins two tiles, broadcast to one shape, along a new last axis of size two.
+
+    Example:
+        tl.join(tl.arange(0, 2), tl.arange(2, 4))  # [[0, 2], [1, 3]]
+    """
     a, b = tl.broadcast(a, b)
     rank: constexpr = len(a.shape)
     first = _index((1,) * rank + (2,), rank) == 0
@@ -59,7 +63,13 @@ def join(a, b):
 
 @inline_method
 def split(a):
-    """Splits a tile along its last axis, which has size two; the inverse of `join`."""
+    """Splits a tile along its last axis, which has size two; the inverse of `join`.
+
+    Example:
+        a, b = tl.split(tl.reshape(tl.arange(0, 4), (2, 2)))
+        a  # [0, 2]
+        b  # [1, 3]
+    """
     tl.static_assert(
         a.shape[-1] == 2, "split takes a tile whose last axis has size two; reshape first: x.reshape(..., 2)"
     )
@@ -69,7 +79,11 @@ def split(a):
 
 @inline
 def interleave(a, b):
-    """Interleaves the elements of two tiles along the last axis: a0, b0, a1, b1..."""
+    """Interleaves the elements of two tiles along the last axis: a0, b0, a1, b1...
+
+    Example:
+        tl.interleave(tl.arange(0, 2), tl.arange(2, 4))  # [0, 2, 1, 3]
+    """
     both = join(a, b)
     if len(both.shape) == 1:
         return both
@@ -78,7 +92,11 @@ def interleave(a, b):
 
 @inline
 def cat(input, other, can_reorder=False, dim=0):
-    """Concatenates two tiles of one shape along an axis, in order; `can_reorder` has no effect."""
+    """Concatenates two tiles of one shape along an axis, in order; `can_reorder` has no effect.
+
+    Example:
+        tl.cat(tl.arange(0, 2), tl.arange(2, 4))  # [0, 1, 2, 3]
+    """
     rank: constexpr = len(input.shape)
     axis: constexpr = dim % rank
     both = tl.permute(join(input, other), tuple(range(axis)) + (rank,) + tuple(range(axis, rank)))
@@ -150,7 +168,13 @@ def _sort_groups_in_loops(x, axis, levels, falls):
 
 @inline_method
 def sort(x, dim=None, descending=False):
-    """Sorts the elements along an axis, by default the last, in ascending order, or descending. A NaN may end up anywhere."""
+    """Sorts the elements along an axis, by default the last, in ascending order, or descending. A NaN may end up anywhere.
+
+    The result has the shape and the dtype of `x`.
+
+    Example:
+        tl.sort((tl.arange(0, 8) * 3) % 8)  # [0, 1, 2, 3, 4, 5, 6, 7]
+    """
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
     bits = x.to(int32) if x.dtype.is_bool() else x
     falls = (_index(x.shape, axis) < 0) ^ descending
@@ -171,7 +195,13 @@ def bitonic_merge(x, dim=None, descending=False):
 
 @inline
 def topk(x, k, dim=None):
-    """Returns the k largest elements along an axis, by default the last, in descending order. k is a power of two."""
+    """Returns the k largest elements along an axis, by default the last, in descending order. k is a power of two.
+
+    `k` is known at compile time.
+
+    Example:
+        tl.topk((tl.arange(0, 8) * 3) % 8, 2)  # [7, 6]
+    """
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
     tl.static_assert(k > 0 and k & (k - 1) == 0 and k <= x.shape[axis], "k is a power of two, at most the axis's size")
     before: constexpr = x.shape[:axis]
@@ -192,7 +222,13 @@ def topk(x, k, dim=None):
 
 @inline_method
 def histogram(input, num_bins, mask=None):
-    """Counts the elements of a row of integers that equal 0, 1, ... num_bins - 1, where the mask holds, as int32."""
+    """Counts the elements of a row of integers that equal 0, 1, ... num_bins - 1, where the mask holds, as int32.
+
+    `num_bins` is a power of two known at compile time. The result is int32, of shape (num_bins,).
+
+    Example:
+        tl.histogram(tl.arange(0, 8) // 3, 4)  # [3, 3, 2, 0]
+    """
     tl.static_assert(len(input.shape) == 1, "histogram takes a tile with one axis; tl.ravel makes one")
     tl.static_assert(
         input.dtype.is_int() and not input.dtype.is_bool(),

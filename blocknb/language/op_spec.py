@@ -6,8 +6,11 @@ A trait is a property that several passes query, as `MemoryEffects` and `Pure` i
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 #: Kinds sort the ops. Each op has one, and it is a trait of the op, too.
 KINDS: Mapping[str, str] = {
@@ -80,6 +83,18 @@ class Help:
     example: str = ""
     ir: str = ""
 
+    @classmethod
+    def parse(cls, docstring: str) -> Help:
+        """Reads a docstring: a paragraph for `text`, those for `details`, and the sections `Example:` and `IR:`."""
+        rest, _, ir = inspect.cleandoc(docstring).partition("\n\nIR:\n")
+        rest, _, example = rest.partition("\n\nExample:\n")
+        text, _, details = rest.partition("\n\n")
+        return cls(_one_line(text), _one_line(details), textwrap.dedent(example), _one_line(ir))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -127,6 +142,29 @@ class OpSpec:
         return trait in self.traits
 
 
-def traits(names: str) -> frozenset[str]:
-    """The traits that a text names, separated by blanks."""
-    return frozenset(names.split())
+def declare(
+    function: Callable,
+    kind: str,
+    infer: Callable,
+    *,
+    details: str = "",
+    attrs: str = "",
+    traits: str = "",
+    **fields: Any,
+) -> OpSpec:
+    """The row with the name and the docstring of a function; `if_` declares the op `if`. Blanks separate `attrs` and `traits`."""
+    help = Help.parse(function.__doc__ or "")
+    return OpSpec(
+        function.__name__.rstrip("_"),
+        kind,
+        infer,
+        replace(help, details=help.details or details),
+        attrs=tuple(attrs.split()),
+        traits=frozenset(traits.split()),
+        **fields,
+    )
+
+
+def op(kind: str, **fields: Any) -> Callable[[Callable], OpSpec]:
+    """Makes a type rule `(types, attrs) -> result types` a row of the op table. Its docstring is the help of the op."""
+    return lambda rule: declare(rule, kind, rule, **fields)

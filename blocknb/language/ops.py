@@ -1,8 +1,9 @@
 """The op table: every operation of the IR, once.
 
-The rows stand in `blocknb.language.rows`, by group. The builder infers result types from a row, the verifier checks with it and the
-interpreter computes with it. Help texts come from it, passes ask for its traits, and the roofline counts with its costs. An elementwise
-row computes on arrays of any shape, so one meaning serves a scalar, a tile and a tile spread over warps, lanes and registers.
+A row is a function in `blocknb.language.rows`. Its decorator has operands, attributes, effects and traits; its docstring is the help.
+The function of an elementwise op is its meaning in NumPy, on arrays of any shape: a scalar, a tile, or a tile spread over warps, lanes
+and registers. The function of any other op is its type rule. The builder infers result types from a row, the verifier checks with it
+and the interpreter computes with it. Passes ask for its traits, and the roofline counts with its costs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
 
 _GROUPS = (tiles, elementwise, memory, control, shared_memory, tma)
 
-OPS: dict[str, OpSpec] = {spec.name: spec for group in _GROUPS for spec in group.ROWS}
+OPS: dict[str, OpSpec] = {row.name: row for group in _GROUPS for row in vars(group).values() if isinstance(row, OpSpec)}
 
 
 def named(*traits: str) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Counter-based random numbers: `rand(seed, offsets)` depends only on its arguments, and programs share no state.
 
-The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter of four words
-is multiplied and mixed in ten rounds under a key of two, the halves of the seed. The numbers are those of Triton bit for bit: the
-offset counts in the first two words, and a float in [0, 1) comes from a word by folding negative ones over.
+The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Ten rounds multiply and mix a
+counter of four words under a key of two words, the halves of the seed. The offset is in the first two words of the counter. The numbers
+are bit for bit those of Triton. For a float in [0, 1), a negative word x becomes -x - 1, and the word is then scaled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ WEYL_64 = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 
 @inline
 def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
-    """Runs rounds of Philox on a counter of four words with a key of two, all uint32 or all uint64, and returns four words."""
+    """Runs rounds of Philox on a counter of four words with a key of two, all uint32 or all uint64, and returns four words.
+
+    Example:
+        k = tl.full((1,), 0, tl.uint32)
+        a, b, c, d = tl.philox_impl(k, k, k, k, k, k)
+        a.to(tl.int64)  # [1713891541]
+    """
     tl.static_assert(c0.dtype == uint32 or c0.dtype == uint64, "the words of philox_impl are uint32 or uint64")
     multipliers = MULTIPLIERS_32 if c0.dtype == uint32 else MULTIPLIERS_64
     weyl = WEYL_32 if c0.dtype == uint32 else WEYL_64
@@ -40,7 +46,14 @@ def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
 
 @inline
 def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
-    """Returns four words of random bits for a seed, whose halves are the key, and a counter of four words of 32 or 64 bits."""
+    """Returns four words of random bits for a seed, whose halves are the key, and a counter of four words of 32 or 64 bits.
+
+    The words of the counter have one dtype, of 32 or 64 bits.
+
+    Example:
+        a, b, c, d = tl.philox(0, tl.arange(0, 1), 0, 0, 0)
+        a.to(tl.int64)  # [1713891541]
+    """
     seed = tl.to_tensor(seed)
     tl.static_assert(not seed.dtype.is_ptr(), "the seed is a pointer; load it first: tl.load(seed_ptr)")
     seed = seed.to(uint64)
@@ -68,7 +81,14 @@ def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randint4x(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Returns four tiles of random uint32 from one run of Philox, which is the cheapest way to get many."""
+    """Returns four tiles of random uint32 from one run of Philox, which is the cheapest way to get many.
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        a, b, c, d = tl.randint4x(0, tl.arange(0, 1))
+        a.to(tl.int64)  # [1713891541]
+    """
     offset = tl.to_tensor(offset)
     low = offset.to(uint32)
     zero = low * 0
@@ -78,14 +98,24 @@ def randint4x(seed, offset, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randint(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Returns a tile of random uint32, one per offset."""
+    """Returns a tile of random uint32, one per offset.
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        tl.randint(0, tl.arange(0, 1)).to(tl.int64)  # [1713891541]
+    """
     words = randint4x(seed, offset, n_rounds)
     return words[0]
 
 
 @inline
 def uint_to_uniform_float(x):
-    """Converts random words of 32 or 64 bits to fp32 in [0, 1). Negative words are folded over, so the result stays below one."""
+    """Converts random words of 32 or 64 bits to fp32 in [0, 1). A negative word x counts as -x - 1.
+
+    Example:
+        tl.uint_to_uniform_float(tl.full((), 2**30, tl.uint32))  # 0.5
+    """
     tl.static_assert(
         x.dtype.is_int() and x.dtype.primitive_bitwidth >= 32,
         f"it takes integers of 32 or 64 bits, not {x.dtype}; tl.randint makes such words",
@@ -97,20 +127,41 @@ def uint_to_uniform_float(x):
 
 @inline
 def rand(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Returns a tile of fp32, uniform in [0, 1), one per offset."""
+    """Returns a tile of fp32, uniform in [0, 1), one per offset.
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        x = tl.rand(0, tl.arange(0, 2))
+        tl.min(x) >= 0  # True
+    """
     return uint_to_uniform_float(randint(seed, offset, n_rounds))
 
 
 @inline
 def rand4x(seed, offsets, n_rounds: constexpr = ROUNDS):
-    """Returns four tiles of fp32, uniform in [0, 1)."""
+    """Returns four tiles of fp32, uniform in [0, 1).
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        a, b, c, d = tl.rand4x(0, tl.arange(0, 2))
+        tl.max(d) < 1  # True
+    """
     i1, i2, i3, i4 = randint4x(seed, offsets, n_rounds)
     return uint_to_uniform_float(i1), uint_to_uniform_float(i2), uint_to_uniform_float(i3), uint_to_uniform_float(i4)
 
 
 @inline
 def pair_uniform_to_normal(u1, u2):
-    """Converts two uniform numbers to two independent normal numbers by the Box-Muller transform."""
+    """Converts two uniform numbers to two independent normal numbers by the Box-Muller transform.
+
+    The arguments are fp32 tiles of one shape.
+
+    Example:
+        a, b = tl.pair_uniform_to_normal(tl.full((), 0.5, tl.float32), tl.full((), 0.25, tl.float32))
+        b  # 1.17741
+    """
     radius = tl.sqrt(-2.0 * tl.log(tl.maximum(1.0e-7, u1)))
     angle = 6.283185307179586 * u2
     return radius * tl.cos(angle), radius * tl.sin(angle)
@@ -118,7 +169,14 @@ def pair_uniform_to_normal(u1, u2):
 
 @inline
 def randn(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Returns a tile of fp32 from the normal distribution with mean 0 and variance 1, one per offset."""
+    """Returns a tile of fp32 from the normal distribution with mean 0 and variance 1, one per offset.
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        x = tl.randn(0, tl.arange(0, 2))
+        tl.sum(x * x) < 60  # True
+    """
     i1, i2, _, _ = randint4x(seed, offset, n_rounds)
     n1, _ = pair_uniform_to_normal(uint_to_uniform_float(i1), uint_to_uniform_float(i2))
     return n1
@@ -126,7 +184,14 @@ def randn(seed, offset, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randn4x(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Returns four tiles of fp32 from the normal distribution with mean 0 and variance 1."""
+    """Returns four tiles of fp32 from the normal distribution with mean 0 and variance 1.
+
+    `offset` is an integer tile or scalar and gives the shape. `seed` is an integer scalar. Equal seeds and offsets give equal numbers.
+
+    Example:
+        a, b, c, d = tl.randn4x(0, tl.arange(0, 2))
+        tl.sum(a * a) < 60  # True
+    """
     u1, u2, u3, u4 = rand4x(seed, offset, n_rounds)
     n1, n2 = pair_uniform_to_normal(u1, u2)
     n3, n4 = pair_uniform_to_normal(u3, u4)

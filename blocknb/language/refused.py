@@ -1,4 +1,4 @@
-"""Names of Triton's language that blocknb does not support on purpose, with hints what to write instead.
+"""Names of Triton's language that blocknb does not support, with a hint for each that says what to write instead.
 
 A module of the language raises an AttributeError with the hint. In a kernel the front end turns it into an error at the line.
 """

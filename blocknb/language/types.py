@@ -7,6 +7,7 @@ to elements. Scalars are tiles of rank 0, so one table of operations serves both
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,10 @@ MAX_TILE_ELEMENTS = 1 << 20
 
 
 class TypeQueries:
-    """Triton's query methods of types, which kernels call at compile time: `x.dtype.is_floating()`, `ptr.dtype.is_ptr()`."""
+    """Triton's query methods of types, which kernels call at compile time: `x.dtype.is_floating()`, `ptr.dtype.is_ptr()`.
+
+    Each dtype has its own query, too: `is_fp16()`, `is_int32()`... The loop after `DTYPES` defines them.
+    """
 
     kind: str
     bits: int
@@ -30,7 +34,7 @@ class TypeQueries:
 
     @property
     def value(self) -> Any:
-        """The dtype itself, because kernels read `.value` of a dtype that was passed as a constexpr."""
+        """The dtype itself. Kernels read `.value` of a dtype that is passed as a constexpr."""
         return self
 
     @property
@@ -61,37 +65,8 @@ class TypeQueries:
     def is_fp8(self) -> bool:
         return self.kind == "float" and self.bits == 8
 
-    def is_fp8e4nv(self) -> bool:
-        return self == float8e4nv
-
-    def is_fp8e5(self) -> bool:
-        return self == float8e5
-
-    def is_fp8e4b15(self) -> bool:
-        return self == float8e4b15
-
-    def is_fp8e4b8(self) -> bool:
-        return self == float8e4b8
-
-    def is_fp8e5b16(self) -> bool:
-        return self == float8e5b16
-
-    def is_fp16(self) -> bool:
-        return self == float16
-
-    def is_bf16(self) -> bool:
-        return self == bfloat16
-
-    def is_fp32(self) -> bool:
-        return self == float32
-
-    def is_fp64(self) -> bool:
-        return self == float64
-
     def is_bool(self) -> bool:
         return self.kind == "bool"
-
-    is_int1 = is_bool
 
     def is_int(self) -> bool:
         return self.kind in ("bool", "int", "uint")
@@ -101,30 +76,6 @@ class TypeQueries:
 
     def is_int_unsigned(self) -> bool:
         return self.kind in ("bool", "uint")
-
-    def is_int8(self) -> bool:
-        return self == int8
-
-    def is_int16(self) -> bool:
-        return self == int16
-
-    def is_int32(self) -> bool:
-        return self == int32
-
-    def is_int64(self) -> bool:
-        return self == int64
-
-    def is_uint8(self) -> bool:
-        return self == uint8
-
-    def is_uint16(self) -> bool:
-        return self == uint16
-
-    def is_uint32(self) -> bool:
-        return self == uint32
-
-    def is_uint64(self) -> bool:
-        return self == uint64
 
     def is_void(self) -> bool:
         return self.kind == "void"
@@ -157,7 +108,12 @@ class TypeQueries:
 
 @dataclass(frozen=True)
 class DType(TypeQueries):
-    """An element type. `name` is Triton's, `short` the one in IR text, `kind` one of bool, int, uint, float; `bits` its width."""
+    """An element type. `name` is Triton's, `short` the one in IR text, `kind` one of bool, int, uint, float; `bits` its width.
+
+    Every element has at least one byte in memory. A dtype of four bits (e2m1) would have two elements per byte. It needs a format in
+    `float8.FORMATS`, and a change wherever `bytes` is the distance between elements: pointers, buffers, layouts of shared memory,
+    tensor maps. Today `tl.dot_scaled` takes e2m1 as uint8 with two elements per byte (`microscaling`).
+    """
 
     name: str
     short: str
@@ -191,10 +147,10 @@ class DType(TypeQueries):
 
         No library has e4b15, so NumPy holds its bits as uint8, and a constant of it in the IR is its bits.
         """
-        if self.is_float and (self.bits == 8 or self.name == "bf16"):
+        if self.name in FORMATS or self.name == "bf16":
             import ml_dtypes
 
-            name = FORMATS[self.name].numpy if self.bits == 8 else "bfloat16"
+            name = FORMATS[self.name].numpy if self.name in FORMATS else "bfloat16"
             return np.dtype(getattr(ml_dtypes, name) if name else np.uint8)
         return np.dtype(
             {"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace(
@@ -211,7 +167,7 @@ int1 = DType("int1", "i1", "bool", 1)
 int8, int16, int32, int64 = _integers("int", "i")
 uint8, uint16, uint32, uint64 = _integers("uint", "u")
 float8e4nv, float8e5, float8e4b15, float8e4b8, float8e5b16 = (
-    DType(name, name.replace("fp8", "f8"), "float", 8) for name in FORMATS
+    DType(name, name.replace("fp8", "f8"), "float", kind.bits) for name, kind in FORMATS.items()
 )
 FLOAT8 = (float8e4nv, float8e5, float8e4b15, float8e4b8, float8e5b16)
 float16 = DType("fp16", "f16", "float", 16)
@@ -234,6 +190,15 @@ DTYPES = (
     *FLOAT8,
     *(float16, bfloat16, float32, float64),
 )
+
+
+def _is_dtype(dtype: DType) -> Callable[[TypeQueries], bool]:
+    return lambda self: self == dtype
+
+
+for _dtype in DTYPES:
+    setattr(TypeQueries, f"is_{_dtype.name}", _is_dtype(_dtype))
+
 BY_SHORT = {d.short: d for d in DTYPES}
 FLOAT8_NAMES = {d.name.replace("fp8", "float8"): d for d in FLOAT8} | {
     FORMATS[d.name].numpy: d for d in FLOAT8 if FORMATS[d.name].numpy
@@ -427,8 +392,8 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation between two typed operands (neither a Python number), by Triton's rules.
 
-    Floats win over integers and the wider float over the narrower; bf16 with fp16, and two kinds of fp8, give fp16; among integers
-    the wider wins, and at equal width unsigned does.
+    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16. Two integers
+    give the wider one, and the unsigned one at equal width.
     """
     if a == b:
         return a
@@ -444,7 +409,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def literal_dtype(value: bool | int | float) -> DType:
-    """The dtype of a Python number on its own: int32 where it fits, then uint32, int64, uint64; fp32, or fp64 outside its range.
+    """The dtype of a Python number alone: the first of int32, uint32, int64 and uint64 that holds an integer, and fp32 or fp64 for a float.
 
     Raises OverflowError for integers beyond 64 bits.
     """

@@ -76,7 +76,7 @@ def test_using_a_product_before_its_wait_is_detected():
     def change(op: Op) -> Op | None:
         return None if op.id == wait.id else op.replace(args=tuple(early.get(x, x) for x in op.args))
 
-    with pytest.raises(CompilerBug, match="may be under way"):
+    with pytest.raises(CompilerBug, match="may be in flight"):
         verify(edited(func, change))
 
 

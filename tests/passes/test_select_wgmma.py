@@ -206,7 +206,7 @@ def test_the_verifier_rejects_uses_of_products_in_flight():
         args = tuple(wait.args[0] if x is wait.result else x for x in op.args)
         return op.replace(args=args) if op.id in users else op
 
-    with pytest.raises(CompilerBug, match="a product that may be under way"):
+    with pytest.raises(CompilerBug, match="a product that may be in flight"):
         verify(edited(func, early))
 
 

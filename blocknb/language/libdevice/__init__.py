@@ -1,13 +1,12 @@
-"""libdevice, with the names of CUDA and Triton, written in the block language itself.
+"""libdevice under the names of CUDA and Triton, written in the block language itself.
 
-The functions take any float (fp16 and bf16 are computed in fp32) and broadcast like operators; they run wherever a kernel runs: on
-the GPU, on the CPU and in the interpreter, with one meaning. `FUNCTIONS` is the registry that the reference is printed from. Names
-that are builtins of the language (`sqrt`, `fma`, `erf`...) are those builtins.
+The functions take floats of any dtype, and compute fp16 and bf16 in fp32. Operands broadcast. The GPU, the CPU and the interpreter give
+the same results up to the stated errors. `FUNCTIONS` is the registry from which `blocknb reference` prints the table. Functions that
+are builtins of the language (`sqrt`, `fma`, `erf`...) are the same objects here.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
 from blocknb.language import surface
@@ -22,18 +21,12 @@ from blocknb.language.libdevice import (  # noqa: F401 (they fill FUNCTIONS)
     special,
     trigonometry,
 )
-from blocknb.language.libdevice.examples import EXAMPLES
 from blocknb.language.libdevice.parts import FUNCTIONS
 
 #: Functions of libdevice that the language has as builtins.
 BUILTINS = (
     "abs", "floor", "rsqrt", "ceil", "exp2", "fma", "div_rn", "sqrt_rn", "sqrt", "sin", "cos", "log2", "tanh", "log", "erf",
 )  # fmt: skip
-
-for _name, _function in FUNCTIONS.items():
-    if _name in EXAMPLES:
-        _text = inspect.cleandoc(_function.__doc__ or "")
-        _function.__doc__ = f"{_text}\n\nExample:\n    libdevice.{EXAMPLES[_name]}"
 
 for _name in BUILTINS:
     FUNCTIONS[_name] = getattr(surface, _name)

@@ -1,9 +1,9 @@
 """libdevice's Bessel functions: J, Y of integer order and the modified I0 and I1, computed in fp64.
 
-Up to 8 a polynomial in the square of the argument, beyond it the amplitudes of Hankel's expansion (Abramowitz and Stegun 9.2.5) as
-polynomials in its inverse; errors are relative to the amplitude sqrt(2 / (pi x)), also near the zeros. Higher orders come from the
-recurrence: upward for Y, and for J upward below the argument, downward (Miller's algorithm) above it. `jn` and `yn` take their
-order as a compile-time constant or as a scalar.
+Up to 8, the functions are polynomials in the square of the argument. Beyond 8, they use the amplitudes of Hankel's expansion
+(Abramowitz and Stegun 9.2.5) as polynomials in the inverse of the argument. Errors are relative to the amplitude sqrt(2 / (pi x)),
+also near the zeros. Higher orders come from the recurrence. It runs upward for Y, and for J where the order is below the argument.
+For larger orders of J it runs downward (Miller's algorithm). The order of `jn` and `yn` is a compile-time constant or a scalar.
 """
 
 from __future__ import annotations
@@ -71,31 +71,51 @@ def second_kind(x, order):
 
 @device
 def j0(x):
-    """The Bessel function of the first kind of order 0."""
+    """Computes the Bessel function of the first kind of order 0.
+
+    Example:
+        libdevice.j0(0.5)  # 0.938469827
+    """
     return narrow(first_kind(tl.cast(x, float64), 0).to(wide(x).dtype), x)
 
 
 @device
 def j1(x):
-    """The Bessel function of the first kind of order 1."""
+    """Computes the Bessel function of the first kind of order 1.
+
+    Example:
+        libdevice.j1(0.5)  # 0.242268458
+    """
     return narrow(first_kind(tl.cast(x, float64), 1).to(wide(x).dtype), x)
 
 
 @device
 def y0(x):
-    """The Bessel function of the second kind of order 0, for positive numbers."""
+    """Computes the Bessel function of the second kind of order 0, for positive numbers.
+
+    Example:
+        libdevice.y0(5.0)  # -0.308517635
+    """
     return narrow(second_kind(tl.cast(x, float64), 0).to(wide(x).dtype), x)
 
 
 @device
 def y1(x):
-    """The Bessel function of the second kind of order 1, for positive numbers."""
+    """Computes the Bessel function of the second kind of order 1, for positive numbers.
+
+    Example:
+        libdevice.y1(5.0)  # 0.14786315
+    """
     return narrow(second_kind(tl.cast(x, float64), 1).to(wide(x).dtype), x)
 
 
 @device
 def yn(n, x):
-    """The Bessel function of the second kind of integer order n, for positive numbers; n is a scalar."""
+    """Computes the Bessel function of the second kind of integer order n, for positive numbers; n is a scalar.
+
+    Example:
+        libdevice.yn(2, 1.5)  # -0.932193756
+    """
     n = tl.cast(n, int32)
     v = tl.cast(x, float64)
     order = tl.abs(n)
@@ -105,7 +125,7 @@ def yn(n, x):
     current = second_kind(s, 1)
     for k in range(1, order):
         after = 2.0 * k / s * current - before
-        # Once infinite it stays so: the difference of two infinities would be NaN.
+        # An infinite value stays infinite, because the difference of two infinities would be NaN.
         after = tl.where(after != after, -INF, after)
         before = current
         current = after
@@ -117,7 +137,11 @@ def yn(n, x):
 
 @device
 def jn(n, x):
-    """The Bessel function of the first kind of integer order n; n is a scalar."""
+    """Computes the Bessel function of the first kind of integer order n; n is a scalar.
+
+    Example:
+        libdevice.jn(2, 1.5)  # 0.232087672
+    """
     n = tl.cast(n, int32)
     v = tl.cast(x, float64)
     order = tl.abs(n)
@@ -168,7 +192,11 @@ def falling_order(order, s):
 
 @device
 def cyl_bessel_i0(x):
-    """The modified Bessel function of the first kind of order 0."""
+    """Computes the modified Bessel function of the first kind of order 0.
+
+    Example:
+        libdevice.cyl_bessel_i0(0.5)  # 1.06348336
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     near = a <= 8.0
@@ -180,7 +208,11 @@ def cyl_bessel_i0(x):
 
 @device
 def cyl_bessel_i1(x):
-    """The modified Bessel function of the first kind of order 1."""
+    """Computes the modified Bessel function of the first kind of order 1.
+
+    Example:
+        libdevice.cyl_bessel_i1(0.5)  # 0.257894307
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     near = a <= 8.0

@@ -1,7 +1,7 @@
 """Coefficients of the polynomials in libdevice, highest power first, and constants in two parts.
 
-Each is a Chebyshev fit, computed with mpmath at 50 digits and rounded to fp64; its error is below a unit in the last place of the
-precision it serves (by bits: fp32 needs fewer terms). A `split` constant is the sum of two numbers of that precision.
+Each polynomial is a Chebyshev fit, computed with mpmath at 50 digits and rounded to fp64. Its error is below a unit in the last place.
+The keys are the bits of the dtype; fp32 needs fewer terms. A constant of `split` is the sum of two numbers of that dtype.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def split(digits: str) -> dict[int, tuple[float, float]]:
-    """A number as the nearest one of 32 and of 64 bits, each with the nearest to what that lacks."""
+    """A number as the sum of two floats, by the bits of the dtype: the nearest float, and the float nearest to the rest."""
     exact = Fraction(digits)
     single = Fraction(float(np.float32(float(exact))))
     double = Fraction(float(exact))

@@ -1,8 +1,8 @@
 """libdevice's conversions between numbers, with a direction of rounding: `double2float_rz`, `float2int_rn`, `ll2double_ru`...
 
-To an integer the number is rounded first and then clamped into the integer's range, as the GPU's conversions do; NaN becomes 0.
-An unsigned result has the bits of the unsigned integer and a signed dtype, because that is how libdevice declares it. From an
-integer the exact value is a sum of two fp64, which `rounding.settle` rounds.
+A conversion to an integer rounds first and then clamps to the range of the integer, as the instructions of a GPU do. NaN becomes 0.
+libdevice declares a signed dtype for unsigned results, so such a result has the bits of the unsigned integer. A conversion from an
+integer represents the exact value as a sum of two fp64 numbers, which `rounding.settle` rounds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
 from blocknb.language.libdevice.parts import fast_two_sum, helper, named, toward_zero, whole
 from blocknb.language.libdevice.rounding import DIRECTIONS, settle, step
-from blocknb.language.types import DType, float32, float64, int32, int64, uint32, uint64
+from blocknb.language.types import float32, float64, int32, int64, uint32, uint64
 
 
 @helper
 def rounded(x, mode: constexpr):
-    """x as a whole number, still a float."""
+    """x rounded to an integer, as a float."""
     if mode == "rn":
         return whole(x)
     if mode == "rz":
@@ -42,7 +42,7 @@ def to_integer(x, source: constexpr, target: constexpr, mode: constexpr):
 
 @helper
 def to_float(x, source: constexpr, target: constexpr, mode: constexpr):
-    """An integer as a float: of up to 32 bits exactly in fp64, of 64 as the sum of its halves."""
+    """An integer as a float. fp64 holds 32 bits exactly; an integer of 64 bits is the sum of its halves."""
     x = tl.cast(x, source)
     if mode == "rn":
         return x.to(target)
@@ -54,44 +54,37 @@ def to_float(x, source: constexpr, target: constexpr, mode: constexpr):
 
 
 @helper
-def to_single(x, mode: constexpr):
-    x = tl.cast(x, float64)
-    return x.to(float32) if mode == "rn" else settle(x, x * 0.0, mode)
+def to_single(x, source: constexpr, target: constexpr, mode: constexpr):
+    x = tl.cast(x, source)
+    return x.to(target) if mode == "rn" else settle(x, x * 0.0, mode)
 
 
-def _integer(source: DType, target: DType, mode: str) -> Callable:
-    def convert(x):
-        return to_integer(x, source, target, mode)
-
-    return convert
-
-
-def _float(source: DType, target: DType, mode: str) -> Callable:
-    def convert(x):
-        return to_float(x, source, target, mode)
-
-    return convert
-
-
-def _single(mode: str) -> Callable:
-    def convert(x):
-        return to_single(x, mode)
-
-    return convert
-
-
-FLOATS = {"float": float32, "double": float64}
 INTEGERS = {"int": int32, "uint": uint32, "ll": int64, "ull": uint64}
+DTYPES = {"float": float32, "double": float64, **INTEGERS}  # by the part of a name
+
+
+def _declare(compute: Callable, source: str, target: str, mode: str, how: str, number: float, result: float) -> None:
+    """Adds a conversion to libdevice. `number` and its `result` are the example."""
+    kind, to_kind = DTYPES[source], DTYPES[target]
+
+    def convert(x):
+        return compute(x, kind, to_kind, mode)
+
+    dtype = "float64" if source == "double" else kind.name
+    argument = number if source in ("float", "int") else f"tl.full((), {number}, tl.{dtype})"
+    named(f"{source}2{target}_{mode}", f"Converts {kind} to {to_kind}{how}.", f"({argument})  # {result}", convert)
+
 
 for _mode, _words in DIRECTIONS.items():
-    named(f"double2float_{_mode}", f"fp64 to fp32, rounded {_words}.", _single(_mode))
-    for _i, _whole in INTEGERS.items():
-        for _f, _real in FLOATS.items():
-            _bits = " (its bits as a signed integer)" if _i.startswith("u") else ""
-            named(
-                f"{_f}2{_i}_{_mode}",
-                f"{_real} to {_whole}{_bits}, rounded {_words} and clamped.",
-                _integer(_real, _whole, _mode),
-            )
-            if _mode == "rn" or (_i, _f) not in (("int", "double"), ("uint", "double")):
-                named(f"{_i}2{_f}_{_mode}", f"{_whole} to {_real}, rounded {_words}.", _float(_whole, _real, _mode))
+    _up, _down = _mode == "ru", _mode in ("rz", "rd")
+    _tenth = 0.10000000149011612 if _mode == "rn" else 0.100000001 if _up else 0.099999994
+    _declare(to_single, "double", "float", _mode, f", rounded {_words}", 0.1, _tenth)
+    for _i in INTEGERS:
+        _bits = " (its bits as a signed integer)" if _i.startswith("u") else ""
+        for _f, _exact in (("float", 2**24), ("double", 2**53)):  # all integers up to this one are floats of the dtype
+            _declare(to_integer, _f, _i, _mode, f"{_bits}, rounded {_words} and clamped", 2.75, 2 if _down else 3)
+            if _f == "float" or _i.endswith("ll"):
+                _result = float(_exact + 2 if _up else _exact)
+                _declare(to_float, _i, _f, _mode, f", rounded {_words}", _exact + 1, _result)
+            elif _mode == "rn":
+                _declare(to_float, _i, _f, _mode, f", rounded {_words}", 7, 7.0)

@@ -1,8 +1,8 @@
-"""libdevice's exponentials, logarithms, powers, hyperbolic functions, roots and norms, and the rounding of floats to whole ones.
+"""libdevice's exponentials, logarithms, powers and hyperbolic functions.
 
-The schemes are the textbook ones (Muller, "Elementary Functions"): reduce the argument, evaluate a polynomial, put the exponent
-back. What must hold more digits than the precision has (logarithms that are multiplied afterwards, arguments of exponentials) is
-carried as a sum of two floats. Errors are within two units in the last place, special values those of C99.
+The functions reduce the argument, evaluate a polynomial, and put the exponent back (Muller, "Elementary Functions"). A sum of two
+floats holds intermediate results that need more digits, such as logarithms that are multiplied afterwards. Errors are at most two
+units in the last place. Special values are those of C99.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
 @helper
 def clipped(x, bounds):
-    """x between the bounds; a NaN passes."""
+    """x limited to the bounds. A NaN stays."""
     x = tl.where(x < bounds[0], bounds[0], x)
     return tl.where(x > bounds[1], bounds[1], x)
 
@@ -84,14 +84,22 @@ def exp2_sum(h, l):
 
 @device
 def exp(x):
-    """e to the x."""
+    """Computes e to the x.
+
+    Example:
+        libdevice.exp(0.5)  # 1.64872122
+    """
     v = wide(x)
     return narrow(exp_sum(v, number(0.0, v)), x)
 
 
 @device
 def exp10(x):
-    """10 to the x."""
+    """Computes 10 to the x.
+
+    Example:
+        libdevice.exp10(0.5)  # 3.1622777
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     inside = clipped(v, (-330.0, 310.0) if w == 64 else (-46.0, 39.0))
@@ -110,20 +118,28 @@ def expm1_wide(v):
 
 @device
 def expm1(x):
-    """e to the x, less 1, precise for small x."""
+    """Computes e to the x minus 1, precisely for small x.
+
+    Example:
+        libdevice.expm1(0.5)  # 0.648721278
+    """
     return narrow(expm1_wide(wide(x)), x)
 
 
 @helper
 def half_exp(v):
-    """e^v / 2, which is finite a little longer than e^v."""
+    """e^v / 2, which is finite for slightly larger v than e^v."""
     m, n = exp_reduced(clipped(v, EXP_RANGE[v.dtype.primitive_bitwidth]), number(0.0, v))
     return scale(m + 1.0, n - 1)
 
 
 @device
 def sinh(x):
-    """Hyperbolic sine."""
+    """Computes the hyperbolic sine.
+
+    Example:
+        libdevice.sinh(0.5)  # 0.521095335
+    """
     v = wide(x)
     a = tl.abs(v)
     e = expm1_wide(tl.where(a < 1, a, 0.0))
@@ -134,7 +150,11 @@ def sinh(x):
 
 @device
 def cosh(x):
-    """Hyperbolic cosine."""
+    """Computes the hyperbolic cosine.
+
+    Example:
+        libdevice.cosh(0.5)  # 1.12762594
+    """
     v = wide(x)
     h = half_exp(tl.abs(v))
     return narrow(h + tl.div_rn(number(0.25, v), h), x)
@@ -178,14 +198,18 @@ def log2_parts(x):
 
 @helper
 def log_limits(result, v):
-    """The logarithm at 0, infinity and where there is none."""
+    """The logarithm with its values at 0 and infinity, and NaN for negative numbers."""
     result = tl.where(v == INF, v, tl.where(v == 0, -INF, result))
     return tl.where(v >= 0, result, NAN)
 
 
 @device
 def log10(x):
-    """Logarithm to base 10."""
+    """Computes the logarithm to base 10.
+
+    Example:
+        libdevice.log10(5.0)  # 0.69897002
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     h, l, e = log_parts(tl.where((v > 0) & (v < INF), v, 1.0))
@@ -198,7 +222,7 @@ def log10(x):
 @helper
 def log1p_wide(v):
     u = 1.0 + v
-    correction = tl.div_rn(v - (u - 1.0), u)  # log(1 + v) = log(u) + what the rounding of u lost
+    correction = tl.div_rn(v - (u - 1.0), u)  # log(1 + v) = log(u) + the rounding error of u
     inside = (u > 0) & (u < INF) & (v != 0)
     result = tl.log(tl.where(inside, u, 1.0)) + tl.where(inside, correction, 0.0)
     result = tl.where(inside, result, tl.where(u == 0, -INF, v))
@@ -207,13 +231,21 @@ def log1p_wide(v):
 
 @device
 def log1p(x):
-    """The logarithm of 1 + x, precise for small x."""
+    """Computes the logarithm of 1 + x, precisely for small x.
+
+    Example:
+        libdevice.log1p(0.5)  # 0.405465096
+    """
     return narrow(log1p_wide(wide(x)), x)
 
 
 @device
 def asinh(x):
-    """Inverse hyperbolic sine."""
+    """Computes the inverse hyperbolic sine.
+
+    Example:
+        libdevice.asinh(0.5)  # 0.481211841
+    """
     v = wide(x)
     a = tl.abs(v)
     large = a > LIFT[v.dtype.primitive_bitwidth]
@@ -225,7 +257,11 @@ def asinh(x):
 
 @device
 def acosh(x):
-    """Inverse hyperbolic cosine, of numbers from 1."""
+    """Computes the inverse hyperbolic cosine of numbers from 1.
+
+    Example:
+        libdevice.acosh(2.0)  # 1.31695795
+    """
     v = wide(x)
     large = v > LIFT[v.dtype.primitive_bitwidth]
     t = tl.where(large, 1.0, v) - 1.0
@@ -236,7 +272,11 @@ def acosh(x):
 
 @device
 def atanh(x):
-    """Inverse hyperbolic tangent, of numbers between -1 and 1."""
+    """Computes the inverse hyperbolic tangent of numbers between -1 and 1.
+
+    Example:
+        libdevice.atanh(0.25)  # 0.255412817
+    """
     v = wide(x)
     a = tl.abs(v)
     return narrow(with_sign(0.5 * log1p_wide(tl.div_rn(2.0 * a, 1.0 - a)) + tl.where(a <= 1, 0.0, NAN), v), x)
@@ -258,7 +298,11 @@ def power(a, y):
 
 @device
 def pow(x, y):
-    """x to the y. y may be an integer."""
+    """Computes x to the y. y may be an integer.
+
+    Example:
+        libdevice.pow(2.0, 0.5)  # 1.41421354
+    """
     if not tl.to_tensor(y).dtype.is_floating():
         # Every int32 is an fp64, so that odd powers keep their sign.
         exact = real_power(tl.cast(x, float64), tl.cast(y, float64))
@@ -269,7 +313,11 @@ def pow(x, y):
 
 @device
 def powi(x, n):
-    """x to an integer power."""
+    """Computes x to an integer power.
+
+    Example:
+        libdevice.powi(1.5, 3)  # 3.375
+    """
     return pow(x, tl.cast(n, int32))
 
 

@@ -34,25 +34,41 @@ from blocknb.language.types import float32, int32, int64
 
 @device
 def trunc(x):
-    """Rounded toward zero to a whole number."""
+    """Rounds toward zero to an integer, which stays a float.
+
+    Example:
+        libdevice.trunc(2.5)  # 2.0
+    """
     return narrow(toward_zero(wide(x)), x)
 
 
 @device
 def rint(x):
-    """Rounded to the nearest whole number, halves to even."""
+    """Rounds to the nearest integer, ties to even. The result is a float.
+
+    Example:
+        libdevice.rint(2.5)  # 2.0
+    """
     return narrow(whole(wide(x)), x)
 
 
 @device
 def nearbyint(x):
-    """Rounded to the nearest whole number, halves to even."""
+    """Rounds to the nearest integer, ties to even. The result is a float.
+
+    Example:
+        libdevice.nearbyint(2.5)  # 2.0
+    """
     return rint(x)
 
 
 @device
 def round(x):
-    """Rounded to the nearest whole number, halves away from zero."""
+    """Rounds to the nearest integer, ties away from zero. The result is a float.
+
+    Example:
+        libdevice.round(2.5)  # 3.0
+    """
     v = wide(x)
     t = toward_zero(v)
     up = tl.abs(v - t) >= 0.5
@@ -61,13 +77,21 @@ def round(x):
 
 @device
 def llrint(x):
-    """The nearest whole number as int64, halves to even."""
+    """Rounds to the nearest integer, ties to even. The result is int64.
+
+    Example:
+        libdevice.llrint(2.5)  # 2
+    """
     return whole(wide(x)).to(int64)
 
 
 @device
 def llround(x):
-    """The nearest whole number as int64, halves away from zero."""
+    """Rounds to the nearest integer, ties away from zero. The result is int64.
+
+    Example:
+        libdevice.llround(2.5)  # 3
+    """
     return round(wide(x)).to(int64)
 
 
@@ -76,58 +100,94 @@ def llround(x):
 
 @device
 def isnan(x):
-    """Whether x is not a number."""
+    """Returns whether x is a NaN.
+
+    Example:
+        libdevice.isnan(0.5)  # False
+    """
     return wide(x) != wide(x)
 
 
 @device
 def isinf(x):
-    """Whether x is an infinity."""
+    """Returns whether x is infinite.
+
+    Example:
+        libdevice.isinf(0.5)  # False
+    """
     return tl.abs(wide(x)) == INF
 
 
 @device
 def finitef(x):
-    """Whether x is neither infinite nor NaN."""
+    """Returns whether x is finite.
+
+    Example:
+        libdevice.finitef(0.5)  # True
+    """
     return tl.abs(wide(x)) < INF
 
 
 @device
 def isfinited(x):
-    """Whether x is neither infinite nor NaN."""
+    """Returns whether x is finite.
+
+    Example:
+        libdevice.isfinited(tl.full((), 1.0, tl.float64))  # True
+    """
     return tl.abs(wide(x)) < INF
 
 
 @device
 def signbit(x):
-    """The sign bit, as int32: 1 for negative numbers, -0 and NaNs with it."""
+    """Returns the sign bit as int32. It is 1 for negative numbers, -0.0 and NaNs with a sign.
+
+    Example:
+        libdevice.signbit(-2.5)  # 1
+    """
     return negative(wide(x)).to(int32)
 
 
 @device
 def copysign(x, y):
-    """|x| with the sign of y."""
+    """Returns |x| with the sign of y.
+
+    Example:
+        libdevice.copysign(2.0, -0.0)  # -2.0
+    """
     a, b = wide2(x, y)
     return narrow2(with_sign(a, b), x, y)
 
 
 @device
 def saturatef(x):
-    """x kept between 0 and 1; NaN becomes 0."""
+    """Limits x to the range from 0 to 1. A NaN becomes 0.
+
+    Example:
+        libdevice.saturatef(1.5)  # 1.0
+    """
     v = wide(x)
     return narrow(tl.where(v > 0, tl.where(v < 1, v, 1.0), 0.0), x)
 
 
 @device
 def fdim(x, y):
-    """x - y if that is positive, else zero; NaN if an operand is NaN."""
+    """Returns x - y if it is positive, and zero otherwise. A NaN as an operand gives NaN.
+
+    Example:
+        libdevice.fdim(5.0, 3.0)  # 2.0
+    """
     a, b = wide2(x, y)
     return narrow2(tl.where(a <= b, 0.0, a - b), x, y)
 
 
 @device
 def nextafter(x, y):
-    """The next float after x toward y."""
+    """Returns the next float after x toward y.
+
+    Example:
+        libdevice.nextafter(1.0, 2.0)  # 1.00000012
+    """
     a, b = wide2(x, y)
     least = with_sign(from_bits(to_bits(a) * 0 + 1, a), b)
     moved = tl.where(a == 0, least, tl.where((a < b) == (a > 0), away(a), inward(a)))
@@ -147,11 +207,15 @@ def binary_exponent(v):
 
 @device
 def ldexp(x, n):
-    """x * 2^n, rounded once."""
+    """Computes x * 2^n, rounded once.
+
+    Example:
+        libdevice.ldexp(1.5, 3)  # 12.0
+    """
     v = wide(x)
     limit: constexpr = 280 if v.dtype == float32 else 2200
     n = tl.minimum(tl.maximum(tl.cast(n, int32), -limit), limit).to(to_bits(v).dtype)
-    # In three steps, of which only the last that leaves the normal numbers rounds: the largest steps come first.
+    # Three multiplications, the largest powers first: only the one that leaves the range of normal numbers rounds.
     bound: constexpr = 126 if v.dtype == float32 else 1022
     low: constexpr = -102 if v.dtype == float32 else -969
     first = tl.minimum(tl.maximum(n, low), bound)
@@ -162,13 +226,21 @@ def ldexp(x, n):
 
 @device
 def scalbn(x, n):
-    """x * 2^n, rounded once."""
+    """Computes x * 2^n, rounded once.
+
+    Example:
+        libdevice.scalbn(1.5, 3)  # 12.0
+    """
     return ldexp(x, n)
 
 
 @device
 def ilogb(x):
-    """The exponent of x as int32. 0 and NaN give the smallest int32, infinity gives the largest."""
+    """Returns the exponent of x as int32. 0 and NaN give the smallest int32, infinity gives the largest.
+
+    Example:
+        libdevice.ilogb(5.0)  # 2
+    """
     v = tl.abs(wide(x))
     finite = (v > 0) & (v < INF)
     e = binary_exponent(tl.where(finite, v, 1.0)).to(int32)
@@ -177,7 +249,11 @@ def ilogb(x):
 
 @device
 def logb(x):
-    """The exponent of x as a float; -infinity of 0."""
+    """Returns the exponent of x as a float. 0 gives -infinity.
+
+    Example:
+        libdevice.logb(5.0)  # 2.0
+    """
     v = tl.abs(wide(x))
     finite = (v > 0) & (v < INF)
     e = binary_exponent(tl.where(finite, v, 1.0)).to(v.dtype)
@@ -189,14 +265,22 @@ def logb(x):
 
 @device
 def fmod(x, y):
-    """The exact remainder of x / y rounded toward zero: it has the sign of x."""
+    """Computes the exact remainder of x / y, with the quotient rounded toward zero. It has the sign of x.
+
+    Example:
+        libdevice.fmod(7.5, 2.0)  # 1.5
+    """
     a, b = wide2(x, y)
     return narrow2(a % b, x, y)
 
 
 @device
 def remainder(x, y):
-    """The exact remainder of x / y rounded to nearest, halves to even: at most |y| / 2."""
+    """Computes the exact remainder of x / y, with the quotient rounded to nearest, ties to even. It is at most |y| / 2.
+
+    Example:
+        libdevice.remainder(7.5, 2.0)  # -0.5
+    """
     a, b = wide2(x, y)
     size = tl.abs(b)
     # Less than twice |y|, where that is a float: the quotient's last bit is then known.

@@ -32,13 +32,21 @@ def bits_set(u):
 
 @device
 def popc(x):
-    """The number of set bits, as int32."""
+    """Counts the bits that are set. The result is int32.
+
+    Example:
+        libdevice.popc(40)  # 2
+    """
     return bits_set(unsigned(x))
 
 
 @device
 def clz(x):
-    """The number of leading zero bits, as int32."""
+    """Counts the leading zero bits. The result is int32.
+
+    Example:
+        libdevice.clz(40)  # 26
+    """
     u = unsigned(x)
     for distance in (1, 2, 4, 8, 16):
         u = u | (u >> distance)
@@ -49,14 +57,22 @@ def clz(x):
 
 @device
 def ffs(x):
-    """The position of the lowest set bit, counted from one, as int32; 0 if no bit is set."""
+    """Returns the position of the lowest set bit as int32, counted from one. It is 0 if no bit is set.
+
+    Example:
+        libdevice.ffs(40)  # 4
+    """
     u = unsigned(x)
     return tl.where(u == 0, 0, bits_set(u ^ (u - 1)))
 
 
 @device
 def brev(x):
-    """The bits in reverse order."""
+    """Reverses the order of the bits.
+
+    Example:
+        libdevice.brev(1)  # -2147483648
+    """
     u = unsigned(x)
     w: constexpr = u.dtype.primitive_bitwidth
     u = ((u >> 1) & EVEN[w]) | ((u & EVEN[w]) << 1)
@@ -73,7 +89,11 @@ def brev(x):
 
 @device
 def byte_perm(x, y, s):
-    """Four bytes picked from the eight of x (0-3) and y (4-7) by the nibbles of s; 8 in a nibble repeats the byte's sign."""
+    """Selects four of the bytes of x (0-3) and y (4-7) by the nibbles of s. Bit 8 of a nibble repeats the sign of its byte.
+
+    Example:
+        libdevice.byte_perm(50462976, 117835012, 21520)  # 84148480
+    """
     both = unsigned(x).to(uint64) | (unsigned(y).to(uint64) << 32)
     selector = unsigned(s)
     result = selector * 0
@@ -87,7 +107,11 @@ def byte_perm(x, y, s):
 
 @device
 def mulhi(x, y):
-    """The upper half of the product."""
+    """Returns the upper half of the product.
+
+    Example:
+        libdevice.mulhi(1073741824, 8)  # 2
+    """
     high = tl.umulhi(x, y)
     if high.dtype.is_int_signed():
         return high - tl.where(x < 0, y, 0) - tl.where(y < 0, x, 0)
@@ -96,7 +120,11 @@ def mulhi(x, y):
 
 @device
 def mul24(x, y):
-    """The low 32 bits of the product of the low 24 bits of each."""
+    """Multiplies the low 24 bits of the operands. Returns the low 32 bits of the product.
+
+    Example:
+        libdevice.mul24(5, 8)  # 40
+    """
     x = tl.to_tensor(x)
     y = tl.to_tensor(y)
     return ((x << 8) >> 8) * ((y << 8) >> 8)
@@ -104,7 +132,11 @@ def mul24(x, y):
 
 @device
 def sad(x, y, z):
-    """|x - y| + z."""
+    """Computes |x - y| + z.
+
+    Example:
+        libdevice.sad(3, 7, 1)  # 5
+    """
     return tl.where(x < y, y - x, x - y).to(uint32).to(tl.to_tensor(x).dtype) + tl.to_tensor(z).to(
         tl.to_tensor(x).dtype
     )
@@ -112,13 +144,21 @@ def sad(x, y, z):
 
 @device
 def hadd(x, y):
-    """(x + y) / 2 rounded down, without overflow."""
+    """Computes (x + y) / 2, rounded down, without overflow.
+
+    Example:
+        libdevice.hadd(5, 8)  # 6
+    """
     return (x & y) + ((x ^ y) >> 1)
 
 
 @device
 def rhadd(x, y):
-    """(x + y) / 2 rounded up, without overflow."""
+    """Computes (x + y) / 2, rounded up, without overflow.
+
+    Example:
+        libdevice.rhadd(5, 8)  # 7
+    """
     return (x | y) - ((x ^ y) >> 1)
 
 
@@ -127,61 +167,101 @@ def rhadd(x, y):
 
 @device
 def float_as_int(x):
-    """The bits of an fp32, as int32."""
+    """Returns the bits of an fp32 number as int32.
+
+    Example:
+        libdevice.float_as_int(1.0)  # 1065353216
+    """
     return tl.cast(x, float32).to(int32, bitcast=True)
 
 
 @device
 def float_as_uint(x):
-    """The bits of an fp32; as int32, which is the type libdevice gives them."""
+    """Returns the bits of an fp32 number as int32, the dtype that libdevice declares.
+
+    Example:
+        libdevice.float_as_uint(1.0)  # 1065353216
+    """
     return tl.cast(x, float32).to(int32, bitcast=True)
 
 
 @device
 def int_as_float(x):
-    """The fp32 of these 32 bits."""
+    """Returns the fp32 number that has the 32 bits of x.
+
+    Example:
+        libdevice.int_as_float(1065353216)  # 1.0
+    """
     return tl.cast(x, int32).to(float32, bitcast=True)
 
 
 @device
 def uint_as_float(x):
-    """The fp32 of these 32 bits."""
+    """Returns the fp32 number that has the 32 bits of x.
+
+    Example:
+        libdevice.uint_as_float(tl.full((), 1065353216, tl.uint32))  # 1.0
+    """
     return tl.cast(x, uint32).to(float32, bitcast=True)
 
 
 @device
 def double_as_longlong(x):
-    """The bits of an fp64, as int64."""
+    """Returns the bits of an fp64 number as int64.
+
+    Example:
+        libdevice.double_as_longlong(tl.full((), 1.5, tl.float64))  # 4609434218613702656
+    """
     return tl.cast(x, float64).to(int64, bitcast=True)
 
 
 @device
 def longlong_as_double(x):
-    """The fp64 of these 64 bits."""
+    """Returns the fp64 number that has the 64 bits of x.
+
+    Example:
+        libdevice.longlong_as_double(tl.full((), 4609434218613702656, tl.int64))  # 1.5
+    """
     return tl.cast(x, int64).to(float64, bitcast=True)
 
 
 @device
 def double2hiint(x):
-    """The upper 32 bits of an fp64, as int32."""
+    """Returns the upper 32 bits of an fp64 number as int32.
+
+    Example:
+        libdevice.double2hiint(tl.full((), 1.5, tl.float64))  # 1073217536
+    """
     return (tl.cast(x, float64).to(int64, bitcast=True) >> 32).to(int32)
 
 
 @device
 def double2loint(x):
-    """The lower 32 bits of an fp64, as int32."""
+    """Returns the lower 32 bits of an fp64 number as int32.
+
+    Example:
+        libdevice.double2loint(tl.full((), 1.5, tl.float64))  # 0
+    """
     return tl.cast(x, float64).to(int64, bitcast=True).to(int32)
 
 
 @device
 def hiloint2double(high, low):
-    """The fp64 of an upper and a lower half of 32 bits."""
+    """Returns the fp64 number with the given upper and lower 32 bits.
+
+    Example:
+        libdevice.hiloint2double(1073217536, 0)  # 1.5
+    """
     bits = (unsigned(high).to(uint64) << 32) | unsigned(low).to(uint64)
     return bits.to(float64, bitcast=True)
 
 
 @device
 def rcp64h(x):
-    """The upper word of the reciprocal of an fp64, the lower one zero: the seed of a Newton iteration."""
+    """Returns the reciprocal of an fp64 number with its lower 32 bits set to zero, as the start of a Newton iteration.
+
+    Example:
+        libdevice.rcp64h(tl.full((), 4.0, tl.float64))  # 0.25
+    """
     bits = (1.0 / tl.cast(x, float64)).to(int64, bitcast=True)
     return (bits & -0x100000000).to(float64, bitcast=True)

@@ -1,8 +1,8 @@
 """Building blocks of libdevice: bits of floats, exact sums and products, polynomials, powers of two.
 
-Everything is written in the language and serves fp32 and fp64 alike: tables are indexed by `primitive_bitwidth`, a constant. Two
-tricks carry most of it. A product that must not be fused into the sum after it is an `fma` with -0.0, and an unevaluated sum of
-two floats (`two_sum`, `two_product`: Knuth, Dekker) holds twice the digits where one rounding would spoil the result.
+The functions are written in the language and serve fp32 and fp64: `primitive_bitwidth`, a constant, indexes the tables. Two techniques
+are used in most of them. An `fma` with -0.0 computes a product that the compiler must not fuse into a later sum. An unevaluated sum of
+two floats (`two_sum`, `two_product`: Knuth, Dekker) holds twice the digits of one float.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ INF: constexpr = constexpr(float("inf"))
 
 
 def helper(function: Callable) -> Callable:
-    """A function of the language that others here are made of."""
+    """Marks a function that the functions of libdevice call; the front end inlines it."""
     function.inline = True  # type: ignore[attr-defined]
     return function
 
 
 def device(function: Callable) -> Callable:
-    """A function of libdevice, under its own name."""
+    """Adds a function to libdevice under its own name."""
     FUNCTIONS[function.__name__] = function
     return helper(function)
 
 
-def named(name: str, doc: str, function: Callable) -> None:
-    """A function of libdevice made by closing over constants: it gets a name and a docstring of its own."""
+def named(name: str, doc: str, example: str, function: Callable) -> None:
+    """Adds a closure to libdevice, under a name and with a docstring. The example begins at the arguments of the call."""
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = f"{doc}\n\nExample:\n    libdevice.{name}{example}"
     device(function)
 
 
@@ -51,14 +51,14 @@ def named(name: str, doc: str, function: Callable) -> None:
 
 @helper
 def wide(x):
-    """x in the precision that functions compute in: fp64 stays, all else becomes fp32."""
+    """x in the dtype of the computation: fp64 for fp64, and fp32 for all others."""
     x = tl.to_tensor(x)
     return x if x.dtype == float64 else x.to(float32)
 
 
 @helper
 def wide2(x, y):
-    """Both operands in one precision."""
+    """Both operands in the wider of their precisions."""
     x = wide(x)
     y = wide(y)
     common = x + y

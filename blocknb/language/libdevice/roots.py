@@ -1,4 +1,4 @@
-"""libdevice's cube roots and norms. A second float holds the rounding error of squares and sums, so results are within an ulp."""
+"""libdevice's cube roots and norms. A second float holds the rounding error of squares and sums, so errors are below one ulp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from blocknb.language.types import float32
 
 @helper
 def cube_root(m):
-    """The cube root of a number between 1 and 8, a little better than its precision: Halley twice, and a step on the exact error."""
+    """The cube root of a number between 1 and 8, as a sum of two floats: two steps of Halley's method, and one with the exact error."""
     t = horner(m, c.CBRT[m.dtype.primitive_bitwidth])
     for _ in tl.static_range(2):
         cube = t * t * t
@@ -53,7 +53,11 @@ def cube_parts(v):
 
 @device
 def cbrt(x):
-    """Cube root."""
+    """Computes the cube root.
+
+    Example:
+        libdevice.cbrt(0.5)  # 0.793700516
+    """
     v = wide(x)
     a = tl.abs(v)
     ordinary = (a > 0) & (a < INF)
@@ -64,7 +68,11 @@ def cbrt(x):
 
 @device
 def rcbrt(x):
-    """1 / cbrt(x)."""
+    """Computes 1 / cbrt(x).
+
+    Example:
+        libdevice.rcbrt(0.5)  # 1.25992107
+    """
     v = wide(x)
     a = tl.abs(v)
     ordinary = (a > 0) & (a < INF)
@@ -77,7 +85,7 @@ def rcbrt(x):
 
 @helper
 def norm(x, y, z, w):
-    """The length of a vector and the power of two it is to be multiplied with: nothing overflows on the way."""
+    """The length of a vector, scaled so that nothing overflows, and the power of two that undoes the scaling."""
     largest = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.maximum(tl.abs(z), tl.abs(w)))
     limit: constexpr = 126 if largest.dtype == float32 else 1022
     e = tl.minimum(tl.maximum(exponent_of(largest), -limit), limit)
@@ -86,7 +94,7 @@ def norm(x, y, z, w):
     y = y * down
     z = z * down
     w = w * down
-    # The sum of squares in two parts: what each square and each sum loses is added at the end.
+    # The sum of squares in two parts: the rounding errors of the squares and the sums are added at the end.
     a, a_low = two_product(x, x)
     b, b_low = two_product(y, y)
     d, d_low = two_product(z, z)
@@ -114,21 +122,33 @@ def inverse_length(x, y, z, w):
 
 @device
 def hypot(x, y):
-    """sqrt(x^2 + y^2), without overflow on the way."""
+    """Computes sqrt(x^2 + y^2). No intermediate result overflows.
+
+    Example:
+        libdevice.hypot(3.0, 4.0)  # 5.0
+    """
     a, b = wide2(x, y)
     return narrow2(length(a, b, a * 0.0, a * 0.0), x, y)
 
 
 @device
 def rhypot(x, y):
-    """1 / sqrt(x^2 + y^2), without overflow on the way."""
+    """Computes 1 / sqrt(x^2 + y^2). No intermediate result overflows.
+
+    Example:
+        libdevice.rhypot(3.0, 4.0)  # 0.200000003
+    """
     a, b = wide2(x, y)
     return narrow2(inverse_length(a, b, a * 0.0, a * 0.0), x, y)
 
 
 @device
 def norm3d(x, y, z):
-    """sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    """Computes sqrt(x^2 + y^2 + z^2). No intermediate result overflows.
+
+    Example:
+        libdevice.norm3d(2.0, 3.0, 6.0)  # 7.0
+    """
     a, b = wide2(x, y)
     a, d = wide2(a, z)
     return narrow2(length(a, b.to(a.dtype), d, a * 0.0), x, y)
@@ -136,7 +156,11 @@ def norm3d(x, y, z):
 
 @device
 def rnorm3d(x, y, z):
-    """1 / sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    """Computes 1 / sqrt(x^2 + y^2 + z^2). No intermediate result overflows.
+
+    Example:
+        libdevice.rnorm3d(2.0, 3.0, 6.0)  # 0.142857149
+    """
     a, b = wide2(x, y)
     a, d = wide2(a, z)
     return narrow2(inverse_length(a, b.to(a.dtype), d, a * 0.0), x, y)
@@ -144,7 +168,11 @@ def rnorm3d(x, y, z):
 
 @device
 def norm4d(x, y, z, w):
-    """sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    """Computes sqrt(x^2 + y^2 + z^2 + w^2). No intermediate result overflows.
+
+    Example:
+        libdevice.norm4d(1.0, 1.0, 3.0, 5.0)  # 6.0
+    """
     a, b = wide2(x, y)
     d, f = wide2(z, w)
     a, d = wide2(a, d)
@@ -153,7 +181,11 @@ def norm4d(x, y, z, w):
 
 @device
 def rnorm4d(x, y, z, w):
-    """1 / sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    """Computes 1 / sqrt(x^2 + y^2 + z^2 + w^2). No intermediate result overflows.
+
+    Example:
+        libdevice.rnorm4d(1.0, 1.0, 3.0, 5.0)  # 0.166666672
+    """
     a, b = wide2(x, y)
     d, f = wide2(z, w)
     a, d = wide2(a, d)

@@ -1,9 +1,10 @@
-"""libdevice's arithmetic with a direction of rounding (`_rn`, `_rz`, `_rd`, `_ru`), and its conversions between numbers.
+"""libdevice's arithmetic with a direction of rounding (`_rn`, `_rz`, `_rd`, `_ru`).
 
-No room of the compiler knows rounding modes. The trick is that the nearest result is at most one float away from any of the others,
-and the sign of its exact error says on which side: so a directed operation is the nearest one, its error by an exact sum or product
-(Muller et al., "Handbook of Floating-Point Arithmetic", chapter 4), and a step of one unit in the last place. In fp32 the error is
-taken in fp64; in fp64 operands whose error would underflow are scaled first. So the results are right for all numbers.
+The IR has no rounding modes. A result that is rounded in some direction is at most one float away from the nearest result, and the
+sign of the exact error of the nearest result says on which side. A function therefore computes the nearest result, its error by an
+exact sum or product (Muller et al., "Handbook of Floating-Point Arithmetic", chapter 4), and moves the result by at most one float.
+fp32 errors are computed in fp64. Operands in fp64 are scaled first where the error would underflow. The results are correctly rounded
+for all numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SMALLEST = {32: 2.0**-149, 64: 2.0**-1074}
 
 @helper
 def step(r, error, mode: constexpr):
-    """The nearest result r moved by one float as the mode asks, where `error` has the sign of (exact result - r)."""
+    """The nearest result r, moved by one float if the mode requires it. `error` has the sign of (exact result - r)."""
     least: constexpr = SMALLEST[r.dtype.primitive_bitwidth]
     if mode == "rz":
         return tl.where(((error < 0) & (r > 0)) | ((error > 0) & (r < 0)), inward(r), r)
@@ -45,14 +46,14 @@ def step(r, error, mode: constexpr):
 
 @helper
 def overflowed(r, error, finite):
-    """The error's sign where the operands were finite and the nearest result is not: the exact one is nearer to zero."""
+    """The error, with the sign of an overflow: if finite operands give an infinite r, the exact result is nearer to zero."""
     infinite = (tl.abs(r) == INF) & finite
     return tl.where(infinite, -r, tl.where(tl.abs(r) == INF, error * 0, error))
 
 
 @helper
 def settle(s, error, mode: constexpr):
-    """The exact number s + error (fp64, |error| at most half a unit of s) as fp32, rounded as the mode asks."""
+    """The exact number s + error (fp64, |error| at most half a unit of s) as fp32, rounded by the mode."""
     r = s.to(float32)
     rest = s - r.to(float64)
     rest = tl.where(rest == 0, error, rest)
@@ -61,7 +62,7 @@ def settle(s, error, mode: constexpr):
 
 @helper
 def zero_sum(r, x, y, mode: constexpr):
-    """Rounded down, a sum that cancels is -0."""
+    """The sum r of x and y: rounded down, a sum that cancels is -0.0."""
     if mode == "rd":
         return tl.where((r == 0) & (negative(x) | negative(y)), -0.0, r)
     return r
@@ -89,7 +90,7 @@ def multiply(x, y, mode: constexpr):
         exact = product(x.to(float64), y.to(float64))
         return settle(exact, exact * 0.0, mode)
     p, e = two_product(x, y)
-    # Where the error would be lost below the smallest number, it is taken of operands 2^600 as large.
+    # Where the error would underflow, it is computed from operands multiplied by 2^600.
     small = tl.abs(p) < 2.0**-900
     lifted = tl.fma(x * 2.0**600, y * 2.0**600, -(p * 2.0**600 * 2.0**600))
     return step(p, overflowed(p, tl.where(small, lifted, e), finite2(x, y)), mode)
@@ -137,7 +138,7 @@ def fused(x, y, z, mode: constexpr):
         s, e = two_sum(p, z.to(float64))
         return zero_sum(settle(s, tl.where(tl.abs(s) < INF, e, 0.0), mode), p, z, mode)
     # The error of a fused multiply-add is a sum of two floats: Boldo and Muller, "Exact and approximated error of the FMA", 2011.
-    # A product too small for that is taken 2^1200 as large; against a z that is not small it is itself the error.
+    # A product that is too small for it is multiplied by 2^1200. If z is much larger, the product itself is the error.
     r = tl.fma(x, y, z)
     small = tl.abs(x * y) < 2.0**-900
     alone = small & (tl.abs(z) > 2.0**-800)
@@ -156,45 +157,69 @@ def fused(x, y, z, mode: constexpr):
 
 @device
 def add_rn(x, y):
-    """x + y rounded to nearest, never fused with a product."""
+    """Computes x + y, rounded to nearest and never fused with a product.
+
+    Example:
+        libdevice.add_rn(1.0, 1e-09)  # 1.0
+    """
     x, y = wide2(x, y)
     return tl.fma(x, number(1.0, x), y)
 
 
 @device
 def sub_rn(x, y):
-    """x - y rounded to nearest, never fused with a product."""
+    """Computes x - y, rounded to nearest and never fused with a product.
+
+    Example:
+        libdevice.sub_rn(1.0, 1e-09)  # 1.0
+    """
     x, y = wide2(x, y)
     return tl.fma(x, number(1.0, x), -y)
 
 
 @device
 def mul_rn(x, y):
-    """x * y rounded to nearest, never fused with a sum."""
+    """Computes x * y, rounded to nearest and never fused with a sum.
+
+    Example:
+        libdevice.mul_rn(0.1, 3.0)  # 0.300000012
+    """
     x, y = wide2(x, y)
     return product(x, y)
 
 
 @device
 def rcp_rn(x):
-    """1 / x rounded to nearest."""
+    """Computes 1 / x, rounded to nearest.
+
+    Example:
+        libdevice.rcp_rn(3.0)  # 0.333333343
+    """
     return tl.div_rn(number(1.0, wide(x)), wide(x))
 
 
 @device
 def rsqrt_rn(x):
-    """1 / sqrt(x) in fp32, rounded to nearest from fp64."""
+    """Computes 1 / sqrt(x) in fp64, and rounds to the nearest fp32 number.
+
+    Example:
+        libdevice.rsqrt_rn(5.0)  # 0.44721359
+    """
     return tl.div_rn(number(1.0, tl.cast(x, float64)), tl.sqrt(tl.cast(x, float64))).to(float32)
 
 
 @device
 def fma_rn(x, y, z):
-    """x * y + z rounded once, to nearest."""
+    """Computes x * y + z, rounded once, to nearest.
+
+    Example:
+        libdevice.fma_rn(2.0, 3.0, 1.0)  # 7.0
+    """
     return tl.fma(x, y, z)
 
 
 def directed(mode: str) -> None:
-    """Defines the functions that round in one direction: they close over the mode."""
+    """Defines the functions that round in the direction `mode`."""
 
     def addition(x, y):
         return add(x, y, mode)
@@ -217,17 +242,18 @@ def directed(mode: str) -> None:
     def fused_multiply_add(x, y, z):
         return fused(x, y, z, mode)
 
-    functions = {
-        "add": ("x + y", addition),
-        "sub": ("x - y", subtraction),
-        "mul": ("x * y", multiplication),
-        "div": ("x / y", division),
-        "rcp": ("1 / x", reciprocal),
-        "sqrt": ("Square root", square_root),
-        "fma": ("x * y + z once", fused_multiply_add),
+    functions = {  # description, arguments of the example, its results rounded down and up
+        "add": (addition, "x + y", "(1.0, 1e-09)", 1.0, 1.00000012),
+        "sub": (subtraction, "x - y", "(1.0, 1e-09)", 0.99999994, 1.0),
+        "mul": (multiplication, "x * y", "(0.1, 3.0)", 0.299999982, 0.300000012),
+        "div": (division, "x / y", "(1.0, 3.0)", 0.333333313, 0.333333343),
+        "rcp": (reciprocal, "1 / x", "(3.0)", 0.333333313, 0.333333343),
+        "sqrt": (square_root, "sqrt(x)", "(5.0)", 2.23606777, 2.23606801),
+        "fma": (fused_multiply_add, "x * y + z, once,", "(2.0, 3.0, 1.0)", 7.0, 7.0),
     }
-    for name, (what, function) in functions.items():
-        named(f"{name}_{mode}", f"{what} rounded {DIRECTIONS[mode]}.", function)
+    for name, (function, what, arguments, down, up) in functions.items():
+        example = f"{arguments}  # {up if mode == 'ru' else down}"
+        named(f"{name}_{mode}", f"Computes {what}, rounded {DIRECTIONS[mode]}.", example, function)
 
 
 for _mode in ("rz", "rd", "ru"):

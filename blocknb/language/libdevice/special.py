@@ -1,8 +1,8 @@
 """libdevice's error functions, their inverses, the normal distribution, and gamma functions.
 
 erfc(x) e^(x^2) is one polynomial in (x - 4) / (x + 4) for all positive x (Shepherd and Laframboise, "Chebyshev approximation of
-(1 + 2x) exp(x^2) erfc x", 1981), and the exponential gets its argument in two parts. The inverses start from a rational guess
-(Abramowitz and Stegun 26.2.23) and take Halley's steps. Inverses and gamma functions compute in fp64 for fp32, too.
+(1 + 2x) exp(x^2) erfc x", 1981). The exponential takes its argument as a sum of two floats. The inverses start from a rational
+approximation (Abramowitz and Stegun 26.2.23) and refine it by Halley's method. Inverses and gamma functions compute fp32 in fp64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def scaled_complement(a):
 
 @device
 def erfc(x):
-    """The complementary error function, 1 - erf(x), precise where that is small."""
+    """Computes the complementary error function, 1 - erf(x), precisely where it is small.
+
+    Example:
+        libdevice.erfc(0.5)  # 0.479500115
+    """
     v = wide(x)
     a = tl.minimum(tl.abs(v), ERFC_END[v.dtype.primitive_bitwidth])
     h, l = two_product(a, a)
@@ -56,7 +60,11 @@ def erfc(x):
 
 @device
 def erfcx(x):
-    """e^(x^2) erfc(x)."""
+    """Computes e^(x^2) erfc(x).
+
+    Example:
+        libdevice.erfcx(0.5)  # 0.615690351
+    """
     v = wide(x)
     a = tl.abs(v)
     right = scaled_complement(a)
@@ -67,7 +75,11 @@ def erfcx(x):
 
 @device
 def normcdf(x):
-    """The probability that a standard normal number is at most x."""
+    """Computes the probability that a standard normal number is at most x.
+
+    Example:
+        libdevice.normcdf(0.5)  # 0.691462517
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     a = tl.minimum(tl.abs(v), 40.0)
@@ -83,7 +95,7 @@ def normcdf(x):
 def erf_root(x, q):
     """y >= 0 with erf(y) = x and erfc(y) = q, for x + q = 1 and both between 0 and 1 (fp64)."""
     near = x < 0.5
-    # The guesses are good to three digits: a series about zero, a rational function of the tail.
+    # The first approximations have three correct digits: a series about zero, a rational function for the tail.
     z = x * x
     series = x * (0.886226925452758 + z * (0.23201366653465452 + z * 0.12755617529655884))
     t = tl.sqrt(-2.0 * tl.log(0.5 * tl.where(near, 0.5, q)))
@@ -112,7 +124,11 @@ def erf_inverse(x, q):
 
 @device
 def erfinv(x):
-    """The inverse of erf, of numbers between -1 and 1."""
+    """Computes the inverse of erf for numbers between -1 and 1.
+
+    Example:
+        libdevice.erfinv(0.25)  # 0.225312054
+    """
     v = tl.cast(x, float64)
     result = tl.where(v == 0, v, erf_inverse(v, 1.0 - v))
     return narrow(result.to(wide(x).dtype), x)
@@ -120,14 +136,22 @@ def erfinv(x):
 
 @device
 def erfcinv(x):
-    """The inverse of erfc, of numbers between 0 and 2."""
+    """Computes the inverse of erfc for numbers between 0 and 2.
+
+    Example:
+        libdevice.erfcinv(0.25)  # 0.813419819
+    """
     v = tl.cast(x, float64)
     return narrow(erf_inverse(1.0 - v, v).to(wide(x).dtype), x)
 
 
 @device
 def normcdfinv(x):
-    """The inverse of normcdf, of probabilities between 0 and 1."""
+    """Computes the inverse of normcdf for probabilities between 0 and 1.
+
+    Example:
+        libdevice.normcdfinv(0.25)  # -0.674489737
+    """
     v = tl.cast(x, float64)
     result = erf_inverse(1.0 - 2.0 * v, 2.0 * v) * -1.4142135623730951
     return narrow(result.to(wide(x).dtype), x)
@@ -180,7 +204,11 @@ def stirling(a):
 
 @device
 def tgamma(x):
-    """The gamma function."""
+    """Computes the gamma function.
+
+    Example:
+        libdevice.tgamma(5.0)  # 24.0
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     size = gamma_positive(tl.where(a == 0, 1.0, a))
@@ -218,7 +246,11 @@ def log_gamma_positive(a):
 
 @device
 def lgamma(x):
-    """The logarithm of the absolute value of the gamma function; near its zeros on the negative axis the error is absolute."""
+    """Computes the logarithm of the absolute value of the gamma function. Near its zeros on the negative axis the error is absolute.
+
+    Example:
+        libdevice.lgamma(5.0)  # 3.17805386
+    """
     v = tl.cast(x, float64)
     a = tl.abs(v)
     positive = log_gamma_positive(tl.where((a > 0) & (a < INF), a, 1.0))

@@ -1,7 +1,7 @@
 """libdevice's tangents, inverse circular functions, sine and cosine of multiples of pi, and the `fast_` variants.
 
-The inverse tangent reduces its argument y / x to at most tan(pi/8) by one division, chosen among three; arcsine and arccosine go
-through a square root beyond 1/2. The `fast_` functions are what the GPU has in hardware: their error grows with the argument.
+The inverse tangent reduces its argument y / x to at most tan(pi/8) by one of three divisions. Beyond 1/2, arcsine and arccosine use
+the half-angle formula with a square root. The `fast_` functions are instructions of the GPU, whose error grows with the argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ HUGE = {32: 2.0**125, 64: 2.0**1021}
 
 @device
 def tan(x):
-    """Tangent of radians."""
+    """Computes the tangent of radians.
+
+    Example:
+        libdevice.tan(0.5)  # 0.546302497
+    """
     v = wide(x)
     return narrow(tl.div_rn(tl.sin(v), tl.cos(v)), x)
 
@@ -60,7 +64,11 @@ def quarter_cosine(f):
 
 @device
 def sinpi(x):
-    """Sine of pi x."""
+    """Computes the sine of pi x.
+
+    Example:
+        libdevice.sinpi(0.5)  # 1.0
+    """
     v = wide(x)
     f, n = turns(v)
     result = tl.where((n & 1) != 0, quarter_cosine(f), quarter_sine(f))
@@ -70,7 +78,11 @@ def sinpi(x):
 
 @device
 def cospi(x):
-    """Cosine of pi x."""
+    """Computes the cosine of pi x.
+
+    Example:
+        libdevice.cospi(0.5)  # 0.0
+    """
     v = wide(x)
     f, n = turns(v)
     result = tl.where((n & 1) != 0, quarter_sine(f), quarter_cosine(f))
@@ -100,7 +112,11 @@ def angle(a, b):
 
 @device
 def atan(x):
-    """Inverse tangent, between -pi/2 and pi/2."""
+    """Computes the inverse tangent, between -pi/2 and pi/2.
+
+    Example:
+        libdevice.atan(0.5)  # 0.463647604
+    """
     v = wide(x)
     a = tl.abs(v)
     infinite = a == INF
@@ -110,12 +126,16 @@ def atan(x):
 
 @device
 def atan2(y, x):
-    """The angle of the point (x, y), between -pi and pi."""
+    """Computes the angle of the point (x, y), between -pi and pi.
+
+    Example:
+        libdevice.atan2(3.0, 4.0)  # 0.643501103
+    """
     b, a = wide2(y, x)
     w: constexpr = a.dtype.primitive_bitwidth
     size_y = tl.abs(b)
     size_x = tl.abs(a)
-    # Infinities by the angles they stand for; sums of large numbers must not overflow.
+    # Finite numbers with the same angle replace infinities. Large numbers are scaled down, so that sums do not overflow.
     infinite = (size_y == INF) | (size_x == INF)
     huge = (size_y > HUGE[w]) | (size_x > HUGE[w])
     up = tl.where(infinite, tl.where(size_y == INF, 1.0, 0.0), tl.where(huge, size_y * 0.25, size_y))
@@ -142,7 +162,11 @@ def half_angle(a):
 
 @device
 def asin(x):
-    """Inverse sine of numbers between -1 and 1."""
+    """Computes the inverse sine of numbers between -1 and 1.
+
+    Example:
+        libdevice.asin(0.25)  # 0.252680242
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     a = tl.abs(v)
@@ -154,7 +178,11 @@ def asin(x):
 
 @device
 def acos(x):
-    """Inverse cosine of numbers between -1 and 1."""
+    """Computes the inverse cosine of numbers between -1 and 1.
+
+    Example:
+        libdevice.acos(0.25)  # 1.31811607
+    """
     v = wide(x)
     w: constexpr = v.dtype.primitive_bitwidth
     a = tl.abs(v)
@@ -170,66 +198,110 @@ def acos(x):
 
 @device
 def fast_sinf(x):
-    """Sine in fp32."""
+    """Computes the sine in fp32.
+
+    Example:
+        libdevice.fast_sinf(0.5)  # 0.47942555
+    """
     return tl.sin(x)
 
 
 @device
 def fast_cosf(x):
-    """Cosine in fp32."""
+    """Computes the cosine in fp32.
+
+    Example:
+        libdevice.fast_cosf(0.5)  # 0.87758255
+    """
     return tl.cos(x)
 
 
 @device
 def fast_tanf(x):
-    """Tangent in fp32."""
+    """Computes the tangent in fp32.
+
+    Example:
+        libdevice.fast_tanf(0.5)  # 0.546302497
+    """
     return narrow(tl.sin(wide(x)) / tl.cos(wide(x)), x)
 
 
 @device
 def fast_tanhf(x):
-    """Hyperbolic tangent in fp32."""
+    """Computes the hyperbolic tangent in fp32.
+
+    Example:
+        libdevice.fast_tanhf(0.5)  # 0.462117165
+    """
     return tl.tanh(x)
 
 
 @device
 def fast_expf(x):
-    """e to the x in fp32."""
+    """Computes e to the x in fp32.
+
+    Example:
+        libdevice.fast_expf(0.5)  # 1.64872122
+    """
     return tl.exp(x)
 
 
 @device
 def fast_exp10f(x):
-    """10 to the x in fp32."""
+    """Computes 10 to the x in fp32.
+
+    Example:
+        libdevice.fast_exp10f(0.5)  # 3.1622777
+    """
     return narrow(tl.exp2(wide(x) * 3.321928094887362), x)
 
 
 @device
 def fast_logf(x):
-    """Natural logarithm in fp32."""
+    """Computes the natural logarithm in fp32.
+
+    Example:
+        libdevice.fast_logf(5.0)  # 1.60943794
+    """
     return tl.log(x)
 
 
 @device
 def fast_log2f(x):
-    """Logarithm to base 2 in fp32."""
+    """Computes the logarithm to base 2 in fp32.
+
+    Example:
+        libdevice.fast_log2f(5.0)  # 2.32192802
+    """
     return tl.log2(x)
 
 
 @device
 def fast_log10f(x):
-    """Logarithm to base 10 in fp32."""
+    """Computes the logarithm to base 10 in fp32.
+
+    Example:
+        libdevice.fast_log10f(5.0)  # 0.69897002
+    """
     return narrow(tl.log2(wide(x)) * 0.3010299956639812, x)
 
 
 @device
 def fast_powf(x, y):
-    """x to the y in fp32, for positive x."""
+    """Computes x to the y in fp32, for positive x.
+
+    Example:
+        libdevice.fast_powf(2.0, 0.5)  # 1.41421354
+    """
     a, b = wide2(x, y)
     return narrow2(tl.exp2(b * tl.log2(a)), x, y)
 
 
 @device
 def fast_dividef(x, y):
-    """x / y in fp32."""
+    """Computes x / y in fp32.
+
+    Example:
+        libdevice.fast_dividef(1.0, 4.0)  # 0.25
+    """
     return tl.fdiv(x, y)

@@ -2,83 +2,101 @@
 
 from __future__ import annotations
 
-from blocknb.language import rules
-from blocknb.language.op_spec import Help, OpSpec, traits
+from blocknb.language.op_spec import op
+from blocknb.language.rules import need
+from blocknb.language.types import Tile, int1
 
-_UNTIL = "i = tl.load(i_ptr + 1)\nwhile i < 9:\n    i += 3\ni  # 10"
 
-ROWS = (
-    OpSpec(
-        "for",
-        "control",
-        rules.for_loop,
-        Help(
-            "Repeats a block for each index of a range and carries values from one iteration to the next.",
-            example="total = 0\nfor i in tl.range(0, 10, 3):\n    total += i\ntotal  # 18",
-            ir="The loop is `for i in range(lower, upper, step)`. Its block takes (i, carried...) and ends with a `yield`.",
-        ),
-        operands="lower upper step init...",
-        blocks=1,
-        traits=traits("loop structured"),
-    ),
-    OpSpec(
-        "if",
-        "control",
-        rules.branch,
-        Help(
-            "Runs one of two blocks.",
-            example="x = 1\nif tl.load(i_ptr + 3) > 2:\n    x = tl.load(i_ptr + 5)\nx  # 5",
-            ir="The blocks have no arguments; both yield the results.",
-        ),
-        operands="condition",
-        attrs=("types",),
-        blocks=2,
-        traits=traits("structured"),
-    ),
-    OpSpec(
-        "while",
-        "control",
-        lambda types, attrs: tuple(types),
-        Help(
-            "Repeats a block while a condition holds and carries values from one iteration to the next.",
-            example=_UNTIL,
-            ir="The first block takes (carried...) and ends with `condition`; the second takes what that passes and ends with `yield`.",
-        ),
-        operands="init...",
-        blocks=2,
-        traits=traits("loop structured"),
-    ),
-    OpSpec(
-        "yield",
-        "control",
-        rules.nothing,
-        Help(
-            "Ends a block with its values.",
-            example="total = 0\nfor i in tl.range(0, 3):\n    total += i\ntotal  # 3",
-        ),
-        operands="values...",
-        traits=traits("terminator"),
-    ),
-    OpSpec(
-        "condition",
-        "control",
-        rules.nothing,
-        Help(
-            "Ends the first block of a `while`, which goes on if `c` holds.",
-            example=_UNTIL,
-            ir="The second block, or what follows the loop, takes the values.",
-        ),
-        operands="c values...",
-        traits=traits("terminator"),
-    ),
-    OpSpec(
-        "barrier",
-        "control",
-        rules.nothing,
-        Help(
-            "Waits until all warps of the program have come here. After it they see the memory accesses of each other before it.",
-            example="i = tl.arange(0, 4)\ntl.store(out_ptr + i, i)\ntl.debug_barrier()\ntl.load(out_ptr + 3 - i)  # [3.0, 2.0, 1.0, 0.0]",
-        ),
-        traits=traits("consumer_only"),
-    ),
-)
+@op("control", operands="lower upper step init...", blocks=1, traits="loop structured")
+def for_(types, attrs):
+    """Repeats a block for each index of a range and carries values from one iteration to the next.
+
+    Example:
+        total = 0
+        for i in tl.range(0, 10, 3):
+            total += i
+        total  # 18
+
+    IR:
+        The loop is `for i in range(lower, upper, step)`. Its block takes (i, carried...) and ends with a `yield`.
+    """
+    need(
+        types[0] == types[1] == types[2] and types[0].is_scalar and types[0].dtype.is_integer,
+        f"loop bounds are {types[:3]}",
+    )
+    return tuple(types[3:])
+
+
+@op("control", operands="condition", attrs="types", blocks=2, traits="structured")
+def if_(types, attrs):
+    """Runs one of two blocks.
+
+    Example:
+        x = 1
+        if tl.load(i_ptr + 3) > 2:
+            x = tl.load(i_ptr + 5)
+        x  # 5
+
+    IR:
+        The blocks have no arguments; both yield the results.
+    """
+    need(types[0] == Tile(int1), f"the condition is {types[0]}")
+    return tuple(attrs["types"])
+
+
+@op("control", operands="init...", blocks=2, traits="loop structured")
+def while_(types, attrs):
+    """Repeats a block while a condition holds and carries values from one iteration to the next.
+
+    Example:
+        i = tl.load(i_ptr + 1)
+        while i < 9:
+            i += 3
+        i  # 10
+
+    IR:
+        The first block takes (carried...) and ends with `condition`; the second takes what that passes and ends with `yield`.
+    """
+    return tuple(types)
+
+
+@op("control", operands="values...", traits="terminator")
+def yield_(types, attrs):
+    """Ends a block with its values.
+
+    Example:
+        total = 0
+        for i in tl.range(0, 3):
+            total += i
+        total  # 3
+    """
+    return ()
+
+
+@op("control", operands="c values...", traits="terminator")
+def condition(types, attrs):
+    """Ends the first block of a `while`, which goes on if `c` holds.
+
+    Example:
+        i = tl.load(i_ptr + 1)
+        while i < 9:
+            i += 3
+        i  # 10
+
+    IR:
+        The second block, or what follows the loop, takes the values.
+    """
+    return ()
+
+
+@op("control", traits="consumer_only")
+def barrier(types, attrs):
+    """Waits until all warps of the program have come here. After it they see the memory accesses of each other before it.
+
+    Example:
+        i = tl.arange(0, 4)
+        tl.store(out_ptr + i, i)
+        tl.debug_barrier()
+        tl.load(out_ptr + 3 - i)  # [3.0, 2.0, 1.0, 0.0]
+    """
+    return ()

@@ -2,121 +2,152 @@
 
 from __future__ import annotations
 
-from blocknb.language import rules
-from blocknb.language.op_spec import Help, OpSpec, traits
+from blocknb.language.op_spec import op
+from blocknb.language.rules import check_atomic, check_mask, need
+from blocknb.language.types import int1
 
-SEM = (
-    "`sem` orders other accesses (relaxed, acquire, release, acq_rel) as seen within `scope` (cta, gpu, sys). With a buffer, the old "
-    "values go there, and threads that hold replicas read them from it."
-)
 
-ROWS = (
-    OpSpec(
-        "load",
-        "memory",
-        rules.load,
-        Help(
-            "Loads elements from memory. Where the mask is off, an element is `other`, or zero without `other`.",
-            "`pointer` is a tile or scalar of pointers and gives the shape; `mask` (int1) and `other` broadcast to it, and `other` is cast "
-            "to the element type. Where the mask is off, nothing is read. Triton leaves such an element undefined without `other`. "
-            "`cache_modifier`, `eviction_policy` and `volatile` change no result. `other` without `mask` is an error. For a block "
-            'pointer, `boundary_check` names the axes to test, and `padding_option` ("zero" or "nan") gives the elements outside.',
-            "i = tl.arange(0, 4)\n"
-            "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]\n"
-            "tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]",
-            "`scheduling_barrier` marks the last load for a later iteration of the loop: machine code issues it before the ops that "
-            'follow. `sem` is "acquire" for a volatile load that a loop waits for.',
-        ),
-        operands="pointer [mask [other]]",
-        attrs=("cache", "evict", "volatile", "sem", "scheduling_barrier", "layout", "vec"),
-        reads="global",
-        traits=traits("access producer"),
-    ),
-    OpSpec(
-        "store",
-        "memory",
-        rules.store,
-        Help(
-            "Stores elements to memory where the mask is on.",
-            "`value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off "
-            "nothing is written. To store a tile to a scalar pointer is an error. "
-            "For a block pointer, `boundary_check` names the axes to test.",
-            "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i * 10, mask=i > 1)\ntl.debug_barrier()\n"
-            "tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]",
-            "Stores with one number as `split_of` are parts of one store and have no order among themselves.",
-        ),
-        operands="pointer value [mask]",
-        attrs=("cache", "evict", "layout", "vec", "split_of"),
-        writes="global",
-        traits=traits("access"),
-    ),
-    OpSpec(
-        "atomic",
-        "memory",
-        rules.atomic,
-        Help(
-            "Combines each element with memory in one step and returns the old value. Where the mask is off, the result is zero.",
-            "The elements take their turns in no fixed order. The maximum and minimum of floats put -0.0 below 0.0, and a NaN beyond the "
-            "infinity of its sign. A GPU adds fp32 numbers below 2^-126 as zero.",
-            "before = tl.atomic_add(i_ptr + 5, 3)\nbefore  # 5\ntl.load(i_ptr + 5)  # 8",
-            "`kind` is add, max, min, and, or, xor or xchg. " + SEM,
-        ),
-        operands="[buffer] pointer value [mask]",
-        attrs=("kind", "sem", "scope", "layout"),
-        reads="global",
-        writes="global",
-        traits=traits("access atomic"),
-    ),
-    OpSpec(
-        "atomic_cas",
-        "memory",
-        rules.atomic_cas,
-        Help(
-            "Stores `value` where memory holds the bits of `compare`, in one step, and returns the old value.",
-            "`pointer`, `cmp` and `val` broadcast to one shape, that of the result; elements of 8 bits and integers of 16 are refused.",
-            "before = tl.atomic_cas(i_ptr + 5, 5, 50)\nbefore  # 5\ntl.load(i_ptr + 5)  # 50",
-            SEM,
-        ),
-        operands="[buffer] pointer compare value [mask]",
-        attrs=("sem", "scope", "layout"),
-        reads="global",
-        writes="global",
-        traits=traits("access atomic"),
-    ),
-    OpSpec(
-        "print",
-        "report",
-        rules.nothing,
-        Help(
-            "Prints each element of each operand. A line begins with the program, the element and the prefix.",
-            example='tl.device_print("x", tl.arange(0, 2))\ntl.load(i_ptr + 3)  # 3',
-        ),
-        operands="[x...]",
-        attrs=("prefix", "hex"),
-        writes="report",
-    ),
-    OpSpec(
-        "assert",
-        "report",
-        rules.asserted,
-        Help(
-            "Reports the elements for which the condition does not hold.",
-            example='tl.device_assert(tl.arange(0, 2) < 2, "too large")\ntl.load(i_ptr + 3)  # 3',
-        ),
-        operands="condition",
-        attrs=("message",),
-        writes="report",
-    ),
-    OpSpec(
-        "outside",
-        "report",
-        rules.outside,
-        Help(
-            "Reports the elements that an access would find outside of an array.",
-            ir="`argument` is the number of the array among the arguments, and `action` names the access, which does not happen there.",
-        ),
-        operands="pointer bad",
-        attrs=("argument", "action"),
-        writes="report",
-    ),
+@op(
+    "memory",
+    operands="pointer [mask [other]]",
+    attrs="cache evict volatile sem scheduling_barrier layout vec",
+    reads="global",
+    traits="access producer",
 )
+def load(types, attrs):
+    """Loads elements from memory. Where the mask is off, an element is `other`, or zero without `other`.
+
+    `pointer` is a tile or a scalar of pointers, and the result has its shape. `mask` (int1) and `other` broadcast to this shape, and
+    `other` is cast to the element type. Where the mask is off, nothing is read. Triton leaves such an element undefined without `other`.
+    `cache_modifier`, `eviction_policy` and `volatile` change no result. `other` without `mask` is an error. For a block pointer,
+    `boundary_check` names the axes to test, and `padding_option` ("zero" or "nan") gives the elements outside.
+
+    Example:
+        i = tl.arange(0, 4)
+        tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]
+        tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]
+
+    IR:
+        `scheduling_barrier` marks the last load for a later iteration of the loop: machine code issues it before the ops that follow.
+        `sem` is "acquire" for a volatile load that a loop waits for.
+    """
+    pointer = types[0]
+    need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")
+    value = pointer.with_dtype(pointer.dtype.element)
+    if len(types) > 1:
+        check_mask(pointer.shape, pointer.layout, types[1:])
+    if len(types) > 2:
+        need(types[2] == value, f"other is {types[2]} for a load of {value}")
+    return (value,)
+
+
+@op(
+    "memory", operands="pointer value [mask]", attrs="cache evict layout vec split_of", writes="global", traits="access"
+)
+def store(types, attrs):
+    """Stores elements to memory where the mask is on.
+
+    `value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off, nothing is
+    written. A tile stored to a scalar pointer is an error. For a block pointer, `boundary_check` names the axes to test.
+
+    Example:
+        i = tl.arange(0, 4)
+        tl.store(out_ptr + i, i * 10, mask=i > 1)
+        tl.debug_barrier()
+        tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]
+
+    IR:
+        Stores with one number as `split_of` are parts of one store and have no order among themselves.
+    """
+    pointer, value = types[:2]
+    need(pointer.is_pointer, f"stores to {pointer}, which is no pointer")
+    need(value == pointer.with_dtype(pointer.dtype.element), f"stores {value} to {pointer}")
+    if len(types) > 2:
+        check_mask(pointer.shape, pointer.layout, types[2:])
+    return ()
+
+
+@op(
+    "memory",
+    operands="[buffer] pointer value [mask]",
+    attrs="kind sem scope layout",
+    reads="global",
+    writes="global",
+    traits="access atomic",
+)
+def atomic(types, attrs):
+    """Combines each element with memory in one step and returns the old value. Where the mask is off, the result is zero.
+
+    The order of the elements is not defined. The maximum and minimum of floats put -0.0 below 0.0, and a NaN beyond the infinity of its
+    sign. A GPU adds fp32 numbers below 2^-126 as zero.
+
+    Example:
+        before = tl.atomic_add(i_ptr + 5, 3)
+        before  # 5
+        tl.load(i_ptr + 5)  # 8
+
+    IR:
+        `kind` is add, max, min, and, or, xor or xchg. `sem` orders other accesses (relaxed, acquire, release, acq_rel) as seen within
+        `scope` (cta, gpu, sys). With a buffer, the old values go there, and threads that hold replicas read them from it.
+    """
+    return check_atomic(types, attrs, attrs["kind"], 2)
+
+
+@op(
+    "memory",
+    operands="[buffer] pointer compare value [mask]",
+    attrs="sem scope layout",
+    reads="global",
+    writes="global",
+    traits="access atomic",
+)
+def atomic_cas(types, attrs):
+    """Stores `value` where memory holds the bits of `compare`, in one step, and returns the old value.
+
+    `pointer`, `cmp` and `val` broadcast to the shape of the result. Elements of 8 bits and integers of 16 bits are an error.
+
+    Example:
+        before = tl.atomic_cas(i_ptr + 5, 5, 50)
+        before  # 5
+        tl.load(i_ptr + 5)  # 50
+
+    IR:
+        `sem` orders other accesses (relaxed, acquire, release, acq_rel) as seen within `scope` (cta, gpu, sys). With a buffer, the old
+        values go there, and threads that hold replicas read them from it.
+    """
+    return check_atomic(types, attrs, "cas", 3)
+
+
+@op("report", operands="[x...]", attrs="prefix hex", writes="report")
+def print(types, attrs):
+    """Prints each element of each operand. A line begins with the program, the element and the prefix.
+
+    Example:
+        tl.device_print("x", tl.arange(0, 2))
+        tl.load(i_ptr + 3)  # 3
+    """
+    return ()
+
+
+@op("report", operands="condition", attrs="message", writes="report")
+def assert_(types, attrs):
+    """Reports the elements for which the condition does not hold.
+
+    Example:
+        tl.device_assert(tl.arange(0, 2) < 2, "too large")
+        tl.load(i_ptr + 3)  # 3
+    """
+    need(types[0].dtype == int1, f"asserts {types[0]}, which is not a condition")
+    return ()
+
+
+@op("report", operands="pointer bad", attrs="argument action", writes="report")
+def outside(types, attrs):
+    """Reports the elements that an access would find outside of an array.
+
+    IR:
+        `argument` is the number of the array among the arguments, and `action` names the access, which does not happen there.
+    """
+    need(types[0].is_pointer, f"{types[0]} is not a pointer")
+    check_mask(types[0].shape, types[0].layout, types[1:])
+    return ()

@@ -1,152 +1,177 @@
-"""Rows of the op table: Hopper's copy engine (TMA), mbarriers and warp specialization. `language.bulk` has the types and type rules."""
+"""Rows of the op table: Hopper's copy engine (TMA), mbarriers and warp specialization. `language.bulk` has the types."""
 
 from __future__ import annotations
 
-from blocknb.language import bulk, rules
-from blocknb.language.op_spec import Help, OpSpec, traits
+import functools
+from typing import Any
+
+from blocknb.language import types as t
+from blocknb.language.bulk import MOST_EXTENT, MOST_RANK, SWIZZLES, Barriers, TensorMap
+from blocknb.language.op_spec import op
+from blocknb.language.rules import in_flight, need, one_buffer
+from blocknb.language.types import Tile
 
 MEMORY = ("memory",)
+shared = functools.partial(op, "shared", levels=MEMORY)
 
-ROWS = (
-    OpSpec(
-        "tensor_map",
-        "distributed",
-        bulk.tensor_map,
-        Help(
-            "Describes an array for the copy engine. The host makes the map from the arguments when it launches the kernel.",
-            ir="The operands are the base, the extents, and the strides in elements but for the innermost axis, the outer axis first.",
-        ),
-        operands="base extents... strides...",
-        attrs=("type",),
-        levels=MEMORY,
-    ),
-    OpSpec(
-        "mbarriers",
-        "shared",
-        bulk.mbarriers,
-        Help(
-            "Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.",
-            ir="The pass `shared_memory_allocation` sets `offset` in bytes.",
-        ),
-        attrs=("slots", "arrivals", "offset"),
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("allocates"),
-    ),
-    OpSpec(
-        "expect",
-        "shared",
-        bulk.expect,
-        Help(
-            "Arrives at an mbarrier, whose phase then also waits for `bytes` copied bytes.",
-            ir="One thread runs the op.",
-        ),
-        operands="barriers index",
-        attrs=("bytes",),
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("mbarrier interleaves producer producer_only"),
-    ),
-    OpSpec(
-        "await",
-        "shared",
-        bulk.await_,
-        Help("Waits until the phase of an mbarrier with the given parity (0 or 1) has ended."),
-        operands="barriers index parity",
-        reads="shared",
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("mbarrier interleaves producer"),
-    ),
-    OpSpec(
-        "arrive",
-        "shared",
-        bulk.arrive,
-        Help("Arrives at an mbarrier, once per warp, if the condition holds."),
-        operands="barriers index [condition]",
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("mbarrier interleaves consumer_only"),
-    ),
-    OpSpec(
-        "copy_bulk",
-        "shared",
-        bulk.copy_bulk,
-        Help(
-            "Copies a box of an array to a shared buffer while the program goes on. Out of bounds the buffer gets zeros.",
-            ir="The bytes count for an mbarrier. `coordinates` are those of the first element, the outer axis first. `axes` names the axis "
-            "of the array for each axis of the buffer. One thread runs the op.",
-        ),
-        operands="buffer map barriers index coordinates...",
-        attrs=("axes",),
-        reads="global",
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("box_copy async_copy interleaves producer producer_only"),
-    ),
-    OpSpec(
-        "store_bulk",
-        "shared",
-        bulk.store_bulk,
-        Help(
-            "Copies a shared buffer to a box of an array while the program goes on. Nothing is written out of bounds.",
-            ir="One thread runs the op; with a `layout`, one thread of each warp does, for the elements of its warp. With `adds`, the copy "
-            "engine adds to the array.",
-        ),
-        operands="map buffer coordinates...",
-        attrs=("axes", "layout", "adds"),
-        reads="shared",
-        writes="global",
-        levels=MEMORY,
-        traits=traits("box_copy exchanges interleaves consumer_only"),
-    ),
-    OpSpec(
-        "store_wait",
-        "shared",
-        rules.wait,
-        Help(
-            "Waits until the copy engine has read the buffers of all but the last `in_flight` `store_bulk` of the thread."
-        ),
-        attrs=("in_flight",),
-        writes="shared",
-        levels=MEMORY,
-        traits=traits("interleaves consumer_only"),
-    ),
-    OpSpec(
-        "roles",
-        "control",
-        bulk.roles,
-        Help(
-            "Runs the first block in the consumer warps and the second in the producer warps.",
-            ir="`warps` has the number of both, and `registers` those of their threads, where the hardware redistributes them. With "
-            "several `teams`, each consumer group runs its own program.",
-        ),
-        attrs=("warps", "registers", "teams"),
-        blocks=2,
-        levels=MEMORY,
-    ),
-    OpSpec(
-        "cta_id",
-        "source",
-        rules.scalar_i32,
-        Help("Returns the index of the CTA."),
-        levels=MEMORY,
-        traits=traits("program_index"),
-    ),
-    OpSpec(
-        "team_id",
-        "source",
-        rules.scalar_i32,
-        Help("Returns the index of the consumer group within its CTA."),
-        levels=MEMORY,
-        traits=traits("program_index"),
-    ),
-    OpSpec(
-        "num_ctas",
-        "source",
-        rules.scalar_i32,
-        Help("Returns the number of CTAs, which may be smaller than the number of programs."),
-        levels=MEMORY,
-        traits=traits("grid_size"),
-    ),
+
+def whole(type: Any, what: str) -> None:
+    need(type == Tile(t.int32), f"{what} is an int32, not {type}")
+
+
+def barriers_of(types: tuple) -> None:
+    need(isinstance(types[0], Barriers), f"{types[0]} is not an array of mbarriers")
+    whole(types[1], "the number of an mbarrier")
+
+
+def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> None:
+    """Checks the operands of a copy between a buffer and a box."""
+    one_buffer(buffer)
+    need(isinstance(kind, TensorMap), f"{kind} is not a tensor map")
+    need(buffer.dtype == kind.dtype, f"moves {kind.dtype} between {buffer} and {kind}")
+    need(len(coordinates) == len(kind.box), f"a box needs {len(kind.box)} coordinates, not {len(coordinates)}")
+    for type in coordinates:
+        whole(type, "a coordinate")
+    need(len(axes) == len(buffer.shape) == len(set(axes)), f"axes {axes} of a buffer of shape {buffer.shape}")
+    for axis, extent in enumerate(kind.box):
+        inside = [n for n, to in zip(buffer.shape, axes, strict=True) if to == axis]
+        need(extent == 1 if not inside else not inside[0] % extent, f"boxes of {kind} do not fill {buffer}")
+
+
+@op("distributed", operands="base extents... strides...", attrs="type", levels=MEMORY)
+def tensor_map(types, attrs):
+    """Describes an array for the copy engine. The host makes the map from the arguments when it launches the kernel.
+
+    IR:
+        The operands are the base, the extents, and the strides in elements but for the innermost axis, the outer axis first.
+    """
+    kind = attrs["type"]
+    rank = len(kind.box)
+    need(1 <= rank <= MOST_RANK, f"a tensor map has 1 to {MOST_RANK} axes, not {rank}")
+    need(
+        all(1 <= n <= MOST_EXTENT for n in kind.box), f"a box has 1 to {MOST_EXTENT} elements along an axis: {kind.box}"
+    )
+    need(kind.swizzle in SWIZZLES, f"there is no swizzle of {kind.swizzle} bytes")
+    need(types[0].is_pointer and types[0].shape == (), f"a tensor map needs a pointer, not {types[0]}")
+    need(types[0].dtype.element == kind.dtype, f"a map of {kind.dtype} over {types[0]}")
+    need(
+        len(types) == 2 * rank,
+        f"a tensor map needs {rank} extents and {rank - 1} strides, not {len(types) - 1} numbers",
+    )
+    need(all(x.is_scalar and x.dtype in (t.int32, t.int64) for x in types[1:]), f"extents and strides are {types[1:]}")
+    return (kind,)
+
+
+@shared(attrs="slots arrivals offset", writes="shared", traits="allocates")
+def mbarriers(types, attrs):
+    """Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.
+
+    IR:
+        The pass `shared_memory_allocation` sets `offset` in bytes.
+    """
+    need(attrs["slots"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['slots']} mbarriers of {attrs['arrivals']} arrivals")
+    return (Barriers(attrs["slots"]),)
+
+
+@shared(operands="barriers index", attrs="bytes", writes="shared", traits="mbarrier interleaves producer producer_only")
+def expect(types, attrs):
+    """Arrives at an mbarrier, whose phase then also waits for `bytes` copied bytes.
+
+    IR:
+        One thread runs the op.
+    """
+    barriers_of(types)
+    need(attrs["bytes"] > 0, f"expects {attrs['bytes']} bytes")
+    return ()
+
+
+@shared(operands="barriers index parity", reads="shared", writes="shared", traits="mbarrier interleaves producer")
+def await_(types, attrs):
+    """Waits until the phase of an mbarrier with the given parity (0 or 1) has ended."""
+    barriers_of(types)
+    whole(types[2], "a parity")
+    return ()
+
+
+@shared(operands="barriers index [condition]", writes="shared", traits="mbarrier interleaves consumer_only")
+def arrive(types, attrs):
+    """Arrives at an mbarrier, once per warp, if the condition holds."""
+    barriers_of(types)
+    need(len(types) == 2 or types[2] == Tile(t.int1), f"whether to arrive is {types[2:]}")
+    return ()
+
+
+@shared(
+    operands="buffer map barriers index coordinates...",
+    attrs="axes",
+    reads="global",
+    writes="shared",
+    traits="box_copy async_copy interleaves producer producer_only",
 )
+def copy_bulk(types, attrs):
+    """Copies a box of an array to a shared buffer while the program goes on. Out of bounds the buffer gets zeros.
+
+    IR:
+        The bytes count for an mbarrier. `coordinates` are those of the first element, the outer axis first. `axes` names the axis of
+        the array for each axis of the buffer. One thread runs the op.
+    """
+    barriers_of(types[2:])
+    moved(types[0], types[1], types[4:], attrs["axes"])
+    return ()
+
+
+@shared(
+    operands="map buffer coordinates...",
+    attrs="axes layout adds",
+    reads="shared",
+    writes="global",
+    traits="box_copy exchanges interleaves consumer_only",
+)
+def store_bulk(types, attrs):
+    """Copies a shared buffer to a box of an array while the program goes on. Nothing is written out of bounds.
+
+    IR:
+        One thread runs the op; with a `layout`, one thread of each warp does, for the elements of its warp. With `adds`, the copy
+        engine adds to the array.
+    """
+    moved(types[1], types[0], types[2:], attrs["axes"])
+    return ()
+
+
+@shared(attrs="in_flight", writes="shared", traits="interleaves consumer_only")
+def store_wait(types, attrs):
+    """Waits until the copy engine has read the buffers of all but the last `in_flight` `store_bulk` of the thread."""
+    return in_flight(attrs)
+
+
+@op("control", attrs="warps registers teams", blocks=2, levels=MEMORY)
+def roles(types, attrs):
+    """Runs the first block in the consumer warps and the second in the producer warps.
+
+    IR:
+        `warps` has the number of both, and `registers` those of their threads, where the hardware redistributes them. With several
+        `teams`, each consumer group runs its own program.
+    """
+    warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
+    need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
+    need(teams >= 1 and warps[0] % teams == 0, f"{teams} consumer groups of {warps[0]} warps")
+    need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
+    return ()
+
+
+@op("source", levels=MEMORY, traits="program_index")
+def cta_id(types, attrs):
+    """Returns the index of the CTA."""
+    return (Tile(t.int32),)
+
+
+@op("source", levels=MEMORY, traits="program_index")
+def team_id(types, attrs):
+    """Returns the index of the consumer group within its CTA."""
+    return (Tile(t.int32),)
+
+
+@op("source", levels=MEMORY, traits="grid_size")
+def num_ctas(types, attrs):
+    """Returns the number of CTAs, which may be smaller than the number of programs."""
+    return (Tile(t.int32),)

@@ -7,12 +7,22 @@ from blocknb.language.surface import builtin
 
 @builtin
 def gdc_wait():
-    """Waits until the previous launches have ended and their stores are visible. On a CPU, and below sm_90, it does nothing."""
+    """Waits until the previous launches have ended and their stores are visible. On a CPU, and below sm_90, it does nothing.
+
+    Example:
+        tl.extra.cuda.gdc_wait()
+        tl.load(i_ptr + 3)  # 3
+    """
 
 
 @builtin
 def gdc_launch_dependents():
-    """Allows the next launch to begin. On a CPU, and below sm_90, it does nothing."""
+    """Allows the next launch to begin. On a CPU, and below sm_90, it does nothing.
+
+    Example:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.load(i_ptr + 3)  # 3
+    """
 
 
 __all__ = ["gdc_launch_dependents", "gdc_wait"]

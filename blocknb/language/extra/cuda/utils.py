@@ -26,12 +26,20 @@ def smid():
 
 @builtin
 def num_threads():
-    """Returns the number of threads of the program, a compile-time constant: 32 per warp."""
+    """Returns the number of threads of the program, a compile-time constant: 32 per warp.
+
+    Example:
+        tl.extra.cuda.num_threads() % 32  # 0
+    """
 
 
 @builtin
 def num_warps():
-    """Returns the number of warps of the program, a compile-time constant. On a CPU it is the number that the launch names."""
+    """Returns the number of warps of the program, a compile-time constant. On a CPU it is the number that the launch names.
+
+    Example:
+        tl.extra.cuda.num_warps() > 0  # True
+    """
 
 
 __all__ = ["globaltimer", "num_threads", "num_warps", "smid"]
