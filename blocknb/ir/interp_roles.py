@@ -182,7 +182,7 @@ class Agent(Warp):
         match op.name:
             case "cta_id":
                 return (np.asarray(self.program[0], np.int32),)
-            case "team_id":
+            case "consumer_group_id":
                 return (np.asarray(self.team, np.int32),)
             case "num_ctas":
                 return (np.asarray(self.cta.count, np.int32),)
@@ -366,15 +366,15 @@ def run_roles(
     team = func.attrs.get("num_warps", 4)
     parts = next((op for op in func.body.ops if op.name == "roles"), None)
     made = [op for op in func.ops() if op.name == "mbarriers"]
-    teams = 1 if parts is None else parts.attrs.get("teams", 1)
+    teams = 1 if parts is None else parts.attrs.get("consumer_groups", 1)
     agents = teams * team + (parts is not None)
-    clocks = Clocks(agents, sum(op.attrs["slots"] for op in made))
+    clocks = Clocks(agents, sum(op.attrs["stages"] for op in made))
     cta, width, column = Cta(clocks, order, count), clocks.known.shape[1], agents
     for op in made:
-        slots = range(op.attrs["slots"])
-        empty = [(np.zeros(width, np.int64), np.zeros(width, np.int64)) for _ in slots]
-        cta.mbarriers[op.id] = [Mbarrier(op.attrs["arrivals"], column + i, *empty[i]) for i in slots]
-        column += len(slots)
+        stages = range(op.attrs["stages"])
+        empty = [(np.zeros(width, np.int64), np.zeros(width, np.int64)) for _ in stages]
+        cta.mbarriers[op.id] = [Mbarrier(op.attrs["arrivals"], column + i, *empty[i]) for i in stages]
+        column += len(stages)
     memory = RoleMemory(func, check_races, clocks)
     needed = frozenset() if parts is None else _needed(func, parts)
     common = func, space, sizes, program

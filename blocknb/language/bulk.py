@@ -39,7 +39,7 @@ class TensorMap:
 class Barriers:
     """The type of an array of mbarriers in shared memory."""
 
-    slots: int
+    stages: int
 
     is_pointer = is_scalar = False
     shape, layout = (), None
@@ -47,10 +47,10 @@ class Barriers:
 
     @property
     def bytes(self) -> int:
-        return self.EACH * self.slots
+        return self.EACH * self.stages
 
     def __str__(self) -> str:
-        return f"mbarriers<{self.slots}>"
+        return f"mbarriers<{self.stages}>"
 
 
 # -- type rules
@@ -84,8 +84,10 @@ def tensor_map(types: tuple, attrs: dict) -> tuple:
 
 
 def mbarriers(types: tuple, attrs: dict) -> tuple:
-    need(attrs["slots"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['slots']} mbarriers of {attrs['arrivals']} arrivals")
-    return (Barriers(attrs["slots"]),)
+    need(
+        attrs["stages"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['stages']} mbarriers of {attrs['arrivals']} arrivals"
+    )
+    return (Barriers(attrs["stages"]),)
 
 
 def expect(types: tuple, attrs: dict) -> tuple:
@@ -132,8 +134,8 @@ def store_bulk(types: tuple, attrs: dict) -> tuple:
 
 
 def roles(types: tuple, attrs: dict) -> tuple:
-    warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
+    warps, registers, groups = attrs["warps"], attrs.get("registers"), attrs.get("consumer_groups", 1)
     need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
-    need(teams >= 1 and warps[0] % teams == 0, f"{teams} consumer groups of {warps[0]} warps")
+    need(groups >= 1 and warps[0] % groups == 0, f"{groups} consumer groups of {warps[0]} warps")
     need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
     return ()

@@ -302,14 +302,14 @@ def alloc(types, attrs):
 
 def one_buffer(type):
     need(isinstance(type, Buffer), f"{type} is not a shared buffer")
-    need(type.slots == 1, f"{type} is a circular buffer; select one of its stages first")
+    need(type.stages == 1, f"{type} is a circular buffer; select one of its stages first")
 
 
-def slot(types, attrs):
-    ring, index = types
-    need(isinstance(ring, Buffer), f"{ring} is not a shared buffer")
+def stage(types, attrs):
+    buffer, index = types
+    need(isinstance(buffer, Buffer), f"{buffer} is not a shared buffer")
     need(index == Tile(t.int32), f"the index of a stage must be an int32, not {index}")
-    return (ring.slot,)
+    return (buffer.stage,)
 
 
 def copy_async(types, attrs):

@@ -209,7 +209,7 @@ def check(seed: int) -> Func:
     return func
 
 
-#: 355 has an operand of one element a thread; 3, 20 and 24 have rings of one slot, in loops whose products could run on into the next trip.
+#: 355 has an operand of one element a thread; 3, 20 and 24 have buffers of one stage, where products could outlast an iteration.
 @pytest.mark.parametrize("seeds", [(3, 7), (5, 355), (6, 12), (20, 24)], ids=str)
 def test_kernels_with_roles_compute_what_numpy_does(seeds: tuple[int, ...]) -> None:
     for seed in seeds:

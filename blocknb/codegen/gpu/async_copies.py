@@ -86,14 +86,14 @@ class AsyncCopies(OpLowering):
         self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
         self.addresses, self.postponed, self.facts = addresses, postponed, facts
 
-    @lowers("slot")
-    def slot(self, op: Op) -> None:
+    @lowers("stage")
+    def stage(self, op: Op) -> None:
         """Computes what is added to the offset of a circular buffer for a stage."""
         buffer, index = op.args
-        self.postponed.urgent = buffer.type.slots < 3
+        self.postponed.urgent = buffer.type.stages < 3
         self.buffers.offsets[op.result] = self.buffers.offsets[buffer]
-        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.slot.bytes}"
-        self.buffers.slots[op.result] = self.text.emit(distance)
+        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.stage.bytes}"
+        self.buffers.stages[op.result] = self.text.emit(distance)
 
     @lowers("commit")
     def commit(self, op: Op) -> None:

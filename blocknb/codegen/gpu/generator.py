@@ -20,7 +20,7 @@ from blocknb.codegen.gpu.lookahead import Lookahead
 from blocknb.codegen.gpu.loop_values import UnsetSums, WordCarrying
 from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.math import ElementwiseMath
-from blocknb.codegen.gpu.mbarriers import Mbarriers
+from blocknb.codegen.gpu.mbarrier_lowering import Mbarriers
 from blocknb.codegen.gpu.memory import GlobalMemory
 from blocknb.codegen.gpu.mma import MatrixProducts
 from blocknb.codegen.gpu.mma_state import MmaState

@@ -100,7 +100,7 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
     raw = threads.index_in_cta()
     return [
         f"  {raw} = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
-        *([f"  %tid = and i32 {raw}, {32 * threads.num_warps - 1}"] if threads.teams > 1 else []),
+        *([f"  %tid = and i32 {raw}, {32 * threads.num_warps - 1}"] if threads.consumer_groups > 1 else []),
         "  %lane = and i32 %tid, 31",
         f"  %warp.raw = lshr i32 {raw}, 5",
         f"  %warp = and i32 %warp.raw, {threads.num_warps - 1}",

@@ -12,7 +12,7 @@ from typing import Any
 
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.interface import LaunchInterface
-from blocknb.codegen.gpu.mbarriers import Instruction, Mbarriers
+from blocknb.codegen.gpu.mbarrier_lowering import Instruction, Mbarriers
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter

@@ -106,8 +106,8 @@ class WgmmaDot(OpLowering):
             return text.emit(f"or i32 {start}, {lies.fields & WORD}")
 
         name = text.once(("descriptor", offset, tuple(bits), lies.fields), lower)
-        if slot := self.buffers.slots.get(value):
-            name = text.emit(f"add i32 {name}, {text.emit(f'lshr i32 {slot}, 4')}")
+        if stage := self.buffers.stages.get(value):
+            name = text.emit(f"add i32 {name}, {text.emit(f'lshr i32 {stage}, 4')}")
         number = asm.operand("r", f"i32 {name}")
         asm.upper[number] = lies.fields >> 32
         return number

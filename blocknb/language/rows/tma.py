@@ -28,7 +28,7 @@ ROWS = (
             "Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.",
             ir="The pass `shared_memory_allocation` sets `offset` in bytes.",
         ),
-        attrs=("slots", "arrivals", "offset"),
+        attrs=("stages", "arrivals", "offset"),
         writes="shared",
         levels=MEMORY,
         traits=traits("allocates"),
@@ -119,9 +119,9 @@ ROWS = (
         Help(
             "Runs the first block in the consumer warps and the second in the producer warps.",
             ir="`warps` has the number of both, and `registers` those of their threads, where the hardware redistributes them. With "
-            "several `teams`, each consumer group runs its own program.",
+            "several `consumer_groups`, each consumer group runs its own program.",
         ),
-        attrs=("warps", "registers", "teams"),
+        attrs=("warps", "registers", "consumer_groups"),
         blocks=2,
         levels=MEMORY,
     ),
@@ -134,7 +134,7 @@ ROWS = (
         traits=traits("program_index"),
     ),
     OpSpec(
-        "team_id",
+        "consumer_group_id",
         "source",
         rules.scalar_i32,
         Help("Returns the index of the consumer group within its CTA."),

@@ -24,7 +24,7 @@ MOST_HELD = 160  # registers per thread for all their results: with more, an H20
 MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
 #: Ops that may run during products, besides those without effects. They write nothing that a product reads, except for stores
 #: to their own buffers.
-HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
+HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "stage", "yield")
 
 
 def is_product(op: Op) -> bool:

@@ -1,6 +1,6 @@
 """Lowers mbarriers, at which threads wait for bytes that the TMA engine copies and for each other (PTX ISA: mbarrier).
 
-AccessAddresses are numbers of 32 bits. The offset of an mbarrier is a constant of the instruction. An index is turned into bytes once.
+Addresses have 32 bits. The offset of an mbarrier is an immediate of the instruction; an index is scaled to bytes once.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Mbarriers(OpLowering):
         return text.in_block(("mbarrier", number), indexed), self.buffers.offsets[barriers]
 
     def by_one(self, *instructions: Instruction, each: bool = False) -> None:
-        """Instructions of one thread: the only one of its role, else the first of the team, or the first of `each` warp."""
+        """Instructions of one thread: the only one of its role, else the first of the consumer group, or the first of `each` warp."""
         text, alone = self.text, self.threads.alone
         doing, done = text.new_label("one"), text.new_label("all")
         if not alone:
-            who = "%lane" if each else "%tid" if self.threads.in_team else self.threads.index_in_cta()
+            who = "%lane" if each else "%tid" if self.threads.in_consumer else self.threads.index_in_cta()
             first = text.once(("first", who), lambda: text.emit(f"icmp eq i32 {who}, 0"))
             text.do(f"br i1 {first}, label %{doing}, label %{done}")
             text.start(doing)
@@ -70,7 +70,7 @@ class Mbarriers(OpLowering):
             self.prefetch_maps()
         start, count = op.attrs["offset"], op.attrs["arrivals"]
         self.buffers.offsets[op.result] = start
-        places = [start + Barriers.EACH * i for i in range(op.attrs["slots"])]
+        places = [start + Barriers.EACH * i for i in range(op.attrs["stages"])]
         lines = [f"mbarrier.init.shared::cta.b64 [$0+{place}], {count};" for place in places]
         self.by_one((" ".join([*lines, "fence.mbarrier_init.release.cluster;"]), [f"i32 {self.buffers.base()}"], "r"))
 
