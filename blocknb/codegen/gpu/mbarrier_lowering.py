@@ -5,15 +5,11 @@ Addresses have 32 bits. The offset of an mbarrier is an immediate of the instruc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from blocknb.codegen.gpu import warp_specialization
-from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
-from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.ir.core import Op, Value, walk
 from blocknb.language.bulk import Barriers
 
 SLEEP = 10_000_000  # ns that a thread may sleep before it tests an mbarrier again
@@ -22,18 +18,6 @@ Instruction = tuple[str, Sequence[str], str]  # inline PTX, its operands and the
 
 class Mbarriers(OpLowering):
     """Lowers what is done at mbarriers."""
-
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        defs: Mapping[Value, Op],
-        func: Func,
-    ):
-        self.text, self.threads, self.registers = text, threads, registers
-        self.buffers, self.defs, self.func = buffers, defs, func
 
     def address(self, barriers: Value, index: Value) -> tuple[str, int]:
         """The address of an mbarrier as a name and a constant."""

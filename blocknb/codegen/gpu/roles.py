@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Block, Op
 
 
 class RoleLowering(OpLowering):
     """Lowers the op that gives warps their roles, and the numbers of CTAs and consumer groups. `lower_block` lowers the ops of a block."""
 
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, lower_block: Callable[[Block], None]):
-        self.text, self.threads, self.registers, self.lower_block = text, threads, registers, lower_block
+    def __init__(self, context: KernelContext, lower_block: Callable[[Block], None]):
+        super().__init__(context)
+        self.lower_block = lower_block
 
     @lowers("consumer_group_id")
     def consumer_group_id(self, op: Op) -> None:

@@ -6,10 +6,11 @@ stores by bytes times iterations, then the layouts of reductions' results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
@@ -137,8 +138,9 @@ class LayoutChoice:
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
                 continue
-            root, made = self.groups.find(op.result), {op.result: None}
-            if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
+            root = self.groups.find(op.result)
+            made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
+            if members[root] == len(made) and (layout := self.asked_by_views(made, consumers)):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -175,22 +177,25 @@ class LayoutChoice:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
-    def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
-        """The layout in which all chains of views from `value`, and from values `made` of it alone, reach groups with a layout. A small
+    def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
+        """The results of pointwise ops on a value that are in its group."""
+        root = self.groups.find(value)
+        results = (op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE)
+        return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
+
+    def asked_by_views(self, values: Set[Value], consumers: dict[Value, list]) -> Layout | None:
+        """The layout in which all chains of views from values reach groups with a layout; None if there are several, or none. A small
         tile is loaded in that layout, with replicas, instead of being converted."""
-        asked, todo = None, [value]
-        while todo:  # the list of made values can be as long as the kernel
-            value = todo.pop()
+        asked = None
+        for value in values:
             if not consumers.get(value):
                 return None
             for op, _ in consumers[value]:
                 if op.name in VIEWS:
-                    layout = self.asked_by_views(op.result, consumers, {})
+                    layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)
                 elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
-                    if value in made and self.groups.find(result) == self.groups.find(value):
-                        todo += [] if result in made else [result]
-                        made[result] = None
+                    if result in values:
                         continue
                     layout = self.layouts.get(self.groups.find(result))
                 else:

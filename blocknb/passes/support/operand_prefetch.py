@@ -9,7 +9,7 @@ starts its product with the operand that the previous iteration has prepared. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,22 +106,20 @@ def from_circular_buffers(reading: Sequence[Op]) -> bool:
 def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
     """The ops of a block that read and compute a value, in order; None if other kinds of ops are involved."""
     made = {result: op for op in block.ops for result in op.results}
-    found = dict[Op, list[Op]]()  # each op with the ops that must precede it
+    kept, fills = set[Op](), dict[Op, Op]()  # `fills`: the op that must precede a buffer's readers
 
-    def used(op: Op) -> Iterable[Value]:
-        return (x for needed in (op, *found[op]) for x in needed.args)
+    def used(op: Op) -> Sequence[Value]:
+        return (*op.args, *fills[op].args) if op in fills else op.args
 
     for op in backward_slice([value], made, operands=used):
         if op.blocks or not (OPS[op.name].pure or op.name in READS):
             return None
-        found[op] = []
-        if op.name == "stage":
-            found[op] = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
-        if op.name == "alloc":
-            found[op] = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
-        if op.name in ("stage", "alloc") and len(found[op]) != 1:
-            return None
-    kept = {x for op, needed in found.items() for x in (op, *needed)}
+        kept.add(op)
+        if op.name in ("stage", "alloc"):
+            if (fill := filling(block, op)) is None:
+                return None
+            fills[op] = fill
+    kept.update(fills.values())
     return tuple(op for op in block.ops if op in kept)
 
 
