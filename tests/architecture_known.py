@@ -27,7 +27,7 @@ KNOWN: dict[str, set[str]] = {
     ),
     "functions above complexity 20": set(
         """
-        blocknb.passes.support.operand_prefetch.leading_to blocknb.profile.work.demands
+        blocknb.profile.work.demands
         """.split()
     ),
     "class names with several classes": set(

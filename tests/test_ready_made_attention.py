@@ -261,9 +261,9 @@ def test_hopper_copies_each_tile_once_and_keeps_weights_in_registers(
             continue
         ops = list(launch.retarget("sm_90a").stages[-1].after.ops())
         rings = {op.result for op in ops if op.name == "alloc" and op.attrs.get("align")}
-        slots = {op.result: op.args[0] for op in ops if op.name == "slot"}
-        copied = {slots[op.args[0]] for op in ops if op.name == "copy_bulk"}
-        read = {slots[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in slots}
+        stages = {op.result: op.args[0] for op in ops if op.name == "stage"}
+        copied = {stages[op.args[0]] for op in ops if op.name == "copy_bulk"}
+        read = {stages[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in stages}
         assert read == copied <= rings
         assert name == "attention_kernel" or len(read) == 4
         assert any(op.attrs["registers"] for op in ops if op.name == "dot")

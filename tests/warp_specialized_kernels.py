@@ -38,14 +38,14 @@ class Product:
     persistent: bool = False
     bulk: bool = False
     late: bool = True
-    slots: int = 3
+    stages: int = 3
     registers: tuple[int, int] | None = None
     producers: int = 1
 
     @property
     def name(self) -> str:
         flags = ("persistent", "bulk", "late")
-        return "_".join((self.order, *(flag for flag in flags if getattr(self, flag)), f"slots{self.slots}"))
+        return "_".join((self.order, *(flag for flag in flags if getattr(self, flag)), f"stages{self.stages}"))
 
     @property
     def text(self) -> str:
@@ -62,11 +62,11 @@ class Product:
             "#c": swizzled((TILE, TILE), 16, (1, 0)),
         }
         attrs = "num_warps=4" + ", persistent=True" * self.persistent
-        team, producer = self.around(self.team(), "team"), self.around(self.producer(), "producer")
+        consumers, producer = self.around(self.consumers(), "consumer"), self.around(self.producer(), "producer")
         registers = "" if self.registers is None else f", registers={self.registers}"
         lines = [f"{name} = {layout}" for name, layout in layouts.items()]
         lines += [f"{HEADER} memory {{{attrs}}} {{", *self.top()]
-        lines += [f"roles {{warps=(4, {self.producers}){registers}}} {{", *team, "yield"]
+        lines += [f"roles {{warps=(4, {self.producers}){registers}}} {{", *consumers, "yield"]
         lines += ["} else {", *producer, "yield", "}", "}"]
         return "\n".join(line.strip() for part in lines for line in part.strip().splitlines()) + "\n"
 
@@ -81,20 +81,20 @@ class Product:
         if self.bulk:
             lines.append("%mc = tensor_map %c, %m, %n, %ldc : map<64x64xf16, 128>")
         lines += [
-            f"%full = mbarriers {{slots={self.slots}, arrivals=1}} : mbarriers<{self.slots}>",
-            f"%empty = mbarriers {{slots={self.slots}, arrivals=4}} : mbarriers<{self.slots}>",
-            f"%ra = alloc {{align=1024}} : buffer<{self.slots}*64x64xf16, #a>",
-            f"%rb = alloc {{align=1024}} : buffer<{self.slots}*64x64xf16, #b>",
+            f"%full = mbarriers {{stages={self.stages}, arrivals=1}} : mbarriers<{self.stages}>",
+            f"%empty = mbarriers {{stages={self.stages}, arrivals=4}} : mbarriers<{self.stages}>",
+            f"%ra = alloc {{align=1024}} : buffer<{self.stages}*64x64xf16, #a>",
+            f"%rb = alloc {{align=1024}} : buffer<{self.stages}*64x64xf16, #b>",
         ]
         if self.bulk:
             lines.append("%rc = alloc {align=1024} : buffer<64x64xf16, #c>")
-        return [*lines, f"%last = const {self.slots - 1} : i32", "barrier"]
+        return [*lines, f"%last = const {self.stages - 1} : i32", "barrier"]
 
     def around(self, body: list[str], role: str) -> list[str]:
         """The code of a role for one tile of the result, or for all tiles of a CTA."""
-        parity = {"team": "%zero", "producer": "%one"}[role]
-        names = {name: f"%{name}_{role}" for name in ("slot", "phase", "slots", "phases", "tile")}
-        slot, phase, slots, phases, tile = names.values()
+        parity = {"consumer": "%zero", "producer": "%one"}[role]
+        names = {name: f"%{name}_{role}" for name in ("stage", "phase", "stages", "phases", "tile")}
+        stage, phase, stages, phases, tile = names.values()
         place = f"""
         %pm_{role} = div {tile}, %across
         %pn_{role} = rem {tile}, %across
@@ -102,34 +102,34 @@ class Product:
         %column_{role} = mul %pn_{role}, %size"""
         if not self.persistent:
             lines = [f"{tile} = program_id 0", place]
-            lines += [line.replace("FROM_SLOT", "%zero").replace("FROM_PHASE", parity) for line in body]
-            return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "team" else [])
-        inner = [line.replace("FROM_SLOT", slot).replace("FROM_PHASE", phase) for line in body]
+            lines += [line.replace("FROM_STAGE", "%zero").replace("FROM_PHASE", parity) for line in body]
+            return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "consumer" else [])
+        inner = [line.replace("FROM_STAGE", stage).replace("FROM_PHASE", phase) for line in body]
         lines = [
             f"%first_{role} = cta_id",
             f"%step_{role} = num_ctas",
             f"%tiles_{role} = num_programs 0",
-            f"{slots}, {phases} = for {tile} = %first_{role} to %tiles_{role} step %step_{role} "
-            f"iter({slot} = %zero, {phase} = {parity}) {{",
+            f"{stages}, {phases} = for {tile} = %first_{role} to %tiles_{role} step %step_{role} "
+            f"iter({stage} = %zero, {phase} = {parity}) {{",
             place,
             *inner,
-            f"yield %slot_{role}_end, %phase_{role}_end",
+            f"yield %stage_{role}_end, %phase_{role}_end",
             "}",
         ]
-        return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "team" else [])
+        return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "consumer" else [])
 
-    def team(self) -> list[str]:
+    def consumers(self) -> list[str]:
         """The code of the consumer warps for one tile."""
         late = f", in_flight={int(self.late)}" if self.late else ""
         total = "total" if self.late else "product"
         dot = f'%sum = dot %sa, %sb, %acc {{instr="wgmma.m64n64k16", warps=(4, 1), registers=False{late}}}'
         lines = [
             "%nothing = const 0.0 : tile<64x64xf32, #acc>",
-            f"%{total}, %slot_team_end, %phase_team_end, %before_end = for %step = %zero to %trips step %one "
-            f"iter(%acc = %nothing, %at = FROM_SLOT, %turn = FROM_PHASE, %before = FROM_SLOT) {{",
+            f"%{total}, %stage_consumer_end, %phase_consumer_end, %before_end = for %step = %zero to %iterations step %one "
+            f"iter(%acc = %nothing, %at = FROM_STAGE, %turn = FROM_PHASE, %before = FROM_STAGE) {{",
             "await %full, %at, %turn",
-            "%sa = slot %ra, %at",
-            "%sb = slot %rb, %at",
+            "%sa = stage %ra, %at",
+            "%sb = stage %rb, %at",
             dot,
         ]
         if self.late:  # frees the stage that the previous product has read
@@ -142,7 +142,7 @@ class Product:
                 "%product = dot_wait %total",
             ]
             if self.persistent:
-                lines += ["%some = cmp gt %trips, %zero", "arrive %empty, %before_end, %some"]
+                lines += ["%some = cmp gt %iterations, %zero", "arrive %empty, %before_end, %some"]
         lines += ["%result = cast %product : tile<64x64xf16, #acc>"]
         if self.bulk and self.persistent:
             lines += ["store_wait {in_flight=0}"]
@@ -154,14 +154,14 @@ class Product:
         b = ("%depth, %column_producer", "%column_producer, %depth")[self.order[1] == "t"]
         axes_a, axes_b = (("(0, 1)", "(1, 0)")[way == "t"] for way in self.order)
         return [
-            "%slot_producer_end, %phase_producer_end = for %copy = %zero to %trips step %one "
-            "iter(%to = FROM_SLOT, %round = FROM_PHASE) {",
+            "%stage_producer_end, %phase_producer_end = for %copy = %zero to %iterations step %one "
+            "iter(%to = FROM_STAGE, %round = FROM_PHASE) {",
             "%depth = mul %copy, %size",
             "await %empty, %to, %round",
             f"expect %full, %to {{bytes={2 * BYTES}}}",
-            "%ta = slot %ra, %to",
+            "%ta = stage %ra, %to",
             f"copy_bulk %ta, %ma, %full, %to, {a} {{axes={axes_a}}}",
-            "%tb = slot %rb, %to",
+            "%tb = stage %rb, %to",
             f"copy_bulk %tb, %mb, %full, %to, {b} {{axes={axes_b}}}",
             advance("to", "round"),
             "yield %to_next, %round_next",
@@ -216,14 +216,14 @@ CONSTANTS = """
 %n_up = add %n, %rest
 %across = div %n_up, %size
 %k_up = add %k, %rest
-%trips = div %k_up, %size
+%iterations = div %k_up, %size
 """
 
 STORE = """
 %i = arange 0 64 : tile<64xi32, #rows>
 %j = arange 0 64 : tile<64xi32, #columns>
-%row_first = splat %row_team : tile<64xi32, #rows>
-%column_first = splat %column_team : tile<64xi32, #columns>
+%row_first = splat %row_consumer : tile<64xi32, #rows>
+%column_first = splat %column_consumer : tile<64xi32, #columns>
 %rows = add %i, %row_first
 %columns = add %j, %column_first
 %ms = splat %m : tile<64xi32, #rows>
@@ -250,18 +250,18 @@ store %pointer, %result, %mask
 BULK_STORE = """
 local_store %rc, %result
 fence
-store_bulk %mc, %rc, %row_team, %column_team {axes=(0, 1)}
+store_bulk %mc, %rc, %row_consumer, %column_consumer {axes=(0, 1)}
 """
 
 
-def advance(slot: str, phase: str) -> str:
+def advance(stage: str, phase: str) -> str:
     """Advances to the next stage and its phase."""
     return f"""
-    %{slot}_over = cmp ge %{slot}, %last
-    %{slot}_up = add %{slot}, %one
-    %{slot}_next = select %{slot}_over, %zero, %{slot}_up
+    %{stage}_over = cmp ge %{stage}, %last
+    %{stage}_up = add %{stage}, %one
+    %{stage}_next = select %{stage}_over, %zero, %{stage}_up
     %{phase}_other = sub %one, %{phase}
-    %{phase}_next = select %{slot}_over, %{phase}_other, %{phase}"""
+    %{phase}_next = select %{stage}_over, %{phase}_other, %{phase}"""
 
 
 def accumulator() -> Layout:
@@ -273,8 +273,8 @@ def accumulator() -> Layout:
 #: The variants that the tests of the interpreter and of the code run.
 PRODUCTS = (
     Product(),
-    Product(late=False, slots=2),
-    Product("nt", bulk=True, slots=4),
+    Product(late=False, stages=2),
+    Product("nt", bulk=True, stages=4),
     Product("tn", persistent=True),
     Product("nt", persistent=True, bulk=True),
 )

@@ -251,7 +251,7 @@ class Facts(FunctionFacts):
             return (
                 None
                 if lower is None or step is None
-                else self.fitting(lower + step * Form.symbol(self.trip(op)), value.type)
+                else self.fitting(lower + step * Form.symbol(self.iteration(op)), value.type)
             )
         if op.name == "while" and block == 1:
             return self.form(op.blocks[0].terminator.args[i + 1])
@@ -267,7 +267,7 @@ class Facts(FunctionFacts):
         if start is None or last is None:
             return None
         step = last - name
-        return start + step * Form.symbol(self.trip(op)) if self.invariant(step, op) else None
+        return start + step * Form.symbol(self.iteration(op)) if self.invariant(step, op) else None
 
     def _structured(self, op: Op, value: Value) -> Form | None:
         """The form of a result of `for`, `while` or `if`, as seen from outside."""
@@ -284,9 +284,9 @@ class Facts(FunctionFacts):
                 return None
         if form is None:
             return None
-        count = ranges.trips(self, op)
+        count = ranges.iterations(self, op)
         total = Form.of(count[0]) if count[0] == count[1] else Form.symbol(Symbol(COUNT, self.number[op], (), op))
-        form = form.replaced(self.trip(op), total)
+        form = form.replaced(self.iteration(op), total)
         outside = (
             s.value is None or (s.kind == COUNT and s.value is op) or not self.inside(s.value, op)
             for s in form.symbols()

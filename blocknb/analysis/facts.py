@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.analysis.linear_forms import TRIP, VALUE, Form, Symbol
+from blocknb.analysis.linear_forms import ITERATION, VALUE, Form, Symbol
 from blocknb.ir.core import Block, Func, Op, Value
 
 
@@ -108,9 +108,9 @@ class FunctionFacts(ABC):
             at = self.parent[at]
         return at is op
 
-    def trip(self, loop: Op) -> Symbol:
+    def iteration(self, loop: Op) -> Symbol:
         """The symbol of the iteration number of a `for` or `while`."""
-        return Symbol(TRIP, self.number[loop], (), loop)
+        return Symbol(ITERATION, self.number[loop], (), loop)
 
     def opaque(self, value: Value) -> Form:
         """The value as an opaque symbol."""

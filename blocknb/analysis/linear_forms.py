@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-DIM, TRIP, COUNT, VALUE = range(4)
+DIM, ITERATION, COUNT, VALUE = range(4)
 MAX_TERMS = 24
 BIG = 1 << 30  # the divisibility of zero
 
 
 class Symbol(NamedTuple):
-    """An unknown. `kind` is DIM (`number` is the axis), TRIP (the iteration number of loop `value`, from zero), COUNT (the number of
+    """An unknown. `kind` is DIM (`number` is the axis), ITERATION (the iteration number of loop `value`, from zero), COUNT (the number of
     iterations of that loop) or VALUE.
 
     `axes[i]` is the axis of the tile that indexes axis i of an opaque tile, or -1 if that axis has size one; () for a uniform value.
@@ -42,9 +42,9 @@ class Symbol(NamedTuple):
             case 0:
                 return f"d{self.number}"
             case 1:
-                return f"trip{self.number}"
+                return f"iteration{self.number}"
             case 2:
-                return f"trips{self.number}"
+                return f"iterations{self.number}"
         name = self.value.name or f"v{self.number}"
         return name if not self.axes else f"{name}[{', '.join(f'd{a}' if a >= 0 else '0' for a in self.axes)}]"
 

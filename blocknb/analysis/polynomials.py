@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
-from blocknb.analysis.linear_forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
+from blocknb.analysis.linear_forms import COUNT, ITERATION, VALUE, Form, Monomial, Symbol
 from blocknb.analysis.sign_analysis import symbol_nonnegative
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Builder, emit_copy
@@ -138,8 +138,8 @@ def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
 
 def by_index(facts: Facts, form: Form) -> Form:
     """Replaces the iteration numbers of `for` loops by their indices, wherever that needs no division."""
-    trips = sorted({s for s in form.symbols() if s.kind == TRIP and s.value.name == "for"}, reverse=True)
-    for symbol in trips:  # inner loops first: their bounds may depend on outer loops
+    loops = sorted({s for s in form.symbols() if s.kind == ITERATION and s.value.name == "for"}, reverse=True)
+    for symbol in loops:  # inner loops first: their bounds may depend on outer loops
         moving = Form({m: c for m, c in form.terms.items() if symbol in m}, form.exact)
         step = facts.form(symbol.value.args[2])
         lower, index = facts.form(symbol.value.args[0]), symbol.value.blocks[0].args[0]
@@ -180,16 +180,16 @@ def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype
 
     if symbol.kind == VALUE and symbol.value.type.is_scalar:
         return cast(get(symbol.value))
-    if symbol.kind not in (TRIP, COUNT) or symbol.value.name != "for":
+    if symbol.kind not in (ITERATION, COUNT) or symbol.value.name != "for":
         raise CompilerBug(f"{symbol} is no scalar of the program")
     lower, upper, step = (cast(get(a)) for a in symbol.value.args[:3])
-    if symbol.kind == TRIP:
+    if symbol.kind == ITERATION:
         far = builder.value("sub", cast(get(symbol.value.blocks[0].args[0])), lower)
         return builder.value("div", far, step)
-    return trips(builder, lower, upper, step)  # `emittable` excludes loops with a negative step
+    return iteration_count(builder, lower, upper, step)  # `emittable` excludes loops with a negative step
 
 
-def trips(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:
+def iteration_count(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:
     """The number of iterations of a loop with these bounds and a positive step; all are scalars of one signed type."""
     dtype = lower.type.dtype
     far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, builder.const(1, dtype)))
@@ -201,6 +201,6 @@ def emittable(facts: Facts, poly: Form) -> bool:
     for s in poly.symbols():
         if s.kind == VALUE and not s.value.type.is_scalar:
             return False
-        if s.kind in (TRIP, COUNT) and (s.value.name != "for" or ranges.bounds(facts, s.value.args[2])[0] <= 0):
+        if s.kind in (ITERATION, COUNT) and (s.value.name != "for" or ranges.bounds(facts, s.value.args[2])[0] <= 0):
             return False
-    return all(s.kind in (VALUE, TRIP, COUNT) for s in poly.symbols())
+    return all(s.kind in (VALUE, ITERATION, COUNT) for s in poly.symbols())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.analysis.facts import FunctionFacts
-from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Dim, Form, Symbol
+from blocknb.analysis.linear_forms import COUNT, DIM, ITERATION, Dim, Form, Symbol
 from blocknb.analysis.operand_order import operands_first
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import PRESERVING, named
@@ -53,14 +53,14 @@ def interval(facts: FunctionFacts, form: Form, shape: tuple[int, ...]) -> Interv
 def _symbol(facts: FunctionFacts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
     if symbol.kind == DIM:
         return 0, shape[symbol.number] - 1
-    if symbol.kind == TRIP:
-        return 0, max(trips(facts, symbol.value)[1] - 1, 0)
+    if symbol.kind == ITERATION:
+        return 0, max(iterations(facts, symbol.value)[1] - 1, 0)
     if symbol.kind == COUNT:
-        return trips(facts, symbol.value)
+        return iterations(facts, symbol.value)
     return own_bounds(facts, symbol.value)
 
 
-def trips(facts: FunctionFacts, loop: Op) -> Interval:
+def iterations(facts: FunctionFacts, loop: Op) -> Interval:
     """The least and the greatest number of iterations of a loop."""
     if loop.name != "for":
         return 0, FAR

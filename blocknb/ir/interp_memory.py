@@ -263,11 +263,11 @@ class Warp(DistributedMachine):
                 if offset is None or offset + type.bytes > len(self.memory.data):
                     raise self.bug(op, "the buffer has no offset in shared memory")
                 return (Allocation(offset, type, op.id),)
-            case "slot":
-                ring, index = args[0], int(args[1])
-                if not 0 <= index < ring.type.slots:
-                    raise self.bug(op, f"stage {index} of a circular buffer of {ring.type.slots} stages")
-                return (Allocation(ring.offset + index * ring.type.slot.bytes, ring.type.slot, ring.number),)
+            case "stage":
+                buffer, index = args[0], int(args[1])
+                if not 0 <= index < buffer.type.stages:
+                    raise self.bug(op, f"stage {index} of a circular buffer of {buffer.type.stages} stages")
+                return (Allocation(buffer.offset + index * buffer.type.stage.bytes, buffer.type.stage, buffer.number),)
             case "copy_async":
                 self.copy(op, args)
                 return ()

@@ -115,13 +115,13 @@ class Cta:
     def __init__(self, func: Func, order: np.random.Generator, count: int):
         self.order, self.count = order, count  # the number of CTAs
         self.roles = next((op for op in func.body.ops if op.name == "roles"), None)
-        self.team_size = func.attrs.get("num_warps", 4)
-        self.consumers = self.team_size * (1 if self.roles is None else self.roles.attrs.get("teams", 1))
+        self.group_size = func.attrs.get("num_warps", 4)
+        self.consumers = self.group_size * (1 if self.roles is None else self.roles.attrs.get("consumer_groups", 1))
         made = [op for op in func.ops() if op.name == "mbarriers"]
-        self.clocks = Clocks(self.consumers + (self.roles is not None), sum(op.attrs["slots"] for op in made))
+        self.clocks = Clocks(self.consumers + (self.roles is not None), sum(op.attrs["stages"] for op in made))
         columns, width = itertools.count(self.clocks.warps), self.clocks.known.shape[1]
         self.mbarriers = {  # by the id of their op
-            op.id: [Mbarrier(op.attrs["arrivals"], next(columns), width) for _ in range(op.attrs["slots"])]
+            op.id: [Mbarrier(op.attrs["arrivals"], next(columns), width) for _ in range(op.attrs["stages"])]
             for op in made
         }
         self.requests: list[Callable[[], None]] = []
@@ -157,7 +157,7 @@ class Agent(Warp):
     def __init__(self, *rest: Any, cta: Cta, needed: frozenset[int]):
         super().__init__(*rest)
         self.cta, self.role, self.needed = cta, int(self.number >= cta.consumers), needed
-        self.team, place = divmod(self.number, cta.team_size)
+        self.group, place = divmod(self.number, cta.group_size)
         if not self.role:
             self.take_place(place)
         self.memory: RoleMemory
@@ -216,8 +216,8 @@ class Agent(Warp):
         match op.name:
             case "cta_id":
                 return (np.asarray(self.program[0], np.int32),)
-            case "team_id":
-                return (np.asarray(self.team, np.int32),)
+            case "consumer_group_id":
+                return (np.asarray(self.group, np.int32),)
             case "num_ctas":
                 return (np.asarray(self.cta.count, np.int32),)
             case "program_id" if self.func.attrs.get("persistent"):
@@ -442,9 +442,9 @@ class Schedule:
             warp = self.warps[i]
             if not warp.yielded and warp.blocked_on is None:
                 everyone = self.at[i].name == "barrier" and not warp.inside
-                size = self.cta.team_size
-                team = range(warp.team * size, (warp.team + 1) * size)
-                self.waiting[i] = list(range(len(self.warps)) if everyone else team)
+                size = self.cta.group_size
+                group = range(warp.group * size, (warp.group + 1) * size)
+                self.waiting[i] = list(range(len(self.warps)) if everyone else group)
                 self.meet(i, fresh)
         while requests:
             requests.pop(int(order.integers(len(requests))))()

@@ -349,10 +349,10 @@ class _Reader(Tokens):
         attrs = self.attrs()
         self.expect("{")
         note = self.note()
-        team = self.block(())
+        consumers = self.block(())
         self.expect("else")
         self.expect("{")
-        return self.finish("roles", [], [], attrs, (team, self.block(())), note, ())
+        return self.finish("roles", [], [], attrs, (consumers, self.block(())), note, ())
 
     def reduce(self, op: str, names: list[str]) -> Op:
         args = self.series(self.use)

@@ -154,8 +154,8 @@ class _Printer:
             return str(type)
         form = "tile" if isinstance(type, Tile) else "buffer"
         dims = "".join(f"{n}x" for n in type.shape)
-        if isinstance(type, Buffer) and type.slots > 1:
-            dims = f"{type.slots}*{dims}"
+        if isinstance(type, Buffer) and type.stages > 1:
+            dims = f"{type.stages}*{dims}"
         return f"{form}<{dims}{type.dtype.short}{'' if type.layout is None else ', ' + self.alias(type.layout)}>"
 
     def alias(self, layout: Any) -> str:

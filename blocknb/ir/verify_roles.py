@@ -16,7 +16,7 @@ HOST = named("host")
 SIGNALS = named("mbarrier")
 PRODUCES = named("producer")  # ops of both roles, besides scalars and control flow
 ELECTED = named("producer_only")  # ops of the producer only
-TEAMS = named("consumer_only")  # ops of the consumer warps only
+CONSUMER_ONLY = named("consumer_only")  # ops of the consumer warps only
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256
 GROUP = 4  # warps of a warpgroup, the unit of register reallocation
 
@@ -117,9 +117,9 @@ class _Checks:
     def alloc(self, buffer: Value) -> Op | None:
         """The op that allocates the buffer, or the circular buffer of a stage."""
         if not hasattr(self, "made"):
-            self.made = {op.results[0]: op for op in self.func.ops() if op.name in ("alloc", "slot")}
+            self.made = {op.results[0]: op for op in self.func.ops() if op.name in ("alloc", "stage")}
         op = self.made.get(buffer)
-        while op is not None and op.name == "slot":
+        while op is not None and op.name == "stage":
             op = self.made.get(op.args[0])
         return op
 
@@ -128,17 +128,19 @@ class _Checks:
     def roles(self, op: Op) -> None:
         ops = self.func.body.ops
         self.require(bool(ops) and op is ops[-1], op, "roles must be the last op of a function")
-        team, producer = op.attrs["warps"]
-        teams, wanted = op.attrs.get("teams", 1), self.func.attrs.get("num_warps", team)
-        self.require(team == teams * wanted, op, f"{teams} x {wanted} warps of programs in consumer groups of {team}")
-        several = teams == 1 or bool(self.func.attrs.get("persistent"))
-        self.require(several, op, f"{teams} consumer groups in a CTA that runs one program")
+        consumers, producer = op.attrs["warps"]
+        groups, wanted = op.attrs.get("consumer_groups", 1), self.func.attrs.get("num_warps", consumers)
+        self.require(
+            consumers == groups * wanted, op, f"{groups} x {wanted} warps of programs in consumer groups of {consumers}"
+        )
+        several = groups == 1 or bool(self.func.attrs.get("persistent"))
+        self.require(several, op, f"{groups} consumer groups in a CTA that runs one program")
         if (registers := op.attrs.get("registers")) is not None:
             fine = all(n % 8 == 0 and LEAST_REGISTERS <= n <= MOST_REGISTERS for n in registers)
             self.require(
                 fine, op, f"registers per thread must be multiples of 8 from {LEAST_REGISTERS} to {MOST_REGISTERS}"
             )
-            groups = team % GROUP == 0 and producer % GROUP == 0
+            groups = consumers % GROUP == 0 and producer % GROUP == 0
             self.require(groups, op, f"registers are reallocated per group of {GROUP} warps")
         for before in ops[:-1]:
             self.before(before)
@@ -165,8 +167,8 @@ class _Checks:
     def produces(self, op: Op) -> None:
         spec = OPS[op.name]
         allowed = op.name in PRODUCES or spec.kind in ("source", "elementwise", "shape")
-        allowed = allowed or (spec.kind == "control" and op.name not in TEAMS and op.name != "roles")
-        self.require(allowed and op.name not in TEAMS, op, f"a producer warp cannot execute {op.name}")
+        allowed = allowed or (spec.kind == "control" and op.name not in CONSUMER_ONLY and op.name != "roles")
+        self.require(allowed and op.name not in CONSUMER_ONLY, op, f"a producer warp cannot execute {op.name}")
         for value in (*op.args, *op.results, *(x for block in op.blocks for x in block.args)):
             tile = isinstance(value.type, Tile) and value.type.shape != ()
             self.require(not tile, op, f"%{value.name} is a tile, but a producer warp has no tiles")

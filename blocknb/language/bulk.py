@@ -34,7 +34,7 @@ class TensorMap:
 class Barriers:
     """The type of an array of mbarriers in shared memory."""
 
-    slots: int
+    stages: int
 
     is_pointer = is_scalar = False
     shape, layout = (), None
@@ -42,7 +42,7 @@ class Barriers:
 
     @property
     def bytes(self) -> int:
-        return self.EACH * self.slots
+        return self.EACH * self.stages
 
     def __str__(self) -> str:
-        return f"mbarriers<{self.slots}>"
+        return f"mbarriers<{self.stages}>"

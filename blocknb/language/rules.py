@@ -95,7 +95,7 @@ def check_atomic(types, attrs, kind, count):
 
 def one_buffer(type):
     need(isinstance(type, Buffer), f"{type} is not a shared buffer")
-    need(type.slots == 1, f"{type} is a circular buffer; select one of its stages first")
+    need(type.stages == 1, f"{type} is a circular buffer; select one of its stages first")
 
 
 def in_flight(attrs):

@@ -336,27 +336,27 @@ class Descriptor:
 class Buffer:
     """A tile in shared memory: `layout` is a layouts.SharedLayout that maps an element to its offset in the buffer.
 
-    With more than one of the `slots` it is a circular buffer, whose stages are consecutive tiles.
+    With more than one of the `stages` it is a circular buffer, whose stages are consecutive tiles.
     """
 
     dtype: Any
     shape: tuple[int, ...]
     layout: Any = None
-    slots: int = 1
+    stages: int = 1
 
     is_pointer = is_scalar = False
 
     @property
     def bytes(self) -> int:
-        return self.slots * math.prod(self.shape) * self.dtype.bytes
+        return self.stages * math.prod(self.shape) * self.dtype.bytes
 
     @property
-    def slot(self) -> Buffer:
+    def stage(self) -> Buffer:
         """The type of one stage of a circular buffer."""
-        return replace(self, slots=1)
+        return replace(self, stages=1)
 
     def __str__(self) -> str:
-        dims = f"{self.slots}*" * (self.slots > 1) + "".join(f"{n}x" for n in self.shape)
+        dims = f"{self.stages}*" * (self.stages > 1) + "".join(f"{n}x" for n in self.shape)
         return f"buffer<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
 
 

@@ -79,9 +79,9 @@ def part(extent: int, side: int, warps: tuple[int, int]) -> int:
     return extent // (warps[0] // GROUP, warps[1])[side]
 
 
-def lies_as(side: int, turned: Sequence[int]) -> int:
+def lies_as(side: int, transposed: Sequence[int]) -> int:
     """The side whose storage order an operand's buffer has. A transposed operand is stored like one of the other side."""
-    return 1 - side if side in turned else side
+    return 1 - side if side in transposed else side
 
 
 def split(shape: Sequence[int], num_warps: int) -> tuple[int, int]:

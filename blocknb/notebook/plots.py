@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blocknb.profile.timeline_spans import Timeline
 
 # Colours of stages of a circular buffer, of other work, and of waits, as in labextension/src/core/views/timeline.ts.
-SLOTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D6C81A", "#8A6BBF", "#A6761D")
+STAGE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D6C81A", "#8A6BBF", "#A6761D")
 WORK, WAIT = {"arithmetic": "#8A8A8A", "store": "#D55E00"}, "#BBBBBB"
 SIZE, DPI = (6.4, 3.8), 80
 MARKERS, DASHES = "os^DvPX*", ("-", "--", "-.", ":")
@@ -139,7 +139,7 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
         place = {lane: -number for number, lane in enumerate(found.lanes)}
         for span in found.spans:
             y, length = place[span.lane], span.end - span.start
-            color = WORK.get(span.kind, SLOTS[max(span.slot, 0) % len(SLOTS)])
+            color = WORK.get(span.kind, STAGE_COLOURS[max(span.stage, 0) % len(STAGE_COLOURS)])
             if span.kind == "wait":
                 axes.plot([span.start, span.end], [y, y], color=WAIT, linewidth=1)
             elif span.kind == "copy":
@@ -154,7 +154,11 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
     column[-1].set_xlabel("clock cycles (modelled from a table of rates, not measured)", fontsize=8)
     column[-1].set_xlim(left=0)
-    keys = [("copy in flight", SLOTS[0], 0.8), ("data held in a stage", SLOTS[0], 0.2), ("MMA", SLOTS[0], 1.0)]
+    keys = [
+        ("copy in flight", STAGE_COLOURS[0], 0.8),
+        ("data held in a stage", STAGE_COLOURS[0], 0.2),
+        ("MMA", STAGE_COLOURS[0], 1.0),
+    ]
     keys += [(kind, color, 1.0) for kind, color in WORK.items()]
     keys.append(("wait", WAIT, 1.0))
     handles = [Patch(color=color, alpha=alpha, label=label) for label, color, alpha in keys]

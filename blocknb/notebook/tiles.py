@@ -101,13 +101,13 @@ class TileView:
     @cached_property
     def buffers(self) -> dict[Value, str]:
         """Names of buffers and their stages: their own, otherwise that of the array that TMA copies into them."""
-        slots = {op.result: op.args[0] for op in self.func.ops() if op.name == "slot"}
+        stages = {op.result: op.args[0] for op in self.func.ops() if op.name == "stage"}
         found: dict[Value, str] = {}
         for op in self.func.ops():
             if op.name == "copy_bulk":
                 parts = bulk_parts(op)
-                found[slots.get(parts.buffer, parts.buffer)] = _short(parts.map)
-        named = {slot: _short(ring) or found.get(ring, "") for slot, ring in slots.items()}
+                found[stages.get(parts.buffer, parts.buffer)] = _short(parts.map)
+        named = {stage: _short(buffer) or found.get(buffer, "") for stage, buffer in stages.items()}
         return {**found, **named}
 
     def title(self, value: Value) -> str:

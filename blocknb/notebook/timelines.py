@@ -62,7 +62,7 @@ def _part(found: Timeline, trace: Trace) -> dict[str, Any]:
     rows = [
         [
             found.lanes.index(span.lane), KINDS.index(span.kind), round(span.start), round(span.end), round(span.until),
-            words.index(span.what), lines.get(span.op, 0), span.op, span.slot, span.number, span.bytes,
+            words.index(span.what), lines.get(span.op, 0), span.op, span.stage, span.number, span.bytes,
         ]
         for span in shown
     ]  # fmt: skip

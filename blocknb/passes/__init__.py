@@ -37,7 +37,7 @@ ORDER = (
     "distributed.epilogue_subtiling",  # after layouts: they say which tiles are converted before they are stored
     "distributed.lower_conversions",  # from here on shared-memory buffers are explicit (the memory level)
     "memory.operand_staging",  # after lower_conversions: buffers of operands are known
-    "memory.async_mma",  # before warp_specialization, whose consumers release a slot after the wait for the product
+    "memory.async_mma",  # before warp_specialization, whose consumers release a stage after the wait for the product
     "memory.program_swizzle",  # before warp_specialization, which writes the loop over programs
     "memory.persistent_grid",  # before warp_specialization, for the same reason
     "memory.warp_specialization",  # after lower_conversions: buffers and their layouts are known

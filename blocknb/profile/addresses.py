@@ -193,7 +193,7 @@ class _AddressWalk:
                     self.block(block)
             case "cta_id":  # of a CTA that has one program
                 self.assign(op.results, [self.number().astype(np.int32)])
-            case "team_id":
+            case "consumer_group_id":
                 self.assign(op.results, [np.asarray(0, np.int32)])
             case "num_ctas":
                 self.assign(op.results, [np.asarray(math.prod(self.home.grid), np.int32)])

@@ -1,4 +1,4 @@
-"""The copies of a timeline: which one fills a slot of a circular buffer, when it lands, and until when it is needed."""
+"""The copies of a timeline: which one fills a stage of a circular buffer, when it lands, and until when it is needed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from blocknb.profile.timeline_spans import TimelineSpan
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A slot of a ring, or a buffer."""
+class BufferStage:
+    """A stage of a circular buffer, or a whole buffer."""
 
-    ring: int
+    buffer: int
     name: str
     index: int
-    slots: int
+    stages: int
 
 
 class CopyLog:
-    """The copies to the slots of circular buffers, in the order in which they begin, and until when each is needed."""
+    """The copies to the stages of circular buffers, in the order in which they begin, and until when each is needed."""
 
     def __init__(self) -> None:
         self.spans: list[TimelineSpan] = []
-        self.newest: dict[tuple[int, int], list[int]] = {}  # (ring, slot) -> the copies that fill it
+        self.newest: dict[tuple[int, int], list[int]] = {}  # (buffer, stage) -> the copies that fill it
         self.merged: dict[Any, int] = {}  # key -> the copy that those with this key are part of
 
-    def add(self, op: Op, slot: Slot, bytes: int, start: float, landed: float, key: Any) -> None:
-        """Adds a copy to a slot. Copies with one key arrive together."""
+    def add(self, op: Op, stage: BufferStage, bytes: int, start: float, landed: float, key: Any) -> None:
+        """Adds a copy to a stage. Copies with one key arrive together."""
         if key in self.merged:
             at = self.merged[key]
             old = self.spans[at]
-            what = old.what if slot.name in old.what.split(", ") else f"{old.what}, {slot.name}"
+            what = old.what if stage.name in old.what.split(", ") else f"{old.what}, {stage.name}"
             self.spans[at] = replace(old, what=what, end=max(old.end, landed), bytes=old.bytes + bytes)
         else:
             at = self.merged[key] = len(self.spans)
             self.spans.append(
-                TimelineSpan("", "copy", start, landed, slot.name, _line(op), op.id, slot.index, -1, 0.0, bytes)
+                TimelineSpan("", "copy", start, landed, stage.name, _line(op), op.id, stage.index, -1, 0.0, bytes)
             )
-        found = self.newest.setdefault((slot.ring, slot.index), [])
+        found = self.newest.setdefault((stage.buffer, stage.index), [])
         if found[-1:] != [at]:
             found.append(at)
 
-    def read(self, slot: Slot, now: float, end: float) -> int:
-        """Somebody reads a slot from now to the end; which copy that is, -1 for none."""
-        found = self.newest.get((slot.ring, slot.index))
+    def read(self, stage: BufferStage, now: float, end: float) -> int:
+        """Somebody reads a stage from now to the end; which copy that is, -1 for none."""
+        found = self.newest.get((stage.buffer, stage.index))
         if not found:
             return -1
         # The newest that has landed: one that is on its way is for a later product.
@@ -54,16 +54,16 @@ class CopyLog:
         return at
 
     def numbered(self) -> tuple[list[TimelineSpan], list[str]]:
-        """The copies with their numbers and lanes, and the lanes in order: rings that are filled together share lanes."""
-        rings: dict[str, int] = {}
+        """The copies with their numbers and lanes, and the lanes in order: buffers that are filled together share lanes."""
+        stages: dict[str, int] = {}
         for copy in self.spans:
-            rings[copy.what] = max(rings.get(copy.what, 0), copy.slot)
+            stages[copy.what] = max(stages.get(copy.what, 0), copy.stage)
         found, filled = [], dict[str, int]()
         for copy in self.spans:
-            lane = f"{copy.what} {copy.slot}" if rings[copy.what] > 0 else copy.what
+            lane = f"{copy.what} {copy.stage}" if stages[copy.what] > 0 else copy.what
             number = filled[copy.what] = filled.get(copy.what, -1) + 1
             found.append(replace(copy, lane=lane, number=number))
-        lanes = sorted({(list(rings).index(c.what), c.slot, c.lane) for c in found})
+        lanes = sorted({(list(stages).index(c.what), c.stage, c.lane) for c in found})
         return found, [lane for *_, lane in lanes]
 
 

@@ -20,7 +20,7 @@ from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import ATOMICS, OPS, PRESERVING, REDUCTIONS, TERMINATORS, named
 from blocknb.layouts import wgmma
 from blocknb.profile.addresses import program_at
-from blocknb.profile.copy_log import CopyLog, Slot, _line
+from blocknb.profile.copy_log import BufferStage, CopyLog, _line
 from blocknb.profile.timeline_spans import Rates, Timeline, TimelineSpan
 
 SPECIAL = named("special_unit")
@@ -68,7 +68,7 @@ class ScheduleModel:
         self.program = program_at(number, self.grid)
         self.now = max([self.now, *(s.end for s in self.spans)])
         warps = self.func.attrs.get("num_warps", 4)
-        ScheduledRole(self, "team", warps, dict(self.start), {}, self.now).go(self.func.body)
+        ScheduledRole(self, "consumer", warps, dict(self.start), {}, self.now).go(self.func.body)
 
     def at(self, time: float, what: Any) -> None:
         heapq.heappush(self.events, (time, next(self.order), what))
@@ -97,35 +97,37 @@ class ScheduleModel:
                 else:
                     self.at(self.now, agent.resume)
 
-    def fetch(self, op: Op, slot: Slot, bytes: int, start: float, key: Any) -> float:
-        """A copy to a slot; when it has landed. Copies with one key arrive together."""
+    def fetch(self, op: Op, stage: BufferStage, bytes: int, start: float, key: Any) -> float:
+        """A copy to a stage; when it has landed. Copies with one key arrive together."""
         _, sent = self.take("memory", start, bytes / self.rates.memory)
         landed = sent + self.rates.latency
-        self.copies.add(op, slot, bytes, start, landed, key)
+        self.copies.add(op, stage, bytes, start, landed, key)
         return landed
 
-    def reads(self, slot: Slot, end: float) -> int:
-        """Somebody reads a slot up to then; which copy that is, -1 for none."""
-        return self.copies.read(slot, self.now, end)
+    def reads(self, stage: BufferStage, end: float) -> int:
+        """Somebody reads a stage up to then; which copy that is, -1 for none."""
+        return self.copies.read(stage, self.now, end)
 
     def result(self) -> Timeline:
         """The timeline: lanes of copies, then of roles."""
         found, lanes = self.copies.numbered()
         spans = [
-            replace(s, number=found[s.number].number, slot=found[s.number].slot) if s.number >= 0 else s
+            replace(s, number=found[s.number].number, stage=found[s.number].stage) if s.number >= 0 else s
             for s in self.spans
         ]
         workers = list(dict.fromkeys(s.lane for s in spans))
-        return Timeline((*lanes, *sorted(workers)), (*found, *_joined(spans)), self.cut)
+        return Timeline(
+            (*lanes, *sorted(workers, key=lambda lane: (lane != "producer", lane))), (*found, *_joined(spans)), self.cut
+        )
 
 
 class ScheduledRole:
-    """A team, or the producer: its values, and its clock."""
+    """A consumer group, or the producer: its values, and its clock."""
 
     def __init__(
-        self, machine: ScheduleModel, lane: str, warps: int, env: dict, ready: dict, now: float, team: int = 0
+        self, machine: ScheduleModel, lane: str, warps: int, env: dict, ready: dict, now: float, consumer_group: int = 0
     ):
-        self.machine, self.lane, self.warps, self.team = machine, lane, warps, team
+        self.machine, self.lane, self.warps, self.consumer_group = machine, lane, warps, consumer_group
         self.env: dict[Value, Any] = env
         self.ready: dict[Value, float] = ready
         self.now = now
@@ -192,14 +194,16 @@ class ScheduledRole:
             case "mbarriers":
                 self.env[op.result] = [
                     BarrierPhases(op.attrs["arrivals"], number=next(self.machine.order))
-                    for _ in range(op.attrs["slots"])
+                    for _ in range(op.attrs["stages"])
                 ]
             case "alloc":
-                self.env[op.result] = Slot(op.id, op.result.name.split(".")[0], 0, 1)
-            case "slot":
-                ring, name = self.env[op.args[0]], op.result.name.split(".")[0]
+                self.env[op.result] = BufferStage(op.id, op.result.name.split(".")[0], 0, 1)
+            case "stage":
+                buffer, name = self.env[op.args[0]], op.result.name.split(".")[0]
                 index = int(self.scalar(op.args[1], op))
-                self.env[op.result] = Slot(ring.ring, _named(name, ring.name), index, op.args[0].type.slots)
+                self.env[op.result] = BufferStage(
+                    buffer.buffer, _named(name, buffer.name), index, op.args[0].type.stages
+                )
             case _:
                 yield from self.asynchronous(op)
 
@@ -241,7 +245,7 @@ class ScheduledRole:
                 yield from self.plain(op)
 
     def plain(self, op: Op) -> Generator[Any, None, None]:
-        """Ops of the team's own: they begin when what they need is there."""
+        """Ops of the consumers' own: they begin when what they need is there."""
         rates, name = self.machine.rates, op.name
         arrays = name in ("load", "store", "store_bulk") or name in ATOMICS
         if arrays or name in ("local_store", "local_load"):
@@ -249,12 +253,12 @@ class ScheduledRole:
         if name == "load":
             pointer = global_operands(op)[0]
             size = max(1, pointer.type.size) * pointer.type.dtype.element.bytes
-            into = Slot(op.id, op.result.name.split(".")[0] or f"load {op.id}", 0, 0)
+            into = BufferStage(op.id, op.result.name.split(".")[0] or f"load {op.id}", 0, 0)
             mask = mask_of(op)
             if mask is None or self.env.get(mask) is None or bool(self.env[mask]):
                 end = self.machine.fetch(op, into, size, self.now, (op.id, self.now))
                 self.assign(op.results, [(None, end)])
-                self.copied[op.result] = self.machine.copies.newest[into.ring, 0][-1]
+                self.copied[op.result] = self.machine.copies.newest[into.buffer, 0][-1]
             return
         if name == "store_bulk":
             size = op.args[1].type.bytes
@@ -269,11 +273,11 @@ class ScheduledRole:
             buffer = op.args[0].type
             kind = "store" if name == "local_store" else "arithmetic"
             yield from self.work(kind, "shared", buffer.bytes / rates.shared, op, buffer.bytes)
-            slot = self.env[op.args[0]]
+            stage = self.env[op.args[0]]
             if name == "local_load":
-                self.copied[op.result] = self.machine.reads(slot, self.now)
+                self.copied[op.result] = self.machine.reads(stage, self.now)
             elif self.copied.get(op.args[1], -1) >= 0:
-                self.machine.copies.newest[slot.ring, slot.index] = [self.copied[op.args[1]]]
+                self.machine.copies.newest[stage.buffer, stage.index] = [self.copied[op.args[1]]]
         else:
             found = self.compute(op)
             self.assign(op.results, found)
@@ -296,8 +300,8 @@ class ScheduledRole:
         match op.name:
             case "cta_id":
                 return 0
-            case "team_id":
-                return self.team
+            case "consumer_group_id":
+                return self.consumer_group
             case "num_ctas":
                 return self.machine.ctas
             case "program_id":
@@ -346,31 +350,31 @@ class ScheduledRole:
         self.assign(op.results, carried)
 
     def roles(self, op: Op) -> None:
-        teams = op.attrs.get("teams", 1)
-        for team in range(teams):
-            lane = f"team {team}" if teams > 1 else "team"
+        groups = op.attrs.get("consumer_groups", 1)
+        for number in range(groups):
+            lane = f"consumer {number}" if groups > 1 else "consumer"
             made = ScheduledRole(
-                self.machine, lane, op.attrs["warps"][0] // teams, dict(self.env), dict(self.ready), self.now, team
+                self.machine, lane, op.attrs["warps"][0] // groups, dict(self.env), dict(self.ready), self.now, number
             )
             made.go(op.blocks[0])
         made = ScheduledRole(self.machine, "producer", 1, dict(self.env), dict(self.ready), self.now)
         made.go(op.blocks[1])
 
     def copy_bulk(self, op: Op) -> None:
-        slot: Slot = self.env[op.args[0]]
+        stage: BufferStage = self.env[op.args[0]]
         index, size, machine = int(self.scalar(op.args[3], op)), op.args[0].type.bytes, self.machine
         barrier: BarrierPhases = self.env[op.args[2]][index]
-        slot = replace(slot, name=op.args[1].name.split(".")[0] or slot.name)  # of the array
-        landed = machine.fetch(op, slot, size, self.now, (barrier.number, barrier.phase))
+        stage = replace(stage, name=op.args[1].name.split(".")[0] or stage.name)  # of the array
+        landed = machine.fetch(op, stage, size, self.now, (barrier.number, barrier.phase))
         machine.at(landed, lambda: machine.arrive(barrier, 0, -size))
 
     def copy_async(self, op: Op) -> None:
-        slot: Slot = self.env[op.args[0]]
+        stage: BufferStage = self.env[op.args[0]]
         mask = mask_of(op)
         known = None if mask is None else self.env.get(mask)
         if known is not None and not known.any():
             return
-        landed = self.machine.fetch(op, slot, op.args[0].type.bytes, self.now, (self.number, self.group, slot.index))
+        landed = self.machine.fetch(op, stage, op.args[0].type.bytes, self.now, (self.number, self.group, stage.index))
         self.groups[-1] = max(self.groups[-1], landed)
 
     def dot(self, op: Op) -> Generator[Any, None, None]:
@@ -381,7 +385,7 @@ class ScheduledRole:
         by_engine = wgmma.is_name(instr)
         speed = (rates.product if by_engine else rates.product / 2) * 2 / op.args[0].type.dtype.bytes
         begin, end = self.machine.take("product", self.now, m * n * k / (speed if instr else rates.lanes))
-        read = [self.machine.reads(s, end) for s in map(self.env.get, op.args) if isinstance(s, Slot)]
+        read = [self.machine.reads(s, end) for s in map(self.env.get, op.args) if isinstance(s, BufferStage)]
         held = [self.copied[a] for a in op.args if a in self.copied]
         number = max([*read, *held], default=-1)
         self.machine.spans.append(
@@ -449,5 +453,5 @@ def _joined(spans: list[TimelineSpan]) -> list[TimelineSpan]:
     return found
 
 
-def _named(name: str, ring: str) -> str:
-    return ring if not name or name.isdigit() else name
+def _named(name: str, buffer: str) -> str:
+    return buffer if not name or name.isdigit() else name

@@ -1,8 +1,8 @@
 """What is under way when: copies, products, arithmetic and stores of one multiprocessor, drawn from a kernel's memory IR.
 
-The IR is walked with the launch's numbers and no arrays: who waits for whom, which slot of a ring is filled and read, how far copies run
-ahead follow from its mbarriers, groups and waits, as hardware obeys them (`ir.mbarriers` has the rule of parities). Each team of warps,
-and the producer, is a coroutine with a clock of its own; whoever is earliest goes on. **Lengths are not measured**: they are those of
+The IR is walked with the launch's numbers and no arrays: who waits for whom, which stage of a circular buffer is filled and read, how
+far copies run ahead follow from its mbarriers, groups and waits, as hardware obeys them (`ir.mbarriers` has the rule of parities). Each
+consumer group, and the producer, is a coroutine with its own clock; the earliest one continues. **Lengths are not measured**: they are of
 the table `Rates`, for a multiprocessor that has its memory to itself, and arithmetic on addresses takes none. So the picture shows
 what a kernel can do at best, and why it cannot do better; a profiler shows what it did.
 """

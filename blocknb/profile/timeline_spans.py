@@ -25,8 +25,8 @@ class Rates:
 @dataclass(frozen=True)
 class TimelineSpan:
     """From `start` to `end`, in clocks. `kind`: "copy", "product", "arithmetic", "store" or "wait"; `lane` as in Timeline.lanes. A copy
-    stays in its slot up to `until`, when the last product that reads it ends. `number`: which copy of its lane's ring, or which a
-    product reads (-1: none). `line` of the source, 0 for none."""
+    stays in its stage up to `until`, when the last product that reads it ends. `number`: which copy of its lane's buffer,
+    or which a product reads (-1: none). `line` of the source, 0 for none."""
 
     lane: str
     kind: str
@@ -35,7 +35,7 @@ class TimelineSpan:
     what: str = ""
     line: int = 0
     op: int = -1
-    slot: int = -1
+    stage: int = -1
     number: int = -1
     until: float = 0.0
     bytes: int = 0
@@ -43,7 +43,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one CTA after another on a multiprocessor. `lanes`: slots of rings, then who works; `cut`: the kernel goes on."""
+    """The spans of one CTA after another on a multiprocessor. `lanes`: stages of buffers, then who works; `cut`: the kernel goes on."""
 
     lanes: tuple[str, ...]
     spans: tuple[TimelineSpan, ...]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from random_integer_programs import Evaluator, Maker, Undefined, integers, programs
 
 from blocknb.analysis import affine
-from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Form
+from blocknb.analysis.linear_forms import COUNT, DIM, ITERATION, Form
 
 scalars = st.one_of(st.integers(-40, 200), st.sampled_from((0, 16, -16, 2**31 - 1, -(2**31), 2**20)))
 
@@ -23,8 +23,8 @@ def evaluate(form: Form, run: Evaluator, shape: tuple[int, ...]):
                 axis = [1] * len(shape)
                 axis[s.number] = shape[s.number]
                 term = term * np.arange(shape[s.number]).reshape(axis).astype(object)
-            elif s.kind in (TRIP, COUNT):
-                term = term * (run.trips if s.kind == TRIP else run.counts)[s.value]
+            elif s.kind in (ITERATION, COUNT):
+                term = term * (run.trips if s.kind == ITERATION else run.counts)[s.value]
             else:
                 term = term * placed(integers(run.environment[s.value]), s.axes, shape)
         total = total + term

@@ -81,7 +81,7 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
     bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
 
 
-#: tile, warps, slots, disabled pass; and in the machine code: products per iteration, CTAs per multiprocessor, threads
+#: tile, warps, stages, disabled pass; and in the machine code: products per iteration, CTAs per multiprocessor, threads
 TILES = [
     ((128, 256, 64), 8, 4, "", 4, 1, 384),
     ((128, 128, 64), 4, 4, "", 8, 1, 384),  # two alternating consumer groups
@@ -91,13 +91,13 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("tile", "warps", "slots", "without", "count", "resident", "threads"), TILES, ids=str)
+@pytest.mark.parametrize(("tile", "warps", "stages", "without", "count", "resident", "threads"), TILES, ids=str)
 def test_loop_of_a_product_has_the_expected_instructions(
-    tile: tuple[int, int, int], warps: int, slots: int, without: str, count: int, resident: int, threads: int
+    tile: tuple[int, int, int], warps: int, stages: int, without: str, count: int, resident: int, threads: int
 ) -> None:
     blocks = dict(zip(("BM", "BN", "BK"), tile, strict=True))
     arrays, numbers = dict.fromkeys("abc", "*fp16:16"), dict.fromkeys(("m", "n", "k", "pitch"), "i32:16")
-    options = {"num_warps": warps, "num_stages": slots, "without": (without,) * bool(without)}
+    options = {"num_warps": warps, "num_stages": stages, "without": (without,) * bool(without)}
     compiled = multiply.compile(**arrays, **numbers, **blocks, target="sm_90a", **options)
     found = compiled.trace.resources
     assert not found.warnings

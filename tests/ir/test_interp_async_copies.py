@@ -36,13 +36,13 @@ func @strips(%x: ptr<f32> div 16, %y: ptr<f32> div 16, %n: i32 div 1) memory {nu
   %px = splat %x : tile<128xptr<f32>, #quads>
   %p0 = ptradd %px, %i
   %m0 = splat %first : tile<128xi1, #quads>
-  %s0 = slot %ring, %zero
+  %s0 = stage %ring, %zero
   copy_async %s0, %p0, %m0 {vec=4}
   commit
   %px1 = splat %x1 : tile<128xptr<f32>, #quads>
   %p1 = ptradd %px1, %i
   %m1 = splat %second : tile<128xi1, #quads>
-  %s1 = slot %ring, %one
+  %s1 = stage %ring, %one
   copy_async %s1, %p1, %m1 {vec=4}
   commit
   %nothing = const 0.0 : tile<128xf32, #turned>
@@ -55,10 +55,10 @@ func @strips(%x: ptr<f32> div 16, %y: ptr<f32> div 16, %n: i32 div 1) memory {nu
     %pb = splat %base : tile<128xptr<f32>, #quads>
     %p = ptradd %pb, %i
     %m = splat %there : tile<128xi1, #quads>
-    %to = slot %ring, %write
+    %to = stage %ring, %write
     copy_async %to, %p, %m {vec=4}
     commit
-    %from = slot %ring, %read
+    %from = stage %ring, %read
     %v = local_load %from : tile<128xf32, #turned>
     %more = add %acc, %v
     %r1 = add %read, %one
@@ -144,7 +144,7 @@ def test_a_stage_outside_of_the_circular_buffer_is_an_error() -> None:
     with pytest.raises(CompilerBug, match="select one of its stages first"):
         verify(parse_func(RING.replace("local_load %from", "local_load %ring")))
     x, y = strips(5)
-    for old, new in (("%to = slot %ring", "%to = slot %s0"), ("slot %ring, %read", "slot %ring, %at")):
+    for old, new in (("%to = stage %ring", "%to = stage %s0"), ("stage %ring, %read", "stage %ring, %at")):
         func = barriers(parse_func(RING.replace(old, new)), SM80, Notes("barriers"))
         with pytest.raises(CompilerBug, match="stage 2 of a circular buffer of 1|stage 256 of a circular buffer of 3"):
             run(func, [x, y, 5], 1)

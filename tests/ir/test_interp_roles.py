@@ -35,8 +35,8 @@ def check(product: Product, func: Func, sizes: Sequence[int], seed: int, **optio
 
 
 def deep(product: Product) -> tuple[int, int, int]:
-    """Two tiles, and so many steps along K that each slot is used more than once."""
-    return 128, 64, 64 * (2 * product.slots - 1)
+    """Two tiles, and so many steps along K that each stage is used more than once."""
+    return 128, 64, 64 * (2 * product.stages - 1)
 
 
 def fails(product: Product, func: Func, seeds: Sequence[int] = (0, 1)) -> None:
@@ -103,7 +103,7 @@ def test_removing_any_synchronization_or_copy_is_detected(product: Product, numb
 
 
 PARITIES = [("%turn = %zero", "%turn = %one"), ("%round = %one", "%round = %zero")]
-CARRIED = [("%phase_team = %zero", "%phase_team = %one"), ("%phase_producer = %one", "%phase_producer = %zero")]
+CARRIED = [("%phase_consumer = %zero", "%phase_consumer = %one"), ("%phase_producer = %one", "%phase_producer = %zero")]
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
@@ -113,9 +113,9 @@ def test_swapped_parities_are_detected(product: Product, side: int) -> None:
 
 
 WRONG = [
-    ("await %full, %at, %turn", "await %full, %zero, %turn", "another slot's mbarrier"),
+    ("await %full, %at, %turn", "await %full, %zero, %turn", "another stage's mbarrier"),
     ("await %full, %at, %turn", "await %empty, %at, %turn", "the wrong mbarrier"),
-    ("arrive %empty, %before, %second", "arrive %empty, %at, %second", "a slot that is still read"),
+    ("arrive %empty, %before, %second", "arrive %empty, %at, %second", "a stage that is still read"),
     ("arrive %empty, %before, %second", "arrive %empty, %before", "one arrival too many"),
     ("arrivals=4", "arrivals=3", "a warp that nobody waits for"),
     ("arrivals=4", "arrivals=5", "an arrival that never comes"),
@@ -126,8 +126,8 @@ WRONG = [
         "%turn_next = select %second, %turn_other",
         "a phase that turns early",
     ),
-    ("%tb = slot %rb, %to", "%tb = slot %rb, %zero", "a slot that is not free"),
-    ("%sa = slot %ra, %at", "%sa = slot %ra, %zero", "a slot that has not arrived"),
+    ("%tb = stage %rb, %to", "%tb = stage %rb, %zero", "a stage that is not free"),
+    ("%sa = stage %ra, %at", "%sa = stage %ra, %zero", "a stage that has not arrived"),
     ("%product = dot_wait %total", "", "a product that nobody waits for"),
 ]
 
@@ -216,7 +216,7 @@ def test_overwriting_an_operand_before_it_was_read_is_a_race() -> None:
         over_a(product, (64, 64, 64), 0)
     for seed in range(4):
         with pytest.raises(CompilerBug, match="`a` that (the copy engine reads|another warp writes)"):
-            over_a(Product("nt", persistent=True, slots=4), (64, 128, 128), seed)
+            over_a(Product("nt", persistent=True, stages=4), (64, 128, 128), seed)
 
 
 def over_a(product: Product, sizes: tuple[int, int, int], seed: int) -> None:

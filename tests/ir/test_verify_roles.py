@@ -15,15 +15,15 @@ from blocknb.passes.memory.shared_memory_allocation import shared_memory_allocat
 from blocknb.trace import Notes
 
 PRODUCT = Product("nt", persistent=True, bulk=True)
-PRODUCER, TEAM = "} else {", "roles {warps=(4, 1)} {"
+PRODUCER, CONSUMERS = "} else {", "roles {warps=(4, 1)} {"
 
 BROKEN = [
     # Roles.
-    (TEAM, "roles {warps=(8, 1)} {", "1 x 4 warps of programs in consumer groups of 8"),
-    (TEAM, "roles {warps=(4, 1), registers=(240, 24)} {", "registers are reallocated per group of 4"),
-    (TEAM, "roles {warps=(4, 4), registers=(240, 20)} {", "multiples of 8 from 24"),
-    (TEAM, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + TEAM, "fence before the roles"),
-    (TEAM, "if %yes {\nbarrier\nyield\n} else {\nyield\n}\n" + TEAM, "barrier before the roles"),
+    (CONSUMERS, "roles {warps=(8, 1)} {", "1 x 4 warps of programs in consumer groups of 8"),
+    (CONSUMERS, "roles {warps=(4, 1), registers=(240, 24)} {", "registers are reallocated per group of 4"),
+    (CONSUMERS, "roles {warps=(4, 4), registers=(240, 20)} {", "multiples of 8 from 24"),
+    (CONSUMERS, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + CONSUMERS, "fence before the roles"),
+    (CONSUMERS, "if %yes {\nbarrier\nyield\n} else {\nyield\n}\n" + CONSUMERS, "barrier before the roles"),
     (PRODUCER, PRODUCER + "\nbarrier", "a producer warp cannot execute barrier"),
     (PRODUCER, PRODUCER + "\nfence", "a producer warp cannot execute fence"),
     (PRODUCER, PRODUCER + "\narrive %full, %zero", "a producer warp cannot execute arrive"),
@@ -31,14 +31,14 @@ BROKEN = [
     (PRODUCER, PRODUCER + "\nstore %a, %half", "a producer warp cannot execute store"),
     (PRODUCER, PRODUCER + "\n%u = const 0.0 : tile<64xf32, #rows>", "%u is a tile, but a producer warp has no tiles"),
     (PRODUCER, PRODUCER + "\n%u = alloc {align=1024} : buffer<64x64xf16, #a>", "a producer warp cannot execute alloc"),
-    (TEAM, TEAM + "\nexpect %full, %zero {bytes=8}", "consumer warps cannot execute expect"),
-    (TEAM, TEAM + "\ncopy_bulk %rc, %ma, %full, %zero, %zero, %zero {axes=(0, 1)}", "consumer warps cannot execute copy_bulk"),
+    (CONSUMERS, CONSUMERS + "\nexpect %full, %zero {bytes=8}", "consumer warps cannot execute expect"),
+    (CONSUMERS, CONSUMERS + "\ncopy_bulk %rc, %ma, %full, %zero, %zero, %zero {axes=(0, 1)}", "consumer warps cannot execute copy_bulk"),
     # mbarriers and maps.
-    (TEAM, TEAM + "\n%inner = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "mbarriers must be made at the top level"),
-    (TEAM, TEAM + "\n%mi = tensor_map %a, %m, %k, %lda : map<64x64xf16, 128>", "tensor maps must be made at the top level"),
+    (CONSUMERS, CONSUMERS + "\n%inner = mbarriers {stages=1, arrivals=1} : mbarriers<1>", "mbarriers must be made at the top level"),
+    (CONSUMERS, CONSUMERS + "\n%mi = tensor_map %a, %m, %k, %lda : map<64x64xf16, 128>", "tensor maps must be made at the top level"),
     ("%ma = tensor_map %a, %m", "%r = cta_id\n%ma = tensor_map %a, %r", "%r is made by cta_id"),
     ("%ma = tensor_map %a,", "%q = ptradd %a, %m\n%ma = tensor_map %q,", "the pointer of a tensor map must be a parameter"),
-    ("%first_team = cta_id", "%first_team = program_id 0", "a CTA that runs several programs has no program id"),
+    ("%first_consumer = cta_id", "%first_consumer = program_id 0", "a CTA that runs several programs has no program id"),
     ("num_warps=4, persistent=True", "num_warps=4", "cta_id in a function that is not persistent"),
     # How boxes lie in buffers.
     ("map<64x64xf16, 128>", "map<64x32xf16, 128>", "rows of 64 bytes under a swizzle of 128"),
@@ -70,13 +70,15 @@ def test_roles_must_end_the_function() -> None:
 
 def test_values_of_a_producer_must_be_computed_from_scalars() -> None:
     made = "%t = arange 0 64 : tile<64xi32, #columns>\n%s = reduce %t {axis=0} add\n"
-    text = PRODUCT.text.replace(TEAM, made + TEAM).replace("%depth = mul %copy, %size", "%depth = mul %copy, %s")
+    text = PRODUCT.text.replace(CONSUMERS, made + CONSUMERS).replace(
+        "%depth = mul %copy, %size", "%depth = mul %copy, %s"
+    )
     with pytest.raises(CompilerBug, match="the producer needs %s, which depends on the tile %t"):
         verify(parse_func(text))
 
 
 def test_mbarrier_ops_outside_of_roles_are_refused() -> None:
-    lines = ["%full = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "%zero = const 0 : i32"]
+    lines = ["%full = mbarriers {stages=1, arrivals=1} : mbarriers<1>", "%zero = const 0 : i32"]
     for op in ("await %full, %zero, %zero", "arrive %full, %zero", "expect %full, %zero {bytes=8}"):
         text = "\n".join(["func @f() memory {num_warps=4} {", *lines, op, "}"])
         with pytest.raises(CompilerBug, match=f"{op.split()[0]} without roles"):

@@ -264,7 +264,7 @@ ELSEWHERE = {
 #: Ops of the IR that do not correspond to one name of the language.
 OPS = {
     **dict.fromkeys(("convert", "alloc", "local_store", "local_load"), "made by passes: the GPU code of every entry"),
-    **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_interp_async_copies.py"),
+    **dict.fromkeys(("stage", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_interp_async_copies.py"),
     **dict.fromkeys(("fence", "dot_wait"), "made by passes: tests/codegen/test_wgmma.py"),
     **dict.fromkeys(
         ("tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "roles"),
@@ -272,7 +272,7 @@ OPS = {
     ),
     **dict.fromkeys(("part", "warp_barrier"), "made by passes: tests/passes/test_epilogue_subtiling.py"),
     **dict.fromkeys(("cta_id", "num_ctas"), "made by passes: tests/ir/test_interp_roles.py"),
-    "team_id": "made by passes: tests/passes/test_warp_specialization.py",
+    "consumer_group_id": "made by passes: tests/passes/test_warp_specialization.py",
     **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),

@@ -81,7 +81,7 @@ ROLES = ("await", "arrive", "expect", "copy_bulk", "dot_wait", "store_wait", "fe
 
 
 def test_removing_any_op_by_which_roles_wait_for_each_other_is_noticed():
-    """With two slots a ring and one CTA, so that all of them are used again."""
+    """With two stages a ring and one CTA, so that all of them are used again."""
     case = CASES["wgmma_attention"]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", num_stages=2)

@@ -100,7 +100,9 @@ def own(make: Callable, name: str, *args, **options) -> Case:
 
 
 TURNS = own(boxed_case, "lost_in_turns", np.float16, 128, 128, 80, (64, 32, 16), 4e-3, num_stages=2, num_warps=4)
-TEAM = own(boxed_case, "lost_of_team", np.float16, 512, 64, 48, (256, 32, 16), 4e-3, num_stages=2, num_warps=8)
+CONSUMERS = own(
+    boxed_case, "lost_of_consumers", np.float16, 512, 64, 48, (256, 32, 16), 4e-3, num_stages=2, num_warps=8
+)
 EIGHT = own(boxed_case, "lost_of_eight", np.float32, 128, 128, 48, (128, 32, 32), 4e-3, num_stages=1, num_warps=8)
 WIDE = own(boxed_case, "lost_of_wide", np.float16, 136, 272, 160, (64, 256, 32), 4e-3, num_stages=2, num_warps=4)
 FORWARD = own(forward_case, "lost_forward", np.float16, 4, 1, 64, 192, 32, 32, 64, 32, num_warps=4, num_stages=2)
@@ -119,7 +121,7 @@ def test_removing_any_synchronization_is_detected() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [TURNS, TEAM, EIGHT, WIDE, FORWARD], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [TURNS, CONSUMERS, EIGHT, WIDE, FORWARD], ids=lambda case: case.name)
 def test_changing_any_synchronization_is_detected(case: Case) -> None:
     assert not survivors(case)
 

@@ -53,7 +53,7 @@ def test_operand_a_is_copied_by_tma_and_read_during_the_previous_product(name):
     order = [op.name for op in body if op.name in ("dot", "if", "dot_wait", "arrive")]
     assert order == ["dot", "if", "dot_wait", "arrive"]
     (reading,) = (op for op in body if op.name == "if")
-    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "slot", "local_load"]
+    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "stage", "local_load"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_any_number_of_iterations_gives_right_results(name, k, options):
     told = notes.get("mma_softmax_overlap", ())
     assert any("an iteration ahead" in text for text in told) == (
         not options
-    )  # a single slot is never released in time
+    )  # a single stage is never released in time
     turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
                              "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
     got = {key: copied(value) for key, value in arguments.items()}

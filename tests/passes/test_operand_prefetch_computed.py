@@ -58,7 +58,7 @@ def test_next_operand_is_computed_during_the_product(way: str, side: str) -> Non
     order = [op.name for op in body if op.name in ("fence", "local_store", "dot", "if", "dot_wait", "arrive")]
     assert order == ["local_store", "fence", "dot", "if", "dot_wait", "arrive", "arrive"]
     (reading,) = (op for op in body if op.name == "if")
-    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "slot", "local_load"]
+    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "stage", "local_load"]
     assert sum(op.name == "mul" for op in reading.blocks[0].ops) == 1
     assert not any(op.name == "local_load" for op in body) or way == "normed"
 

@@ -51,7 +51,7 @@ def test_a_tile_without_room_for_two_stages_stays_in_registers(target: str):
     assert texts(stages, "operand_staging") == ["not staged: shared memory has no room for two of its tiles"]
     copied = texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
     if target != "sm_86":
-        assert sum("slots of 16384 bytes" in text for text in copied) == 1
+        assert sum("stages of 16384 bytes" in text for text in copied) == 1
     without, _ = passes.run(
         kernel.parse(arguments, num_warps=8, num_stages=2), Target.parse(target), ("operand_staging",)
     )
@@ -65,7 +65,7 @@ def test_a_smaller_tile_is_staged():
         (told,) = texts(stages, "operand_staging")
         assert told.startswith("8192 bytes through shared memory")
         assert any(
-            "slots of 8192 bytes" in text
+            "stages of 8192 bytes" in text
             for text in texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
         )
         kernel.interpret(func, arguments)
@@ -196,12 +196,12 @@ def test_a_stage_is_released_after_its_reads_complete(way: str) -> None:
         if any(x.name == "dot" for x in block.ops)
     )
     awaited = {op.args[1] for op in body if op.name == "await"}
-    slots = {op.result: op.args[1] for op in body if op.name == "slot" and op.args[1] in awaited}
-    reads = [op for op in body if op.name == "local_load" and op.args[0] in slots]
+    stages = {op.result: op.args[1] for op in body if op.name == "stage" and op.args[1] in awaited}
+    reads = [op for op in body if op.name == "local_load" and op.args[0] in stages]
     assert len(reads) == 1
     for read in reads:
         at = body.index(read)
-        (arrival,) = (op for op in body if op.name == "arrive" and op.args[1] is slots[read.args[0]])
+        (arrival,) = (op for op in body if op.name == "arrive" and op.args[1] is stages[read.args[0]])
         assert any(op.name == "fence" for op in body[at : body.index(arrival)])
 
         def early(op, walk, read=read, arrival=arrival):

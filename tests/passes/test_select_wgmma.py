@@ -155,7 +155,7 @@ def rotated(name: str, **options) -> tuple[Func, Op, Op]:
 def test_a_product_stays_in_flight_and_copies_wait_for_the_previous_one(num_stages):
     func, loop, dot = rotated("wgmma_fp16", num_stages=num_stages)
     assert dot.attrs["in_flight"] == 1
-    assert {op.result.type.slots for op in func.ops() if op.name == "alloc" and "align" in op.attrs} == {num_stages}
+    assert {op.result.type.stages for op in func.ops() if op.name == "alloc" and "align" in op.attrs} == {num_stages}
     order = [
         op.name for op in loop.blocks[0].ops if op.name in ("wait", "fence", "barrier", "dot", "copy_async", "commit")
     ]

@@ -166,11 +166,11 @@ def test_one_barrier_per_iteration_and_stages_in_order() -> None:
     names = [op.name for op in loop.blocks[0].ops]
     assert names.count("barrier") == names.count("wait") == names.count("commit") == 1
     assert names.index("wait") < names.index("barrier") < names.index("copy_async") < names.index("local_load")
-    rings = [op.attrs["type"] for op in func.ops() if op.name == "alloc" and op.attrs["type"].slots > 1]
-    assert [ring.slots for ring in rings] == [3, 3]
+    rings = [op.attrs["type"] for op in func.ops() if op.name == "alloc" and op.attrs["type"].stages > 1]
+    assert [ring.stages for ring in rings] == [3, 3]
     assert (
         texts(stage)
-        == ["copied to shared memory 2 iterations ahead, past the registers: 3 slots of 512 bytes, 8 bytes per copy"]
+        == ["copied to shared memory 2 iterations ahead, past the registers: 3 stages of 512 bytes, 8 bytes per copy"]
         * 2
     )
 
@@ -195,9 +195,9 @@ def test_the_default_number_of_stages() -> None:
         "BK": 16,
     }
     assert [text.partition("registers: ")[2] for text in texts(lowered(unnamed, arguments)[1])] == [
-        "3 slots of 512 bytes, 8 bytes per copy"
+        "3 stages of 512 bytes, 8 bytes per copy"
     ] * 2
-    assert "4 slots" in texts(lowered(unnamed, arguments, num_stages=4)[1])[0]
+    assert "4 stages" in texts(lowered(unnamed, arguments, num_stages=4)[1])[0]
     for options in ({"num_stages": 1}, {"num_stages": 0}, {"target": "sm_75"}, {"target": "sm_70"}):
         func, stage = lowered(unnamed, arguments, **options)
         assert stage is None and copied(func) == 0
@@ -217,13 +217,13 @@ def short(a, b, c, k, STAGES: bl.constexpr):
 
 def test_stages_are_limited_by_iterations_and_shared_memory() -> None:
     arguments = {"a": numbers((16, 32), HALF), "b": numbers((32, 16), HALF), "c": empty(16, 16), "k": 32, "STAGES": 4}
-    few = "2 slots of 512 bytes, 8 bytes per copy (not 4: the loop makes 2 iterations at most)"
+    few = "2 stages of 512 bytes, 8 bytes per copy (not 4: the loop makes 2 iterations at most)"
     assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
     big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
-    for target, slots in (("sm_80", 2), ("sm_90a", 3)):
+    for target, stages in (("sm_80", 2), ("sm_90a", 3)):
         stage = lowered(product, big, target, num_warps=8, without=("warp_specialization",))[1]
-        assert [text.partition("registers: ")[2] for text in texts(stage) if "slots" in text] == [
-            f"{slots} slots of 32768 bytes, 16 bytes per copy (not 4: for lack of shared memory)"
+        assert [text.partition("registers: ")[2] for text in texts(stage) if "stages" in text] == [
+            f"{stages} stages of 32768 bytes, 16 bytes per copy (not 4: for lack of shared memory)"
         ] * 2
     huge = lowered(product, big | {"STAGES": 2}, "sm_86", num_warps=8)
     assert copied(huge[0]) == 0 and "no room for two" in texts(huge[1], "missed")[0]

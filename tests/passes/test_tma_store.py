@@ -34,7 +34,7 @@ def notes(stages, name="tma_store") -> list[str]:
     return [note.text for stage in stages if stage.name == name for note in stage.notes]
 
 
-def team(func: Func) -> list[Op]:
+def consumers(func: Func) -> list[Op]:
     (roles,) = (op for op in func.body.ops if op.name == "roles")
     return list(walk(roles.blocks[0]))
 
@@ -53,7 +53,7 @@ def test_tma_stores_give_right_results(name, without):
     func, stages, arguments = lowered(name, without)
     verify(func)
     assert any("store: by TMA" in text for text in notes(stages))
-    assert not any(op.name in ("store", "local_load") for op in team(func))
+    assert not any(op.name in ("store", "local_load") for op in consumers(func))
     CASES[name].interpret(func, arguments)
 
 
@@ -61,7 +61,7 @@ def test_subtiles_alternate_between_two_buffers():
     func, stages, _ = lowered(without=("persistent_grid",), together=True)
     assert notes(stages) == ["store: by TMA from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
-    ops = [op for op in team(func) if op.name in names]
+    ops = [op for op in consumers(func) if op.name in names]
     once = ["local_store", "fence", "barrier", "store_bulk"]
     assert [op.name for op in ops] == ["store_wait", "barrier", *once, *once, "store_wait"]
     assert [op.attrs["in_flight"] for op in ops if op.name == "store_wait"] == [0, 0]
@@ -75,14 +75,14 @@ def test_with_two_consumer_groups_each_warp_stores_its_own_rows():
     """While one consumer group stores, the TMA engine has to copy for the other one."""
     func, stages, arguments = lowered(together=True)
     assert notes(stages)[0].startswith("store: not by TMA: TMA copies for the other group of warps")
-    names = [op.name for op in team(func)]
+    names = [op.name for op in consumers(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
 
 
 def test_the_third_subtile_waits_until_tma_has_read_the_first():
     func, _, arguments = lowered("boxed_fp16_wide")
-    waits = [op.attrs["in_flight"] for op in team(func) if op.name == "store_wait"]
+    waits = [op.attrs["in_flight"] for op in consumers(func) if op.name == "store_wait"]
     assert waits == [0, 1, 1, 0]
     CASES["boxed_fp16_wide"].interpret(func, arguments)
 
@@ -91,9 +91,9 @@ def test_each_warp_may_store_its_own_rows():
     """Boxes of 16 rows, without a barrier of the consumer warps."""
     func, stages, arguments = lowered("boxed_fp16_wide")
     assert [text.rpartition(", ")[2] for text in notes(stages)] == ["each warp its own rows"]
-    names = [op.name for op in team(func)]
+    names = [op.name for op in consumers(func)]
     assert "barrier" not in names and names.count("warp_barrier") == 7
-    assert {op.args[0].type.box for op in team(func) if op.name == "store_bulk"} == {(16, 64)}
+    assert {op.args[0].type.box for op in consumers(func) if op.name == "store_bulk"} == {(16, 64)}
     CASES["boxed_fp16_wide"].interpret(func, arguments)
 
 
@@ -102,7 +102,7 @@ def test_a_missing_step_of_a_warp_store_is_detected(lost):
     """The interpreter, which runs a warp in lockstep, or the code finds what is missing."""
     name = "boxed_fp16_wide"
     func, _, arguments = lowered(name)
-    inside = {op.id for op in team(func) if op.name == lost}
+    inside = {op.id for op in consumers(func) if op.name == lost}
     func = edited(func, lambda op: None if op.id in inside else op)
     if lost == "warp_barrier":
         with pytest.raises(Race, match="two threads at one place"):
@@ -116,14 +116,14 @@ def test_a_missing_step_of_a_warp_store_is_detected(lost):
 def test_a_missing_step_of_a_tma_store_is_detected(lost, trouble):
     name = "boxed_fp16"
     func, _, arguments = lowered(name, ("persistent_grid",), together=True)
-    inside = {op.id for op in team(func) if op.name == lost}
+    inside = {op.id for op in consumers(func) if op.name == lost}
     with pytest.raises(CompilerBug, match=trouble):
         CASES[name].interpret(edited(func, lambda op: None if op.id in inside else op), arguments)
 
 
 def test_without_the_pass_each_warp_stores_its_rows():
     func, _, arguments = lowered(without=("tma_store",))
-    names = [op.name for op in team(func)]
+    names = [op.name for op in consumers(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
 
@@ -174,7 +174,7 @@ def test_arrays_with_other_accesses_get_no_tma_store(how, why):
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     refused = [text for text in notes(stages) if text.startswith("store: not by TMA: ")]
     assert any(why in text for text in refused) if why else not refused
-    assert any(op.name == "store_bulk" for op in team(func)) == (not why)
+    assert any(op.name == "store_bulk" for op in consumers(func)) == (not why)
     got = {key: copied(value) for key, value in arguments.items()}
     interp.run(func, [got[x.name].reshape(-1) if x.type.is_pointer else got[x.name] for x in func.params], (2, 1, 1))
     expected = a.astype(float) @ b.astype(float) + (how == "added")
@@ -211,7 +211,7 @@ def test_distributed_tiles_get_tma_stores_if_their_addresses_differ(how):
         expected[:128], expected[128:] = expected[128:].copy(), 1
     case = Case("shared_out", shared_out, dict, lambda _: {"c": expected}, grid=(2,), rtol=2e-3, atol=2e-2)
     func, _ = case.lower(arguments, "sm_90a", num_warps=4)
-    assert any(op.name == "store_bulk" for op in team(func)) == (how == "pieces")
+    assert any(op.name == "store_bulk" for op in consumers(func)) == (how == "pieces")
     case.interpret(func, arguments)
 
 
@@ -256,9 +256,9 @@ def test_stores_per_warp_and_joint_stores_use_different_buffers():
     case, arguments = several_case("mixed")
     func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     verify(func)
-    kinds = {op.args[1]: "layout" in op.attrs for op in team(func) if op.name == "store_bulk"}
+    kinds = {op.args[1]: "layout" in op.attrs for op in consumers(func) if op.name == "store_bulk"}
     assert sorted(kinds.values()) == [False, True], notes(stages)
-    assert [op.attrs["in_flight"] for op in team(func) if op.name == "store_wait"] == [0, 0, 0, 0]
+    assert [op.attrs["in_flight"] for op in consumers(func) if op.name == "store_wait"] == [0, 0, 0, 0]
     for seed in range(4):
         case.interpret(func, arguments, seed=seed)
     got = {key: copied(value) for key, value in arguments.items()}
@@ -279,7 +279,7 @@ def test_results_published_by_an_atomic_get_no_tma_store(sem):
     assert (2 in stored, 4 in stored) == (not tells, True)  # c, and e, which is stored after the atomic
     case.interpret(func, arguments)
     if not tells:
-        atomics = {op.id for op in team(func) if op.name == "atomic"}
+        atomics = {op.id for op in consumers(func) if op.name == "atomic"}
         told = edited(func, lambda op: op.replace(attrs={**op.attrs, "sem": "release"}) if op.id in atomics else op)
         with pytest.raises(CompilerBug, match="may still write"):
             case.interpret(told, arguments)
@@ -320,7 +320,7 @@ def test_each_arm_of_an_if_chooses_its_own_store():
     told = notes(stages)
     assert sum("store: by TMA" in text for text in told) == 1
     assert "store: not by TMA: the bound of its rows is not known at launch" in told
-    assert {"store", "store_bulk"} <= {op.name for op in team(func)}
+    assert {"store", "store_bulk"} <= {op.name for op in consumers(func)}
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)
 
 

@@ -170,16 +170,18 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
     func, stages = lowered(product, arrays(), num_stages=3, without=("persistent_grid",))
     assert notes(stages)[:2] == [
-        "copied by TMA, by the producer warp: 3 slots of 4096 bytes, 64-byte swizzle",
-        "copied by TMA, by the producer warp: 3 slots of 2048 bytes, 64-byte swizzle",
+        "copied by TMA, by the producer warp: 3 stages of 4096 bytes, 64-byte swizzle",
+        "copied by TMA, by the producer warp: 3 stages of 2048 bytes, 64-byte swizzle",
     ]
     full, empty = (op for op in func.ops() if op.name == "mbarriers")
-    assert (full.attrs["slots"], full.attrs["arrivals"]) == (3, 1)
-    assert (empty.attrs["slots"], empty.attrs["arrivals"]) == (3, 4)
+    assert (full.attrs["stages"], full.attrs["arrivals"]) == (3, 1)
+    assert (empty.attrs["stages"], empty.attrs["arrivals"]) == (3, 4)
     assert roles(func).attrs["warps"] == (4, 1)
-    team, producer = ([op.name for op in walk(block)] for block in roles(func).blocks)
+    consumers, producer = ([op.name for op in walk(block)] for block in roles(func).blocks)
     assert producer.count("copy_bulk") == 2 and producer.count("expect") == producer.count("await") == 1
-    assert "copy_bulk" not in team and team.count("await") == 1 and team.count("arrive") == 2  # one is after the loop
+    assert (
+        "copy_bulk" not in consumers and consumers.count("await") == 1 and consumers.count("arrive") == 2
+    )  # one is after the loop
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,11 @@ def test_each_optimization_can_be_switched_off():
     arguments = arrays()
     assert roles(lowered(product, arguments, ("warp_specialization",))[0]) is None
     func, _ = lowered(product, arguments, ("persistent_grid",))
-    assert roles(func).attrs.get("teams", 1) == 1 and not func.attrs.get("persistent") and count(func, "program_id")
+    assert (
+        roles(func).attrs.get("consumer_groups", 1) == 1
+        and not func.attrs.get("persistent")
+        and count(func, "program_id")
+    )
     assert lowered(product, arguments)[0].attrs["persistent"]
 
 
@@ -234,10 +240,10 @@ def test_without_room_for_a_producer_warp_the_consumer_warps_copy():
 
 @pytest.mark.parametrize("warps", sorted(SHARED_OUT))
 def test_redistributed_registers_do_not_exceed_those_of_the_launch(warps):
-    team, producer = SHARED_OUT[warps]
+    consumers, producer = SHARED_OUT[warps]
     begun = (1 << 16) // (32 * (warps + 4)) // 8 * 8
-    assert warps * team + 4 * producer <= (warps + 4) * begun
-    assert producer < begun < team
+    assert warps * consumers + 4 * producer <= (warps + 4) * begun
+    assert producer < begun < consumers
 
 
 @pytest.mark.parametrize(("how", "copied"), [("and", False), ("negative", True), ("backwards", True)])
@@ -262,19 +268,19 @@ def test_programs_with_different_iteration_counts_are_not_persistent(how):
 
 def test_consumer_groups_alternate_if_a_program_is_one_loop_of_products():
     func, stages = lowered(product, arrays())
-    assert roles(func).attrs["teams"] == 2 and roles(func).attrs["warps"] == (8, 1)
+    assert roles(func).attrs["consumer_groups"] == 2 and roles(func).attrs["warps"] == (8, 1)
     assert any("take turns" in text for text in notes(stages))
     assert (
-        roles(lowered(product, arrays(HOW="outer"))[0]).attrs.get("teams", 1) == 1
+        roles(lowered(product, arrays(HOW="outer"))[0]).attrs.get("consumer_groups", 1) == 1
     )  # the CTA reads something else, too
-    assert roles(lowered(product, arrays(BM=128), num_warps=8)[0]).attrs.get("teams", 1) == 1
+    assert roles(lowered(product, arrays(BM=128), num_warps=8)[0]).attrs.get("consumer_groups", 1) == 1
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 96), (192, 32, 32), (320, 32, 160), (128, 96, 0), (100, 40, 40)])
 def test_consumer_groups_work_for_any_number_of_programs_and_iterations(m, n, k):
     arguments = arrays(m, n, k)
     func, _ = lowered(product, arguments)
-    assert roles(func).attrs["teams"] == 2
+    assert roles(func).attrs["consumer_groups"] == 2
     want = reference(arguments)
     for seed in range(3):
         got = run(func, arguments, grid_of(arguments), seed)["c"]

@@ -209,7 +209,7 @@ def check(seed: int) -> Func:
     return func
 
 
-#: 355: an operand of one element per thread. 3, 20, 24: one slot, and products that could stay in flight in the next iteration.
+#: 355: an operand of one element per thread. 3, 20, 24: one stage, and products that could stay in flight in the next iteration.
 @pytest.mark.parametrize("seeds", [(3, 7), (5, 355), (6, 12), (20, 24)], ids=str)
 def test_random_warp_specialized_kernels_give_numpys_results(seeds: tuple[int, ...]) -> None:
     for seed in seeds:

@@ -28,7 +28,7 @@ PIPELINED = (
 
 @cache
 def drawn(name: str) -> Timeline:
-    """The timeline of a step of the ladder: two tiles of 8 trips for each team."""
+    """The timeline of a step of the ladder: two tiles of 8 iterations for each consumer group."""
     step: Step = BY_NAME[name]
     trace = matmul.trace(*["*fp16:16"] * 3, *["i32:16"] * 3, target="sm_90a", **step.launch)
     count = 2 * TILES if name == "ping-pong" else TILES
@@ -52,14 +52,14 @@ def test_every_step_multiplies_each_tile_and_its_products_never_overlap(name):
 @pytest.mark.parametrize("name", list(BY_NAME))
 def test_a_product_begins_when_its_copy_has_landed(name):
     found = drawn(name)
-    landed = {(c.number, c.slot): c for c in of(found, "copy")}
+    landed = {(c.number, c.stage): c for c in of(found, "copy")}
     for product in of(found, "product"):
         assert product.number >= 0
-        assert landed[product.number, product.slot].end <= product.start + 1e-6
+        assert landed[product.number, product.stage].end <= product.start + 1e-6
 
 
 @pytest.mark.parametrize("name", PIPELINED)
-def test_a_slot_is_filled_again_only_when_it_has_been_read(name):
+def test_a_stage_is_filled_again_only_when_it_has_been_read(name):
     found = drawn(name)
     for lane in {copy.lane for copy in of(found, "copy")}:
         mine = sorted((c for c in of(found, "copy") if c.lane == lane), key=lambda c: c.start)
@@ -76,9 +76,9 @@ def test_copies_of_the_next_tile_begin_before_a_persistent_program_has_stored():
     assert ahead("a warp that copies") == TRIPS < ahead("persistent programs")
 
 
-def test_one_team_multiplies_while_the_other_stores():
+def test_one_consumer_group_multiplies_while_the_other_stores():
     found = drawn("ping-pong")
-    other = {"team 0": "team 1 products", "team 1": "team 0 products"}
+    other = {"consumer 0": "consumer 1 products", "consumer 1": "consumer 0 products"}
     together = [
         (s.lane, p.number)
         for s in of(found, "store")
@@ -86,7 +86,7 @@ def test_one_team_multiplies_while_the_other_stores():
         if s.lane in other and p.lane == other[s.lane] and p.start < s.end and s.start < p.end
     ]
     assert together
-    assert {"team 0 products", "team 1 products", "producer"} <= set(found.lanes)
+    assert {"consumer 0 products", "consumer 1 products", "producer"} <= set(found.lanes)
 
 
 def test_steps_keep_the_tensor_cores_busier():

@@ -125,9 +125,9 @@ def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruct
 @pytest.mark.parametrize(
     ("name", "target", "how"),
     [
-        ("int8_weights[before]", "sm_90a", "copied by TMA, by the producer warp: 3 slots of 4096 bytes"),
+        ("int8_weights[before]", "sm_90a", "copied by TMA, by the producer warp: 3 stages of 4096 bytes"),
         ("int8_weights[before]", "sm_80", "copied to shared memory 2 iterations ahead"),
-        ("norm_linear[ragged]", "sm_90a", "copied by TMA, by the producer warp: 3 slots of 8192 bytes"),
+        ("norm_linear[ragged]", "sm_90a", "copied by TMA, by the producer warp: 3 stages of 8192 bytes"),
         ("int4_matmul[groups]", "sm_90a", "copied to shared memory 2 iterations ahead"),
     ],
 )

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.codegen.gpu.element_types import llvm_type
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.text import quoted
@@ -22,9 +21,6 @@ from blocknb.language.types import Pointer
 
 class InlineAssembly(OpLowering):
     """Lowers inline PTX that the user wrote."""
-
-    def __init__(self, text: TextWriter, registers: Registers):
-        self.text, self.registers = text, registers
 
     @lowers("asm")
     def asm(self, op: Op) -> None:

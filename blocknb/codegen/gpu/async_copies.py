@@ -13,18 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from blocknb.analysis.accesses import accesses
-from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen.gpu.addresses import AccessAddresses
-from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.lookahead import Lookahead
-from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.context import KernelContext
+from blocknb.codegen.gpu.lookahead import Lookahead, may_precede_mma
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
-from blocknb.language.ops import OPS
 
 
 def moving_addresses(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
@@ -66,34 +61,25 @@ class PostponedCopies:
 
     def flush_before(self, op: Op) -> None:
         """Does all steps, unless they may still wait: for a dot, past its reads, the other copies and arithmetic."""
-        if self.steps and op.name not in ("dot", "local_load", "copy_async", "commit") and not OPS[op.name].pure:
+        if self.steps and not may_precede_mma(op):
             self.begin(len(self.steps))
 
 
 class AsyncCopies(OpLowering):
     """Lowers cp.async and the choice of a stage of a circular buffer."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        addresses: AccessAddresses,
-        postponed: PostponedCopies,
-        facts: Facts,
-    ):
-        self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
-        self.addresses, self.postponed, self.facts = addresses, postponed, facts
+    def __init__(self, context: KernelContext, postponed: PostponedCopies):
+        super().__init__(context)
+        self.postponed = postponed
 
-    @lowers("slot")
-    def slot(self, op: Op) -> None:
+    @lowers("stage")
+    def stage(self, op: Op) -> None:
         """Computes what is added to the offset of a circular buffer for a stage."""
         buffer, index = op.args
-        self.postponed.urgent = buffer.type.slots < 3
+        self.postponed.urgent = buffer.type.stages < 3
         self.buffers.offsets[op.result] = self.buffers.offsets[buffer]
-        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.slot.bytes}"
-        self.buffers.slots[op.result] = self.text.emit(distance)
+        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.stage.bytes}"
+        self.buffers.stages[op.result] = self.text.emit(distance)
 
     @lowers("commit")
     def commit(self, op: Op) -> None:

@@ -12,19 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from blocknb.analysis.accesses import accesses
-from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands, mask_of, orders
-from blocknb.codegen.gpu.addresses import AccessAddresses
-from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.memory import LETTER
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
-from blocknb.target import Target
 
 SEMANTICS = {(False, False): "relaxed", (True, False): "acquire", (False, True): "release", (True, True): "acq_rel"}
 
@@ -47,20 +40,6 @@ class AtomicStep:
 
 class Atomics(OpLowering):
     """Lowers atomics. `users` tells whether a result is used."""
-
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        addresses: AccessAddresses,
-        facts: Facts,
-        users: Mapping[Value, Sequence[tuple[Op, int]]],
-        target: Target,
-    ):
-        self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
-        self.addresses, self.facts, self.users, self.target = addresses, facts, users, target
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 
 from blocknb.codegen.gpu import scheduling
 from blocknb.codegen.gpu.async_copies import PostponedCopies
+from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.lazy_ops import LazyOps
-from blocknb.codegen.gpu.lookahead import Lookahead
-from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.memory import GlobalMemory
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lower
-from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import WarpShuffles
 from blocknb.codegen.gpu.wgmma import ops_around_mma
 from blocknb.errors import CompilerBug
@@ -23,21 +19,22 @@ from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
 
 
-@dataclass(eq=False)
-class BlockLowering:
+class BlockLowering(KernelPart):
     """Lowers the ops of a block in turn. `lowerings` has the lowering of each op that is not lazy, by name. `sunk` are values that are
     computed where they are used, not where their op stands."""
 
-    text: TextWriter
-    registers: Registers
-    lookahead: Lookahead
-    loops: OpenLoops
-    postponed: PostponedCopies
-    lowerings: Mapping[str, Lower]
-    lazy: LazyOps
-    memory: GlobalMemory
-    shuffles: WarpShuffles
-    sunk: Set[Value]
+    def __init__(
+        self,
+        context: KernelContext,
+        lowerings: Mapping[str, Lower],
+        postponed: PostponedCopies,
+        lazy: LazyOps,
+        memory: GlobalMemory,
+        sunk: Set[Value],
+    ):
+        super().__init__(context)
+        self.lowerings, self.postponed, self.lazy, self.memory, self.sunk = lowerings, postponed, lazy, memory, sunk
+        self.shuffles = WarpShuffles(context)
 
     def block(self, block: Block) -> None:
         """Lowers a block. Its names are forgotten at its end, since they are not defined on every path from there."""

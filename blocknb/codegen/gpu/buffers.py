@@ -14,12 +14,12 @@ from blocknb.ir.core import Value
 
 
 class Buffers:
-    """The offsets of buffers and mbarriers, and `slots`: what is added to the offset of a circular buffer for one of its stages."""
+    """The offsets of buffers and mbarriers, and `stages`: what is added to the offset of a circular buffer for one of its stages."""
 
     def __init__(self, text: TextWriter, threads: Threads):
         self.text, self.threads = text, threads
         self.offsets: dict[Value, int] = {}
-        self.slots: dict[Value, str] = {}
+        self.stages: dict[Value, str] = {}
 
     def base(self) -> str:
         """The address of shared memory, an i32."""
@@ -31,9 +31,9 @@ class Buffers:
 
     def place(self, buffer: Value) -> tuple[str, int]:
         """The address of a buffer, or of a stage of a circular buffer, as an i32 and a constant."""
-        start, slot = self.base(), self.slots.get(buffer)
-        if slot:
-            key, text = ("slot", start, slot), f"add i32 {start}, {slot}"
+        start, stage = self.base(), self.stages.get(buffer)
+        if stage:
+            key, text = ("stage", start, stage), f"add i32 {start}, {stage}"
             start = self.text.in_block(key, lambda: self.text.emit(text))
         return start, self.offsets[buffer]
 
@@ -47,7 +47,7 @@ class SharedAddress:
     bits that both parts have."""
 
     def __init__(self, buffers: Buffers, buffer: Value, lane: Sequence[int], warp: Sequence[int]):
-        self.text, self.base, self.slot = buffers.text, buffers.offsets[buffer], buffers.slots.get(buffer, "")
+        self.text, self.base, self.stage = buffers.text, buffers.offsets[buffer], buffers.stages.get(buffer, "")
         self.shared, self.bytes = buffer.type.layout, memory_bits(buffer.type.dtype) // 8
         lane, warp = ([self.shared.offset(b) * self.bytes for b in bases] for bases in (lane, warp))
         self.reach = 0
@@ -64,9 +64,9 @@ class SharedAddress:
         text, offset = self.text, self.shared.offset(index) * self.bytes
         meet = offset & self.reach
         base = text.once(("shared", self.thread, meet), lambda: self.thread_part(meet))
-        if slot := self.slot:
-            moved = f"getelementptr i8, ptr addrspace(3) {base}, i32 {slot}"
-            base = text.in_block(("slot", base, slot), lambda: text.emit(moved))
+        if stage := self.stage:
+            moved = f"getelementptr i8, ptr addrspace(3) {base}, i32 {stage}"
+            base = text.in_block(("stage", base, stage), lambda: text.emit(moved))
         return base, self.base + (offset & ~self.reach)
 
     def thread_part(self, meet: int) -> str:

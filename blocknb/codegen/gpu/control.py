@@ -5,35 +5,25 @@ The lines of a loop's phis stand before their edges are known. So they have a ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
 from blocknb.codegen.gpu.loop_values import CarriedWords, UnsetSums, WordCarrying
-from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Block, Op, Value
 
 
-@dataclass(eq=False)
 class ControlFlowLowering(OpLowering):
     """Lowers loops and branches. `lower_block` lowers the ops of a block."""
 
-    text: TextWriter
-    registers: Registers
-    phis: Phis
-    loops: OpenLoops
-    state: MmaState
-    carrying: WordCarrying
-    unset: UnsetSums
-    lower_block: Callable[[Block], None]
-    defs: Mapping[Value, Op]
-    users: Mapping[Value, Sequence[tuple[Op, int]]]
+    def __init__(self, context: KernelContext, state: MmaState, lower_block: Callable[[Block], None]):
+        super().__init__(context)
+        self.state, self.lower_block, self.phis = state, lower_block, Phis(self.text, self.registers)
+        self.carrying, self.unset = WordCarrying(context), UnsetSums(context)
 
     @lowers("yield", "condition")
     def terminator(self, op: Op) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.casts import cast
+from blocknb.codegen.gpu.context import KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bits
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -19,11 +19,8 @@ from blocknb.layouts.linear import Layout
 UNROLL = 4  # steps along K in one iteration
 
 
-class FmaDot:
+class FmaDot(KernelPart):
     """Writes matrix products as loops of multiply-adds."""
-
-    def __init__(self, text: TextWriter, registers: Registers, buffers: Buffers):
-        self.text, self.registers, self.buffers = text, registers, buffers
 
     def dot(self, op: Op) -> None:
         """Writes a loop along K with UNROLL outer products per iteration. The accumulators are its phis."""

@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Set
 
 from blocknb.codegen.gpu.casts import convert_pair
+from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.element_types import constant, llvm_type, num_registers
-from blocknb.codegen.gpu.interface import LaunchInterface
-from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.math import ElementwiseMath
-from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import PRESERVING
 
 RENAMING = PRESERVING | {"promise"}
 
 
-class LazyOps:
+class LazyOps(KernelPart):
     """Computes registers of pure ops. `moving` are addresses of asynchronous copies whose base pointer moves."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        loops: OpenLoops,
-        math: ElementwiseMath,
-        interface: LaunchInterface,
-        moving: Set[Value],
-    ):
-        self.text, self.threads, self.registers, self.loops = text, threads, registers, loops
-        self.math, self.interface, self.moving = math, interface, moving
+    def __init__(self, context: KernelContext, math: ElementwiseMath, moving: Set[Value]):
+        super().__init__(context)
+        self.math, self.moving = math, moving
 
     def compute(self, op: Op, value: Value, index: int) -> str:
         """Writes one register from registers that are known, and returns its name."""

@@ -41,6 +41,11 @@ class Lookahead:
         for op in self.following():
             if op.name == "dot":
                 return "instr" in op.attrs and not wgmma.is_name(op.attrs["instr"])
-            if op.name not in ("local_load", "copy_async", "commit") and not OPS[op.name].pure:
+            if not may_precede_mma(op):
                 return False
         return False
+
+
+def may_precede_mma(op: Op) -> bool:
+    """Whether postponed copies may pass an op on their way to an MMA: reads, the other copies and arithmetic."""
+    return op.name in ("local_load", "copy_async", "commit") or OPS[op.name].pure

@@ -7,15 +7,16 @@ first wgmma of a loop can ignore what its accumulators hold, so they may be unse
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blocknb.analysis.accesses import accesses
-from blocknb.analysis.affine import Facts
 from blocknb.codegen.gpu import warp_specialization
+from blocknb.codegen.gpu.context import KernelPart
 from blocknb.codegen.gpu.element_types import memory_bits, num_registers
 from blocknb.codegen.gpu.registers import split_words
-from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.ir.core import Op, Value, walk
+from blocknb.ir.traversal import reachable
 from blocknb.layouts import wgmma
 
 #: Sums of a thread, and ops with them after their loop, above which ptxas spills where a branch sets the sums to zero: it begins with all
@@ -44,17 +45,8 @@ class CarriedWords:
         return [f"i{self.bits * len(word)}" for word in self.words]
 
 
-class WordCarrying:
+class WordCarrying(KernelPart):
     """Decides which carried values of a loop are in words."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        defs: Mapping[Value, Op],
-        users: Mapping[Value, Sequence[tuple[Op, int]]],
-        streamed: Set[Value],
-    ):
-        self.facts, self.defs, self.users, self.streamed = facts, defs, users, streamed
 
     def loaded(self, op: Op) -> dict[int, WordRegisters]:
         """The carried values, by number, that are loads before the loop and in it, in the same words of several registers each. A load of
@@ -88,17 +80,14 @@ class WordCarrying:
     def of(self, value: Value) -> WordRegisters:
         """The words in which a load brings its value; none for anything else."""
         op = self.defs.get(value)
-        if op is None or op.name != "load" or value in self.streamed:
+        if op is None or op.name != "load" or value in self.registers.streamed:
             return ()
         bits = memory_bits(value.type.dtype)
         return tuple(word for registers in accesses(self.facts, op) for word in split_words(registers, bits))
 
 
-class UnsetSums:
+class UnsetSums(KernelPart):
     """Decides which carried values of a loop may be unset in its first iteration."""
-
-    def __init__(self, func: Func, defs: Mapping[Value, Op], users: Mapping[Value, Sequence[tuple[Op, int]]]):
-        self.func, self.defs, self.users = func, defs, users
 
     def of(self, op: Op, nested: bool) -> set[int]:
         """The carried values, by number, that begin as zero and to which only wgmma adds. `nested` says that the loop is in another one."""
@@ -126,13 +115,14 @@ class UnsetSums:
     def ops_with(self, value: Value) -> int:
         """How many ops compute with a tile and with what comes of it. Each vector that they take counts too: it needs registers in addition
         to the sums."""
-        todo, seen = [value], set[Op]()
-        vectors = set[Value]()
-        while todo:
-            for user, _ in self.users.get(todo.pop(), ()):
-                tiles = [x for x in user.results if getattr(x.type, "shape", None) == value.type.shape]
-                if user not in seen and tiles:
-                    seen.add(user)
-                    todo += tiles
-                    vectors.update(x for x in user.args if x in self.defs and self.defs[x].name == "broadcast")
-        return sum(op.name not in ("dot_wait", "cast", "convert") for op in seen) + len(vectors)
+
+        def tiles(op: Op) -> list[Value]:
+            return [x for x in op.results if getattr(x.type, "shape", None) == value.type.shape]
+
+        def takers(values: Sequence[Value]) -> list[Op]:
+            return [user for x in values for user, _ in self.users.get(x, ()) if tiles(user)]
+
+        found = set(reachable(takers([value]), lambda op: takers(tiles(op))))
+        vectors = {x for op in found for x in op.args if x in self.defs and self.defs[x].name == "broadcast"}
+        # A wait or a conversion replaces its operand and needs no further registers.
+        return sum(op.name not in ("dot_wait", "cast", "convert") for op in found) + len(vectors)

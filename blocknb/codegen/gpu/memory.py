@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blocknb.analysis.accesses import accesses
-from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen.gpu.addresses import AccessAddresses
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.piece_loops import PieceLoops
-from blocknb.codegen.gpu.registers import Registers, Words, split_words
+from blocknb.codegen.gpu.registers import Words, split_words
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.sinking import StoreSinking
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op
 
 #: The constraint of an operand of inline PTX by its width.
@@ -28,18 +26,9 @@ LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
 class GlobalMemory(OpLowering):
     """Lowers loads and stores. `sinking` says which stores compute their operands, and which loads take the mask of a store."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        addresses: AccessAddresses,
-        pieces: PieceLoops,
-        sinking: StoreSinking,
-        facts: Facts,
-    ):
-        self.text, self.threads, self.registers, self.addresses = text, threads, registers, addresses
-        self.pieces, self.sinking, self.facts = pieces, sinking, facts
+    def __init__(self, context: KernelContext, pieces: PieceLoops, sinking: StoreSinking):
+        super().__init__(context)
+        self.pieces, self.sinking = pieces, sinking
 
     @lowers("load")
     def load(self, op: Op) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from blocknb.codegen.gpu.async_copies import PostponedCopies
 from blocknb.codegen.gpu.casts import as_tf32
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.fma_dot import FmaDot
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.wgmma import WgmmaDot
@@ -28,11 +28,9 @@ PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "int32": "s32", "int8
 class MatrixProducts(OpLowering):
     """Lowers dots: by the instruction that the IR names, else by multiply-adds."""
 
-    def __init__(
-        self, text: TextWriter, registers: Registers, postponed: PostponedCopies, asynchronous: WgmmaDot, plain: FmaDot
-    ):
-        self.text, self.registers, self.postponed = text, registers, postponed
-        self.asynchronous, self.plain = asynchronous, plain
+    def __init__(self, context: KernelContext, postponed: PostponedCopies, asynchronous: WgmmaDot):
+        super().__init__(context)
+        self.postponed, self.asynchronous, self.plain = postponed, asynchronous, FmaDot(context)
 
     @lowers("dot")
     def dot(self, op: Op) -> None:

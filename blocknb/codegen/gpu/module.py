@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blocknb.codegen.gpu import warp_specialization
-from blocknb.codegen.gpu.interface import LaunchInterface
-from blocknb.codegen.gpu.strip_mining import StripMining
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
@@ -47,10 +46,9 @@ class GpuModule:
     persistent: bool = False
 
 
-def finished(
-    func: Func, text: TextWriter, threads: Threads, interface: LaunchInterface, strip_mining: StripMining
-) -> GpuModule:
+def finished(context: KernelContext) -> GpuModule:
     """The module of a kernel whose code is written."""
+    func, text, threads, interface = context.func, context.text, context.threads, context.interface
     count = warp_specialization.threads(func)
     parameters = ", ".join(interface.parameters())
     begin = prelude(threads, text)
@@ -77,7 +75,7 @@ def finished(
             None,
             f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
         )
-    strip_mining.explain(notes)
+    context.strip_mining.explain(notes)
     return GpuModule(
         written,
         entry,
@@ -100,7 +98,7 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
     raw = threads.index_in_cta()
     return [
         f"  {raw} = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
-        *([f"  %tid = and i32 {raw}, {32 * threads.num_warps - 1}"] if threads.teams > 1 else []),
+        *([f"  %tid = and i32 {raw}, {32 * threads.num_warps - 1}"] if threads.consumer_groups > 1 else []),
         "  %lane = and i32 %tid, 31",
         f"  %warp.raw = lshr i32 {raw}, 5",
         f"  %warp = and i32 %warp.raw, {threads.num_warps - 1}",

@@ -6,12 +6,9 @@ A flip takes each element from a place at a distance that is known at compile ti
 
 from __future__ import annotations
 
-from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
-from blocknb.codegen.gpu.registers import Registers, Words
+from blocknb.codegen.gpu.registers import Words
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.gpu.warp_shuffles import butterfly
 from blocknb.ir.core import Op
 from blocknb.language.types import Buffer
@@ -20,9 +17,6 @@ from blocknb.layouts import gf2
 
 class Moves(OpLowering):
     """Lowers ops that move elements to other places of a tile."""
-
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, buffers: Buffers):
-        self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
 
     @lowers("flip")
     def flip(self, op: Op) -> None:

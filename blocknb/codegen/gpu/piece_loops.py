@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from blocknb.codegen.gpu import strip_mining
+from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.loops import OpenLoops
-from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.strip_mining import RENAMING, StripMining
+from blocknb.codegen.gpu.strip_mining import RENAMING
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.core import Op, Value
 
 T = TypeVar("T", int, tuple[int, ...])
 
 
-class PieceLoops:
+class PieceLoops(KernelPart):
     """Emits consumers of streamed tiles. `piece` is how many registers are computed at a time."""
 
-    def __init__(self, text: TextWriter, registers: Registers, loops: OpenLoops, plan: StripMining, func: Func):
-        self.text, self.registers, self.loops, self.plan = text, registers, loops, plan
-        self.piece = strip_mining.piece_of(func)
+    def __init__(self, context: KernelContext):
+        super().__init__(context)
+        self.plan, self.piece = context.strip_mining, strip_mining.piece_of(context.func)
 
     def consume(self, op: Op, registers: Sequence[T], emit: Callable[[Sequence[T]], None]) -> None:
         """Emits a consumer without a result: calls `emit` for the registers (or accesses, tuples of them) of each piece.

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from blocknb.codegen.gpu.casts import cast
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import constant, llvm_type
 from blocknb.codegen.gpu.math import ElementwiseMath
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
-from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import butterfly
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -44,19 +44,11 @@ class Combiner:
 
 
 class Reductions(OpLowering):
-    """Lowers reductions. `pairs` says whether the target compares two 16-bit floats at a time."""
+    """Lowers reductions."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        registers: Registers,
-        combiner: Combiner,
-        pieces: PieceLoops,
-        rematerializer: Rematerializer,
-        pairs: bool,
-    ):
-        self.text, self.registers, self.combiner, self.pieces = text, registers, combiner, pieces
-        self.rematerializer, self.pairs = rematerializer, pairs
+    def __init__(self, context: KernelContext, combiner: Combiner, pieces: PieceLoops, rematerializer: Rematerializer):
+        super().__init__(context)
+        self.combiner, self.pieces, self.rematerializer = combiner, pieces, rematerializer
 
     @lowers("reduce")
     def reduce(self, op: Op) -> None:
@@ -109,7 +101,7 @@ class Reductions(OpLowering):
     def narrow_operand(self, op: Op) -> Value | None:
         """The 16-bit floats whose maximum or minimum is taken after they are widened, where pairs of them can be compared as they are."""
         maker = self.maker_of(op.args[0])
-        if len(op.args) > 1 or maker is None or maker.name != "cast" or not self.pairs:
+        if len(op.args) > 1 or maker is None or maker.name != "cast" or self.target.capability < 80:
             return None
         (combine, *others), source = op.blocks[0].ops, maker.args[0]
         if combine.name not in ("min", "max") or combine.attrs.get("nan") or len(others) > 1:

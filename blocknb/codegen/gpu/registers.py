@@ -90,7 +90,7 @@ class Registers:
 
     def fill(self, value: Value, index: int) -> None:
         """Computes a register, the registers that it is made from first. The worklist replaces recursion: expressions are deeper than
-        Python's stack."""
+        Python's stack. It is not `traversal.postorder`, because this is the hottest loop of the code generator."""
         text, todo = self.text, [(value, index)]
         while todo:
             value, index = todo[-1]
@@ -146,7 +146,7 @@ class Registers:
                 return [(op.args[0], renamed[index])]
             case "part":
                 return [self.whole(value, index)]
-            case "load" | "local_load" | "flip" | "gather":
+            case name if name in ARRIVING:
                 return []
         return [(arg, element_register(arg, index)) for arg in op.args]
 

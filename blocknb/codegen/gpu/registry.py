@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+from blocknb.codegen.gpu.context import KernelPart
 from blocknb.ir.core import Op
 
 Lower = Callable[[Op], None]
@@ -21,8 +22,8 @@ def lowers(*names: str) -> Callable[[F], F]:
     return mark
 
 
-class OpLowering:
-    """A group of lowerings that share collaborators. The constructor of each subclass takes the objects that its methods use."""
+class OpLowering(KernelPart):
+    """A group of lowerings of similar ops."""
 
     methods: ClassVar[dict[str, str]] = {}  # by the name of the op
 

@@ -132,4 +132,4 @@ def is_shared(op: Op, shared: set[Value]) -> bool:
 
 def is_repeatable(op: Op) -> bool:
     """Whether an op may be computed again: arithmetic, and changes of the shape that move no data."""
-    return OPS[op.name].kind in ("elementwise", "shape") and op.name != "convert"
+    return OPS[op.name].kind in ("elementwise", "shape")

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blocknb.codegen.gpu.element_types import llvm_type, num_registers
-from blocknb.codegen.gpu.interface import LaunchInterface
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.ir.core import Op, Value
 from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
@@ -23,9 +20,6 @@ from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
 
 class ReportLowering(OpLowering):
     """Lowers prints, assertions and what checked mode finds outside of arrays."""
-
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, interface: LaunchInterface):
-        self.text, self.threads, self.registers, self.interface = text, threads, registers, interface
 
     @lowers("print")
     def print(self, op: Op) -> None:

@@ -1,29 +1,28 @@
-"""Lowers warp specialization: the teams of a program compute, and a thread of another warp copies for them.
+"""Lowers warp specialization: the consumer warps compute, and a thread of another warp copies for them.
 
-The team's warps come first. The producer is a single thread, elected once, so nothing in its loops asks which thread copies.
+The warps of the consumers come first. The producer is a single thread, elected once, so nothing in its loops asks which thread copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Block, Op
 
 
 class RoleLowering(OpLowering):
-    """Lowers the op that gives warps their roles, and the numbers of CTAs and teams. `lower_block` lowers the ops of a block."""
+    """Lowers the op that gives warps their roles, and the numbers of CTAs and consumer groups. `lower_block` lowers the ops of a block."""
 
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, lower_block: Callable[[Block], None]):
-        self.text, self.threads, self.registers, self.lower_block = text, threads, registers, lower_block
+    def __init__(self, context: KernelContext, lower_block: Callable[[Block], None]):
+        super().__init__(context)
+        self.lower_block = lower_block
 
-    @lowers("team_id")
-    def team_id(self, op: Op) -> None:
-        """The number of the team."""
-        self.registers.set(op.result, [self.threads.team()])
+    @lowers("consumer_group_id")
+    def consumer_group_id(self, op: Op) -> None:
+        """The number of the consumer group."""
+        self.registers.set(op.result, [self.threads.consumer_group()])
 
     @lowers("cta_id", "num_ctas")
     def cta(self, op: Op) -> None:
@@ -38,17 +37,17 @@ class RoleLowering(OpLowering):
     @lowers("roles")
     def roles(self, op: Op) -> None:
         """Branches on the number of the warp to the code of its role."""
-        (team, producer), (warps, more), registers = op.blocks, op.attrs["warps"], op.attrs.get("registers")
+        (consumers, producer), (warps, more), registers = op.blocks, op.attrs["warps"], op.attrs.get("registers")
         text = self.text
-        labels = [text.new_label(x) for x in ("team", "producer", "done")]
+        labels = [text.new_label(x) for x in ("consumer", "producer", "done")]
         warp = self.threads.uniform("%warp.raw")
         text.do(f"br i1 {text.emit(f'icmp ult i32 {warp}, {warps}')}, label %{labels[0]}, label %{labels[1]}")
         text.start(labels[0])
         self.reallocate(registers, 0)
         text.open_chunk()
-        self.threads.in_team = True
-        self.lower_block(team)
-        self.threads.in_team = False
+        self.threads.in_consumer = True
+        self.lower_block(consumers)
+        self.threads.in_consumer = False
         text.do(f"br label %{labels[2]}")
         text.open_chunk()
         text.start(labels[1])
@@ -60,7 +59,7 @@ class RoleLowering(OpLowering):
     def reallocate(self, registers: tuple[int, int] | None, role: int) -> None:
         """Takes or releases registers for the threads of a role (PTX ISA: setmaxnreg)."""
         if registers is not None:
-            way, who = (("inc", "the team"), ("dec", "the producer"))[role]
+            way, who = (("inc", "the consumers"), ("dec", "the producer"))[role]
             ptx = f"setmaxnreg.{way}.sync.aligned.u32 {registers[role]}; // from here: {who}"
             self.text.asm(ptx, ["~{memory}"], [], convergent=True)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.reductions import Combiner, Values
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import from_lane
@@ -25,8 +25,9 @@ from blocknb.layouts.linear import Layout
 class Scans(OpLowering):
     """Lowers scans within a warp."""
 
-    def __init__(self, text: TextWriter, registers: Registers, combiner: Combiner):
-        self.text, self.registers, self.combiner = text, registers, combiner
+    def __init__(self, context: KernelContext, combiner: Combiner):
+        super().__init__(context)
+        self.combiner = combiner
 
     @lowers("scan")
     def scan(self, op: Op) -> None:

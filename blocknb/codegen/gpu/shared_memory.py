@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from blocknb.codegen.gpu.buffers import Buffers, SharedAddress
+from blocknb.codegen.gpu.buffers import SharedAddress
 from blocknb.codegen.gpu.casts import as_tf32
 from blocknb.codegen.gpu.element_types import memory_bits
-from blocknb.codegen.gpu.lookahead import Lookahead
-from blocknb.codegen.gpu.registers import Registers, Words, split_words
+from blocknb.codegen.gpu.registers import Words, split_words
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op
 from blocknb.layouts.shared import MatrixAccess, MatrixStep, ldmatrix_plan, stmatrix_plan, vector_access
 from blocknb.target import Target
@@ -17,18 +15,6 @@ from blocknb.target import Target
 
 class SharedMemory(OpLowering):
     """Lowers reads and writes of buffers, and the fences and barriers between them."""
-
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        lookahead: Lookahead,
-        target: Target,
-    ):
-        self.text, self.threads, self.registers = text, threads, registers
-        self.buffers, self.lookahead, self.target = buffers, lookahead, target
 
     @lowers("alloc")
     def alloc(self, op: Op) -> None:

@@ -9,12 +9,13 @@ Kernels of several rows that share weights would need more registers this way, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 
 Uses = Mapping[Value, list[tuple[Op, int]]]
@@ -46,9 +47,7 @@ class StoreSinking:
 
     def follow(self, store: Op, after: int, place: Mapping[Op, int], made: Mapping[Value, Op]) -> None:
         """Marks what is computed after a reduction for this store alone."""
-        todo = [store.args[1]]
-        while todo:
-            value = todo.pop()
+        for value in reachable([store.args[1]], lambda value: made[value].args if value in self.values else ()):
             op = made.get(value)
             if op is None or place[op] < after or len(self.users[value]) > 1 or not value.type.shape:
                 continue
@@ -58,7 +57,6 @@ class StoreSinking:
                 OPS[op.name].pure and OPS[op.name].kind in KINDS and len(op.results) == 1 and value not in self.streamed
             ):
                 self.values.add(value)
-                todo += op.args
 
     def take_mask(self, load: Op, store: Op, place: Mapping[Op, int], made: Mapping[Value, Op]) -> None:
         """Gives a load the mask of the store if that is stricter."""
@@ -75,14 +73,10 @@ class StoreSinking:
 
     def implies(self, wanted: Value, mask: Value, made: Mapping[Value, Op]) -> bool:
         """Whether `wanted` is `mask`, perhaps in another shape of as many elements, and more conditions."""
-        todo: list[Value] = [wanted]
-        while todo:
-            value = todo.pop()
-            if value is mask:
-                return True
+
+        def conditions(value: Value) -> Sequence[Value]:
             op = made.get(value)
-            if op is not None and (
-                op.name == "and" or (op.name == "expand_dims" and value.type.size == mask.type.size)
-            ):
-                todo += op.args
-        return False
+            same = op is not None and op.name == "expand_dims" and value.type.size == mask.type.size
+            return op.args if op is not None and (op.name == "and" or same) else ()
+
+        return any(value is mask for value in reachable([wanted], conditions))

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
 from blocknb.ir.core import Block, Func, Op, Value, uses
-from blocknb.language.ops import ATOMICS, OPS, STRUCTURED, named
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import ATOMICS, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.trace import Notes
@@ -140,7 +141,8 @@ def _may_stream(op: Op, held: int) -> bool:
     if op.name == "convert":
         kind = op.result.type
         return plan(op.args[0].type.layout, op.attrs["layout"], max(8, kind.dtype.bits)).registers is not None
-    return OPS[op.name].pure and op.name not in ("dot", "flip", "gather", "local_load", "inside", "part")
+    # A streamed `inside` would repeat its 64-bit comparisons for each consumer.
+    return OPS[op.name].kind in ("source", "shape", "elementwise") and op.name != "inside"
 
 
 def _takes(user: Op, place: Mapping[Op, int], found: Mapping[Value, Op]) -> bool:
@@ -158,14 +160,14 @@ def _may_move(
     stores: Stores,
 ) -> bool:
     """Whether a load may happen as late as its last consumer."""
-    last, todo, seen = place[load], [load.result], {load.result}
-    while todo:
-        for user, _ in users.get(todo.pop(), ()):
-            last = max(last, place.get(user, last))
-            todo += [r for r in user.results if r in found and r not in seen]
-            seen.update(user.results)
+
+    def computed(value: Value) -> list[Value]:
+        return [result for user, _ in users.get(value, ()) for result in user.results if result in found]
+
+    moved = reachable([load.result], computed)
+    last = max(place.get(user, 0) for value in moved for user in (load, *(x for x, _ in users.get(value, ()))))
     # In a loop the pointers differ in the next iteration. Barriers may keep its accesses apart from this one's.
-    guarded = block.ops[-1].name in ("yield", "condition") and facts.root(load.args[0]) in stores
+    guarded = block.ops[-1].name in TERMINATORS and facts.root(load.args[0]) in stores
     return all(_may_pass(op, guarded) for op in block.ops[place[load] + 1 : last]) and (
         _meets(load, block.ops[last], facts, found)
     )
@@ -208,11 +210,8 @@ def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
 
 def _made_for(consumer: Op, found: Mapping[Value, Op]) -> set[Value]:
     """The streamed values that are emitted for one consumer."""
-    made: set[Value] = set()
-    todo = list(consumer.args)
-    while todo:
-        value = todo.pop()
-        if value in found and value not in made:
-            made.add(value)
-            todo += found[value].args
-    return made
+
+    def streamed(values: Sequence[Value]) -> list[Value]:
+        return [value for value in values if value in found]
+
+    return set(reachable(streamed(consumer.args), lambda value: streamed(found[value].args)))

@@ -1,7 +1,7 @@
-"""The numbers of a thread: lane, warp, team and program, which thread owns replicated elements, and barriers of the program's threads.
+"""Emits the numbers of a thread (lane, warp, consumer group, program), the owners of replicated elements, and barriers.
 
 `%tid`, `%lane` and `%warp` count within a program. A warp finds its role by its number, which is the same in all of its lanes, so the
-branch is uniform. Barriers of a team are named (PTX ISA: barrier): they count the threads of the team only.
+branch is uniform. Barriers of a consumer group are named (PTX ISA: barrier): they count the threads of the group only.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from blocknb.ir.core import Func
 from blocknb.layouts.linear import Layout
 from blocknb.passes.support import program_order
 
-TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
+CONSUMER_BARRIER = 1  # the number of the consumers' barrier; 0 is the CTA's
 ARITHMETIC = {"add": "add i32", "sub": "sub i32", "mul": "mul i32", "div": "udiv i32", "rem": "urem i32"}
 
 
 class Threads:
-    """Writes the numbers of the thread. `programs` is how many programs a CTA may have, `teams` how many teams of warps; `in_team` and
-    `alone` say whether code is being written for the role of the team, or for a role of a single thread."""
+    """Writes the numbers of the thread. `programs` and `consumer_groups` are the numbers of each in a CTA. `in_consumer` and `alone`
+    say whether the code belongs to the consumers, or to a role of a single thread."""
 
     def __init__(self, text: TextWriter, func: Func):
         self.text, self.order = text, func.attrs.get("order")
         self.num_warps = func.attrs.get("num_warps", 1)
         self.programs = func.attrs.get("programs", 1)
         self.persistent = bool(func.attrs.get("persistent"))
-        self.teams = warp_specialization.teams(func)
-        self.in_team = self.alone = False
+        self.consumer_groups = warp_specialization.consumer_groups(func)
+        self.in_consumer = self.alone = False
 
     # -- programs
 
@@ -100,13 +100,15 @@ class Threads:
         return text.once(("owner", mask), lambda: text.emit(f"icmp eq i32 {text.emit(f'and i32 %tid, {mask}')}, 0"))
 
     def index_in_cta(self) -> str:
-        """The number of the thread in its CTA. Where there are several teams, `%tid` counts in the team."""
-        return "%tid.raw" if self.teams > 1 else "%tid"
+        """The number of the thread in its CTA. Where there are several consumer groups, `%tid` counts in the group."""
+        return "%tid.raw" if self.consumer_groups > 1 else "%tid"
 
-    def team(self) -> str:
-        """The number of the thread's team."""
+    def consumer_group(self) -> str:
+        """The number of the thread's consumer group."""
         shift = self.num_warps.bit_length() - 1
-        return self.text.once(("team",), lambda: self.text.emit(f"lshr i32 {self.uniform('%warp.raw')}, {shift}"))
+        return self.text.once(
+            ("consumer group",), lambda: self.text.emit(f"lshr i32 {self.uniform('%warp.raw')}, {shift}")
+        )
 
     def uniform(self, name: str) -> str:
         """A number that all lanes of a warp share, in a form that tells ptxas so: it goes to a uniform register."""
@@ -127,14 +129,15 @@ class Threads:
         self.text.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
 
     def barrier(self) -> None:
-        """All threads of the program wait for each other; in a CTA with roles, all threads of the team."""
+        """All threads of the program wait for each other; in a CTA with roles, all threads of the consumer group."""
         if self.num_warps == 1:  # a CTA may have several such programs
             self.warp_barrier()
-        elif self.in_team:
-            count, number = str(32 * self.num_warps), str(TEAM_BARRIER)
-            if self.teams > 1:
+        elif self.in_consumer:
+            count, number = str(32 * self.num_warps), str(CONSUMER_BARRIER)
+            if self.consumer_groups > 1:
                 number = self.text.once(
-                    ("team barrier",), lambda: self.text.emit(f"add i32 {self.team()}, {TEAM_BARRIER}")
+                    ("consumer barrier",),
+                    lambda: self.text.emit(f"add i32 {self.consumer_group()}, {CONSUMER_BARRIER}"),
                 )
             self.text.call("void", "llvm.nvvm.barrier.cta.sync.aligned.count", ("i32", number), ("i32", count))
         else:

@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.interface import LaunchInterface
-from blocknb.codegen.gpu.mbarriers import Instruction, Mbarriers
-from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.context import KernelContext
+from blocknb.codegen.gpu.mbarrier_lowering import Instruction, Mbarriers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -28,16 +24,6 @@ from blocknb.layouts import gf2
 class TensorMapMaker(OpLowering):
     """Lowers tensor maps to parameters, with expressions from which the host computes what they say."""
 
-    def __init__(
-        self,
-        registers: Registers,
-        interface: LaunchInterface,
-        params: Sequence[Value],
-        defs: Mapping[Value, Op],
-        users: Mapping[Value, Sequence[tuple[Op, int]]],
-    ):
-        self.registers, self.interface, self.params, self.defs, self.users = registers, interface, params, defs, users
-
     @lowers("tensor_map")
     def tensor_map(self, op: Op) -> None:
         """Enters what the host encodes. The name of the result is that of the parameter."""
@@ -45,13 +31,13 @@ class TensorMapMaker(OpLowering):
         rank, found = len(kind.box), [self.expression(x) for x in numbers]
         stored = any(user.name == "store_bulk" for user, _ in self.users.get(op.result, ()))
         dims, strides = tuple(found[:rank]), tuple(found[rank:])
-        spec = MapSpec(self.params.index(base), kind.dtype, kind.box, kind.swizzle, dims, strides, stored)
+        spec = MapSpec(self.func.params.index(base), kind.dtype, kind.box, kind.swizzle, dims, strides, stored)
         self.registers.set(op.result, [self.interface.add_map(spec)])
 
     def expression(self, value: Value) -> Any:
         """A number as the host computes it from parameters and constants (see `codegen.maps`)."""
-        if value in self.params:
-            return ("arg", self.params.index(value))
+        if value in self.func.params:
+            return ("arg", self.func.params.index(value))
         if (op := self.defs.get(value)) is None:
             raise CompilerBug(f"{value} of a tensor map is not known when the kernel is launched")
         match op.name:
@@ -73,9 +59,9 @@ class TensorMapMaker(OpLowering):
 class TensorCopies(OpLowering):
     """Lowers copies between buffers and boxes of arrays."""
 
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, buffers: Buffers, barriers: Mbarriers):
-        self.text, self.threads, self.registers = text, threads, registers
-        self.buffers, self.barriers = buffers, barriers
+    def __init__(self, context: KernelContext, barriers: Mbarriers):
+        super().__init__(context)
+        self.barriers = barriers
 
     def coordinates(self, values: Sequence[Value], moved: Mapping[int, int]) -> list[str]:
         """The coordinates of a box in the order of the instruction, inner axis first."""

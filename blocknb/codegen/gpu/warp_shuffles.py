@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from blocknb.codegen.gpu.context import KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bits
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op
 from blocknb.layouts.convert import Select, plan
 
 
-class WarpShuffles:
+class WarpShuffles(KernelPart):
     """Lowers layout conversions within each warp."""
-
-    def __init__(self, text: TextWriter, threads: Threads, registers: Registers):
-        self.text, self.threads, self.registers = text, threads, registers
 
     def shuffle(self, op: Op) -> None:
         """Moves the elements of a tile to another layout, as `layouts.convert` planned it."""

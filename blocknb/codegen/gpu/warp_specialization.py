@@ -1,6 +1,6 @@
 """Warp specialization: what the roles of a kernel's warps mean for its launch and its registers.
 
-The op `roles` gives the first warps of a CTA to one or more teams, which compute, and the warps after them to a producer, which copies.
+The op `roles` makes the first warps of a CTA consumers, in one or more groups. The warps after them are the producer, which copies.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def held_by(op: Op) -> int:
     return 0
 
 
-def teams(func: Func) -> int:
-    """How many teams a CTA has."""
+def consumer_groups(func: Func) -> int:
+    """How many consumer groups a CTA has."""
     found = find(func)
-    return 1 if found is None else found.attrs.get("teams", 1)
+    return 1 if found is None else found.attrs.get("consumer_groups", 1)
 
 
 def is_alone(func: Func) -> bool:
-    """Whether a CTA's teams have the registers of an SM for themselves, or take turns with its tensor cores."""
+    """Whether a CTA's consumer groups have the registers of an SM for themselves, or take turns with its tensor cores."""
     found = find(func)
-    return found is not None and bool(found.attrs.get("registers") or found.attrs.get("teams", 1) > 1)
+    return found is not None and bool(found.attrs.get("registers") or found.attrs.get("consumer_groups", 1) > 1)

@@ -7,19 +7,16 @@ of a descriptor that depends on the warp is computed once, at the head of the ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.casts import as_tf32
+from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type, num_registers
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.scheduling import split_in_flight
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op, Value, operands
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
@@ -38,18 +35,9 @@ ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 class WgmmaDot(OpLowering):
     """Writes asynchronous MMAs and the waits for them."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        phis: Phis,
-        state: MmaState,
-        defs: Mapping[Value, Op],
-    ):
-        self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
-        self.phis, self.state, self.defs = phis, state, defs
+    def __init__(self, context: KernelContext, state: MmaState):
+        super().__init__(context)
+        self.state, self.phis = state, Phis(self.text, self.registers)
 
     def dot(self, op: Op) -> None:
         """Writes a product, which is in flight until a wait if the op says so."""
@@ -106,8 +94,8 @@ class WgmmaDot(OpLowering):
             return text.emit(f"or i32 {start}, {lies.fields & WORD}")
 
         name = text.once(("descriptor", offset, tuple(bits), lies.fields), lower)
-        if slot := self.buffers.slots.get(value):
-            name = text.emit(f"add i32 {name}, {text.emit(f'lshr i32 {slot}, 4')}")
+        if stage := self.buffers.stages.get(value):
+            name = text.emit(f"add i32 {name}, {text.emit(f'lshr i32 {stage}, 4')}")
         number = asm.operand("r", f"i32 {name}")
         asm.upper[number] = lies.fields >> 32
         return number

@@ -63,17 +63,17 @@ def dot_wait(types, attrs):
     return tuple(types)
 
 
-@shared(operands="ring index", traits="producer")
-def slot(types, attrs):
+@shared(operands="buffer index", traits="producer")
+def stage(types, attrs):
     """Selects one stage of a circular buffer.
 
     IR:
         The index is below the number of stages.
     """
-    ring, index = types
-    need(isinstance(ring, Buffer), f"{ring} is not a shared buffer")
+    buffer, index = types
+    need(isinstance(buffer, Buffer), f"{buffer} is not a shared buffer")
     need(index == Tile(t.int32), f"the index of a stage must be an int32, not {index}")
-    return (ring.slot,)
+    return (buffer.stage,)
 
 
 @shared(

@@ -62,15 +62,15 @@ def tensor_map(types, attrs):
     return (kind,)
 
 
-@shared(attrs="slots arrivals offset", writes="shared", traits="allocates")
+@shared(attrs="stages arrivals offset", writes="shared", traits="allocates")
 def mbarriers(types, attrs):
     """Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.
 
     IR:
         The pass `shared_memory_allocation` sets `offset` in bytes.
     """
-    need(attrs["slots"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['slots']} mbarriers of {attrs['arrivals']} arrivals")
-    return (Barriers(attrs["slots"]),)
+    need(attrs["stages"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['stages']} mbarriers of {attrs['arrivals']} arrivals")
+    return (Barriers(attrs["stages"]),)
 
 
 @shared(operands="barriers index", attrs="bytes", writes="shared", traits="mbarrier interleaves producer producer_only")
@@ -144,17 +144,17 @@ def store_wait(types, attrs):
     return in_flight(attrs)
 
 
-@op("control", attrs="warps registers teams", blocks=2, levels=MEMORY)
+@op("control", attrs="warps registers consumer_groups", blocks=2, levels=MEMORY)
 def roles(types, attrs):
     """Runs the first block in the consumer warps and the second in the producer warps.
 
     IR:
         `warps` has the number of both, and `registers` those of their threads, where the hardware redistributes them. With several
-        `teams`, each consumer group runs its own program.
+        `consumer_groups`, each consumer group runs its own program.
     """
-    warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
+    warps, registers, groups = attrs["warps"], attrs.get("registers"), attrs.get("consumer_groups", 1)
     need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
-    need(teams >= 1 and warps[0] % teams == 0, f"{teams} consumer groups of {warps[0]} warps")
+    need(groups >= 1 and warps[0] % groups == 0, f"{groups} consumer groups of {warps[0]} warps")
     need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
     return ()
 
@@ -166,7 +166,7 @@ def cta_id(types, attrs):
 
 
 @op("source", levels=MEMORY, traits="program_index")
-def team_id(types, attrs):
+def consumer_group_id(types, attrs):
     """Returns the index of the consumer group within its CTA."""
     return (Tile(t.int32),)
 

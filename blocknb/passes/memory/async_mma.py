@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, operands, within
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 from blocknb.passes.registry import gpu_pass
@@ -24,7 +25,7 @@ MOST_HELD = 160  # registers per thread for all their results: with more, an H20
 MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
 #: Ops that may run during products, besides those without effects. They write nothing that a product reads, except for stores
 #: to their own buffers.
-HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
+HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "stage", "yield")
 
 
 def is_product(op: Op) -> bool:
@@ -148,14 +149,12 @@ def may_move(op: Op) -> bool:
 
 def leading_to(product: Op, makers: Mapping[Value, Op], stores: Mapping[Value, Sequence[Op]]) -> set[Op]:
     """A product and the ops of its block from which its operands come, through values and through stores to its buffers."""
-    found, todo = {product}, [product]
-    while todo:
-        op = todo.pop()
-        needed = [makers[x] for x in operands(op) if x in makers]
-        needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
-        todo += [x for x in needed if x not in found]
-        found.update(needed)
-    return found
+
+    def needed(op: Op) -> list[Op]:
+        written = op.args if op.name == "dot" else ()
+        return [makers[x] for x in operands(op) if x in makers] + [s for x in written for s in stores.get(x, ())]
+
+    return set(reachable([product], needed))
 
 
 def harmless(op: Op) -> bool:

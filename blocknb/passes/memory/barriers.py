@@ -126,7 +126,7 @@ class BarrierPlacement:
         self.facts = affine.analyze(func)
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
         for op in func.ops():
-            if op.name == "slot":
+            if op.name == "stage":
                 self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
         copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
         self.copied = {op.id: op.result for op in copied}.values()
@@ -220,7 +220,7 @@ class BarrierPlacement:
         ):  # also in a circular buffer: all stages have one layout
             by = self.bulk[buffer] if op.name == "store_wait" else op
             layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
-            tile = (kind.slot, layout) if layout is not None else None
+            tile = (kind.stage, layout) if layout is not None else None
         return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
 
     def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:

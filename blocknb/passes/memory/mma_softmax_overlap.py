@@ -113,17 +113,17 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
         return None
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
         return None  # otherwise the number of iterations is not known in this form
-    slot = facts.definition.get(second.args[1])
-    if slot is None or slot.name != "slot" or slot.args[1] not in body.args:
+    stage = facts.definition.get(second.args[1])
+    if stage is None or stage.name != "stage" or stage.args[1] not in body.args:
         return None
-    late = closure(body, second, slot.args[1])
+    late = closure(body, second, stage.args[1])
     if late is None:
         return None
     ops, states = late
     behind = after(body, body.args[1 + _place(end, second.result)], ops)
     if first in behind or not all(OPS[op.name].pure for op in behind):
         return None  # every use of the second product's result is at the end of an iteration
-    return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
+    return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.iterations(facts, loop)[0] >= 1)
 
 
 def _place(end: Op, value: Value) -> int:
@@ -140,10 +140,10 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
     return found
 
 
-def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
+def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
     """The ops that use a pipeline state, and the carried values of the state; None if other ops depend on them."""
     made = {value: op for op in body.ops for value in op.results}
-    place = places_of(body, slot)
+    place = places_of(body, stage)
     late, moved = hanging_on(body, second, place)
     if any(op.blocks for op in late):
         return None
@@ -157,10 +157,10 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
     return tuple(late), states
 
 
-def places_of(body: Block, slot: Value) -> set[Value]:
+def places_of(body: Block, stage: Value) -> set[Value]:
     """The carried values of a circular buffer's state: the stage, and the parity that its wait reads."""
-    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is slot]
-    return {slot, *(op.args[2] for op in awaits if op.args[2] in body.args)}
+    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
+    return {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}
 
 
 def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
@@ -252,7 +252,7 @@ class OverlapRotation(Rebuild):
         put_off, added = Value(weights.type, weights.name), Value(sum.type, sum.name)
         inner = [added if i == plan.place else value for i, value in enumerate(body.args[1:])]
         with b.block((body.args[0], *inner, put_off)) as opened:
-            self.trip(body, plan, early, put_off, added)
+            self.iteration(body, plan, early, put_off, added)
         args = (following, *op.args[1:3], *init, known.get(weights, weights))
         results = (*(Value(value.type, value.name) for value in op.results), Value(weights.type))
         b.append(op.replace(args=args, results=results, blocks=(opened.done,)))
@@ -267,7 +267,7 @@ class OverlapRotation(Rebuild):
         used = {value for op in walk(body) for value in op.args}
         return {value for value in used if value in self.mapping}
 
-    def trip(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
+    def iteration(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
         """Emits one iteration: the first product, the previous iteration's second product, the ops that need the first, and the ops
         that need the second."""
         b, end = self.builder, body.terminator

@@ -52,8 +52,8 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     facts = affine.analyze(func)
-    if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
-        notes(told, "one program per CTA: what a program says is counted from its beginning")
+    if (report := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
+        notes(report, "one program per CTA: what a program says is counted from its beginning")
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):

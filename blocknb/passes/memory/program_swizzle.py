@@ -89,7 +89,7 @@ def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
         notes(finder.ids[0], KEPT + found)
         return func
     notes(finder.ids[0], str(found))
-    return turned(func, finder, found.width) if finder.split else func.with_attrs(order=found.width)
+    return with_swizzled_ids(func, finder, found.width) if finder.split else func.with_attrs(order=found.width)
 
 
 def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
@@ -196,7 +196,7 @@ def at(op: Op) -> str:
     return f" at line {op.loc.line}" if op.loc else ""
 
 
-def turned(func: Func, finder: ReuseFinder, width: int) -> Func:
+def with_swizzled_ids(func: Func, finder: ReuseFinder, width: int) -> Func:
     """A function with a one-dimensional grid in which each program takes another place. A last, incomplete row keeps its order."""
     found: dict[str, Value] = {}
 

@@ -212,5 +212,5 @@ def waited_for(block: Block) -> Iterator[tuple[int, int]]:
 def users_of(buffer: Value, users: dict[Value, list[tuple[Op, int]]]) -> list[Op]:
     """The ops that use a buffer or one of its stages."""
     found = [op for op, _ in users.get(buffer, ())]
-    slots = (op for op in found if op.name == "slot")
-    return found + [user for op in slots for user, _ in users.get(op.result, ())]
+    stages = (op for op in found if op.name == "stage")
+    return found + [user for op in stages for user, _ in users.get(op.result, ())]

@@ -29,7 +29,7 @@ from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared, lasting
 from blocknb.passes.support.pipelining_support import COPIES_FROM, LaterIterations, PipeliningObstacles, counted
-from blocknb.passes.support.stages import VIEWS, multiplies, stages
+from blocknb.passes.support.stages import VIEWS, multiplies, num_stages
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -39,7 +39,7 @@ SHAPES = named("shape")
 
 def staged(func: Func, target: Target) -> list[Op]:
     """The loops with products that have more than one stage, if the target can copy asynchronously."""
-    loops = [op for op in func.ops() if op.name == "for" and multiplies(op) and stages(func, op) > 1]
+    loops = [op for op in func.ops() if op.name == "for" and multiplies(op) and num_stages(func, op) > 1]
     return loops if target.capability >= COPIES_FROM else []
 
 
@@ -72,14 +72,14 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 by default. The
     target is sm_80 or later.
 
-    What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k slots, k - 1 iterations
+    What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k stages, k - 1 iterations
     ahead.
 
     Why: tensor cores work while the operands of later iterations arrive.
 
     Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
     `other` is not zero, if its address was loaded in the loop, or if the loop writes its array (two arguments are assumed to be two
-    arrays). A buffer gets fewer slots where shared memory has no room.
+    arrays). A buffer gets fewer stages where shared memory has no room.
 
     Before:
 
@@ -95,9 +95,9 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
         commit
         for %k = 0 to %n step 32 iter(%acc = %zero, %read = %0, %write = %1) {
           wait {in_flight=0}
-          copy_async %slot, %later, %mask1 {vec=8}
+          copy_async %stage, %later, %mask1 {vec=8}
           commit
-          %tile = slot %ring, %read : buffer<64x32xf16, #c>
+          %tile = stage %buffers, %read : buffer<64x32xf16, #c>
           %c = dot %tile, %y, %acc : tile<64x64xf32, #b>
         }
     """
@@ -179,9 +179,9 @@ class PipelinePlanner(PipeliningObstacles):
                 continue
             views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
             copies.append(AsyncCopy(load, views, store, vec))
-        wanted = stages(self.func, loop) - 1
+        wanted = num_stages(self.func, loop) - 1
         if copies:
-            ahead = min(wanted, max(1, ranges.trips(self.facts, loop)[1] - 1))
+            ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             late = lasting(loop, [copy.buffer for copy in copies])
             self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, late)
 
@@ -252,14 +252,14 @@ class PipelinePlanner(PipeliningObstacles):
         for plan in plans.values():
             for copy in plan.copies:
                 kind = copy.buffer.type
-                text = f"copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: {plan.ahead + 1} slots of "
+                text = f"copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: {plan.ahead + 1} stages of "
                 text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += "; truncated to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
                 if plan.ahead < plan.wanted:
-                    trips = ranges.trips(self.facts, plan.loop)[1]
+                    iterations = ranges.iterations(self.facts, plan.loop)[1]
                     reason = (
-                        f"the loop makes {counted(trips, 'iteration')} at most"
-                        if trips <= plan.wanted
+                        f"the loop makes {counted(iterations, 'iteration')} at most"
+                        if iterations <= plan.wanted
                         else "for lack of shared memory"
                     )
                     text += f" (not {plan.wanted + 1}: {reason})"
@@ -284,11 +284,11 @@ class PipelineRotation(Rebuild):
         if plan is None:
             return NotImplemented
         builder, body, ahead = self.builder, op.blocks[0], plan.ahead
-        rings = [self.ring(copy, ahead + 1) for copy in plan.copies]
+        buffers = [self.circular_buffer(copy, ahead + 1) for copy in plan.copies]
         before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
-        least = ranges.trips(self.facts, plan.loop)[0]
-        for trip in range(ahead):
-            self.group(plan, rings, builder.const(trip, t.int32), before, trip, trip < least)
+        least = ranges.iterations(self.facts, plan.loop)[0]
+        for iteration in range(ahead):
+            self.group(plan, buffers, builder.const(iteration, t.int32), before, iteration, iteration < least)
         first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
         read, write = Value(first.type, "read"), Value(first.type, "write")
         with builder.block((*body.args, read, write)) as opened:
@@ -297,12 +297,12 @@ class PipelineRotation(Rebuild):
                 builder.op("fence")  # before the barrier that follows
             now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
             if not plan.lasting:
-                self.group(plan, rings, write, now, ahead)
+                self.group(plan, buffers, write, now, ahead)
             gone: set[Op] = set()
-            for copy, ring in zip(plan.copies, rings, strict=True):
+            for copy, buffer in zip(plan.copies, buffers, strict=True):
                 gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
-                self.mapping[copy.buffer] = slot = builder.value("slot", ring, read)
-                slot.name = copy.buffer.name
+                self.mapping[copy.buffer] = stage = builder.value("stage", buffer, read)
+                stage.name = copy.buffer.name
             if not self.stores_operands(x for x in body.ops if x not in gone):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
@@ -311,7 +311,7 @@ class PipelineRotation(Rebuild):
                 ):  # the previous products are complete after this one starts, and the next copy overwrites their stage
                     self.one(x.replace(attrs={**x.attrs, "in_flight": len(plan.lasting)}))
                     if x is plan.lasting[-1]:
-                        self.group(plan, rings, write, now, ahead)
+                        self.group(plan, buffers, write, now, ahead)
                 elif x not in gone:
                     self.one(x)
             at_end = builder.value("cmp", read, last, pred="ge")
@@ -329,30 +329,30 @@ class PipelineRotation(Rebuild):
         """Whether any of these ops stores an operand of a product."""
         return any(x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in ops)
 
-    def ring(self, copy: AsyncCopy, slots: int) -> Value:
+    def circular_buffer(self, copy: AsyncCopy, stages: int) -> Value:
         made = self.defs[copy.buffer]
         with self.builder.at(made):
-            attrs = {**made.attrs, "type": replace(copy.buffer.type, slots=slots)}
-            ring = self.builder.value("alloc", **attrs)
-        ring.name = copy.buffer.name
-        return ring
+            attrs = {**made.attrs, "type": replace(copy.buffer.type, stages=stages)}
+            buffer = self.builder.value("alloc", **attrs)
+        buffer.name = copy.buffer.name
+        return buffer
 
     def group(
         self,
         plan: PipelinePlan,
-        rings: list[Value],
+        buffers: list[Value],
         number: Value,
-        trips: LaterIterations,
-        trip: int,
+        later: LaterIterations,
+        iteration: int,
         exists: bool = False,
     ) -> None:
         """Emits the copies of one iteration into the stage of that number."""
-        for copy, ring in zip(plan.copies, rings, strict=True):
+        for copy, buffer in zip(plan.copies, buffers, strict=True):
             with self.builder.at(copy.load):
-                operands = trips.operands(copy.load, trip, exists)[:2]
+                operands = later.operands(copy.load, iteration, exists)[:2]
                 for view in copy.views:
                     operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
-                slot = self.builder.value("slot", ring, number)
-                slot.name = ring.name
-                self.builder.op("copy_async", slot, *operands, vec=copy.vec)
+                stage = self.builder.value("stage", buffer, number)
+                stage.name = buffer.name
+                self.builder.op("copy_async", stage, *operands, vec=copy.vec)
         self.builder.op("commit")

@@ -134,10 +134,10 @@ class TmaStoreFinder:
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
         self.num_warps = func.attrs["num_warps"]
-        self.told: set[int] = set()
+        self.noted: set[int] = set()
         self.stores: dict[int, TmaStore] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
-        self.teams = roles.attrs.get("teams", 1)
+        self.consumer_groups = roles.attrs.get("consumer_groups", 1)
         for block in blocks_of(roles.blocks[0]):
             here = set(block.ops)
             for op in block.ops:
@@ -184,7 +184,7 @@ class TmaStoreFinder:
             return self.refuse(op, f"its rows have {width} bytes")
         extents, start = [1] * box.rank, list(box.start)
         rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
-        if self.teams > 1 and not rows:
+        if self.consumer_groups > 1 and not rows:
             # On an H200 this saves 5 % of the time (4096 x 4096, K 512), more than two barriers of the consumer warps.
             return self.refuse(
                 op, "TMA copies for the other group of warps meanwhile, and each warp stores its own rows"
@@ -348,7 +348,7 @@ class TmaStoreFinder:
         (buffer,) = last.args
         alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
         written = next((user for user in users if user.name == "local_store"), None)
-        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or written not in here:
+        if alloc.name not in ("alloc", "stage") or written is None or len(users) != 2 or written not in here:
             return None
         return written.args[1], alloc, written, last
 
@@ -372,9 +372,9 @@ class TmaStoreFinder:
     def refuse(self, op: Op, why: str) -> TmaStore | None:
         """Notes the reason once for all parts of a store."""
         whole = op.attrs.get("split_of", op.id)
-        if whole not in self.told:
+        if whole not in self.noted:
             self.notes(op, f"store: not by TMA: {why}", "missed")
-        self.told.add(whole)
+        self.noted.add(whole)
         return None
 
 
@@ -398,8 +398,8 @@ class TmaStoreLowering(Rebuild):
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":
-            self.prepare(op.attrs.get("teams", 1))
-            return self.team(op)
+            self.prepare(op.attrs.get("consumer_groups", 1))
+            return self.consumers(op)
         if op.id in self.gone:
             return op.results
         if op.id in self.stores:
@@ -407,7 +407,7 @@ class TmaStoreLowering(Rebuild):
             return op.results  # the unused result of an atomic
         return NotImplemented
 
-    def prepare(self, teams: int) -> None:
+    def prepare(self, consumer_groups: int) -> None:
         """Emits, at the top of the function, a tensor map per array and two buffers per shape and group of consumer warps."""
         b, made, facts = self.builder, dict[Value, Value](), self.found.facts
         for store in self.stores.values():
@@ -418,7 +418,7 @@ class TmaStoreLowering(Rebuild):
                     self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
                     self.maps[key].name = box.root.name
                 if store.way not in self.buffers:
-                    kind = replace(store.type, slots=teams)
+                    kind = replace(store.type, stages=consumer_groups)
                     same = [x for x in self.stores.values() if x.way == store.way]
                     count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
                     two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
@@ -439,15 +439,15 @@ class TmaStoreLowering(Rebuild):
         finally:
             self.run_of.pop()
 
-    def team(self, op: Op) -> tuple:
+    def consumers(self, op: Op) -> tuple:
         """Emits a wait at the end, until TMA has read the buffers."""
         b, (block, producer) = self.builder, op.blocks
         self.run_of.append([])
         with b.block() as opened:
-            if op.attrs.get("teams", 1) > 1:
-                number = b.value("team_id")
-                for way, rings in self.buffers.items():
-                    self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
+            if op.attrs.get("consumer_groups", 1) > 1:
+                number = b.value("consumer_group_id")
+                for way, buffers in self.buffers.items():
+                    self.buffers[way] = [b.value("stage", buffer, number) for buffer in buffers]
             self.ops(block.ops[:-1])
             b.op("store_wait", in_flight=0)
             b.append(block.terminator)

@@ -35,7 +35,7 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MOST_SLOTS = 8
+MOST_STAGES = 8
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
 ALONE = 8  # consumer warps that occupy a multiprocessor without a second CTA
@@ -59,10 +59,10 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array: by a tensor descriptor, or by
     pointers with a mask that is the array's bounds.
 
-    What: one more warp, the producer, copies tiles by TMA into circular buffers of `num_stages` slots. Two mbarriers per slot say when it
+    What: one more warp, the producer, copies tiles by TMA into circular buffers of `num_stages` stages. Two mbarriers per stage say when it
     is full and when it is empty.
 
-    Why: the producer runs ahead as far as there are slots, so products seldom wait for memory, and the consumers spend no instructions on
+    Why: the producer runs ahead as far as there are stages, so products seldom wait for memory, and the consumers spend no instructions on
     copies.
 
     Limits: an array that the kernel writes is not copied (two arguments are assumed to be two arrays). Other loads stay with the
@@ -77,14 +77,14 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     After:
 
         roles {warps=(4, 1)} {
-          await %full, %slot, %parity
-          %tile = slot %ring, %slot : buffer<64x64xf16, #c>
+          await %full, %stage, %parity
+          %tile = stage %buffers, %stage : buffer<64x64xf16, #c>
           %c = dot %x, %tile, %acc {instr="wgmma.m64n64k16"} : tile<64x64xf32, #b>
-          arrive %empty, %slot
+          arrive %empty, %stage
         } {
-          await %empty, %slot, %parity
-          expect %full, %slot {bytes=8192}
-          copy_bulk %to, %map, %full, %slot, %row, %column {axes=(0, 1)}
+          await %empty, %stage, %parity
+          expect %full, %stage {bytes=8192}
+          copy_bulk %to, %map, %full, %stage, %row, %column {axes=(0, 1)}
         }
     """
     planner, others = WarpSpecializationPlanner(func, notes), 0
@@ -136,16 +136,16 @@ class WarpSpecializationPlanner:
             return None
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
-        teams = 2 if persistent and self.take_turns(groups) else 1
-        warps = teams * self.func.attrs["num_warps"]
+        consumer_groups = 2 if persistent and self.take_turns(groups) else 1
+        warps = consumer_groups * self.func.attrs["num_warps"]
         for group in groups:
-            group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
-            if persistent and warps >= ALONE and group.loop is None and group.ring is None:
-                group.slots = 2  # copies of the next program begin while this one computes
+            group.stages = group.wanted = min(MOST_STAGES, consumer_groups * group.stages)
+            if persistent and warps >= ALONE and group.loop is None and group.shared_with is None:
+                group.stages = 2  # copies of the next program begin while this one computes
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
         many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
         return WarpSpecializationPlan(
-            groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams
+            groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, consumer_groups
         )
 
     def take_turns(self, groups: list[CopyGroup]) -> bool:
@@ -155,7 +155,7 @@ class WarpSpecializationPlanner:
             return False
         return all(
             group.lasting
-            and group.ring is None
+            and group.shared_with is None
             and group.loop is not None
             and group.loop.blocks[0] is group.block
             and self.home[group.loop][1] is None
@@ -347,16 +347,16 @@ class WarpSpecializationPlanner:
             block, parent = self.home[together[0].load]
             loop = self.loop_around(parent)
             named = None if loop is None else loop.attrs.get("num_stages", self.func.attrs.get("num_stages"))
-            slots = 1 if loop is None else MOST_SLOTS if named is None else max(1, int(named))
+            stages = 1 if loop is None else MOST_STAGES if named is None else max(1, int(named))
             if loop is not None:
-                slots = min(slots, max(1, ranges.trips(self.facts, loop)[1]))
+                stages = min(stages, max(1, ranges.iterations(self.facts, loop)[1]))
             last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
             late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
             late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
-            if slots == 1:  # the next wait would come before the product that releases the only stage has started
+            if stages == 1:  # the next wait would come before the product that releases the only stage has started
                 late = ()
             computed = any(x.name == "local_load" for copy in together for x in self.readers(copy.buffer))
-            yield CopyGroup(together, block, loop, slots, slots, named is not None, last, late, computed=computed)
+            yield CopyGroup(together, block, loop, stages, stages, named is not None, last, late, computed=computed)
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:
         """The positions in a block of the first and the last op that reads a buffer. A tile that warps compute with is released after
@@ -379,17 +379,17 @@ class WarpSpecializationPlanner:
 
     def in_loop(self, group: CopyGroup) -> bool:
         """Whether a group is copied repeatedly while its products run."""
-        return group.loop is not None and ranges.trips(self.facts, group.loop)[1] > 1
+        return group.loop is not None and ranges.iterations(self.facts, group.loop)[1] > 1
 
     def share(self, groups: list[CopyGroup]) -> None:
         """Lets groups of consecutive loops share a circular buffer, because their stages are filled and released in order."""
         for i, group in enumerate(groups):
             for other in groups[:i]:
-                users = [x for x in groups[:i] if x is other or x.ring is other]
+                users = [x for x in groups[:i] if x is other or x.shared_with is other]
                 apart = not any(self.within(group, x) or self.within(x, group) for x in users)
-                if other.ring is None and other.key == group.key and apart:
-                    group.ring, other.slots = other, max(other.slots, group.slots)
-                    other.wanted, other.named = other.slots, other.named or group.named
+                if other.shared_with is None and other.key == group.key and apart:
+                    group.shared_with, other.stages = other, max(other.stages, group.stages)
+                    other.wanted, other.named = other.stages, other.named or group.named
                     break
 
     def within(self, inner: CopyGroup, outer: CopyGroup) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.linear_forms import TRIP, VALUE
+from blocknb.analysis.linear_forms import ITERATION, VALUE
 from blocknb.analysis.tma_boxes import Poly
 from blocknb.ir.core import Op, Value
 from blocknb.ir.traversal import reachable
@@ -94,5 +94,5 @@ def atoms(poly: Poly) -> list[Value]:
             found.append(symbol.value)
         else:
             found += symbol.value.args[:3]
-            found += symbol.value.blocks[0].args[:1] if symbol.kind == TRIP else ()
+            found += symbol.value.blocks[0].args[:1] if symbol.kind == ITERATION else ()
     return found

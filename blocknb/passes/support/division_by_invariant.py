@@ -92,8 +92,8 @@ class InvariantDivisions:
             return rest if below is None else b.value("select", below, b.value("neg", rest), rest)
         quotient = b.value("select", more, b.value("add", quotient, b.const(1, t.uint32)), quotient)
         quotient = b.value("select", none, b.const(0, t.int32), b.value("cast", quotient, dtype=t.int32))
-        turned = negative if below is None else b.value("xor", negative, below)
-        return b.value("select", turned, b.value("neg", quotient), quotient)
+        is_negative = negative if below is None else b.value("xor", negative, below)
+        return b.value("select", is_negative, b.value("neg", quotient), quotient)
 
     def shifted(self, b: Builder, number: Value, divisor: Value, op: Op) -> Value:
         """A shift or a mask if the divisor is the likely power of two, else the division."""

@@ -6,10 +6,11 @@ stores by bytes times iterations, then the layouts of reductions' results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
@@ -18,7 +19,7 @@ from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
 
-TRIPS = 16  # the assumed number of iterations of a loop
+ITERATIONS = 16  # the assumed number of iterations of a loop
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
@@ -76,14 +77,14 @@ class LayoutChoice:
         for other in anchored[1:]:
             self.groups.union(anchored[0], other)
 
-    def tie(self, block: Block, trips: float) -> None:
+    def tie(self, block: Block, iterations: float) -> None:
         for op in block.ops:
-            inner = trips * (TRIPS if op.name in LOOPS else 1)
+            inner = iterations * (ITERATIONS if op.name in LOOPS else 1)
             for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.tie(nested, inner)
-            self.tie_op(op, trips)
+            self.tie_op(op, iterations)
 
-    def tie_op(self, op: Op, trips: float) -> None:
+    def tie_op(self, op: Op, iterations: float) -> None:
         match op.name:
             case "for" | "while" | "if":
                 for group in carried_together(op):
@@ -92,16 +93,16 @@ class LayoutChoice:
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
-                self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
+                self.groups.propose(op.result, weight * iterations * op.result.type.size, layout)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))
                 # The result of a load or the value of a store; and addresses and masks that are carried or loaded.
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
-                        self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
+                        self.groups.propose(value, self.weight(op, iterations), self.access_layout(op))
             case "reduce" if op.results[0].type.shape:
-                self.reductions.append((op, trips))
+                self.reductions.append((op, iterations))
             case "flip":
                 self.tie_all((op.result, *op.args))
             case "gather":
@@ -109,8 +110,8 @@ class LayoutChoice:
             case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
                 self.tie_all((*op.results, *op.args))
 
-    def weight(self, op: Op, trips: float) -> float:
-        return trips * op.args[0].type.size * op.args[0].type.dtype.element.bytes
+    def weight(self, op: Op, iterations: float) -> float:
+        return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
 
     def access_layout(self, op: Op) -> Layout:
         """The proposal of `coalesce`; if that pass was switched off, one element per thread in row-major order."""
@@ -137,8 +138,9 @@ class LayoutChoice:
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
                 continue
-            root, made = self.groups.find(op.result), {op.result: None}
-            if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
+            root = self.groups.find(op.result)
+            made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
+            if members[root] == len(made) and (layout := self.asked_by_views(made, consumers)):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -157,7 +159,7 @@ class LayoutChoice:
         """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
         a load of its result there: less than the loop's real loads, more than a store after it. The halves of a split product get a
         proposal outside of loops, too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
-        for op, trips in self.reductions:
+        for op, iterations in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             halves = value.type.shape[axis] == 2
             while halves and self.is_view(value) and self.defs[value].name in MOVING:
@@ -166,31 +168,34 @@ class LayoutChoice:
             proposals = self.groups.proposals.get(self.groups.find(value), ()) if self.anchored(value) else ()
             weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
             split = halves and layout in self.products
-            if layout is None or weight < PRODUCT or not (split or (trips > 1 and not views)):
+            if layout is None or weight < PRODUCT or not (split or (iterations > 1 and not views)):
                 continue
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
             for result in op.results:
-                weight = (2 if split else 1) * trips * result.type.size * value.type.dtype.bytes
+                weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
-    def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
-        """The layout in which all chains of views from `value`, and from values `made` of it alone, reach groups with a layout. A small
+    def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
+        """The results of pointwise ops on a value that are in its group."""
+        root = self.groups.find(value)
+        results = (op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE)
+        return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
+
+    def asked_by_views(self, values: Set[Value], consumers: dict[Value, list]) -> Layout | None:
+        """The layout in which all chains of views from values reach groups with a layout; None if there are several, or none. A small
         tile is loaded in that layout, with replicas, instead of being converted."""
-        asked, todo = None, [value]
-        while todo:  # the list of made values can be as long as the kernel
-            value = todo.pop()
+        asked = None
+        for value in values:
             if not consumers.get(value):
                 return None
             for op, _ in consumers[value]:
                 if op.name in VIEWS:
-                    layout = self.asked_by_views(op.result, consumers, {})
+                    layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)
                 elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
-                    if value in made and self.groups.find(result) == self.groups.find(value):
-                        todo += [] if result in made else [result]
-                        made[result] = None
+                    if result in values:
                         continue
                     layout = self.layouts.get(self.groups.find(result))
                 else:

@@ -9,7 +9,7 @@ starts its product with the operand that the previous iteration has prepared. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from blocknb.language.types import Buffer, Tile
 from blocknb.trace import Notes
 
 ALONE = 8  # consumer warps that fill a multiprocessor; with fewer, the product of another CTA overlaps the reads
-READS = ("await", "slot", "local_load", "alloc", "local_store")  # the ops of a read, besides arithmetic
+READS = ("await", "stage", "local_load", "alloc", "local_store")  # the ops of a read, besides arithmetic
 
 
 def prefetch_operands(func: Func, notes: Notes) -> Func:
@@ -73,7 +73,7 @@ def of_operand(
         return None
     stored, value = found
     reading = leading_to(block, value)
-    if reading is None or any(op in reading for op in stored) or not from_rings(reading):
+    if reading is None or any(op in reading for op in stored) or not from_circular_buffers(reading):
         return None
     inside = set(reading)
     carried = {x: i for i, x in enumerate(block.args[1:]) if any(x in op.args for op in reading)}
@@ -82,7 +82,7 @@ def of_operand(
     used = [x for op in reading for x in op.results if any(user not in inside for user, _ in users[x])]
     if not all(isinstance(x.type, Tile) for x in used):
         return None
-    sliced = next_trips(block, dot, carried, inside)
+    sliced = next_iteration(block, dot, carried, inside)
     return None if sliced is None else OperandPrefetchPlan(dot, side, stored, reading, tuple(used), carried, sliced)
 
 
@@ -97,37 +97,35 @@ def in_registers(block: Block, dot: Op, value: Value) -> tuple[tuple[Op, ...], V
     return (made[value], stores[0]), stores[0].args[1]
 
 
-def from_rings(reading: Sequence[Op]) -> bool:
+def from_circular_buffers(reading: Sequence[Op]) -> bool:
     """Whether ops read circular buffers of at least two stages; a stage is released only after the product that reads it."""
-    rings = [op.args[0].type for op in reading if op.name == "slot"]
-    return bool(rings) and all(ring.slots >= 2 for ring in rings)
+    buffers = [op.args[0].type for op in reading if op.name == "stage"]
+    return bool(buffers) and all(buffer.stages >= 2 for buffer in buffers)
 
 
 def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
     """The ops of a block that read and compute a value, in order; None if other kinds of ops are involved."""
     made = {result: op for op in block.ops for result in op.results}
-    found = dict[Op, list[Op]]()  # each op with the ops that must precede it
+    kept, fills = set[Op](), dict[Op, Op]()  # `fills`: the op that must precede a buffer's readers
 
-    def used(op: Op) -> Iterable[Value]:
-        return (x for needed in (op, *found[op]) for x in needed.args)
+    def used(op: Op) -> Sequence[Value]:
+        return (*op.args, *fills[op].args) if op in fills else op.args
 
     for op in backward_slice([value], made, operands=used):
         if op.blocks or not (OPS[op.name].pure or op.name in READS):
             return None
-        found[op] = []
-        if op.name == "slot":
-            found[op] = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
-        if op.name == "alloc":
-            found[op] = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
-        if op.name in ("slot", "alloc") and len(found[op]) != 1:
-            return None
-    kept = {x for op, needed in found.items() for x in (op, *needed)}
+        kept.add(op)
+        if op.name in ("stage", "alloc"):
+            if (fill := filling(block, op)) is None:
+                return None
+            fills[op] = fill
+    kept.update(fills.values())
     return tuple(op for op in block.ops if op in kept)
 
 
 def filling(block: Block, op: Op) -> Op | None:
     """The only op that waits for a stage or stores to a buffer; None if there are none or several."""
-    if op.name == "slot":
+    if op.name == "stage":
         found = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
     else:
         found = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
@@ -139,7 +137,7 @@ def behind(block: Block, dot: Op) -> set[Op]:
     return set(block.ops[block.ops.index(dot) :])
 
 
-def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op]) -> tuple[Op, ...] | None:
+def next_iteration(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op]) -> tuple[Op, ...] | None:
     """The ops after a product that compute the next iteration's values, in order; None if they include more than arithmetic, or depend
     on the values that are read."""
     made = {value: op for op in block.ops for value in op.results}
@@ -176,7 +174,7 @@ class OperandPrefetchRotation(Rebuild):
         inner = [Value(x.type, x.name) for x in plan.made]
         with b.block((*body.args, *inner)) as opened:
             self.mapping.update(zip(plan.made, inner, strict=True))
-            self.trip(op, plan)
+            self.iteration(op, plan)
         results = (*op.results, *(Value(x.type, x.name) for x in inner))
         b.append(op.replace(args=(*op.args, *begun), results=results, blocks=(opened.done,)))
         return op.results
@@ -196,7 +194,7 @@ class OperandPrefetchRotation(Rebuild):
         types = tuple(value.type for value in self.nothing)
         return b.op("if", condition, blocks=(then.done, without.done), types=types).results
 
-    def trip(self, loop: Op, plan: OperandPrefetchPlan) -> None:
+    def iteration(self, loop: Op, plan: OperandPrefetchPlan) -> None:
         b, body = self.builder, loop.blocks[0]
         end, following = body.terminator, tuple[Value, ...]()
         for x in body.ops[:-1]:

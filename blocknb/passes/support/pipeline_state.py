@@ -19,36 +19,36 @@ NUMBER = Tile(t.int32)
 class PipelineState:
     """The stage and the parity of each circular buffer at the builder's position."""
 
-    def __init__(self, builder: Builder, rings: Sequence[CopyGroup]):
-        self.builder, self.now = builder, dict[int, tuple[Value, Value]]()
-        for ring in rings:
-            self.now[id(ring)] = builder.const(0, t.int32), builder.const(0, t.int32)
+    def __init__(self, builder: Builder, owners: Sequence[CopyGroup]):
+        self.builder, self.now = builder, dict[CopyGroup, tuple[Value, Value]]()
+        for owner in owners:
+            self.now[owner] = builder.const(0, t.int32), builder.const(0, t.int32)
 
-    def advance(self, ring: CopyGroup) -> None:
-        b, (slot, parity) = self.builder, self.now[id(ring)]
+    def advance(self, owner: CopyGroup) -> None:
+        b, (stage, parity) = self.builder, self.now[owner]
         one, first = b.const(1, t.int32), b.const(0, t.int32)
-        turned = b.value("xor", parity, one)
-        if ring.slots > 1:
-            after = b.value("add", slot, one)
-            at_end = b.value("cmp", after, b.const(ring.slots, t.int32), pred="eq")
-            slot, turned = b.value("select", at_end, first, after), b.value("select", at_end, turned, parity)
-        self.now[id(ring)] = slot, turned
+        flipped = b.value("xor", parity, one)
+        if owner.stages > 1:
+            after = b.value("add", stage, one)
+            at_end = b.value("cmp", after, b.const(owner.stages, t.int32), pred="eq")
+            stage, flipped = b.value("select", at_end, first, after), b.value("select", at_end, flipped, parity)
+        self.now[owner] = stage, flipped
 
-    def skip(self, ring: CopyGroup, count: Value) -> None:
+    def skip(self, owner: CopyGroup, count: Value) -> None:
         """Advances by the number of stages that other warps use."""
-        b, (slot, parity) = self.builder, self.now[id(ring)]
-        slots, far = b.const(ring.slots, t.int32), b.value("add", slot, count)
-        turns = b.value("and", b.value("div", far, slots), b.const(1, t.int32))
-        self.now[id(ring)] = b.value("rem", far, slots), b.value("xor", parity, turns)
+        b, (stage, parity) = self.builder, self.now[owner]
+        stages, far = b.const(owner.stages, t.int32), b.value("add", stage, count)
+        turns = b.value("and", b.value("div", far, stages), b.const(1, t.int32))
+        self.now[owner] = b.value("rem", far, stages), b.value("xor", parity, turns)
 
-    def values(self, rings: Sequence[CopyGroup]) -> list[Value]:
-        return [value for ring in rings for value in self.now[id(ring)]]
+    def values(self, owners: Sequence[CopyGroup]) -> list[Value]:
+        return [value for owner in owners for value in self.now[owner]]
 
-    def enter(self, rings: Sequence[CopyGroup], values: Sequence[Value]) -> None:
-        for i, ring in enumerate(rings):
-            self.now[id(ring)] = values[2 * i], values[2 * i + 1]
-            values[2 * i].name, values[2 * i + 1].name = "slot", "parity"
+    def enter(self, owners: Sequence[CopyGroup], values: Sequence[Value]) -> None:
+        for i, owner in enumerate(owners):
+            self.now[owner] = values[2 * i], values[2 * i + 1]
+            values[2 * i].name, values[2 * i + 1].name = "stage", "parity"
 
 
-def fresh(rings: Sequence[CopyGroup]) -> list[Value]:
-    return [Value(NUMBER) for _ in rings for _ in range(2)]
+def fresh(owners: Sequence[CopyGroup]) -> list[Value]:
+    return [Value(NUMBER) for _ in owners for _ in range(2)]

@@ -37,7 +37,7 @@ class PipeliningObstacles:
 
     def against_loop(self, loop: Op) -> str:
         """The reason why no load of a loop may be issued early; "" if some may."""
-        if ranges.trips(self.facts, loop)[1] <= 1:
+        if ranges.iterations(self.facts, loop)[1] <= 1:
             return "the loop makes one iteration at most"
         for op in walk(loop.blocks[0]):
             at = f" at line {op.loc.line}" if op.loc else ""
@@ -132,12 +132,14 @@ class LaterIterations:
         for old, new in zip(loop.blocks[0].args, (index, *carried), strict=True):
             self.known[old, 0] = new
 
-    def operands(self, load: Op, trip: int, exists: bool = False) -> list[Value]:
+    def operands(self, load: Op, iteration: int, exists: bool = False) -> list[Value]:
         """The operands of a load that many iterations later. Its mask is off if that iteration does not exist (`exists`: it surely
         does)."""
-        pointer, *rest = (self.at(x, trip) for x in load.args)
+        pointer, *rest = (self.at(x, iteration) for x in load.args)
         if not exists:
-            rest[:1] = [self.masked(rest[0] if mask_of(load) is not None else None, pointer.type, self.goes_on(trip))]
+            rest[:1] = [
+                self.masked(rest[0] if mask_of(load) is not None else None, pointer.type, self.goes_on(iteration))
+            ]
         return [pointer, *rest]
 
     def masked(self, mask: Value | None, type: Tile, more: Value) -> Value:
@@ -145,27 +147,27 @@ class LaterIterations:
         whole = self.builder.value("splat", more, shape=type.shape, **layout) if type.shape else more
         return whole if mask is None else self.builder.value("and", mask, whole)
 
-    def goes_on(self, trip: int) -> Value:
+    def goes_on(self, iteration: int) -> Value:
         """Whether the iteration that much later exists: its index is below the bound for a positive step, above it for a negative one."""
-        index = self.at(self.loop.blocks[0].args[0], trip)
+        index = self.at(self.loop.blocks[0].args[0], iteration)
         up, down = (self.builder.value("cmp", index, self.upper, pred=pred) for pred in ("lt", "gt"))
         if known := sign(self.facts, self.loop):
             return up if known > 0 else down
         return self.builder.value("select", rises(self.builder, self.step), up, down)
 
-    def at(self, value: Value, trip: int) -> Value:
+    def at(self, value: Value, iteration: int) -> Value:
         """A value of the loop that many iterations later."""
         if not self.facts.inside(value, self.loop):
             return self.rebuild.get(value)
-        if (value, trip) not in self.known:
-            self.known[value, trip] = self.found(value, trip)
-        return self.known[value, trip]
+        if (value, iteration) not in self.known:
+            self.known[value, iteration] = self.found(value, iteration)
+        return self.known[value, iteration]
 
-    def found(self, value: Value, trip: int) -> Value:
+    def found(self, value: Value, iteration: int) -> Value:
         facts, body = self.facts, self.loop.blocks[0]
         if value is body.args[0]:
-            return self.builder.value("add", self.at(value, trip - 1), self.step)
+            return self.builder.value("add", self.at(value, iteration - 1), self.step)
         if value in facts.argument:
-            return self.at(body.terminator.args[facts.argument[value][2] - 1], trip - 1)
+            return self.at(body.terminator.args[facts.argument[value][2] - 1], iteration - 1)
         op = facts.definition[value]
-        return emit_copy(op, self.builder, {a: self.at(a, trip) for a in op.args}).result
+        return emit_copy(op, self.builder, {a: self.at(a, iteration) for a in op.args}).result

@@ -37,23 +37,23 @@ class BufferSharing:
         for op in block.ops:
             if op.name != "local_store" or op.attrs.get("tf32") or not self.only_products(op.args[0]):
                 continue
-            tile, turned = self.origin(op.args[1])
-            for other, other_turned in first.setdefault(tile, []):
+            tile, transposed = self.origin(op.args[1])
+            for other, other_transposed in first.setdefault(tile, []):
                 if all(
-                    self.can_read(dot, op.args[0], other.args[0], turned != other_turned)
+                    self.can_read(dot, op.args[0], other.args[0], transposed != other_transposed)
                     for dot in self.readers(op.args[0])
                 ):
-                    self.instead[op.args[0]] = other.args[0], turned != other_turned
+                    self.instead[op.args[0]] = other.args[0], transposed != other_transposed
                     break
             else:
-                first[tile].append((op, turned))
+                first[tile].append((op, transposed))
 
     def origin(self, value: Value) -> tuple[Value, bool]:
         """The tile before a transpose, and True; for any other value the value itself, and False."""
-        turned = False
+        transposed = False
         while (op := self.defs.get(value)) is not None and op.name == "trans" and len(op.attrs["perm"]) == 2:
-            value, turned = op.args[0], turned != (tuple(op.attrs["perm"]) == (1, 0))
-        return value, turned
+            value, transposed = op.args[0], transposed != (tuple(op.attrs["perm"]) == (1, 0))
+        return value, transposed
 
     def readers(self, buffer: Value) -> list[Op]:
         return [op for op, _ in self.users[buffer] if op.name != "local_store"]
@@ -63,10 +63,10 @@ class BufferSharing:
         stores = len(self.users[buffer]) - len(self.readers(buffer))
         return stores == 1 and all(wgmma.is_name(op.attrs.get("instr", "")) for op in self.readers(buffer))
 
-    def can_read(self, dot: Op, own: Value, other: Value, turned: bool) -> bool:
+    def can_read(self, dot: Op, own: Value, other: Value, transposed: bool) -> bool:
         """Whether a matrix descriptor can name the product's operand in the other buffer."""
         side, kind = dot.args.index(own), other.type
-        lies_as = 1 - side if turned else side
+        lies_as = 1 - side if transposed else side
         part = wgmma.part(kind.shape[lies_as], side, dot.attrs["warps"])
         return wgmma.describe(kind.layout, kind.dtype.bits, lies_as, part) is not None
 
@@ -79,7 +79,7 @@ class BufferSharing:
         if op.name != "dot" or not any(value in self.instead for value in op.args[:2]):
             return NotImplemented
         found = [self.instead.get(value, (value, False)) for value in op.args]
-        turned = tuple(side for side, (_, flipped) in enumerate(found) if flipped)
-        attrs = {**op.attrs, "transposed": turned} if turned else op.attrs
+        transposed = tuple(side for side, (_, flipped) in enumerate(found) if flipped)
+        attrs = {**op.attrs, "transposed": transposed} if transposed else op.attrs
         rebuild.builder.append(op.replace(args=tuple(value for value, _ in found), attrs=attrs))
         return op.results

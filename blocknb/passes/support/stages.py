@@ -18,7 +18,7 @@ def multiplies(loop: Op) -> bool:
     return any(op.name == "dot" or (op.name == "if" and multiplies(op)) for block in loop.blocks for op in block.ops)
 
 
-def stages(func: Func, loop: Op) -> int:
+def num_stages(func: Func, loop: Op) -> int:
     """The number of stages of a loop: its own, that of the launch, or the default."""
     named = loop.attrs.get("num_stages", func.attrs.get("num_stages"))
     if named is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from blocknb.analysis import tma_boxes
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.polynomials import trips
+from blocknb.analysis.polynomials import iteration_count
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, walk, within
 from blocknb.language import types as t
@@ -35,35 +35,34 @@ class WarpPartition:
     def __init__(self, func: Func, plan: WarpSpecializationPlan, facts: Facts, needs: BackwardSlice):
         self.func, self.plan, self.facts, self.needed = func, plan, facts, needs.values
         self.builder = Builder(first_id=func.next_id)
-        self.maps: dict[int, Value] = {}
-        self.rings: dict[int, list[Value]] = {}
-        self.full: dict[int, Value] = {}
-        self.empty: dict[int, Value] = {}
+        self.maps: dict[TmaCopy, Value] = {}
+        self.circular_buffers: dict[CopyGroup, list[Value]] = {}
+        self.full: dict[CopyGroup, Value] = {}
+        self.empty: dict[CopyGroup, Value] = {}
         self.programs: Value | None = None
-        self.own: dict[
-            int, Value
-        ] = {}  # with several groups of consumer warps: the buffers of each, by the id of the `alloc`
-        self.counts: dict[int, Value] = {}  # and the number of stages of each circular buffer that a program uses
+        # With several consumer groups: the buffers of each, by the id of the `alloc`.
+        self.own: dict[int, Value] = {}
+        self.counts: dict[CopyGroup, Value] = {}  # and the number of stages of each circular buffer that a program uses
         self.turns: Value | None = None
         self.quotients: InvariantDivisions | None = None
 
     def run(self) -> Func:
         b, num_warps = self.builder, self.func.attrs["num_warps"]
         self.tensor_maps()
-        for ring in self.plan.rings:
+        for owner in self.plan.owners:
             made = []
-            for copy in ring.copies:
+            for copy in owner.copies:
                 alloc = self.facts.definition[copy.buffer]
                 with b.at(alloc):
                     made.append(
-                        b.value("alloc", **{**alloc.attrs, "type": replace(copy.buffer.type, slots=ring.slots)})
+                        b.value("alloc", **{**alloc.attrs, "type": replace(copy.buffer.type, stages=owner.stages)})
                     )
                 made[-1].name = copy.buffer.name
-            self.rings[id(ring)] = made
-            self.full[id(ring)] = full = b.value("mbarriers", slots=ring.slots, arrivals=1)
-            self.empty[id(ring)] = empty = b.value("mbarriers", slots=ring.slots, arrivals=num_warps)
+            self.circular_buffers[owner] = made
+            self.full[owner] = full = b.value("mbarriers", stages=owner.stages, arrivals=1)
+            self.empty[owner] = empty = b.value("mbarriers", stages=owner.stages, arrivals=num_warps)
             full.name, empty.name = "full", "empty"
-        if self.plan.teams > 1:
+        if self.plan.consumer_groups > 1:
             self.several()
         if self.plan.persistent:
             self.quotients = InvariantDivisions(self.func, self.facts)
@@ -78,13 +77,13 @@ class WarpPartition:
                 role.all()
                 b.op("yield")
             blocks.append(opened.done)
-        teams: dict[str, Any] = {"teams": self.plan.teams} if self.plan.teams > 1 else {}
+        groups: dict[str, Any] = {"consumer_groups": self.plan.consumer_groups} if self.plan.consumer_groups > 1 else {}
         b.op(
             "roles",
             blocks=blocks,
-            warps=(num_warps * self.plan.teams, self.plan.warps),
+            warps=(num_warps * self.plan.consumer_groups, self.plan.warps),
             registers=self.plan.registers,
-            **teams,
+            **groups,
         )
         cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
         return cut.with_attrs(persistent=True) if self.plan.persistent else cut
@@ -92,21 +91,21 @@ class WarpPartition:
     def several(self) -> None:
         """Emits the setup of several groups of consumer warps: mbarriers, separate shared memory, and their pipeline states."""
         b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
-        self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
+        self.turns = b.value("mbarriers", stages=self.plan.consumer_groups, arrivals=self.func.attrs["num_warps"])
         self.turns.name = "turns"
         for op in self.func.ops():
             if op.name == "alloc" and op.result not in copied:
                 with b.at(op):
-                    kind = replace(op.attrs["type"], slots=self.plan.teams)
+                    kind = replace(op.attrs["type"], stages=self.plan.consumer_groups)
                     self.own[op.id] = b.value("alloc", **{**op.attrs, "type": kind})
         for group in self.plan.groups:
-            count, ring = b.const(1, t.int32), id(group.ring or group)
+            count, owner = b.const(1, t.int32), group.owner
             if group.loop is not None:
                 lower, upper, step = (
                     tma_boxes.at_top(b, self.facts, self.facts.integer(x), t.int32, made) for x in group.loop.args[:3]
                 )
-                count = trips(b, lower, upper, step)
-            self.counts[ring] = b.value("add", self.counts[ring], count) if ring in self.counts else count
+                count = iteration_count(b, lower, upper, step)
+            self.counts[owner] = b.value("add", self.counts[owner], count) if owner in self.counts else count
 
     def tensor_maps(self) -> None:
         b, made, known = self.builder, dict[Value, Value](), dict[tuple, Value]()
@@ -119,17 +118,14 @@ class WarpPartition:
                         numbers = [tma_boxes.at_top(b, self.facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
                         known[key] = b.value("tensor_map", box.root, *numbers, type=copy.kind)
                         known[key].name = box.root.name
-                self.maps[id(copy)] = known[key]
+                self.maps[copy] = known[key]
 
     def inside(self, op: Op) -> list[CopyGroup]:
         """The circular buffers that the blocks of an op use."""
         blocks = {id(block) for block in op.blocks}
         for block in op.blocks:
             blocks |= {id(inner) for nested in walk(block) for inner in nested.blocks}
-        found = {
-            id(group.ring or group): group.ring or group for group in self.plan.groups if id(group.block) in blocks
-        }
-        return list(found.values())
+        return list(dict.fromkeys(group.owner for group in self.plan.groups if id(group.block) in blocks))
 
 
 class RolePart:
@@ -141,23 +137,23 @@ class RolePart:
 
     def all(self) -> None:
         """Emits the whole body, once, or in a loop over programs."""
-        roles, b, rings = self.roles, self.builder, self.roles.plan.rings
-        self.places = PipelineState(b, rings)
+        roles, b, owners = self.roles, self.builder, self.roles.plan.owners
+        self.places = PipelineState(b, owners)
         if roles.programs is None:
             self.body()
             return
         first, step = b.value("cta_id"), b.value("num_ctas")
         first, step, start = self.begin(first, step)
-        start = [*self.places.values(rings), *start]
+        start = [*self.places.values(owners), *start]
         program, inner = (
             Value(NUMBER, "program"),
-            [*fresh(rings), *(Value(value.type) for value in start[2 * len(rings) :])],
+            [*fresh(owners), *(Value(value.type) for value in start[2 * len(owners) :])],
         )
         with b.block((program, *inner)) as opened:
-            self.places.enter(rings, inner)
+            self.places.enter(owners, inner)
             self.program_ids(self.place(program))
-            more = self.one_program(inner[2 * len(rings) :])
-            b.op("yield", *self.places.values(rings), *more)
+            more = self.one_program(inner[2 * len(owners) :])
+            b.op("yield", *self.places.values(owners), *more)
         b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
 
     def place(self, program: Value) -> list[Value]:
@@ -217,14 +213,14 @@ class ConsumerPart(RolePart, Rebuild):
         products = {op.id: op for g in groups for op in g.lasting}
         self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
         self.before: dict[
-            int, Value
+            CopyGroup, Value
         ] = {}  # of a circular buffer whose products outlast an iteration: the previous stage
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
-        self.awaited: set[int] = set()
+        self.awaited: set[CopyGroup] = set()
         # Groups that are read into registers, and the blocks in which no fence has followed those reads yet.
-        self.reading: dict[int, Block] = {}
-        self.team: Value | None = None  # the number of its group, if there are several
+        self.reading: dict[CopyGroup, Block] = {}
+        self.consumer_group: Value | None = None  # the number of its group, if there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
 
@@ -234,30 +230,34 @@ class ConsumerPart(RolePart, Rebuild):
         if self.roles.turns is None:
             return first, step, []
         b = self.builder
-        self.team = b.value("team_id")
-        for ring in self.roles.plan.rings:
-            self.places.skip(ring, b.value("mul", self.team, self.roles.counts[id(ring)]))
-        turn = b.value("sub", b.const(1, t.int32), self.team)
-        ahead = b.value("mul", self.team, step)
-        return b.value("add", first, ahead), b.value("mul", step, b.const(self.roles.plan.teams, t.int32)), [turn]
+        self.consumer_group = b.value("consumer_group_id")
+        for owner in self.roles.plan.owners:
+            self.places.skip(owner, b.value("mul", self.consumer_group, self.roles.counts[owner]))
+        turn = b.value("sub", b.const(1, t.int32), self.consumer_group)
+        ahead = b.value("mul", self.consumer_group, step)
+        return (
+            b.value("add", first, ahead),
+            b.value("mul", step, b.const(self.roles.plan.consumer_groups, t.int32)),
+            [turn],
+        )
 
     def one_program(self, carried: Sequence[Value]) -> list[Value]:
         if self.roles.turns is None:
             return super().one_program(carried)
         b, (turn,) = self.builder, carried
         turn.name = "turn"
-        assert self.team is not None, "`begin` has found it"
-        b.op("await", self.roles.turns, self.team, turn)
+        assert self.consumer_group is not None, "`begin` has found it"
+        b.op("await", self.roles.turns, self.consumer_group, turn)
         self.body()
-        for ring in self.roles.plan.rings:
-            self.places.skip(ring, self.roles.counts[id(ring)])
+        for owner in self.roles.plan.owners:
+            self.places.skip(owner, self.roles.counts[owner])
         return [b.value("xor", turn, b.const(1, t.int32))]
 
     def pass_on(self) -> None:
         """Signals that the products of a program are issued, so the next group of consumer warps may begin."""
         b = self.builder
-        if self.team is not None and self.roles.turns is not None:
-            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
+        if self.consumer_group is not None and self.roles.turns is not None:
+            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.consumer_group))
 
     def body(self) -> None:
         self.ops(self.func.body.ops)
@@ -268,30 +268,30 @@ class ConsumerPart(RolePart, Rebuild):
     def one(self, op: Op) -> None:
         super().one(op)
         if op.name == "fence" and op.id in self.fences:
-            self.reading = {id: block for id, block in self.reading.items() if op not in block.ops}
+            self.reading = {group: block for group, block in self.reading.items() if op not in block.ops}
         for group in self.last.get(op.id, ()):
-            ring = group.ring or group
+            owner = group.owner
             with self.builder.at(op):
-                if self.reading.pop(id(group), None) is not None:
+                if self.reading.pop(group, None) is not None:
                     self.builder.op(
                         "fence"
                     )  # TMA writes through the async proxy, threads read through the generic proxy
-                self.builder.op("arrive", self.roles.empty[id(ring)], self.places.now[id(ring)][0])
-                self.places.advance(ring)
+                self.builder.op("arrive", self.roles.empty[owner], self.places.now[owner][0])
+                self.places.advance(owner)
 
     def visit_op(self, op: Op) -> object:
         if op.id in self.gone or (op.name == "fence" and op.id not in self.fences):
             return op.results
         if op.id in self.stores:
-            if id(self.stores[op.id]) not in self.awaited:
+            if self.stores[op.id] not in self.awaited:
                 self.awaits(self.stores[op.id])
             return ()
         if op.name == "program_id" and self.ids:
             return [self.ids[op.attrs["axis"]]]
         if self.roles.quotients is not None and (found := self.roles.quotients.emit(self.builder, self.get, op)):
             return [found]
-        if op.id in self.roles.own and self.team is not None:
-            return [self.builder.value("slot", self.roles.own[op.id], self.team)]
+        if op.id in self.roles.own and self.consumer_group is not None:
+            return [self.builder.value("stage", self.roles.own[op.id], self.consumer_group)]
         if op.id in self.late:
             self.product(op)
             return op.results
@@ -302,14 +302,14 @@ class ConsumerPart(RolePart, Rebuild):
         return NotImplemented
 
     def awaits(self, group: CopyGroup) -> None:
-        b, ring = self.builder, group.ring or group
-        self.awaited.add(id(group))
+        b, owner = self.builder, group.owner
+        self.awaited.add(group)
         if group.computed:
-            self.reading[id(group)] = group.block
-        slot, parity = self.places.now[id(ring)]
-        b.op("await", self.roles.full[id(ring)], slot, parity)
-        for copy, buffers in zip(group.copies, self.roles.rings[id(ring)], strict=True):
-            self.mapping[copy.buffer] = found = b.value("slot", buffers, slot)
+            self.reading[group] = group.block
+        stage, parity = self.places.now[owner]
+        b.op("await", self.roles.full[owner], stage, parity)
+        for copy, buffers in zip(group.copies, self.roles.circular_buffers[owner], strict=True):
+            self.mapping[copy.buffer] = found = b.value("stage", buffers, stage)
             found.name = copy.buffer.name
 
     def product(self, op: Op) -> None:
@@ -319,34 +319,34 @@ class ConsumerPart(RolePart, Rebuild):
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
         self.builder.append(op.replace(attrs={**op.attrs, "in_flight": len(lasting)}))
         for group in groups:
-            self.leave(group.ring or group)
-            self.places.advance(group.ring or group)
+            self.leave(group.owner)
+            self.places.advance(group.owner)
 
-    def leave(self, ring: CopyGroup, goes_on: bool = True) -> None:
+    def leave(self, owner: CopyGroup, goes_on: bool = True) -> None:
         """Emits the arrival for the previous iteration's stage, if there was one."""
-        b, before = self.builder, self.before[id(ring)]
+        b, before = self.builder, self.before[owner]
         was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
-        b.op("arrive", self.roles.empty[id(ring)], before, was)
+        b.op("arrive", self.roles.empty[owner], before, was)
         if goes_on:
-            self.before[id(ring)] = self.places.now[id(ring)][0]
+            self.before[owner] = self.places.now[owner][0]
 
     def loop(self, op: Op) -> list[Value]:
-        b, rings, body = self.builder, self.roles.inside(op), op.blocks[0]
+        b, owners, body = self.builder, self.roles.inside(op), op.blocks[0]
         groups = [g for g in self.roles.plan.groups if g.block is body and g.lasting]
-        late = [g.ring or g for g in groups]
-        init = [*self.places.values(rings), *(b.const(-1, t.int32) for _ in late)]
-        inner = [*fresh(rings), *(Value(NUMBER, "before") for _ in late)]
+        late = [g.owner for g in groups]
+        init = [*self.places.values(owners), *(b.const(-1, t.int32) for _ in late)]
+        inner = [*fresh(owners), *(Value(NUMBER, "before") for _ in late)]
         with b.block((*body.args, *inner)) as opened:
-            self.places.enter(rings, inner)
-            self.before.update(zip(map(id, late), inner[2 * len(rings) :], strict=True))
+            self.places.enter(owners, inner)
+            self.before.update(zip(late, inner[2 * len(owners) :], strict=True))
             self.ops(body.ops[:-1])
             end = body.terminator
-            after = [*self.places.values(rings), *(self.before[id(ring)] for ring in late)]
+            after = [*self.places.values(owners), *(self.before[owner] for owner in late)]
             b.append(end.replace(args=(*map(self.get, end.args), *after)))
         outer = [Value(value.type) for value in inner]
         b.append(op.replace(args=(*op.args, *init), results=(*op.results, *outer), blocks=(opened.done,)))
-        self.places.enter(rings, outer)
-        self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
+        self.places.enter(owners, outer)
+        self.before.update(zip(late, outer[2 * len(owners) :], strict=True))
         if op.id == self.final:
             self.pass_on()
         return self.waited(op, late, groups)
@@ -359,24 +359,24 @@ class ConsumerPart(RolePart, Rebuild):
         end = op.blocks[0].terminator
         summed = [op.results[end.args.index(x.result)] for x in products]
         there = dict(zip(summed, self.builder.op("dot_wait", *summed).results, strict=True))
-        for ring in late:
-            self.leave(ring, goes_on=False)
+        for owner in late:
+            self.leave(owner, goes_on=False)
         return [there.get(value, value) for value in op.results]
 
     def branch(self, op: Op) -> Sequence[Value]:
-        b, rings = self.builder, self.roles.inside(op)
+        b, owners = self.builder, self.roles.inside(op)
         before, blocks = dict(self.places.now), []
         for block in op.blocks:
             self.places.now = dict(before)
             with b.block() as opened:
                 self.ops(block.ops[:-1])
                 end = block.terminator
-                b.append(end.replace(args=(*map(self.get, end.args), *self.places.values(rings))))
+                b.append(end.replace(args=(*map(self.get, end.args), *self.places.values(owners))))
             blocks.append(opened.done)
-        outer = fresh(rings)
+        outer = fresh(owners)
         attrs = {**op.attrs, "types": (*op.attrs["types"], *(value.type for value in outer))}
         b.append(op.replace(results=(*op.results, *outer), blocks=tuple(blocks), attrs=attrs))
-        self.places.enter(rings, outer)
+        self.places.enter(owners, outer)
         return op.results
 
 
@@ -405,59 +405,59 @@ class ProducerPart(RolePart):
     def ops(self, ops: Sequence[Op]) -> None:
         quotients = self.roles.quotients
         for op in ops:
-            rings = self.roles.inside(op) if op.blocks else []
+            owners = self.roles.inside(op) if op.blocks else []
             if op.id in self.copied:
                 for group in self.copied[op.id]:
                     self.copy(group)
-            if not rings and not any(value in self.needed for value in op.results):
+            if not owners and not any(value in self.needed for value in op.results):
                 continue
             if op.name == "program_id" and self.ids:
                 self.mapping[op.result] = self.ids[op.attrs["axis"]]
             elif op.name == "for":
-                self.loop(op, rings)
+                self.loop(op, owners)
             elif op.name == "if":
-                self.branch(op, rings)
+                self.branch(op, owners)
             elif quotients is not None and (found := quotients.emit(self.builder, self.get, op)):
                 self.mapping[op.result] = found
             else:
                 emit_copy(op, self.builder, self.mapping)
 
     def copy(self, group: CopyGroup) -> None:
-        b, roles, ring = self.builder, self.roles, group.ring or group
-        slot, parity = self.places.now[id(ring)]
+        b, roles, owner = self.builder, self.roles, group.owner
+        stage, parity = self.places.now[owner]
         with b.at(group.copies[0].load):
-            b.op("await", roles.empty[id(ring)], slot, b.value("xor", parity, b.const(1, t.int32)))
-            b.op("expect", roles.full[id(ring)], slot, bytes=group.bytes)
-        for copy, buffers in zip(group.copies, roles.rings[id(ring)], strict=True):
-            self.copy_one(copy, buffers, roles.full[id(ring)], slot)
+            b.op("await", roles.empty[owner], stage, b.value("xor", parity, b.const(1, t.int32)))
+            b.op("expect", roles.full[owner], stage, bytes=group.bytes)
+        for copy, buffers in zip(group.copies, roles.circular_buffers[owner], strict=True):
+            self.copy_one(copy, buffers, roles.full[owner], stage)
         with b.at(group.copies[0].load):
-            self.places.advance(ring)
+            self.places.advance(owner)
 
-    def copy_one(self, copy: TmaCopy, buffers: Value, full: Value, slot: Value) -> None:
+    def copy_one(self, copy: TmaCopy, buffers: Value, full: Value, stage: Value) -> None:
         b = self.builder
         with b.at(copy.load):
-            to = b.value("slot", buffers, slot)
+            to = b.value("stage", buffers, stage)
             start = [tma_boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
-            b.op("copy_bulk", to, self.roles.maps[id(copy)], full, slot, *start, axes=copy.axes)
+            b.op("copy_bulk", to, self.roles.maps[copy], full, stage, *start, axes=copy.axes)
 
-    def loop(self, op: Op, rings: Sequence[CopyGroup]) -> None:
+    def loop(self, op: Op, owners: Sequence[CopyGroup]) -> None:
         b, body = self.builder, op.blocks[0]
         kept = [i for i, value in enumerate(body.args[1:]) if value in self.needed or op.results[i] in self.needed]
         index = Value(body.args[0].type, body.args[0].name)
-        own, inner = [Value(body.args[i + 1].type, body.args[i + 1].name) for i in kept], fresh(rings)
-        args = [*map(self.get, op.args[:3]), *(self.get(op.args[3 + i]) for i in kept), *self.places.values(rings)]
+        own, inner = [Value(body.args[i + 1].type, body.args[i + 1].name) for i in kept], fresh(owners)
+        args = [*map(self.get, op.args[:3]), *(self.get(op.args[3 + i]) for i in kept), *self.places.values(owners)]
         with b.at(op), b.block((index, *own, *inner)) as opened:
             self.mapping.update({body.args[0]: index, **{body.args[i + 1]: v for i, v in zip(kept, own, strict=True)}})
-            self.places.enter(rings, inner)
+            self.places.enter(owners, inner)
             self.ops(body.ops[:-1])
             end = body.terminator
-            b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+            b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(owners))
         with b.at(op):
             made = b.op("for", *args, blocks=(opened.done,))
         self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
-        self.places.enter(rings, made.results[len(kept) :])
+        self.places.enter(owners, made.results[len(kept) :])
 
-    def branch(self, op: Op, rings: Sequence[CopyGroup]) -> None:
+    def branch(self, op: Op, owners: Sequence[CopyGroup]) -> None:
         b, kept = self.builder, [i for i, value in enumerate(op.results) if value in self.needed]
         before, blocks = dict(self.places.now), []
         for block in op.blocks:
@@ -465,10 +465,10 @@ class ProducerPart(RolePart):
             with b.at(op), b.block() as opened:
                 self.ops(block.ops[:-1])
                 end = block.terminator
-                b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+                b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(owners))
             blocks.append(opened.done)
-        types = (*(op.results[i].type for i in kept), *(NUMBER for _ in fresh(rings)))
+        types = (*(op.results[i].type for i in kept), *(NUMBER for _ in fresh(owners)))
         with b.at(op):
             made = b.op("if", self.get(op.args[0]), blocks=blocks, types=types)
         self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
-        self.places.enter(rings, made.results[len(kept) :])
+        self.places.enter(owners, made.results[len(kept) :])

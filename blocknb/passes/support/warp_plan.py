@@ -1,6 +1,6 @@
 """The plan of warp specialization: which loads the producer warp copies by TMA, into which circular buffers.
 
-`memory/warp_specialization` makes the plan, `support/warp_partition` carries it out, and `support/pipeline_state` counts slots and phases.
+`memory/warp_specialization` makes the plan, `support/warp_partition` carries it out, and `support/pipeline_state` counts stages and phases.
 """
 
 from __future__ import annotations
@@ -36,24 +36,29 @@ class TmaCopy:
 
 @dataclass(eq=False)
 class CopyGroup:
-    """Copies with one wait and common mbarriers. `slots`: stages of each circular buffer. `block`: the block of the copies. `last`: the
+    """Copies with one wait and common mbarriers. `stages`: stages of each circular buffer. `block`: the block of the copies. `last`: the
     op of that block after which nothing reads them. `lasting`: the products that still run then. `computed`: warps read the tiles into
     registers to compute with them."""
 
     copies: list[TmaCopy]
     block: Block
     loop: Op | None
-    slots: int
+    stages: int
     wanted: int
     named: bool
     last: Op
     lasting: tuple[Op, ...] = ()
-    ring: CopyGroup | None = None  # the group whose stages these copies use
+    shared_with: CopyGroup | None = None  # the group whose circular buffers these copies use, too
     computed: bool = False
 
     @property
     def bytes(self) -> int:
         return sum(copy.buffer.type.bytes for copy in self.copies)
+
+    @property
+    def owner(self) -> CopyGroup:
+        """The group whose circular buffers these copies use: itself, or an earlier group."""
+        return self.shared_with or self
 
     @property
     def key(self) -> tuple:
@@ -68,7 +73,7 @@ class WarpSpecializationPlan:
     persistent: bool = False
     alone: bool = True
     registers: tuple[int, int] | None = None
-    teams: int = 1
+    consumer_groups: int = 1
 
     @property
     def warps(self) -> int:
@@ -76,26 +81,27 @@ class WarpSpecializationPlan:
         return wgmma.GROUP if self.registers else 1
 
     @property
-    def rings(self) -> list[CopyGroup]:
-        return [group for group in self.groups if group.ring is None]
+    def owners(self) -> list[CopyGroup]:
+        """The groups that have circular buffers of their own."""
+        return [group for group in self.groups if group.shared_with is None]
 
     @property
     def bytes(self) -> int:
         """The bytes of all circular buffers."""
-        return sum(ring.slots * ring.bytes for ring in self.rings)
+        return sum(owner.stages * owner.bytes for owner in self.owners)
 
     def most(self, target: Target) -> int:
         """The bytes of shared memory that the CTA may take."""
-        return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
+        return target.max_shared if self.alone or any(owner.named for owner in self.owners) else HALF
 
     def smaller(self, notes: Notes) -> WarpSpecializationPlan | None:
         """The plan with one stage less where there are most; None if no stage can go."""
-        if early := [ring for ring in self.rings if ring.loop is None and ring.slots > 1]:
-            early[0].slots -= 1  # the second stage only brings the copy forward
+        if early := [owner for owner in self.owners if owner.loop is None and owner.stages > 1]:
+            early[0].stages -= 1  # the second stage only brings the copy forward
             return self
-        least = min(2, max(ring.slots for ring in self.rings))
-        largest = max(self.rings, key=lambda ring: (ring.slots > least, ring.bytes * ring.slots))
-        if largest.slots <= least:
+        least = min(2, max(owner.stages for owner in self.owners))
+        largest = max(self.owners, key=lambda owner: (owner.stages > least, owner.bytes * owner.stages))
+        if largest.stages <= least:
             for group in self.groups:
                 for copy in group.copies:
                     notes(
@@ -104,37 +110,38 @@ class WarpSpecializationPlan:
                         "missed",
                     )
             return None
-        largest.slots -= 1
+        largest.stages -= 1
         return self
 
     def explain(self, notes: Notes) -> None:
         for group in self.groups:
-            slots = (group.ring or group).slots
+            stages = group.owner.stages
             for copy in group.copies:
                 size = copy.buffer.type.bytes
-                text = f"copied by TMA, by the producer warp: {slots} slot{'s' if slots > 1 else ''} of {size} bytes"
+                text = f"copied by TMA, by the producer warp: {stages} stage{'s' if stages > 1 else ''} of {size} bytes"
                 if copy.kind.swizzle:
                     text += f", {copy.kind.swizzle}-byte swizzle"
-                if group.ring is not None:
+                if group.shared_with is not None:
                     text += (
-                        f", those of the loop at line {group.ring.loop.loc.line}"
-                        if group.ring.loop and group.ring.loop.loc
+                        f", those of the loop at line {group.shared_with.loop.loc.line}"
+                        if group.shared_with.loop and group.shared_with.loop.loc
                         else ""
                     )
                 if copy.store.attrs.get("tf32"):
                     text += "; truncated to tf32 by wgmma, not rounded"
-                if group.named and slots < group.wanted:
+                if group.named and stages < group.wanted:
                     text += f" (not {group.wanted}: for lack of shared memory)"
                 notes(copy.load, text)
             for op in group.lasting:
                 notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
         if self.registers:
-            team, producer = self.registers
-            notes(None, f"registers per thread: {team} for consumers, {producer} for the producer")
-        if self.teams > 1:
+            consumer, producer = self.registers
+            notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer")
+        if self.consumer_groups > 1:
             notes(
                 None,
-                f"{self.teams} groups of consumer warps take turns: one multiplies for its program while the other stores (ping-pong)",
+                f"{self.consumer_groups} groups of consumer warps take turns: one multiplies for its program while the other stores "
+                "(ping-pong)",
             )
         if self.persistent:
             notes(

@@ -62,7 +62,7 @@ class LayoutAssignment:
         self.func, self.notes, self.choice = func, notes, LayoutChoice(func)
         self.demands: dict[Value, dict[Layout, None]] = {}
         self.at: dict[Value, dict[Layout, Value]] = {}
-        self.told: dict[int, list[Layout | None]] = {}  # of ops that tell something: the layouts of their operands
+        self.reported: dict[int, list[Layout | None]] = {}  # the layouts of the operands of ops that report values
         self.used_ids: set[int] = set()
         self.builder = Builder(first_id=func.next_id)
 
@@ -97,8 +97,8 @@ class LayoutAssignment:
                 for value in op.args:
                     self.demand(value, layout)
             case name if name in REPORTS:
-                self.told[op.id] = self.told_layouts(op)
-                self.demand_all(op.args, self.told[op.id])
+                self.reported[op.id] = self.reported_layouts(op)
+                self.demand_all(op.args, self.reported[op.id])
             case "gather":
                 self.demand(op.args[0], self.choice.natural(op.args[0]))
                 self.demand(op.args[1], self.choice.layout_of(op.result))
@@ -108,7 +108,7 @@ class LayoutAssignment:
                 for layout in own:
                     self.demand_operands(op, layout)
 
-    def told_layouts(self, op: Op) -> list[Layout | None]:
+    def reported_layouts(self, op: Op) -> list[Layout | None]:
         """The layouts of the operands that an op reports (as `outside` does): a layout that other users need anyway, and one for all
         operands."""
         layouts: list[Layout | None] = []
@@ -188,7 +188,7 @@ class LayoutAssignment:
             case "reduce":
                 self.emit_reduce(op)
             case name if name in REPORTS:
-                self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, self.told[op.id], strict=True)], [None])
+                self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, self.reported[op.id], strict=True)], [None])
             case "scan":
                 layout = self.choice.scan_layout(op)
                 self.emit_in(op, [self.get(v, layout) for v in op.args], [layout])

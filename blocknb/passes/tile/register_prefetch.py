@@ -29,7 +29,7 @@ from blocknb.passes.support.pipelining_support import (
     counted,
     direction,
 )
-from blocknb.passes.support.stages import stages
+from blocknb.passes.support.stages import num_stages
 from blocknb.passes.tile.simplify import tidy
 from blocknb.passes.tile.unroll import grouped
 from blocknb.target import Target
@@ -41,7 +41,7 @@ ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop has more than one stage."""
-    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
+    return any(op.name == "for" and num_stages(func, op) > 1 for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -122,7 +122,7 @@ class PrefetchPlanner(PipeliningObstacles):
 
     def loop(self, loop: Op) -> int:
         """Plans a loop after its nested loops, which run more often; returns the registers that are carried at once."""
-        wanted = stages(self.func, loop) - 1
+        wanted = num_stages(self.func, loop) - 1
         within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
         loads = [op for op in loop.blocks[0].ops if op.name == "load"]
         if wanted < 1 or not loads:
@@ -219,7 +219,7 @@ class PrefetchRotation(Rebuild):
             return NotImplemented
         body, ahead = op.blocks[0], range(plan.ahead)
         before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
-        least = ranges.trips(self.facts, plan.loop)[0]
+        least = ranges.iterations(self.facts, plan.loop)[0]
         first = [self.early(before, x, k, exists=k < least) for k in ahead for x in plan.loads]
         arrived = [Value(x.result.type, x.result.name) for _ in ahead for x in plan.loads]
         with self.builder.block((*body.args, *arrived)) as opened:
@@ -240,9 +240,9 @@ class PrefetchRotation(Rebuild):
 
     def early(
         self,
-        trips: LaterIterations,
+        later: LaterIterations,
         load: Op,
-        trip: int,
+        iteration: int,
         exists: bool = False,
         itself: bool = False,
         last: bool = False,
@@ -250,7 +250,7 @@ class PrefetchRotation(Rebuild):
         """The value of the load that many iterations later, if that iteration exists (`exists`: it surely does). `itself`: emit the op
         that replaces the load, not a copy. `last`: it is the last early load of its iteration."""
         with self.builder.at(load):
-            args = tuple(trips.operands(load, trip, exists))
+            args = tuple(later.operands(load, iteration, exists))
             if itself:
                 value = Value(load.result.type, load.result.name)
                 attrs = {**load.attrs, "scheduling_barrier": True} if last else load.attrs

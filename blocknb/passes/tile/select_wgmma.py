@@ -60,12 +60,12 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     choice = WgmmaSelection(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.id in choice.turned:
+        if op.id in choice.transposed:
             notes(
                 op,
                 "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts",
             )
-            rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.turned[op.id], "vec": 1}))
+            rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.transposed[op.id], "vec": 1}))
             return op.results
         if op.name != "dot":
             return NotImplemented
@@ -87,7 +87,7 @@ class WgmmaSelection:
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
         self.products = made_of_dots(func)
         self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
-        self.turned = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_turn(op))
+        self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
         """The dot with its wgmma, or None and the reason against it, as a phrase."""
@@ -116,7 +116,7 @@ class WgmmaSelection:
             attrs["permuted_rows"] = True
         return revised(op, attrs=attrs), ""
 
-    def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
+    def loads_to_transpose(self, dot: Op) -> Iterator[tuple[int, Layout]]:
         """The loads of fp32 operands that are contiguous along M or N in memory, but along K in the buffers for wgmma; each with a
         layout for the transposition."""
         made, _ = self.lower(dot)

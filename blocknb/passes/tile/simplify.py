@@ -77,9 +77,9 @@ def tidy(func: Func) -> Func:
 
 def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: str | None = None) -> Func:
     """Repeats the walk until no change can affect earlier ops, ROUNDS times at most."""
-    told: set[tuple[int, str]] = set()
+    noted: set[tuple[int, str]] = set()
     for _ in range(ROUNDS):
-        rewriter = SimplifyRewriter(func, counts, notes, told, only)
+        rewriter = SimplifyRewriter(func, counts, notes, noted, only)
         func = rewriter.run()
         if not rewriter.again:
             break
@@ -110,8 +110,8 @@ class SimplifyScope:
 class SimplifyRewriter:
     """One round over a Func. `run` returns the Func itself if nothing changed."""
 
-    def __init__(self, func: Func, counts: dict, notes: Notes | None, told: set, only: str | None = None):
-        self.func, self.counts, self.notes, self.told, self.only = func, counts, notes, told, only
+    def __init__(self, func: Func, counts: dict, notes: Notes | None, noted: set, only: str | None = None):
+        self.func, self.counts, self.notes, self.noted, self.only = func, counts, notes, noted, only
         self.next_id = func.next_id
         self.mapping: dict[Value, Value] = {}
         self.definition: dict[Value, Op] = {}
@@ -163,8 +163,8 @@ class SimplifyRewriter:
         self.counts.setdefault(kind, Counter())[name] += 1
 
     def note(self, op: Op, text: str, kind: str = "info") -> None:
-        if self.notes is not None and (op.id, text) not in self.told:
-            self.told.add((op.id, text))
+        if self.notes is not None and (op.id, text) not in self.noted:
+            self.noted.add((op.id, text))
             self.notes(op, text, kind)
 
     def const(self, value: Any, type: Tile) -> Value:

@@ -18,7 +18,7 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-FEW_TRIPS, FEW_OPS = 4, 32
+FEW_ITERATIONS, FEW_OPS = 4, 32
 #: The most elements over all iterations: larger tiles compete for registers, and straight code cannot be pipelined.
 FEW_PRODUCTS = 4
 NESTED = 4
@@ -73,20 +73,20 @@ def once(func: Func, notes: Notes) -> Func:
             return NotImplemented
         bounds = [constants[a] for a in op.args[:3] if a in constants]
         known = range(*bounds) if len(bounds) == 3 and bounds[2] else None
-        trips = None if known is None else len(known)
+        iterations = None if known is None else len(known)
         factor = op.attrs.get("unroll_factor", 1)
-        asked = bool(op.attrs.get("unroll")) or (trips is not None and 1 < trips <= factor)
-        if known is None or trips is None:
+        asked = bool(op.attrs.get("unroll")) or (iterations is not None and 1 < iterations <= factor)
+        if known is None or iterations is None:
             if asked:
                 notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         size = sum(1 for _ in walk(op.blocks[0]))
-        if not asked and trips > 1 and not is_short(op, trips):
+        if not asked and iterations > 1 and not is_short(op, iterations):
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
-        if trips * size > MANY_OPS:
-            notes(op, f"not unrolled: {trips} iterations of {size} ops are too much code", kind="missed")
+        if iterations * size > MANY_OPS:
+            notes(op, f"not unrolled: {iterations} iterations of {size} ops are too much code", kind="missed")
             return NotImplemented
-        notes(op, f"unrolled: {trips} iteration{'s' if trips != 1 else ''} of {size - 1} ops")
+        notes(op, f"unrolled: {iterations} iteration{'s' if iterations != 1 else ''} of {size - 1} ops")
         body = rebuild.block(op.blocks[0])
         kind, carried = op.args[0].type, op.args[3:]
         for i in known:
@@ -97,11 +97,11 @@ def once(func: Func, notes: Notes) -> Func:
     return func if after.body.ops == func.body.ops else after
 
 
-def is_short(loop: Op, trips: int) -> bool:
+def is_short(loop: Op, iterations: int) -> bool:
     """Whether the pass unrolls a loop on its own: few iterations of a small body with few products."""
     inside = list(walk(loop.blocks[0]))
-    products = trips * sum(x.name == "dot" for x in inside)
-    return trips <= FEW_TRIPS and len(inside) <= FEW_OPS and products <= FEW_PRODUCTS
+    products = iterations * sum(x.name == "dot" for x in inside)
+    return iterations <= FEW_ITERATIONS and len(inside) <= FEW_OPS and products <= FEW_PRODUCTS
 
 
 def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
@@ -134,8 +134,8 @@ def grouped(loop: Op, factor: int, sign: Value, emit: Builder) -> Op:
 
     # Number of iterations: (upper - lower + step - sign) / step, truncating towards zero; then whole groups of `factor`.
     span = emit.value("sub", upper, lower)
-    trips = emit.value("div", emit.value("add", span, emit.value("sub", step, sign)), step)
-    groups = emit.value("div", emit.value("max", trips, number(0)), number(factor))
+    iterations = emit.value("div", emit.value("add", span, emit.value("sub", step, sign)), step)
+    groups = emit.value("div", emit.value("max", iterations, number(0)), number(factor))
     stride = emit.value("mul", step, number(factor))
     middle = emit.value("add", lower, emit.value("mul", groups, stride))
     args = tuple(Value(a.type, a.name) for a in body.args)

@@ -1,19 +1,15 @@
 """Lowers mbarriers, at which threads wait for bytes that the TMA engine copies and for each other (PTX ISA: mbarrier).
 
-AccessAddresses are numbers of 32 bits. The offset of an mbarrier is a constant of the instruction. An index is turned into bytes once.
+Addresses have 32 bits. The offset of an mbarrier is an immediate of the instruction; an index is scaled to bytes once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from blocknb.codegen.gpu import warp_specialization
-from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.threads import Threads
-from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.ir.core import Op, Value, walk
 from blocknb.language.bulk import Barriers
 
 SLEEP = 10_000_000  # ns that a thread may sleep before it tests an mbarrier again
@@ -22,18 +18,6 @@ Instruction = tuple[str, Sequence[str], str]  # inline PTX, its operands and the
 
 class Mbarriers(OpLowering):
     """Lowers what is done at mbarriers."""
-
-    def __init__(
-        self,
-        text: TextWriter,
-        threads: Threads,
-        registers: Registers,
-        buffers: Buffers,
-        defs: Mapping[Value, Op],
-        func: Func,
-    ):
-        self.text, self.threads, self.registers = text, threads, registers
-        self.buffers, self.defs, self.func = buffers, defs, func
 
     def address(self, barriers: Value, index: Value) -> tuple[str, int]:
         """The address of an mbarrier as a name and a constant."""
@@ -49,11 +33,11 @@ class Mbarriers(OpLowering):
         return text.in_block(("mbarrier", number), indexed), self.buffers.offsets[barriers]
 
     def by_one(self, *instructions: Instruction, each: bool = False) -> None:
-        """Instructions of one thread: the only one of its role, else the first of the team, or the first of `each` warp."""
+        """Instructions of one thread: the only one of its role, else the first of the consumer group, or the first of `each` warp."""
         text, alone = self.text, self.threads.alone
         doing, done = text.new_label("one"), text.new_label("all")
         if not alone:
-            who = "%lane" if each else "%tid" if self.threads.in_team else self.threads.index_in_cta()
+            who = "%lane" if each else "%tid" if self.threads.in_consumer else self.threads.index_in_cta()
             first = text.once(("first", who), lambda: text.emit(f"icmp eq i32 {who}, 0"))
             text.do(f"br i1 {first}, label %{doing}, label %{done}")
             text.start(doing)
@@ -70,7 +54,7 @@ class Mbarriers(OpLowering):
             self.prefetch_maps()
         start, count = op.attrs["offset"], op.attrs["arrivals"]
         self.buffers.offsets[op.result] = start
-        places = [start + Barriers.EACH * i for i in range(op.attrs["slots"])]
+        places = [start + Barriers.EACH * i for i in range(op.attrs["stages"])]
         lines = [f"mbarrier.init.shared::cta.b64 [$0+{place}], {count};" for place in places]
         self.by_one((" ".join([*lines, "fence.mbarrier_init.release.cluster;"]), [f"i32 {self.buffers.base()}"], "r"))
 
