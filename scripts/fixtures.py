@@ -2,9 +2,9 @@
 
     python scripts/fixtures.py [FOLDER]
 
-A Python test runs this and compares the structure of its output with that of the files, so that they cannot become outdated. The
-documents are always complete: no page is present that could request parts later, and this process has no other kernels, so the history
-contains only its own.
+Run `make format` after it, because prettier formats the files; labextension/tests/fixtures/make_tiles.py writes tiles.json. A Python test
+runs this and compares the structure of its output with that of the files, so that they cannot become outdated. The documents are always
+complete: no page is present that could request parts later, and this process has no other kernels, so the history contains only its own.
 """
 
 from __future__ import annotations

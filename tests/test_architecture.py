@@ -17,6 +17,8 @@ from types import ModuleType
 import pytest
 from architecture_known import KNOWN, OLD_MODULE_NAMES
 
+from blocknb.passes import ORDER
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "blocknb"
 
@@ -246,6 +248,12 @@ def test_places_named_in_the_glossary_exist() -> None:
     assert len(rows) > 60
     places = [place for _, _, where in rows for place in re.findall(r"`([\w/]+(?:\.py)?)`", where)]
     only_known([place for place in places if not (PACKAGE / place).exists()], "places of the glossary that are to come")
+
+
+def test_the_glossary_has_a_row_for_each_pass() -> None:
+    told = {place for _, _, where in glossary() for place in re.findall(r"`passes/([\w/]+)\.py`", where)}
+    missing = {entry.replace(".", "/") for entry in ORDER} - told
+    assert not missing, "add a row to docs/glossary.md"
 
 
 def test_glossary_terms_have_one_row_and_one_sentence() -> None:

@@ -152,3 +152,10 @@ def test_every_op_and_attribute_in_the_ir_of_a_page_is_in_the_op_table(page: Pat
             elif op not in CONTROL and (braces := _ATTRS.search(code)):
                 unknown |= {f"{op} {{{key}}}" for key in _KEY.findall(braces[1]) if key not in OPS[op].attrs}
     assert not unknown, f"{ids(page)} shows {', '.join(sorted(unknown))}"
+
+
+def test_the_page_of_the_card_has_a_section_for_each_view() -> None:
+    views = (ROOT / "labextension/src/core/views").glob("*.ts")
+    titles = {title for path in views for title in re.findall(r"^  title: '(.*)',$", path.read_text(), re.MULTILINE)}
+    assert titles >= {"Code", "Passes"}
+    assert not {title for title in titles if title.lower() not in anchors(ROOT / "docs" / "card.md")}

@@ -212,6 +212,7 @@ def test_programs_know_their_place_in_the_grid():
 # -- nothing is left out ---------------------------------------------------------------------------------------------------------------
 
 CODE = "\n".join(entry.code for entry in ENTRIES)
+MISSING = "add an `entry` with a reference, as in tests/matrix/pointwise.py"
 
 
 def named(prefix: str, name: str) -> bool:
@@ -220,12 +221,12 @@ def named(prefix: str, name: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted({*tl.__all__, *BUILTINS} - MEMBERS - set(others.ELSEWHERE)))
 def test_every_name_of_the_language_is_in_the_table(name):
-    assert named(r"tl\.", name) or named(r"d\.", name.removeprefix("tensor_descriptor."))
+    assert named(r"tl\.", name) or named(r"d\.", name.removeprefix("tensor_descriptor.")), MISSING
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 def test_every_method_of_a_tile_is_in_the_table(name):
-    assert named(r"[\w)]\.(?<!tl\.)", name)
+    assert named(r"[\w)]\.(?<!tl\.)", name), MISSING
 
 
 @pytest.mark.parametrize("name", sorted(libdevice.FUNCTIONS))
@@ -255,7 +256,7 @@ def test_every_op_is_in_the_table_by_a_name_of_the_language():
             or op in names
             or any(n.startswith(f"{op} ") for n in names)
             or f"operator {symbols.get(op)}" in names
-        ), op
+        ), f"{op}: {MISSING}"
 
 
 def test_what_is_tested_elsewhere_exists():
