@@ -39,8 +39,8 @@ def innermost(func: Func) -> Op:
 def test_independent_products_are_issued_early_and_waits_late(name, expected):
     *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
-    told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
-    assert told == expected
+    order = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
+    assert order == expected
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

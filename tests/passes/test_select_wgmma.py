@@ -212,10 +212,10 @@ def test_the_verifier_rejects_uses_of_products_in_flight():
 
 def test_transposed_tf32_operands_have_no_bank_conflicts():
     func, stages = lowered("wgmma_tf32_tn", num_stages=1)
-    told = notes(stages, "lower_conversions")
-    (stored,) = (x for x in told if "dot operand b" in x)  # transposed on its way to the buffer
-    assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in told)
-    (read,) = (x for x in told if "read as" in x)  # the layout of A in registers
+    messages = notes(stages, "lower_conversions")
+    (stored,) = (x for x in messages if "dot operand b" in x)  # transposed on its way to the buffer
+    assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in messages)
+    (read,) = (x for x in messages if "read as" in x)  # the layout of A in registers
     assert "4-byte accesses, no bank conflicts" in read
     plain, _ = lowered("wgmma_tf32", num_stages=1)
     assert [op.attrs["vec"] for op in func.ops() if op.name == "load"] == [4, 1]
