@@ -81,7 +81,7 @@ def test_using_a_product_before_its_wait_is_detected():
 
 
 @pytest.mark.parametrize("name", ["wgmma_gated", "wgmma_attention", "wgmma_fp16"])
-def test_fewer_products_are_not_reordered(name):
+def test_one_or_two_products_are_not_reordered(name):
     *_, stages = lowered(name)
     stage = next(stage for stage in stages if stage.name == "async_mma")
     assert not stage.notes
