@@ -108,7 +108,7 @@ def count(index, bins, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def atomics_at_wild_indices() -> OutOfBoundsCase:
+def atomics_at_out_of_bounds_indices() -> OutOfBoundsCase:
     index = seeds.rng().integers(0, 16, 256).astype(np.int64)
     index[[70, 130, 255]] = -1, 16, 1 << 40
     arrays = {"index": padded(index), "bins": padded(np.zeros(16, np.int32))}
@@ -144,7 +144,7 @@ def matrix_copy(x, out, stride_x, stride_out, M: tl.constexpr, N: tl.constexpr):
 
 
 @out_of_bounds_case
-def rows_past_a_matrix() -> OutOfBoundsCase:
+def rows_past_the_end_of_a_matrix() -> OutOfBoundsCase:
     big = numbers(40 * 80).reshape(40, 80)
     out = np.full((48, 64), 77, np.float32)
     arrays = {"x": (big, (slice(2, 22), slice(5, 69))), "out": (out, (slice(0, 32), slice(0, 64)))}
@@ -170,7 +170,7 @@ def walk(x, out, rounds, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def a_pointer_carried_too_far() -> OutOfBoundsCase:
+def loop_carried_pointer_past_the_end() -> OutOfBoundsCase:
     x = numbers(150)
     arrays = {"x": padded(x), "out": padded(np.zeros(64, np.float32))}
     rows = np.concatenate([x, np.zeros(42, np.float32)]).reshape(3, 64)
@@ -186,7 +186,7 @@ def chosen(x, out, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def a_pointer_that_where_has_chosen() -> OutOfBoundsCase:
+def pointer_selected_by_where() -> OutOfBoundsCase:
     x = numbers(100, np.float64)
     i = np.arange(64)
     at = np.where(i % 2 == 0, i, 2 * i)
@@ -207,7 +207,7 @@ def strided(x, out, step, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def a_view_that_runs_backwards() -> OutOfBoundsCase:
+def view_with_a_negative_stride() -> OutOfBoundsCase:
     data = numbers(300, np.int16)
     arrays = {"x": (data, slice(200, 80, -2)), "out": padded(np.full(64, 5, np.int16))}
     expected = np.zeros(64, np.int16)
@@ -225,7 +225,7 @@ def one_element(x, out, n):
 
 
 @out_of_bounds_case
-def scalars_of_a_grid_of_three_axes() -> OutOfBoundsCase:
+def scalars_in_a_grid_of_three_axes() -> OutOfBoundsCase:
     x = numbers(10, np.int8)
     arrays = {"x": padded(x), "out": padded(np.full(12, 4, np.int8))}
     expected = np.concatenate([x, np.zeros(1, np.int8), np.full(1, 4, np.int8)])
@@ -261,7 +261,7 @@ def one_of_two(x, y, out, c, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def a_pointer_that_may_be_of_two_arrays() -> OutOfBoundsCase:
+def pointer_into_one_of_two_arrays() -> OutOfBoundsCase:
     x, y = numbers(64), numbers(60)
     arrays = {"x": padded(x), "y": padded(y), "out": padded(np.zeros(64, np.float32))}
     result = {"out": np.concatenate([y, np.zeros(4, np.float32)])}
@@ -278,7 +278,7 @@ def interleaved(x, y, value, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def lanes_of_two_arrays() -> OutOfBoundsCase:
+def lanes_that_select_between_two_arrays() -> OutOfBoundsCase:
     value = numbers(64, np.int16)
     arrays = {
         "x": padded(np.zeros(32, np.int16)),
@@ -302,7 +302,7 @@ def taking_turns(x, y, rounds, BLOCK: tl.constexpr):
 
 
 @out_of_bounds_case
-def pointers_that_a_loop_swaps() -> OutOfBoundsCase:
+def pointers_swapped_by_a_loop() -> OutOfBoundsCase:
     arrays = {"x": padded(np.zeros(64, np.int32)), "y": padded(np.zeros(64, np.int32))}
     x, y = np.zeros(64, np.int32), np.zeros(64, np.int32)
     for k in range(4):

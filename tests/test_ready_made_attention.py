@@ -260,11 +260,11 @@ def test_hopper_copies_each_tile_once_and_keeps_weights_in_registers(
         if name == "numbers_kernel":
             continue
         ops = list(launch.retarget("sm_90a").stages[-1].after.ops())
-        rings = {op.result for op in ops if op.name == "alloc" and op.attrs.get("align")}
+        buffers = {op.result for op in ops if op.name == "alloc" and op.attrs.get("align")}
         stages = {op.result: op.args[0] for op in ops if op.name == "stage"}
         copied = {stages[op.args[0]] for op in ops if op.name == "copy_bulk"}
         read = {stages[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in stages}
-        assert read == copied <= rings
+        assert read == copied <= buffers
         assert name == "attention_kernel" or len(read) == 4
         assert any(op.attrs["registers"] for op in ops if op.name == "dot")
 
@@ -275,8 +275,8 @@ def test_dq_accumulation_needs_one_fence_and_two_barriers_per_iteration(monkeypa
     trace = launch.retarget("sm_90a")
     func = trace.stages[-1].after
     bodies = [op.blocks[0].ops for op in func.ops() if op.name == "for"]
-    (trip,) = (body for body in bodies if sum(op.name == "dot" for op in body) > 1)
-    names = [op.name for op in trip]
+    (iteration,) = (body for body in bodies if sum(op.name == "dot" for op in body) > 1)
+    names = [op.name for op in iteration]
     assert names.count("fence") == 1 and names.count("barrier") == 2 and names.count("dot") == 5
     added = names.index("atomic")
     assert not any(

@@ -181,8 +181,8 @@ def test_operands_that_hopper_needs_contiguous_along_k_are_transposed_first(orde
     with launched() as names:
         out = ready.matmul(a, b, tile=TILE)
     close(out, exact(a, b), TOLERANCE[dtype])
-    turned = (order[0] == "t") + (order[1] == "n")
-    assert names == ["transpose_kernel"] * turned + ["matmul_descriptor_kernel"]
+    transposed = (order[0] == "t") + (order[1] == "n")
+    assert names == ["transpose_kernel"] * transposed + ["matmul_descriptor_kernel"]
     half, other = operands(80, 48, 64, "float16", order)
     with launched() as names:
         close(ready.matmul(half, other, tile=TILE), exact(half, other), TOLERANCE["float16"])
@@ -236,8 +236,8 @@ def test_grouped_products_match_float64():
     for matrix, end in zip(b, ends, strict=True):
         expected[begin:end], begin = exact(a[begin:end], matrix), end
     close(out, expected, TOLERANCE["float16"])
-    turned = ready.grouped_matmul(a, b.swapaxes(1, 2).copy().swapaxes(1, 2), ends)
-    np.testing.assert_array_equal(turned[:47], out[:47])
+    transposed = ready.grouped_matmul(a, b.swapaxes(1, 2).copy().swapaxes(1, 2), ends)
+    np.testing.assert_array_equal(transposed[:47], out[:47])
     with pytest.raises(ValueError, match="ends must be 5 contiguous int32, not int64"):
         ready.grouped_matmul(a, b, ends.astype(np.int64))
     with pytest.raises(ValueError, match=r"a is \(M, K\) and b \(G, K, N\)"):

@@ -2,7 +2,7 @@
 
 A program is a list of small tuples of numbers, so that hypothesis shrinks it well. Each tuple selects an op and its operands among the
 existing values. The evaluator runs the NumPy meanings of the op table, reports signed overflow and undefined divisions, and calls
-`look(value, environment, trips)` after each definition.
+`look(value, environment, iterations)` after each definition.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Evaluator:
 
     def __init__(self, func: Func, arguments, program: tuple[int, int, int], look=None, speculative: bool = False):
         self.environment = dict(zip(func.params, arguments, strict=True))
-        self.trips: dict = {}
+        self.iterations: dict = {}
         self.stored: list = []
         self.speculative = speculative
         self.counts: dict = {}
@@ -330,8 +330,8 @@ class Evaluator:
         if len(span) > 20:
             raise Undefined
         self.counts[op] = len(span)
-        for trip, i in enumerate(span):
-            self.trips[op] = trip
+        for iteration, i in enumerate(span):
+            self.iterations[op] = iteration
             self.define(body.args[0], np.int32(i))
             for value, array in zip(body.args[1:], carried, strict=True):
                 self.define(value, array)

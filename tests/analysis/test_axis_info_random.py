@@ -24,7 +24,7 @@ def evaluate(form: Form, run: Evaluator, shape: tuple[int, ...]):
                 axis[s.number] = shape[s.number]
                 term = term * np.arange(shape[s.number]).reshape(axis).astype(object)
             elif s.kind in (ITERATION, COUNT):
-                term = term * (run.trips if s.kind == ITERATION else run.counts)[s.value]
+                term = term * (run.iterations if s.kind == ITERATION else run.counts)[s.value]
             else:
                 term = term * placed(integers(run.environment[s.value]), s.axes, shape)
         total = total + term

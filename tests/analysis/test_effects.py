@@ -23,7 +23,7 @@ def test_a_load_reads_and_a_store_writes_global_memory() -> None:
     assert not load.conflicts(load)
 
 
-def test_a_product_reads_shared_memory_only_when_an_operand_lies_there() -> None:
+def test_a_product_reads_shared_memory_only_for_operands_in_it() -> None:
     buffers = """
       %a = alloc {offset=0} : buffer<16x16xf16, <16x16: shared 1,2,4,8,16,32,64,128>>
       %r = local_load %a : tile<16x16xf16, <16x16: reg 1,2,4 lane 8,16,32,64,128 warp ->>
@@ -38,12 +38,12 @@ def test_a_branch_has_the_effects_of_its_ops(inner: str, expected: bool) -> None
     assert has_side_effects(op_of(body, "if")) == expected
 
 
-def test_a_while_must_stay_because_it_may_never_end() -> None:
+def test_a_while_loop_has_side_effects() -> None:
     body = "%r = while (%i = %n) {\ncondition %c, %i\n} do (%j: i32) {\nyield %j\n}"
     assert has_side_effects(op_of(body, "while"))
 
 
-def test_a_volatile_load_must_stay_and_stays_in_order() -> None:
+def test_a_volatile_load_is_not_removable_and_keeps_its_order() -> None:
     volatile = op_of("%x = load %p {volatile=True}", "load")
     assert has_side_effects(volatile)
     assert effects(volatile).conflicts(effects(op_of("%x = load %p", "load")))

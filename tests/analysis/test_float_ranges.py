@@ -69,7 +69,7 @@ def test_ops_with_several_results_have_unknown_ranges():
 
 
 @pytest.mark.parametrize(("out", "flush"), [("*f16", 1), ("*bf16", 0), ("*f32", 0)])
-def test_subnormal_exponentials_are_kept_where_the_stored_dtype_has_them(out, flush):
+def test_subnormal_exponentials_are_kept_if_the_stored_dtype_represents_them(out, flush):
     assert changed(softmax, x="*f16", y=out, n="i32", B=256) == {"normal": 1, "flush_denormals": flush}
     assert changed(softmax_of_rows, x="*f32", y=out, n="i32", R=4, B=64) == {
         "normal": 1,
@@ -193,7 +193,7 @@ def test_long_chains_are_analyzed():
     assert changed(chain, x="*f32", y="*f16", B=16, N=1500)["flush_denormals"] == 0
 
 
-def test_intervals_of_arithmetic():
+def test_ranges_of_arithmetic_results():
     @kernel
     def k(x, y, B: bl.constexpr):
         at = bl.arange(0, B)

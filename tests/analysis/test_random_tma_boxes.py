@@ -13,8 +13,8 @@ import blocknb
 import blocknb.language as bl
 from blocknb.analysis.tma_boxes import TmaBox
 
-ROWS = ("0", "pid", "pid + 16", "halves", "trips", "index", "backwards", "m", "wrapped")
-COLUMNS = ("0", "y", "trips", "index", "y + 16", "carried")
+ROWS = ("0", "pid", "pid + 16", "halves", "iterations", "index", "backwards", "m", "wrapped")
+COLUMNS = ("0", "y", "iterations", "index", "y + 16", "carried")
 BASES = ("x", "x + 64", "batch", "batch, fixed", "batch and head", "batch behind", "far")
 MASKS = ("", "m", "n", "m and n", "inside", "left", "m - 1", "batch", "unsigned")
 
@@ -29,7 +29,7 @@ def tiles(
     down, along = bl.arange(0, 16), bl.arange(0, 16)
     carried = y * 16
     for i in range(low, high, STEP):
-        trip = (i - low) // STEP
+        iteration = (i - low) // STEP
         row = 0
         if ROW == "pid" or ROW == "wrapped":
             row = pid * 16
@@ -37,8 +37,8 @@ def tiles(
             row = pid * 16 + 16
         elif ROW == "halves":
             row = pid // 2 * 16 + pid % 2
-        elif ROW == "trips":
-            row = trip * 16
+        elif ROW == "iterations":
+            row = iteration * 16
         elif ROW == "index":
             row = i + pid
         elif ROW == "backwards":
@@ -48,8 +48,8 @@ def tiles(
         column = 0
         if COLUMN == "y":
             column = y * 16
-        elif COLUMN == "trips":
-            column = trip * 16
+        elif COLUMN == "iterations":
+            column = iteration * 16
         elif COLUMN == "index":
             column = i * 2 + 16 * y
         elif COLUMN == "y + 16":

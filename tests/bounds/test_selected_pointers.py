@@ -422,7 +422,7 @@ def rows(x, y, out, c, n, step, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + r[:, None] * BLOCK + i[None, :], back)
 
 
-def test_rows_of_a_selected_pointer_are_checked_one_by_one():
+def test_rows_of_a_selected_pointer_are_checked_individually():
     x, y, out = np.arange(8 * 64), np.arange(8 * 64 - 3) * 2, np.zeros((8, 64), np.int64)
     for run in (launch, interpret):
         rest = {"out": out, "n": 61, "step": 64, "ROWS": 8, "BLOCK": 64}

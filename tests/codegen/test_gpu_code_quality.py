@@ -113,7 +113,7 @@ def test_partial_results_of_many_warps_are_combined_by_lanes(warps, rows):
     np.testing.assert_array_equal(places, x.argmax(axis=1))
 
 
-def test_softmax_of_fp16_scales_no_exponential_and_divides_once_a_row():
+def test_softmax_of_fp16_needs_no_range_scaling_and_one_division_per_row():
     def traced(dtype, **options):
         arrays = [f"*{dtype}:16"] * 2
         return softmax_kernel.trace(*arrays, *["i32:16"] * 3, BLOCK=4096, num_warps=8, **options)

@@ -36,7 +36,7 @@ def accesses(kernel) -> list[str]:
 
 
 @blocknb.kernel
-def told(x, out, BLOCK: bl.constexpr):
+def hinted(x, out, BLOCK: bl.constexpr):
     i = bl.arange(0, BLOCK)
     v = bl.load(x + i, cache_modifier=".cg")
     v += bl.load(x + 1024 + i, eviction_policy="evict_first")
@@ -48,7 +48,7 @@ def told(x, out, BLOCK: bl.constexpr):
 
 
 def test_cache_operators_eviction_and_volatility_reach_ptx():
-    assert accesses(told) == [
+    assert accesses(hinted) == [
         "ld.global.cg.v4.b32",
         "ld.global.L1::evict_first.v4.b32",
         "ld.global.L1::evict_last.v4.b32",

@@ -285,7 +285,7 @@ def test_submit_does_not_wait_for_the_start_of_a_process(monkeypatch):
         assert future.result()["llvm"]
 
 
-def test_two_workers_run_at_once_and_one_is_started_only_when_needed():
+def test_two_workers_run_concurrently_and_start_on_demand():
     with Workers(2) as workers:
         first = workers.warm().result()["pid"]
         while not workers._idle._value:  # the thread says that it is idle after it has delivered
@@ -343,7 +343,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_an_interrupt_while_waiting_keeps_requests_and_answers_in_step():
+def test_interrupt_during_a_wait_keeps_requests_and_answers_matched():
     with Workers(1) as workers:
         workers.warm(SM90A).result()
         big = kernel(
@@ -389,7 +389,7 @@ def test_idle_worker_that_was_killed_is_replaced_silently():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_uses_workers_of_its_own():
+def test_a_forked_child_starts_its_own_workers():
     mine = shared().warm().result()["pid"]
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)

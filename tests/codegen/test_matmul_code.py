@@ -40,14 +40,14 @@ SHAPES = (
 INSTRUCTION = {"sm_90a": "wgmma.mma_async", "sm_80": "mma.sync", "sm_75": "mma.sync"}
 
 
-def zeros(shape: tuple[int, ...], dtype: str, turned: bool = False) -> Any:
+def zeros(shape: tuple[int, ...], dtype: str, transposed: bool = False) -> Any:
     """An array of these sizes and strides that occupies almost no memory."""
     made = np.zeros(1, DTYPES.get(dtype, dtype))
     step, steps = made.itemsize, []
-    for size in shape[::1] if turned else shape[::-1]:
+    for size in shape[::1] if transposed else shape[::-1]:
         steps.append(step)
         step *= size
-    return np.lib.stride_tricks.as_strided(made, shape, steps if turned else steps[::-1])
+    return np.lib.stride_tricks.as_strided(made, shape, steps if transposed else steps[::-1])
 
 
 def launches(call: Callable[[], Any], target: str, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
@@ -111,10 +111,10 @@ def test_fp32_matmul_of_any_order_with_epilogues_on_hopper(order, m, monkeypatch
         zeros((2048, 4096), "fp32", order[1] == "t"),
         zeros((m, 4096), "fp32"),
     )
-    *turned, launch = check(
+    *transposed, launch = check(
         lambda: ready.matmul(a, b, out, bias=zeros((4096,), "fp32"), activation="gelu"), "sm_90a", monkeypatch
     )
-    assert [x.kernel.__name__ for x in turned] == ["transpose_kernel"] * (order == "tn")
+    assert [x.kernel.__name__ for x in transposed] == ["transpose_kernel"] * (order == "tn")
     names = [op.name for op in launch.retarget("sm_90a").stages[-1].after.ops()]
     assert names.count("copy_bulk") == 2 and "store_bulk" in names and "store" not in names
 

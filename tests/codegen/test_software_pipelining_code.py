@@ -38,8 +38,8 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
 def test_iteration_contains_few_instructions_besides_copies_and_products(tile, warps, target):
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0 and not [n for n in trace.notes if n.kind == "warning"]
-    trip = next(codes for codes in loops(trace) if "HMMA" in codes)
-    count, (m, n, k) = Counter(trip), tile
+    iteration = next(codes for codes in loops(trace) if "HMMA" in codes)
+    count, (m, n, k) = Counter(iteration), tile
     assert count["LDGSTS"] == (m + n) * k * 2 // (16 * 32 * warps)
     assert count["HMMA"] == m * n * k // (16 * 8 * 16 * warps)
     assert count["LDG"] == count["STS"] == 0 and count["BAR"] == count["LDGDEPBAR"] == 1
@@ -48,9 +48,9 @@ def test_iteration_contains_few_instructions_besides_copies_and_products(tile, w
     others = sum(count.values()) - count["HMMA"] - count["LDSM"] - count["LDGSTS"]
     assert others <= 40 + 2 * count["LDGSTS"]
     # If registers cannot hold all fragments, some are read while others are multiplied.
-    half = [i for i, code in enumerate(trip) if code == "HMMA"][count["HMMA"] // 2]
-    first = trip.index("HMMA")
-    assert k < 64 or "LDSM" in trip[first:half]
+    half = [i for i, code in enumerate(iteration) if code == "HMMA"][count["HMMA"] // 2]
+    first = iteration.index("HMMA")
+    assert k < 64 or "LDSM" in iteration[first:half]
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
@@ -61,11 +61,11 @@ def test_copies_are_issued_between_the_steps_of_a_product(tile, warps, target):
     """There is no wait between the barrier and the first fragments, and the last step leaves time for the next iteration."""
     trace = product(target, tile, warps)
     assert trace.resources.spill_bytes == 0
-    trip = next(codes for codes in loops(trace) if "HMMA" in codes)
-    first = trip.index("HMMA")
-    copies = [i for i, code in enumerate(trip) if code == "LDGSTS"]
-    assert sum(i < first for i in copies) <= 2 and trip.index("LDSM") < copies[0]
-    assert trip.count("BAR") == trip.count("LDGDEPBAR") == 1
+    iteration = next(codes for codes in loops(trace) if "HMMA" in codes)
+    first = iteration.index("HMMA")
+    copies = [i for i, code in enumerate(iteration) if code == "LDGSTS"]
+    assert sum(i < first for i in copies) <= 2 and iteration.index("LDSM") < copies[0]
+    assert iteration.count("BAR") == iteration.count("LDGDEPBAR") == 1
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])

@@ -150,7 +150,7 @@ def test_ptxas_too_old_for_our_ptx_is_skipped(searching):
     assert find_ptxas(Target.parse("sm_80")).version == (12, 4, 99)
 
 
-def test_the_named_ptxas_comes_first(searching, monkeypatch):
+def test_explicitly_named_ptxas_has_priority(searching, monkeypatch):
     searching("13.0.88")
     monkeypatch.setenv("BLOCKNB_PTXAS", str(searching("13.1.2", "mine")))
     assert find_ptxas(SM90A).origin == "BLOCKNB_PTXAS"

@@ -46,7 +46,7 @@ def meeting(cells, count, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.float32, np.float64, np.float16])
-def test_no_addition_is_lost_among_many_threads(monkeypatch, dtype):
+def test_atomic_additions_of_many_threads_lose_nothing(monkeypatch, dtype):
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", "6")
     programs = 3000 if dtype != np.float16 else 8
     cells, count = np.zeros(3, dtype), np.zeros(1, np.int32)

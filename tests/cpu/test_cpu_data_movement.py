@@ -151,7 +151,7 @@ def ties(x, left, right, M: bl.constexpr, N: bl.constexpr):
     bl.store(right + bl.arange(0, 1)[:, None], where)
 
 
-def test_of_equal_elements_the_lowest_index_wins():
+def test_argmax_and_argmin_of_equal_elements_return_the_lowest_index():
     x = np.random.default_rng(3).integers(0, 3, (16, 32)).astype(np.int32)
     arguments = {"x": x, "left": poison(32, np.int32), "right": poison(1, np.int32), "M": 16, "N": 32}
     check(

@@ -40,11 +40,11 @@ def test_arithmetic_of_narrow_and_unsigned_counters_wraps(dtype, block, wides):
         with np.errstate(over="ignore"):
             x = (np.arange(block) + start).astype(dtype)
             c = x.dtype.type
-            told = f"{dtype} as {wide}, start {start}, n {n}"
-            np.testing.assert_array_equal(sums, (x + c(100)).astype(wide), err_msg=told)
-            np.testing.assert_array_equal(products, (x * c(3) - c(7)).astype(wide), err_msg=told)
-            np.testing.assert_array_equal(masks, (x - c(5)) < c(10), err_msg=told)
-            np.testing.assert_array_equal(rest, np.where(x <= c(n), x.astype(wide), 77), err_msg=told)
+            context = f"{dtype} as {wide}, start {start}, n {n}"
+            np.testing.assert_array_equal(sums, (x + c(100)).astype(wide), err_msg=context)
+            np.testing.assert_array_equal(products, (x * c(3) - c(7)).astype(wide), err_msg=context)
+            np.testing.assert_array_equal(masks, (x - c(5)) < c(10), err_msg=context)
+            np.testing.assert_array_equal(rest, np.where(x <= c(n), x.astype(wide), 77), err_msg=context)
 
 
 @blocknb.kernel

@@ -165,7 +165,7 @@ def test_kernel_without_reduction_is_not_prefetched():
     )  # no computation to overlap with a prefetch
 
 
-def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
+def uses_nontemporal_stores(monkeypatch, large, n, y_start=0, dtype="float32"):
     """Whether a result of one row of n elements uses non-temporal stores. The test removes them, so the result is not written then."""
     monkeypatch.setattr(nontemporal_stores, "LARGE", large)
     target = Target.parse("cpu")
@@ -190,14 +190,14 @@ def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_only_large_aligned_results_use_nontemporal_stores(dtype, monkeypatch):
     size = 256 * np.dtype(dtype).itemsize
-    assert goes_past_the_cache(monkeypatch, size, 256, dtype=dtype)
-    assert not goes_past_the_cache(monkeypatch, size + 1, 256, dtype=dtype)
-    assert goes_past_the_cache(monkeypatch, 1, 512, dtype=dtype)
-    assert not goes_past_the_cache(monkeypatch, 1, 511, dtype=dtype)
-    assert not goes_past_the_cache(monkeypatch, 1, 257, dtype=dtype)
+    assert uses_nontemporal_stores(monkeypatch, size, 256, dtype=dtype)
+    assert not uses_nontemporal_stores(monkeypatch, size + 1, 256, dtype=dtype)
+    assert uses_nontemporal_stores(monkeypatch, 1, 512, dtype=dtype)
+    assert not uses_nontemporal_stores(monkeypatch, 1, 511, dtype=dtype)
+    assert not uses_nontemporal_stores(monkeypatch, 1, 257, dtype=dtype)
     unit = 16 // np.dtype(dtype).itemsize
-    assert goes_past_the_cache(monkeypatch, 1, 256, y_start=unit, dtype=dtype)
-    assert not goes_past_the_cache(monkeypatch, 1, 256, y_start=unit // 2, dtype=dtype)
+    assert uses_nontemporal_stores(monkeypatch, 1, 256, y_start=unit, dtype=dtype)
+    assert not uses_nontemporal_stores(monkeypatch, 1, 256, y_start=unit // 2, dtype=dtype)
 
 
 # -- rows that end before their tile does -----------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def test_every_program_runs_once_with_any_number_of_threads(monkeypatch):
         assert (x == 20).all()
 
 
-def test_launches_from_many_threads_do_not_disturb_each_other():
+def test_concurrent_launches_from_many_threads_are_independent():
     arrays = [np.full(5000, i, np.float32) for i in range(8)]
     outs = [np.zeros(5000, np.float32) for _ in range(8)]
     native, _ = build(copy, x=arrays[0], y=outs[0], n=5000, BLOCK=128)
@@ -330,7 +330,7 @@ def wait_for(x):
         i += 1
 
 
-def test_an_endless_kernel_in_one_thread_does_not_hold_up_another():
+def test_an_endless_kernel_does_not_block_launches_of_other_threads():
     x, y = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
     stuck, stuck_values = build(wait_for, x=(flag := np.zeros(1, np.int32)))
     thread = threading.Thread(target=launch_native, args=(stuck, stuck_values, 4))

@@ -127,15 +127,15 @@ def carried_meaning(x, y, n, block):
     y[:block] = total
 
 
-def turned(x, y, n, BLOCK: tl.constexpr):
+def transposed(x, y, n, BLOCK: tl.constexpr):
     r, c = tl.arange(0, 8), tl.arange(0, BLOCK)
     inside = (r[:, None] < n) & (c[None, :] < n)
     v = tl.load(x + r[:, None] * BLOCK + c[None, :], mask=inside, other=1)
     tl.store(y + c[None, :] * 8 + r[:, None], v + tl.sum(v, axis=0)[None, :] + tl.max(v, axis=1)[:, None], mask=inside)
 
 
-@varied(turned, lambda n, block: ROWS * block)
-def turned_meaning(x, y, n, block):
+@varied(transposed, lambda n, block: ROWS * block)
+def transposed_meaning(x, y, n, block):
     r, c = np.arange(ROWS)[:, None], np.arange(block)[None, :]
     inside = (r < n) & (c < n)
     v = np.where(inside, x[: ROWS * block].reshape(ROWS, block), 1).astype(np.int64)

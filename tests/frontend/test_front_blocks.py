@@ -142,10 +142,10 @@ def test_loops_helpers_and_tuples_carry_block_pointers():
 
 
 @kernel
-def chosen(a, out, n, TURNED: tl.constexpr):
+def chosen(a, out, n, TRANSPOSED: tl.constexpr):
     straight = tl.make_block_ptr(a, (4, 6), (6, 1), (0, 0), (4, 4), (1, 0))
-    turned = tl.make_block_ptr(a, (6, 4), (1, 6), (0, 0), (4, 4), (0, 1))
-    p = turned if TURNED else straight
+    transposed = tl.make_block_ptr(a, (6, 4), (1, 6), (0, 0), (4, 4), (0, 1))
+    p = transposed if TRANSPOSED else straight
     if n > 3:
         q = tl.make_block_ptr(a, (6, n), (1, 6), (1, 0), (4, 4), (0, 1))
     else:
@@ -153,11 +153,11 @@ def chosen(a, out, n, TURNED: tl.constexpr):
     keep(out, tl.load(p) + tl.load(q, boundary_check=(0, 1)))
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("n", [3, 4])
-def test_branches_join_block_pointers_with_equal_blocks(turned, n):
-    p = A.T[:4] if turned else A[:, :4]
-    np.testing.assert_array_equal(run(chosen, n=n, TURNED=turned), p + (A.T[1:5] if n > 3 else p))
+def test_branches_join_block_pointers_with_equal_blocks(transposed, n):
+    p = A.T[:4] if transposed else A[:, :4]
+    np.testing.assert_array_equal(run(chosen, n=n, TRANSPOSED=transposed), p + (A.T[1:5] if n > 3 else p))
 
 
 @kernel

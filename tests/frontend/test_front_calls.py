@@ -166,7 +166,7 @@ def test_a_one_line_definition_is_parsed():
 def increment(x): return x + 1  # fmt: skip
 
 
-def test_a_local_may_be_called_range_and_a_parameter_type():
+def test_a_local_may_be_named_range_and_a_parameter_type():
     @kernel
     def k(out, type: tl.constexpr, n):
         range = tl.arange(0, 2)

@@ -188,7 +188,7 @@ def test_a_tile_cannot_be_a_condition():
     assert place(k, error) == (2, "tl.arange(0, 4) > 2")
 
 
-def test_a_one_element_tile_can():
+def test_a_tile_of_one_element_can_be_a_condition():
     @kernel
     def k(out, n):
         if tl.full((1, 1), n, tl.int32) > 2:
@@ -339,7 +339,7 @@ def test_an_unroll_factor_that_covers_the_loop_unrolls_it(count, attrs):
     assert dict(loop.attrs) == attrs
 
 
-def test_the_loop_variable_survives_when_it_is_read_afterwards():
+def test_loop_variable_read_after_the_loop_keeps_its_last_value():
     @kernel
     def k(out, n):
         for i in range(n):
@@ -407,7 +407,7 @@ def test_a_while_on_a_false_constant_is_removed():
     assert names(ir(k, out="*i32", GO=False)) == []
 
 
-def test_nested_loops_carry_through_both():
+def test_nested_loops_carry_values_through_both_levels():
     @kernel
     def k(out, n):
         acc = tl.zeros((2,), tl.int32)

@@ -41,7 +41,7 @@ class Flow(Writer):
         found = [v for v in self.visible() if v.name not in ("pid",) and not v.name.startswith("k")]
         return self.rng.sample(found, min(count, len(found)))
 
-    def carried(self, trips: int) -> list[tuple[Var, Var]]:
+    def carried(self, iterations: int) -> list[tuple[Var, Var]]:
         """(name before the loop, name in it) for some names that a loop carries; the bounds of the latter hold in every iteration."""
         names: list[tuple[Var, Var]] = []
         if self.rng.random() < 0.6:
@@ -69,7 +69,7 @@ class Flow(Writer):
                 if before in scope:
                     scope[scope.index(before)] = inside
 
-    def update(self, before: Var, inside: Var, trips: int) -> None:
+    def update(self, before: Var, inside: Var, iterations: int) -> None:
         """A new value for a carried name, within its promised bounds."""
         rng, dtype = self.rng, inside.dtype
         fitting = []
@@ -82,13 +82,13 @@ class Flow(Writer):
             whole = v.whole or not inside.whole
             way = rng.choice(["add", "add", "set", "max", "where"])
             sum_error = (
-                before.error + trips * (v.error + 4 * (0 if inside.whole else epsilon(dtype)) * inside.bound)
+                before.error + iterations * (v.error + 4 * (0 if inside.whole else epsilon(dtype)) * inside.bound)
                 if dtype.is_float
                 else 0
             )
             fits = not dtype.is_float or (v.bound <= inside.bound and v.error <= inside.error and whole)
             sums = not dtype.is_float or (
-                before.bound + trips * v.bound <= inside.bound and sum_error <= inside.error and whole
+                before.bound + iterations * v.bound <= inside.bound and sum_error <= inside.error and whole
             )
             if way == "add" and sums and dtype.bits > 1:
                 self.line(
@@ -107,12 +107,12 @@ class Flow(Writer):
     def loop(self) -> None:
         """A counted loop that carries names and sometimes a pointer."""
         rng = self.rng
-        trips, step = rng.choice([0, 1, 2, 3, 4]), rng.choice([1, 1, 1, 2, 16, -1, -3])
+        iterations, step = rng.choice([0, 1, 2, 3, 4]), rng.choice([1, 1, 1, 2, 16, -1, -3])
         start = rng.choice([0, 0, 0, 1, 16])
-        names = self.carried(trips)
-        pointer = self.pointer(trips) if rng.random() < 0.5 else None
+        names = self.carried(iterations)
+        pointer = self.pointer(iterations) if rng.random() < 0.5 else None
         self.assume(names)
-        stop = start + trips * step
+        stop = start + iterations * step
         i = self.fresh("k")
         if (start, step) == (0, 1) and rng.random() < 0.7:
             head = f"range({self.maybe_number(stop)})"
@@ -129,21 +129,21 @@ class Flow(Writer):
             pointer()
         self.steps(rng.randint(1, 4))
         for before, inside in names:
-            self.update(before, inside, max(trips, 1))
+            self.update(before, inside, max(iterations, 1))
         if len(names) > 1 and rng.random() < 0.1:
             (_, a), (_, b) = rng.sample(names, 2)
             if a == replace(b, name=a.name):
                 self.line(f"{a.name}, {b.name} = {b.name}, {a.name}")
         self.line(f"for {i} in {head}:", self.close())
 
-    def pointer(self, trips: int) -> Callable[[], None]:
+    def pointer(self, iterations: int) -> Callable[[], None]:
         """A tile of pointers before the loop; the returned function emits a load through it and its step."""
         rng = self.rng
         dtype, shape = rng.choice(self.dtypes), self.shape()
         array = self.array(dtype, "whole")
         offsets, _, reach = self.offsets(shape, injective=False)
         stride = rng.choice([1, 16, 32, shape[-1]])
-        self.reach(array, reach + stride * trips)
+        self.reach(array, reach + stride * iterations)
         name, scalar = self.fresh("p"), rng.random() < 0.4
         self.line(f"{name} = {array}" if scalar else f"{name} = {array} + {offsets}")
         step = self.maybe_number(stride)
@@ -160,17 +160,17 @@ class Flow(Writer):
     def repeat(self) -> None:
         """A while loop."""
         rng, k = self.rng, self.fresh("k")
-        trips = rng.randint(0, 3)
-        names = self.carried(trips)
+        iterations = rng.randint(0, 3)
+        names = self.carried(iterations)
         self.assume(names)
         self.line(f"{k} = {rng.choice(['pid * 0', 'bl.program_id(1)'])}")
         self.nested(0)
         self.keep(Var(k, t.int32, (), 10, nonnegative=True))
         self.steps(rng.randint(1, 3))
         for before, inside in names:
-            self.update(before, inside, max(trips, 1))
+            self.update(before, inside, max(iterations, 1))
         self.line(f"{k} += 1")
-        self.line(f"while {k} < {self.maybe_number(trips)}:", self.close())
+        self.line(f"while {k} < {self.maybe_number(iterations)}:", self.close())
 
     def branch(self) -> None:
         """An `if` that assigns some names in one arm or both."""

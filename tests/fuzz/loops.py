@@ -21,7 +21,7 @@ def generate(seed: int) -> Program:
 
 
 class Loops:
-    """One program under construction. `trips` are the values of the index in any program of the grid."""
+    """One program under construction. `iterations` are the values of the index in any program of the grid."""
 
     def __init__(self, seed: int):
         self.rng, self.seed = random.Random(seed), seed
@@ -40,8 +40,8 @@ class Loops:
         self.before += [Line("pid = bl.program_id(0)"), Line(f"at = {at}"), Line(f"total = bl.zeros({tile}, bl.int32)")]
         step = rng.choice((1, 1, 2, 5, -1, -3))
         shared = self.shared = self.grid > 1 and step > 0 and rng.random() < 0.7
-        start, trips = rng.choice((0, 0, 1, 7)), rng.choice((0, 1, 2, 3, 4, 6, 9))
-        stop = start + step * trips - rng.choice((0, 0, 1 if step > 0 else -1)) * (abs(step) > 1)
+        start, iterations = rng.choice((0, 0, 1, 7)), rng.choice((0, 1, 2, 3, 4, 6, 9))
+        stop = start + step * iterations - rng.choice((0, 0, 1 if step > 0 else -1)) * (abs(step) > 1)
         found = sorted({i for p in range(self.grid) for i in self.turns(start, stop, step, p if shared else None)})
         head = self.head(start, stop, step, shared)
         body = self.body("i", found, depth=0)
@@ -129,8 +129,8 @@ class Loops:
             return self.load(index, found, depth)
         dtype, by = self.rng.choice(DTYPES), self.rng.choice((1, self.block, 7))
         rest, reach = self.masked(index, dtype)
-        trips = max(0, len(found))
-        name = self.fresh(dtype, (trips - 1) * by + reach if trips else 0)
+        iterations = max(0, len(found))
+        name = self.fresh(dtype, (iterations - 1) * by + reach if iterations else 0)
         pointer = f"p{name}"
         self.before.append(Line(f"{pointer} = {name} + at" if self.rng.random() < 0.6 else f"{pointer} = {name}"))
         tile = "" if "+ at" in self.before[-1].text else " + at"

@@ -88,11 +88,11 @@ class Products(Writer):
         rng = self.rng
         dtype, content = rng.choice(DOT_DTYPES), rng.choice(["whole", "whole", "normal"])
         content = "whole" if dtype == t.int8 else content
-        (m, n, k), trips = (rng.choice(self.sizes(dtype)) for _ in range(3)), rng.randint(1, 3)
+        (m, n, k), iterations = (rng.choice(self.sizes(dtype)) for _ in range(3)), rng.randint(1, 3)
         pointers, steps = [], []
         for shape, axis in (((m, k), 1), ((k, n), 0)):
             array = self.array(dtype, content)
-            sizes = [s * (trips if i == axis else 1) for i, s in enumerate(shape)]
+            sizes = [s * (iterations if i == axis else 1) for i, s in enumerate(shape)]
             strides = [sizes[1], 1] if rng.random() < 0.6 else [1, sizes[0]]
             self.reach(array, sizes[0] * sizes[1])
             name = self.fresh("p")
@@ -113,9 +113,9 @@ class Products(Writer):
             f"{left} = bl.load({pointers[0]})", f"{right} = bl.load({loads[0]})",
             f"{acc} = bl.dot({left}, {right}, {acc}{option})", f"{pointers[0]} += {steps[0]}", f"{pointers[1]} += {steps[1]}",
         ]  # fmt: skip
-        self.line(f"for {loop} in range({self.maybe_number(trips)}):", [Line(text) for text in body])
+        self.line(f"for {loop} in range({self.maybe_number(iterations)}):", [Line(text) for text in body])
         size = {"whole": 6.0, "normal": 4.0}[content]
-        bound = trips * k * size * size
+        bound = iterations * k * size * size
         if result == t.int32:
             self.keep(Var(acc, result, (m, n), bound))
             return

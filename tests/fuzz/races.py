@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-NOBODY, SEVERAL = -1, -2
+NO_THREAD, SEVERAL = -1, -2
 MET = 1 << 20  # plus the number of a warp: some of its threads, whose lanes have synchronized since
 CROWD = 1 << 21  # plus the number of a warp: several of its threads
 
@@ -21,14 +21,14 @@ class Race(Exception):
 
 
 class Marks:
-    """For each byte the last writer, whether it was an atomic, and the readers since: a thread number, NOBODY or SEVERAL."""
+    """For each byte the last writer, whether it was an atomic, and the readers since: a thread number, NO_THREAD or SEVERAL."""
 
     def __init__(self, size: int):
-        self.writer, self.reader = np.full(size, NOBODY, np.int32), np.full(size, NOBODY, np.int32)
+        self.writer, self.reader = np.full(size, NO_THREAD, np.int32), np.full(size, NO_THREAD, np.int32)
         self.atomic = np.zeros(size, bool)
 
     def clear(self) -> None:
-        self.writer[:] = self.reader[:] = NOBODY
+        self.writer[:] = self.reader[:] = NO_THREAD
 
     def access(
         self,
@@ -53,7 +53,7 @@ class Marks:
     @staticmethod
     def others(marks: np.ndarray, who: np.ndarray) -> np.ndarray:
         """Which marks belong to another thread without synchronization since."""
-        return (marks != NOBODY) & (marks != who) & (marks != MET + who // 32)
+        return (marks != NO_THREAD) & (marks != who) & (marks != MET + who // 32)
 
     def meet(self) -> None:
         """The lanes of each warp synchronize."""
@@ -83,7 +83,7 @@ class Watch:
 
     def __init__(self, size: int, programs: bool):
         self.threads, self.programs = Marks(size), Marks(size) if programs else None
-        self.program = NOBODY
+        self.program = NO_THREAD
 
     def begin(self, program: int) -> None:
         self.program = program

@@ -27,7 +27,7 @@ def run(
     sizes = {i: func.params[i].type.dtype.element.bytes for i in module.extents}
     words = np.zeros(report.WORDS, np.int64)
     more = hidden(module, words.ctypes.data, [(*bounds[i], sizes[i]) for i in module.extents])
-    told = [words] if module.reports else []
-    simt.run(module, [*values, *more], grid, [*told, *reachable])
+    report_arrays = [words] if module.reports else []
+    simt.run(module, [*values, *more], grid, [*report_arrays, *reachable])
     arrays = {i: (func.hints[i].name, values[i].ctypes.data, *bounds[i]) for i in module.extents}
     return report.decode(words, module.sites, arrays)

@@ -140,7 +140,7 @@ def exchanged(x_ptr, y_ptr, x_too_ptr, y_too_ptr, BLOCK: bl.constexpr):
 
 
 @blocknb.kernel
-def turned(x_ptr, BLOCK: bl.constexpr):
+def permuted(x_ptr, BLOCK: bl.constexpr):
     i = bl.arange(0, BLOCK)
     x = bl.load(x_ptr + i)
     bl.store(x_ptr + i, bl.reshape(bl.trans(bl.reshape(x, (2, 2, BLOCK // 4)), 1, 0, 2), (BLOCK,)))
@@ -174,7 +174,7 @@ def test_strip_mined_arguments_may_alias(few_registers):
 
 
 def test_permuted_tile_is_stored_in_place_correctly(few_registers):
-    func = lowered(turned, warps=1, BLOCK=2048)
+    func = lowered(permuted, warps=1, BLOCK=2048)
     x = np.random.default_rng(7).standard_normal(2048).astype(np.float32)
     got = x.copy()
     reports.run(func, {"x_ptr": got}, (1, 1, 1))

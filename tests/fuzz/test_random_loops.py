@@ -37,21 +37,23 @@ def test_many_random_loops_give_the_same_results_with_prefetched_loads(start):
 
 
 def test_the_sample_has_loops_with_and_without_prefetch():
-    told: Counter[str] = Counter()
+    messages: Counter[str] = Counter()
     for seed in SAMPLE:
         _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
         notes = [note for stage in stages if stage.name == "register_prefetch" for note in stage.notes]
-        told.update(
+        messages.update(
             {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
         )
-    assert told["loaded 1 iterati"] > 3 and told["loaded 2 iterati"] > 1
+    assert messages["loaded 1 iterati"] > 3 and messages["loaded 2 iterati"] > 1
     for why in ("its address was loaded in the loop", "an iteration may skip it"):
-        assert told[f"not loaded ahead: {why}"] > 1
+        assert messages[f"not loaded ahead: {why}"] > 1
 
 
 def test_missing_guard_of_a_prefetched_load_is_detected(monkeypatch):
     monkeypatch.setattr(
-        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1)
+        register_prefetch.LaterIterations,
+        "goes_on",
+        lambda iterations, iteration: iterations.builder.const(True, t.int1),
     )
     assert sum(fails(generate(seed)) for seed in SAMPLE[:8]) > 2
 

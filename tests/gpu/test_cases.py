@@ -70,7 +70,7 @@ def run(case: Case, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [*CASES, *GPU_CASES])
-def test_the_gpu_agrees_with_float64(name):
+def test_shared_kernels_match_float64_on_the_gpu(name):
     case = CASES.get(name) or GPU_CASES[name]
     for _ in range(2):
         arguments = case.make(seeds.rng())
@@ -123,7 +123,7 @@ def test_switching_a_pass_off_changes_no_result(name, without):
 
 
 @pytest.mark.parametrize("name", ["softmax_781", "matmul_float16", "attention", "reductions_4x256_float32"])
-def test_a_hundred_launches_give_one_result(name):
+def test_a_hundred_launches_give_the_same_result(name):
     """A result that changes between runs is a race."""
     case = CASES[name]
     arguments = case.make(seeds.rng())

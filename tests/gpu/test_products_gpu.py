@@ -41,11 +41,11 @@ def before_fp8(name: str) -> bool:
     return name == "fp8" and torch.cuda.get_device_capability() < (8, 9)
 
 
-def operand(shape: tuple[int, ...], turned: bool, dtype: Any) -> Any:
-    shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+def operand(shape: tuple[int, ...], transposed: bool, dtype: Any) -> Any:
+    shape = (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
     numbers = torch.randn(shape, device="cuda") * (30 if dtype == torch.int8 else 1)
     made = numbers.to(dtype)
-    return made.transpose(-1, -2) if turned else made
+    return made.transpose(-1, -2) if transposed else made
 
 
 def exact(a: Any, b: Any) -> Any:

@@ -151,7 +151,7 @@ def test_float_arithmetic_is_rounded_once_to_nearest_even(name: str, dtype: DTyp
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
-def test_rem_and_fma_of_floats(dtype: DType) -> None:
+def test_float_rem_and_fma_match_the_math_module(dtype: DType) -> None:
     pairs = float_pairs(dtype)
     a, b = (np.array(x) for x in zip(*pairs, strict=True))
     assert evaluate("rem", [a, b], [dtype] * 2).astype(float).tolist() == [

@@ -117,10 +117,10 @@ WRONG = [
     ("await %full, %at, %turn", "await %empty, %at, %turn", "the wrong mbarrier"),
     ("arrive %empty, %before, %second", "arrive %empty, %at, %second", "a stage that is still read"),
     ("arrive %empty, %before, %second", "arrive %empty, %before", "one arrival too many"),
-    ("arrivals=4", "arrivals=3", "a warp that nobody waits for"),
-    ("arrivals=4", "arrivals=5", "an arrival that never comes"),
+    ("arrivals=4", "arrivals=3", "a warp that is not awaited"),
+    ("arrivals=4", "arrivals=5", "an arrival that never happens"),
     ("bytes=16384", "bytes=8192", "bytes of one operand"),
-    ("bytes=16384", "bytes=16400", "bytes that never come"),
+    ("bytes=16384", "bytes=16400", "bytes that never arrive"),
     (
         "%turn_next = select %at_over, %turn_other",
         "%turn_next = select %second, %turn_other",
@@ -128,7 +128,7 @@ WRONG = [
     ),
     ("%tb = stage %rb, %to", "%tb = stage %rb, %zero", "a stage that is not free"),
     ("%sa = stage %ra, %at", "%sa = stage %ra, %zero", "a stage that has not arrived"),
-    ("%product = dot_wait %total", "", "a product that nobody waits for"),
+    ("%product = dot_wait %total", "", "a product that is not awaited"),
 ]
 
 

@@ -19,7 +19,7 @@ LAYOUTS = """
 #one = <128: reg - lane 1,2,4,8,16 warp 32,64>
 #wide = <128: reg 1,2 lane 4,8,16,32,64 warp 0,0>
 #all = <128: reg 1,2,4,8,16,32,64 lane 0,0,0,0,0 warp 0,0>
-#turned = <128: reg - lane 16,8,4,2,1 warp 32,64>
+#reversed = <128: reg - lane 16,8,4,2,1 warp 32,64>
 #rows = <4x32: reg - lane 1,2,4,8,16 warp 32,64>
 #cross = <4x32: reg - lane 1,2,4,8,16 warp 64,32>
 #columns = <4x32: reg 32,64 lane 1,2,4,8,16 warp 0,0>
@@ -60,8 +60,8 @@ X = np.random.default_rng(7).standard_normal(128).astype(np.float32)
 # -- the distributed level
 
 
-@pytest.mark.parametrize("source", ["#one", "#wide", "#all", "#turned"])
-@pytest.mark.parametrize("target", ["#one", "#wide", "#all", "#turned"])
+@pytest.mark.parametrize("source", ["#one", "#wide", "#all", "#reversed"])
+@pytest.mark.parametrize("target", ["#one", "#wide", "#all", "#reversed"])
 def test_layout_conversion_keeps_the_values(source: str, target: str) -> None:
     func = kernel("distributed", load(source) + f"%w = convert %v : tile<128xf32, {target}>\n" + store(target, "%w"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
@@ -322,7 +322,7 @@ def test_writes_of_several_programs_to_one_array_are_no_race_between_warps() -> 
 
 
 def test_conversion_within_a_warp_is_valid_and_between_warps_an_error() -> None:
-    func = kernel("memory", load("#one") + "%w = convert %v : tile<128xf32, #turned>\n" + store("#turned", "%w"))
+    func = kernel("memory", load("#one") + "%w = convert %v : tile<128xf32, #reversed>\n" + store("#reversed", "%w"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
     body = load("#one") + "%w = convert %v : tile<128xf32, #wide>\n" + store("#wide", "%w")
     func = parse_func(f"{LAYOUTS}func @f(%x: ptr<f32>, %y: ptr<f32>) memory {{num_warps=4}} {{\n{body}\n}}")

@@ -51,7 +51,7 @@ def test_for_loop_runs_like_range_in_both_directions(lower: int, upper: int, ste
     assert out[0] == np.array(expected).astype(out.dtype)
 
 
-def test_loops_and_branches_nest() -> None:
+def test_loops_and_branches_can_be_nested() -> None:
     """Collatz steps of the program id, each a while with an if inside, in a for over powers."""
     func = kernel(
         "%out: ptr<i32>",

@@ -205,9 +205,9 @@ def test_single_op_prints_as_in_the_whole_function() -> None:
 
 
 def test_invalid_ir_can_be_printed() -> None:
-    stray = Value(Tile(t.int32), "stray")
-    op = Op("neg", (stray,), (Value(Tile(t.int32)),), id=0)
-    assert "neg %undefined.stray" in print_func(Func("f", (), Block((), (op,))))
+    loose = Value(Tile(t.int32), "loose")
+    op = Op("neg", (loose,), (Value(Tile(t.int32)),), id=0)
+    assert "neg %undefined.loose" in print_func(Func("f", (), Block((), (op,))))
 
 
 layouts = st.sampled_from([Layout((4,), (1,), (2, 0, 0, 0, 0), (0,)), SharedLayout((4,), (2, 1))])

@@ -17,7 +17,7 @@ LAYOUTS = """
 #rows = <4x32: reg - lane 1,2,4,8,16 warp 32,64>
 #columns = <4x32: reg 1,2 lane 4,8,16,32,64 warp 0,0>
 #row = <1x32: reg - lane 1,2,4,8,16 warp 0,0>
-#turned = <1x32: reg - lane 16,8,4,2,1 warp 0,0>
+#reversed = <1x32: reg - lane 16,8,4,2,1 warp 0,0>
 #eight = <128: reg - lane 1,2,4,8,16 warp 32,64,0>
 #half = <128: reg 64 lane 1,2,4,8 warp 16,32>
 #parts = <4x32: reg 1,2 lane 4,8,16,0,0 warp 32,64>
@@ -122,7 +122,7 @@ def test_invalid_tile_ir_is_refused(body: str, message: str) -> None:
         ("%x = arange 0 128 : tile<128xi32, #eight>", "a layout for 8 warps in a program of 4"),
         ("%x = arange 0 128 : tile<128xi32, #half>", "a layout for warps of 16 lanes"),
         ("%x = arange 0 128 : tile<128xi32, #one>\n%y = neg %x : tile<128xi32, #wide>", "the results are"),
-        ("%r = splat %n : tile<1x32xi32, #turned>\n%b = broadcast %r : tile<4x32xi32, #rows>", "move data between threads"),
+        ("%r = splat %n : tile<1x32xi32, #reversed>\n%b = broadcast %r : tile<4x32xi32, #rows>", "move data between threads"),
         ("%r = splat %n : tile<4x32xi32, #rows>\n%s = reduce %r {axis=0, keep=2, layout=#pair} add", "keep=2 with 4 warps"),
         ("%a = alloc {offset=0} : buffer<128xi32, #line>", "alloc does not belong to the distributed level"),
     ],
@@ -151,7 +151,7 @@ def test_invalid_memory_ir_is_refused(body: str, message: str) -> None:
 
 def test_a_conversion_within_warps_is_valid_at_the_memory_level() -> None:
     verify(
-        parse_func(text("%x = splat %n : tile<1x32xi32, #row>\n%y = convert %x : tile<1x32xi32, #turned>", "memory"))
+        parse_func(text("%x = splat %n : tile<1x32xi32, #row>\n%y = convert %x : tile<1x32xi32, #reversed>", "memory"))
     )
 
 

@@ -15,8 +15,8 @@ def test_traversal_yields_each_node_once() -> None:
 
 
 def test_traversal_of_a_cycle_terminates() -> None:
-    ring = {0: [1], 1: [2], 2: [0]}
-    assert list(reachable([0], ring.__getitem__)) == list(breadth_first([0], ring.__getitem__)) == [0, 1, 2]
+    cycle = {0: [1], 1: [2], 2: [0]}
+    assert list(reachable([0], cycle.__getitem__)) == list(breadth_first([0], cycle.__getitem__)) == [0, 1, 2]
 
 
 def test_traversal_is_lazy() -> None:

@@ -134,8 +134,8 @@ def test_every_op_has_help_text(name: str) -> None:
 )
 def test_help_lists_only_arguments_of_the_kernel_language(name: str) -> None:
     help_text, declared = inspect.getdoc(getattr(tl, name)) or "", inspect.signature(getattr(tl, name)).parameters
-    told = set(re.findall(r"`(\w+)`", help_text.split("Example:")[0]))
-    assert told <= set(declared), "IR attributes belong into Help.ir"
+    quoted = set(re.findall(r"`(\w+)`", help_text.split("Example:")[0]))
+    assert quoted <= set(declared), "IR attributes belong into Help.ir"
     assert OPS[name].help.ir == "" or OPS[name].help.ir not in help_text
 
 

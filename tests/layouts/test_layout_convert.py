@@ -70,7 +70,7 @@ def test_conversions_within_a_warp_use_at_most_one_shuffle_per_register(pair):
 
 @given(layouts().flatmap(lambda layout: st.tuples(st.just(layout), st.permutations(layout.reg))))
 @settings(max_examples=60, deadline=None)
-def test_moving_register_bits_alone_is_free(pair):
+def test_permuting_registers_costs_nothing(pair):
     source, registers = pair
     target = source.replace(reg=tuple(registers))
     conversion = check(source, target)

@@ -16,7 +16,7 @@ from blocknb.ir.core import Func, Op
 from blocknb.target import Target
 from blocknb.trace import Stage
 
-TRIPS = (0, 1, 2, 3, 7)
+ITERATION_COUNTS = (0, 1, 2, 3, 7)
 kernel = blocknb.kernel(
     do_not_specialize=("first", "last", "step", "m", "n", "k")
 )  # so that one iteration suffices for a prefetch

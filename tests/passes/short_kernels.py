@@ -53,5 +53,5 @@ def texts(notes: list[Note]) -> list[str]:
 
 def report(before: Func, after: Func, name: str, notes: list[Note]) -> str:
     """The text of a golden file."""
-    told = [f"// note at {note.op}: {note.text}" for note in notes]
-    return "\n".join(["// before", print_func(before), f"// after {name}", print_func(after), *told]) + "\n"
+    note_lines = [f"// note at {note.op}: {note.text}" for note in notes]
+    return "\n".join(["// before", print_func(before), f"// after {name}", print_func(after), *note_lines]) + "\n"

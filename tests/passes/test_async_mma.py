@@ -39,8 +39,8 @@ def innermost(func: Func) -> Op:
 def test_independent_products_are_issued_early_and_waits_late(name, expected):
     *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
-    told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
-    assert told == expected
+    order = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
+    assert order == expected
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -81,7 +81,7 @@ def test_using_a_product_before_its_wait_is_detected():
 
 
 @pytest.mark.parametrize("name", ["wgmma_gated", "wgmma_attention", "wgmma_fp16"])
-def test_fewer_products_are_not_reordered(name):
+def test_one_or_two_products_are_not_reordered(name):
     *_, stages = lowered(name)
     stage = next(stage for stage in stages if stage.name == "async_mma")
     assert not stage.notes

@@ -66,14 +66,14 @@ def test_operand_a_is_copied_by_tma_and_read_during_the_previous_product(name):
 def test_any_number_of_iterations_gives_right_results(name, k, options):
     case = CASES[name]
     func, notes, arguments = lowered(name, k, **options)
-    told = notes.get("mma_softmax_overlap", ())
-    assert any("an iteration ahead" in text for text in told) == (
+    messages = notes.get("mma_softmax_overlap", ())
+    assert any("an iteration ahead" in text for text in messages) == (
         not options
     )  # a single stage is never released in time
-    turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
+    transposed = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
                              "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
     got = {key: copied(value) for key, value in arguments.items()}
-    case_of(case, turned).interpret(func, got)
+    case_of(case, transposed).interpret(func, got)
 
 
 def case_of(case, expected):

@@ -95,7 +95,7 @@ def test_generated_code_gives_the_same_results(way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["await", "fence", "dot_wait", "barrier"])
-def test_each_op_that_orders_operand_prefetch_is_necessary(name: str) -> None:
+def test_removing_any_synchronization_of_operand_prefetch_is_detected(name: str) -> None:
     case, func, _, arguments = lowered("weights", 400, num_stages=2)
     inside = {x.id for op in product_of(func) for x in within(op)}
     found = [op.id for op in func.ops() if op.name == name and op.id in inside]

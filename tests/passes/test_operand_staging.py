@@ -29,11 +29,11 @@ def doubled(a, b, c, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr)
     bl.store(c + rows[:, None] * n + columns[None, :], total)
 
 
-def case(m: int, n: int, step: int, trips: int = 2) -> tuple[Case, dict[str, Any]]:
+def case(m: int, n: int, step: int, iterations: int = 2) -> tuple[Case, dict[str, Any]]:
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, shape) for shape in ((m, step * trips), (step * trips, n)))
+    a, b = (rng.integers(-3, 4, shape) for shape in ((m, step * iterations), (step * iterations, n)))
     arguments = {"a": a.astype(np.float16), "b": b.astype(np.float32), "c": poison((m, n), np.float32)}
-    arguments |= {"n": n, "k": step * trips, "BM": m, "BN": n, "BK": step}
+    arguments |= {"n": n, "k": step * iterations, "BM": m, "BN": n, "BK": step}
     return Case("doubled", doubled, dict, lambda _: {"c": a @ (b * 2)}), arguments
 
 
@@ -62,8 +62,8 @@ def test_a_smaller_tile_is_staged():
     kernel, arguments = case(64, 64, 32)
     for target in ("sm_86", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        (told,) = texts(stages, "operand_staging")
-        assert told.startswith("8192 bytes through shared memory")
+        (messages,) = texts(stages, "operand_staging")
+        assert messages.startswith("8192 bytes through shared memory")
         assert any(
             "stages of 8192 bytes" in text
             for text in texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
@@ -111,8 +111,8 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
     }
     arguments |= {"BM": m, "BN": n, "BK": 64}
     wide, right, expected = a.astype(float), b.astype(float), np.zeros((m, n))
-    for trip, start in enumerate(range(0, k, 64)):
-        where = table[trip] * 64 if way == "found" else start
+    for iteration, start in enumerate(range(0, k, 64)):
+        where = table[iteration] * 64 if way == "found" else start
         x, y = wide[:, where : where + 64] * (1 if way == "plain" else 2), right[start : start + 64]
         part = x @ y
         expected += (part + bias[start : start + m].astype(float)) @ y.T if way == "scores" else part
@@ -125,8 +125,8 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
 @pytest.mark.parametrize("way", ["scaled", "scores"])
 def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, target: str) -> None:
     kernel, func, stages, arguments = lowered(way, target, num_stages=2)
-    told = texts(stages, "operand_staging")
-    assert told == ["8192 bytes through shared memory: an operand is computed from them"]
+    messages = texts(stages, "operand_staging")
+    assert messages == ["8192 bytes through shared memory: an operand is computed from them"]
     for seed in range(3):
         kernel.interpret(func, arguments, seed=seed)
 
@@ -240,8 +240,8 @@ def test_row_of_factors_is_prefetched_but_no_table_of_tile_positions(way: str, e
     rng, size, k = np.random.default_rng(2), 32, 96
     a, b, line = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((size, k), (k, size), (k,)))
     table, expected = np.array([2, 0, 1], np.int32), np.zeros((size, size))
-    for trip, start in enumerate(range(0, k, size)):
-        where = table[trip] * size if way == "table" else start
+    for iteration, start in enumerate(range(0, k, size)):
+        where = table[iteration] * size if way == "table" else start
         x = a[:, where : where + size].astype(float)
         part = x @ b[start : start + size] + (x @ x if way == "two" else 0)
         expected += part * line[start : start + size, None]

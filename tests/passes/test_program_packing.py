@@ -37,7 +37,7 @@ def transposed(x, out):
 
 
 @blocknb.kernel
-def told(x):
+def printing(x):
     bl.device_print("here", bl.load(x + bl.program_id(0)))
 
 
@@ -98,7 +98,7 @@ def test_each_packed_program_keeps_its_program_id(grid):
 
 
 def test_prints_of_packed_programs_show_their_program_id():
-    found, _ = stages(told, "*i32", num_warps=1)
+    found, _ = stages(printing, "*i32", num_warps=1)
     assert found["program_packing"].after.attrs["programs"] == 8
     text = reports.run(found["program_packing"].after, {"x": np.arange(100, 116, dtype=np.int32)}, (16,)).text
     for program in range(16):

@@ -305,7 +305,7 @@ def test_pass_does_not_apply_to_kernels_without_reuse(name):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-def test_large_tiles_spill_nothing(way, target):
+def test_swizzled_large_tiles_cause_no_spills(way, target):
     kinds = {**dict.fromkeys("ab", "*fp16:16"), "c": "*fp32:16", **dict.fromkeys("mnk", "i32:16")}
     tile = {"BM": 128, "BN": 256, "BK": 64} if target == "sm_90a" else {"BM": 128, "BN": 128, "BK": 32}
     trace = product.trace(**kinds, **tile, WAY=way, HOW="plain", num_warps=8, target=target)

@@ -10,7 +10,7 @@ import pytest
 import seeds
 from kernels.base import parameters
 from register_prefetch_helpers import (
-    TRIPS,
+    ITERATION_COUNTS,
     floats,
     kernel,
     loops,
@@ -36,9 +36,9 @@ from blocknb.target import Target
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("trips", TRIPS)
-def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(trips, stages):
-    arguments = {"x": floats(trips, 64), "out": floats(trips, 64), "first": 0, "last": trips, "step": 1}
+@pytest.mark.parametrize("iterations", ITERATION_COUNTS)
+def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(iterations, stages):
+    arguments = {"x": floats(iterations, 64), "out": floats(iterations, 64), "first": 0, "last": iterations, "step": 1}
     stage = pipelined(rows, {**arguments, "B": 64, "STAGES": stages})
     assert texts(stage, "info")[0].startswith(f"loaded {stages - 1} iteration")
     assert "before stores to out, assumed to be other arrays" in texts(stage, "info")[0]
@@ -57,7 +57,7 @@ def test_steps_of_either_sign_load_nothing_beyond_the_last_iteration(first, last
     pipelined(rows, {**arguments, "B": 64, "STAGES": stages})
 
 
-@pytest.mark.parametrize("m", TRIPS)
+@pytest.mark.parametrize("m", ITERATION_COUNTS)
 def test_programs_that_share_rows_load_only_their_own_rows(m):
     arguments = {"x": floats(m, 50), "out": floats(m, 50), "m": m, "n": 50, "B": 64}
     stage = pipelined(shared_rows, arguments, 3, num_stages=2)
@@ -78,7 +78,9 @@ def test_golden_ir_of_a_softmax(golden):
 @pytest.mark.parametrize("stages", [2, 3])
 def test_early_load_without_its_guard_is_out_of_bounds(stages, monkeypatch):
     monkeypatch.setattr(
-        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1)
+        register_prefetch.LaterIterations,
+        "goes_on",
+        lambda iterations, iteration: iterations.builder.const(True, bl.int1),
     )
     arguments = {"x": floats(5, 64), "out": floats(5, 64), "first": 0, "last": 5, "step": 1, "B": 64, "STAGES": stages}
     func = only(rows, arguments).after
@@ -92,7 +94,9 @@ def test_load_before_the_loop_without_its_guard_is_out_of_bounds(m, grid, monkey
     monkeypatch.setattr(
         register_prefetch.LaterIterations,
         "goes_on",
-        lambda trips, trip: goes_on(trips, trip) if trip else trips.builder.const(True, bl.int1),
+        lambda iterations, iteration: (
+            goes_on(iterations, iteration) if iteration else iterations.builder.const(True, bl.int1)
+        ),
     )
     arguments = {"x": floats(m, 50), "out": floats(m, 50), "m": m, "n": 50, "B": 64}
     func = only(shared_rows, arguments, num_stages=2).after
@@ -308,7 +312,7 @@ def test_loops_with_products_are_left_to_software_pipelining():
 # -- checked mode ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("m", TRIPS)
+@pytest.mark.parametrize("m", ITERATION_COUNTS)
 def test_checked_loads_are_checked_in_the_iteration_that_needs_them(m):
     """The report about rows beyond the array comes from the iteration that reads them, not from the early load."""
     arguments = {"x": floats(m, 64), "out": floats(m, 64), "first": 0, "last": m, "step": 1, "B": 64, "STAGES": 2}

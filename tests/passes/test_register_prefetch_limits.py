@@ -189,8 +189,8 @@ def test_without_num_stages_nothing_is_prefetched():
 def test_num_stages_of_a_range_overrides_that_of_the_launch():
     arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
     assert not register_prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
-    (told,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
-    assert told.startswith("loaded 1 iteration ahead")
+    (message,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
+    assert message.startswith("loaded 1 iteration ahead")
 
 
 def test_the_default_number_of_stages_applies_to_all_loops(monkeypatch):

@@ -45,7 +45,7 @@ def edited(func: Func, change) -> Func:
 @pytest.mark.parametrize(
     ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"without": {"select_wgmma"}})]
 )
-def test_other_products_use_mma_sync(target, options):
+def test_without_wgmma_products_use_mma_sync(target, options):
     func, _ = lowered("wgmma_fp16", target, **options)
     assert instructions(func) == ["m16n8k16"]
 
@@ -64,7 +64,7 @@ def test_a_note_explains_why_wgmma_is_not_chosen(name, options, why):
     assert any(why in text for text in notes(stages, "select_wgmma"))
 
 
-def test_8_bit_floats_are_multiplied_as_such():
+def test_8_bit_floats_are_multiplied_without_conversion():
     func, _ = lowered("wgmma_product_fp8e4nv_fp8e5")
     dot = next(op for op in func.ops() if op.name == "dot")
     assert [x.type.dtype.name for x in dot.args[:2]] == ["fp8e4nv", "fp8e5"]
@@ -107,7 +107,7 @@ def test_removing_any_barrier_or_fence_is_detected(name, num_stages):
                 case.interpret(without, arguments, seed=seed)
 
 
-def test_a_fence_after_the_barrier_is_too_late():
+def test_a_fence_after_the_barrier_is_detected_as_too_late():
     case = CASES["wgmma_fp16"]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a", ASIDE, num_stages=1)
@@ -212,10 +212,10 @@ def test_the_verifier_rejects_uses_of_products_in_flight():
 
 def test_transposed_tf32_operands_have_no_bank_conflicts():
     func, stages = lowered("wgmma_tf32_tn", num_stages=1)
-    told = notes(stages, "lower_conversions")
-    (stored,) = (x for x in told if "dot operand b" in x)  # transposed on its way to the buffer
-    assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in told)
-    (read,) = (x for x in told if "read as" in x)  # the layout of A in registers
+    messages = notes(stages, "lower_conversions")
+    (stored,) = (x for x in messages if "dot operand b" in x)  # transposed on its way to the buffer
+    assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in messages)
+    (read,) = (x for x in messages if "read as" in x)  # the layout of A in registers
     assert "4-byte accesses, no bank conflicts" in read
     plain, _ = lowered("wgmma_tf32", num_stages=1)
     assert [op.attrs["vec"] for op in func.ops() if op.name == "load"] == [4, 1]

@@ -231,7 +231,7 @@ def test_without_simplify_masks_are_computed_twice_per_element():
     assert comparisons(without={"simplify"}) == 256
 
 
-def test_an_endless_loop_stays():
+def test_an_endless_loop_is_not_removed():
     @kernel
     def spin(p):
         while bl.load(p) == 0:

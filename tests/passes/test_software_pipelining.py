@@ -166,8 +166,8 @@ def test_one_barrier_per_iteration_and_stages_in_order() -> None:
     names = [op.name for op in loop.blocks[0].ops]
     assert names.count("barrier") == names.count("wait") == names.count("commit") == 1
     assert names.index("wait") < names.index("barrier") < names.index("copy_async") < names.index("local_load")
-    rings = [op.attrs["type"] for op in func.ops() if op.name == "alloc" and op.attrs["type"].stages > 1]
-    assert [ring.stages for ring in rings] == [3, 3]
+    buffers = [op.attrs["type"] for op in func.ops() if op.name == "alloc" and op.attrs["type"].stages > 1]
+    assert [buffer.stages for buffer in buffers] == [3, 3]
     assert (
         texts(stage)
         == ["copied to shared memory 2 iterations ahead, past the registers: 3 stages of 512 bytes, 8 bytes per copy"]

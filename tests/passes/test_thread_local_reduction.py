@@ -78,11 +78,11 @@ def reference(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {"out": found + seen if how == "looked at" else found}
 
 
-def case(how: str, dtype: Any, axis: int = 1, trips: int = 3) -> tuple[Case, dict[str, Any]]:
+def case(how: str, dtype: Any, axis: int = 1, iterations: int = 3) -> tuple[Case, dict[str, Any]]:
     def make(rng: np.random.Generator) -> dict[str, Any]:
-        x = rng.integers(-50, 50, (ROWS, trips * BLOCK)).astype(dtype)
+        x = rng.integers(-50, 50, (ROWS, iterations * BLOCK)).astype(dtype)
         out = np.full(ROWS, 77, dtype)
-        return {"x": x, "out": out, "n": trips * BLOCK, "HOW": how, "ROWS": ROWS, "BLOCK": BLOCK, "AXIS": axis}
+        return {"x": x, "out": out, "n": iterations * BLOCK, "HOW": how, "ROWS": ROWS, "BLOCK": BLOCK, "AXIS": axis}
 
     found = Case(f"folded_{how}", folded, make, reference)
     return found, make(np.random.default_rng(5))
@@ -144,11 +144,11 @@ def test_sum_that_is_read_or_rounded_in_the_loop_is_reduced_in_the_loop(how: str
     found.interpret(func, arguments)
 
 
-@pytest.mark.parametrize("trips", [0, 1])
+@pytest.mark.parametrize("iterations", [0, 1])
 @pytest.mark.parametrize("how", ["begun", "max"])
-def test_loop_of_zero_or_one_iterations_gives_right_results(how: str, trips: int) -> None:
-    found, arguments = case(how, np.float32, trips=trips)
-    if not trips:
+def test_loop_of_zero_or_one_iterations_gives_right_results(how: str, iterations: int) -> None:
+    found, arguments = case(how, np.float32, iterations=iterations)
+    if not iterations:
         arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # unused
     run(found, lowered(found, arguments)[0], arguments)
 

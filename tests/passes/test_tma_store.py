@@ -286,7 +286,7 @@ def test_results_published_by_an_atomic_get_no_tma_store(sem):
 
 
 @blocknb.kernel
-def told_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SEM: bl.constexpr):
+def signalled_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SEM: bl.constexpr):
     """c += a b, and an atomic that may signal completion."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
@@ -306,7 +306,7 @@ def test_sums_published_by_an_atomic_get_no_tma_reduction(sem):
     arguments = {"a": a, "b": b, "c": np.ones((128, 64), np.float32), "flag": np.zeros(1, np.int32), "n": 64, "k": 96}
     arguments |= {"BM": 64, "BN": 64, "BK": 32, "SEM": sem}
     expected = {"c": 1 + a.astype(float) @ b.astype(float), "flag": np.array([2])}
-    case = Case("told_sums", told_sums, dict, lambda _: expected, grid=(2,))
+    case = Case("signalled_sums", signalled_sums, dict, lambda _: expected, grid=(2,))
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
     assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")

@@ -57,19 +57,19 @@ def squares(x, y, n, K: bl.constexpr):
     bl.store(y + at, total)
 
 
-@pytest.mark.parametrize(("trips", "loops"), [(2, 0), (3, 1)])
-def test_a_loop_with_many_products_is_not_unrolled(trips, loops):
+@pytest.mark.parametrize(("iterations", "loops"), [(2, 0), (3, 1)])
+def test_a_loop_with_many_products_is_not_unrolled(iterations, loops):
     arguments = {"x": "*f32", "y": "*f32", "n": "i32"}
-    _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=trips, **arguments)
+    _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=iterations, **arguments)
     assert counts(after).get("for", 0) == loops
 
 
-@pytest.mark.parametrize("trips", [8, 9, 11])
-def test_an_unroll_factor_merges_iterations_and_adds_a_remainder_loop(trips):
-    _, after, notes = unrolled(trips, 4)
+@pytest.mark.parametrize("iterations", [8, 9, 11])
+def test_an_unroll_factor_merges_iterations_and_adds_a_remainder_loop(iterations):
+    _, after, notes = unrolled(iterations, 4)
     main, *rest = (op for op in after.ops() if op.name == "for")
     assert sum(op.name == "load" for op in main.blocks[0].ops) == 4
-    assert len(rest) == (0 if trips % 4 == 0 else 1 if trips % 4 > 4 else len(rest))
+    assert len(rest) == (0 if iterations % 4 == 0 else 1 if iterations % 4 > 4 else len(rest))
     assert texts(notes)[0].startswith("4 iterations in one")
 
 

@@ -325,20 +325,20 @@ def test_the_second_product_runs_while_the_softmax_is_computed():
     assert notes(stages, "mma_softmax_overlap") == [
         "dot: delayed by one iteration: it runs while the operand of the next one is computed"
     ]
-    order = trip(func)
+    order = iteration_ops(func)
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
     assert order.index(("dot_wait", None)) > max(i for i, (name, _) in enumerate(order) if name == "exp2")
     assert not notes(lowered(attention, heads(128), ("warp_specialization",))[1], "mma_softmax_overlap")
 
 
 def test_a_second_product_with_as_many_sums_as_scores_ends_before_the_softmax():
-    order = trip(lowered(attention, heads(128, columns=32))[0])
+    order = iteration_ops(lowered(attention, heads(128, columns=32))[0])
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
     assert [order[3:].index(x) for x in (("exp2", None), ("dot_wait", None))] == [0, 1]  # the rescaling factors
     assert ("exp2", None) in order[order.index(("dot_wait", None)) :]  # the weights
 
 
-def trip(func: Func) -> list[tuple[str, int | None]]:
+def iteration_ops(func: Func) -> list[tuple[str, int | None]]:
     """The products, waits and exponentials of a loop, in order."""
     loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
     return [(op.name, op.attrs.get("in_flight")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
