@@ -115,9 +115,7 @@ class WarpPartition:
                 key = (box.root, box.dims, box.strides, copy.kind)
                 if key not in known:
                     with b.at(copy.load):
-                        numbers = [tma_boxes.at_top(b, self.facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
-                        known[key] = b.value("tensor_map", box.root, *numbers, type=copy.kind)
-                        known[key].name = box.root.name
+                        known[key] = tma_boxes.emit_map(b, self.facts, box, copy.kind, made)
                 self.maps[copy] = known[key]
 
     def inside(self, op: Op) -> list[CopyGroup]:
