@@ -207,14 +207,6 @@ def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
 
 
-def _exp_range(x: Interval) -> Interval:
-    return _exp(x[0]), _exp(x[1])
-
-
-def _exp2_range(x: Interval) -> Interval:
-    return _exp(x[0] * math.log(2)), _exp(x[1] * math.log(2))
-
-
 def _abs_range(x: Interval) -> Interval:
     ends = sorted(map(abs, x))
     return (0.0 if x[0] <= 0 <= x[1] else ends[0]), ends[1]
@@ -226,8 +218,8 @@ def _sqrt_range(x: Interval) -> Interval:
 
 #: The ranges of unary functions.
 UNARY: dict[str, Callable[[Interval], Interval]] = {
-    "exp": _exp_range,
-    "exp2": _exp2_range,
+    "exp": lambda x: (_exp(x[0]), _exp(x[1])),
+    "exp2": lambda x: (_exp(x[0] * math.log(2)), _exp(x[1] * math.log(2))),
     "neg": lambda x: (-x[1], -x[0]),
     "abs": _abs_range,
     "sqrt": _sqrt_range,

@@ -28,9 +28,11 @@ from blocknb.analysis.polynomials import (
     positive_in_loops,
     scalar,
 )
+from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
 from blocknb.ir.traversal import breadth_first
-from blocknb.language.bulk import MOST_RANK, UNBOUNDED
+from blocknb.language import types as t
+from blocknb.language.bulk import MOST_RANK, UNBOUNDED, TensorMap
 from blocknb.language.ops import PRESERVING
 
 if TYPE_CHECKING:
@@ -226,3 +228,11 @@ class _BoxReader:
     def check_start(self, at: Form, name: str) -> None:
         if not self.nonnegative(at):
             raise NotABox(f"{name} may begin before the array, and its mask has no lower bound")
+
+
+def emit_map(builder: Builder, facts: Facts, box: TmaBox, kind: TensorMap, made: dict[Value, Value]) -> Value:
+    """Emits the tensor map of a box's array at the top of the function. `made` are the values that are there already."""
+    numbers = [at_top(builder, facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
+    value = builder.value("tensor_map", box.root, *numbers, type=kind)
+    value.name = box.root.name
+    return value

@@ -70,6 +70,14 @@ def apply(columns: Sequence[int], vector: int) -> int:
     return result
 
 
+def combinations(vectors: Iterable[int]) -> list[int]:
+    """The XOR of the vectors that each mask selects, for the masks 0, 1, 2, ..."""
+    found = [0]
+    for vector in vectors:
+        found += [other ^ vector for other in found]
+    return found
+
+
 def rank(vectors: Iterable[int]) -> int:
     """The number of independent vectors."""
     return Span(vectors).rank

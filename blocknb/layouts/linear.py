@@ -33,9 +33,10 @@ Sizes, counts and indices are in elements throughout.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -129,10 +130,7 @@ class Layout:
     @cached_property
     def register_indices(self) -> tuple[int, ...]:
         """Each register's contribution to the index: index = f(warp, lane) XOR this."""
-        values = [0]
-        for basis in self.reg:
-            values += [value ^ basis for value in values]
-        return tuple(values)
+        return tuple(gf2.combinations(self.reg))
 
     def indices(self) -> np.ndarray:
         """The flat index of every place, int64 of shape [warps, lanes, registers] (read-only)."""
@@ -140,7 +138,8 @@ class Layout:
 
     @cached_property
     def _indices(self) -> np.ndarray:
-        warps, lanes, registers = (_walk(bases) for bases in (self.warp, self.lane, self.reg))
+        hands = (self.warp, self.lane, self.reg)
+        warps, lanes, registers = (np.array(gf2.combinations(bases), np.int64) for bases in hands)
         indices = warps[:, None, None] ^ lanes[None, :, None] ^ registers[None, None, :]
         indices.flags.writeable = False
         return indices
@@ -195,22 +194,12 @@ class Layout:
     def consecutive(self, axis: int, vec: int) -> int:
         """The number of consecutive elements along `axis` that one access of a warp covers, with `vec` elements per thread."""
         held = set(self.lane) | set(self.reg[: vec.bit_length() - 1])
-        count = 0
-        for bit in self.dim_bits(axis):
-            if 1 << bit not in held:
-                break
-            count += 1
-        return 1 << count
+        return 1 << len(list(takewhile(lambda bit: 1 << bit in held, self.dim_bits(axis))))
 
     def contiguous_registers(self, axis: int) -> int:
         """The number of registers, from register 0 on, that hold consecutive elements along `axis` (1 if none do)."""
-        bits = self.dim_bits(axis)
-        count = 0
-        for basis, bit in zip(self.reg, bits, strict=False):
-            if basis != 1 << bit:
-                break
-            count += 1
-        return 1 << count
+        pairs = zip(self.reg, self.dim_bits(axis), strict=False)
+        return 1 << len(list(takewhile(lambda pair: pair[0] == 1 << pair[1], pairs)))
 
     # -- structural edits: the layout on the other side of an operation that moves no data
 
@@ -296,12 +285,8 @@ class Layout:
             raise ValueError(f"no thread has its own of {count} parts along axis {axis} of {self}")
         kept = [bit for bit in range(self.index_bits) if 1 << bit not in high]
         shape = tuple(n // count if i == axis else n for i, n in enumerate(self.shape))
-        hands = (tuple(_gather_bits(b, kept) for b in x) for x in (self.reg_without(high), self.lane, self.warp))
-        return Layout(shape, *hands)
-
-    def reg_without(self, bases: Collection[int]) -> tuple[int, ...]:
-        """The register bits except those that contribute one of these indices."""
-        return tuple(basis for basis in self.reg if basis not in bases)
+        own = [basis for basis in self.reg if basis not in high]
+        return Layout(shape, *(_gathered(bases, kept) for bases in (own, self.lane, self.warp)))
 
     def part_registers(self, axis: int, index: int, count: int) -> tuple[int, ...]:
         """For each register of `part(axis, count)`, the part being number `index`, the register of this layout that it is."""
@@ -337,12 +322,8 @@ class Layout:
         if sorted(perm) != list(range(len(self.shape))):
             raise ValueError(f"{tuple(perm)} does not permute the axes of {self.shape}")
         order = [bit for axis in reversed(perm) for bit in self.dim_bits(axis)]
-        return Layout(
-            tuple(self.shape[axis] for axis in perm),
-            tuple(_gather_bits(basis, order) for basis in self.reg),
-            tuple(_gather_bits(basis, order) for basis in self.lane),
-            tuple(_gather_bits(basis, order) for basis in self.warp),
-        )
+        shape = tuple(self.shape[axis] for axis in perm)
+        return Layout(shape, *(_gathered(bases, order) for bases in (self.reg, self.lane, self.warp)))
 
     def trans_inverse(self, perm: Sequence[int]) -> Layout:
         """The operand's layout when this is the layout of `trans(operand, perm)`."""
@@ -400,17 +381,14 @@ def _raw(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
-def _walk(bases: Sequence[int]) -> np.ndarray:
-    """XOR of the bases selected by 0, 1, 2, ...: int64 of length 2 ** len(bases)."""
-    values = np.zeros(1, dtype=np.int64)
-    for basis in bases:
-        values = np.concatenate([values, values ^ basis])
-    return values
-
-
 def _gather_bits(value: int, positions: Sequence[int]) -> int:
     """Bit i of the result is bit `positions[i]` of `value`."""
     return sum((value >> position & 1) << i for i, position in enumerate(positions))
+
+
+def _gathered(bases: Sequence[int], positions: Sequence[int]) -> tuple[int, ...]:
+    """`_gather_bits` of each basis."""
+    return tuple(_gather_bits(basis, positions) for basis in bases)
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -174,10 +174,7 @@ def vector_cost(layout: Layout, shared: SharedLayout, element_bits: int) -> tupl
 def vector_access(layout: Layout, shared: SharedLayout, element_bits: int) -> VectorAccess:
     """The loads or stores of a thread, in the widest vectors that the two layouts allow."""
     bits = _vector_bits(layout, shared, element_bits)
-    offsets = [0]
-    for basis in layout.reg:
-        step = shared.offset(basis)
-        offsets += [offset ^ step for offset in offsets]
+    offsets = gf2.combinations(map(shared.offset, layout.reg))
     vectors: dict[int, list[int]] = {}
     for register, offset in enumerate(offsets):
         vectors.setdefault(offset >> bits, []).append(register)
@@ -186,16 +183,11 @@ def vector_access(layout: Layout, shared: SharedLayout, element_bits: int) -> Ve
     return VectorAccess(groups, wavefronts * len(groups), ideal * len(groups))
 
 
-def vector_width(layout: Layout, shared: SharedLayout, element_bits: int) -> int:
-    """The number of elements that one load or store can move per thread: contiguous in the buffer, aligned, up to 16 bytes."""
-    return 1 << _vector_bits(layout, shared, element_bits)
-
-
 def conflicts(layout: Layout, shared: SharedLayout, element_bits: int, vec: int = 1) -> tuple[int, int]:
     """Wavefronts of one instruction of a warp that moves `vec` elements a lane, and how many without conflicts.
 
     Up to 4 bytes a lane the warp goes as one, with 8 in halves and with 16 in quarters. Equal words are broadcast. The
-    vector is taken to be aligned (`vector_width`).
+    vector is taken to be aligned (`VectorAccess.vector`).
     """
     lane_bytes = max(1, vec * element_bits // 8)
     parts = max(1, (lane_bytes << len(layout.lane)) // max(WAVEFRONT_BYTES, WORD_BYTES << len(layout.lane)))
@@ -337,7 +329,4 @@ def stmatrix_plan(layout: Layout, shared: SharedLayout, element_bits: int) -> Ma
 
 def _combinations(positions: Sequence[int]) -> list[int]:
     """All masks over these bit positions, the first position counting fastest."""
-    masks = [0]
-    for position in positions:
-        masks += [mask | 1 << position for mask in masks]
-    return masks
+    return gf2.combinations(1 << position for position in positions)

@@ -19,7 +19,6 @@ from blocknb.layouts.shared import (
     swizzled,
     vector_access,
     vector_cost,
-    vector_width,
 )
 
 quick = settings(max_examples=60, deadline=None)
@@ -106,7 +105,6 @@ def test_buffers_in_which_elements_collide_are_refused():
 def test_vectors_are_the_widest_contiguous_ones_in_the_buffer(pair, element_bits):
     layout, shared = pair
     access = vector_access(layout, shared, element_bits)
-    assert access.vector == vector_width(layout, shared, element_bits)
     assert sorted(itertools.chain.from_iterable(access.groups)) == list(range(layout.num_registers))
     offsets = np.asarray(shared.offsets()).reshape(-1)[layout.indices()]
 
@@ -134,7 +132,7 @@ def test_vectors_are_the_widest_contiguous_ones_in_the_buffer(pair, element_bits
 @quick
 def test_number_of_wavefronts_is_the_maximum_of_words_per_bank(pair, element_bits):
     layout, shared = pair
-    vec = vector_width(layout, shared, element_bits)
+    vec = vector_access(layout, shared, element_bits).vector
     wavefronts, ideal = conflicts(layout, shared, element_bits, vec)
     assert wavefronts == banked(layout, shared, element_bits, vec)
     assert ideal == {8: 2, 16: 4}.get(vec * element_bits // 8, 1)

@@ -18,7 +18,7 @@ from blocknb.codegen import gpu
 from blocknb.ir import interp
 from blocknb.ir.core import Func
 from blocknb.ir.verify import verify
-from blocknb.passes.memory.program_swizzle import ReuseFinder, turned
+from blocknb.passes.memory.program_swizzle import ReuseFinder, with_swizzled_ids
 from blocknb.passes.support.program_order import place_of
 from blocknb.target import Target
 
@@ -226,7 +226,7 @@ def only_taken_apart(out, across):
 def test_programs_of_a_partial_last_row_keep_their_order():
     arguments = {"out": np.zeros(512, np.int32), "across": 7}
     func = Case("", only_taken_apart, dict, dict).parse(arguments)
-    made = turned(func, ReuseFinder(func), 4)
+    made = with_swizzled_ids(func, ReuseFinder(func), 4)
     verify(made)
     for across, programs in itertools.product((1, 3, 4, 5, 9), (1, 2, 5, 8, 13, 18)):
         out = np.zeros(512, np.int32)

@@ -11,7 +11,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import conflicts, row_major, swizzled, vector_width
+from blocknb.layouts.shared import conflicts, row_major, swizzled, vector_access
 from blocknb.profile import tiles
 from blocknb.profile.addresses import TracedAccess
 from blocknb.target import Target
@@ -137,7 +137,7 @@ def test_operands_of_tensor_cores_go_through_ldmatrix_where_there_is_one():
 def test_the_formula_of_conflicts_agrees_with_counting_banks(bits, vec, order, swizzle):
     layout = tables.blocked((32, 64), order, vec, 4)
     shared = swizzled((32, 64), bits) if swizzle else row_major((32, 64))
-    width = min(vector_width(layout, shared, bits), 128 // bits)
+    width = min(vector_access(layout, shared, bits).vector, 128 // bits)
     starts = [shared.offset(layout.index(0, lane, 0)) * bits // 8 for lane in range(32)]
     counted, parts = tiles.wavefronts(
         [start // (width * bits // 8) * (width * bits // 8) for start in starts], width * bits // 8

@@ -17,7 +17,7 @@ from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.module import GpuModule, finished
 from blocknb.codegen.gpu.moves import Moves
 from blocknb.codegen.gpu.piece_loops import PieceLoops
-from blocknb.codegen.gpu.reductions import Combiner, Reductions
+from blocknb.codegen.gpu.reductions import Reductions
 from blocknb.codegen.gpu.registry import Lower, table
 from blocknb.codegen.gpu.rematerialization import Rematerializer
 from blocknb.codegen.gpu.reports import ReportLowering
@@ -50,8 +50,7 @@ class KernelGenerator:
         self.text, self.registers = text, registers
         sinking = StoreSinking(func, context.facts, context.users, streamed)
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
-        math = ElementwiseMath(text, func, target, streamed)
-        combiner, memory = Combiner(registers, math), GlobalMemory(context, pieces, sinking)
+        math, memory = ElementwiseMath(context), GlobalMemory(context, pieces, sinking)
         barriers, wgmma = Mbarriers(context), WgmmaDot(context, state)
 
         lowerings: dict[str, Lower] = {}
@@ -70,8 +69,8 @@ class KernelGenerator:
             TensorCopies(context, barriers),
             Atomics(context),
             ReportLowering(context),
-            Reductions(context, combiner, pieces, Rematerializer(text, registers, plan)),
-            Scans(context, combiner),
+            Reductions(context, math, pieces, Rematerializer(text, registers, plan)),
+            Scans(context, math),
             Moves(context),
             MatrixProducts(context, postponed, wgmma),
             InlineAssembly(context),

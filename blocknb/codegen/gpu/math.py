@@ -8,17 +8,15 @@ last place (CUDA C++ Programming Guide, mathematical functions). The others, and
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from blocknb.codegen.gpu import trig
 from blocknb.codegen.gpu.casts import bitcast, cast, compare
+from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.scalar_math import elementary, exact, lanes
-from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.core import Op
 from blocknb.language import types as t
 from blocknb.language.meaning import FARTHEST
-from blocknb.target import Target
 
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
 
@@ -35,14 +33,27 @@ FAST = {
 #: Floating-point ops that are an intrinsic of LLVM.
 INTRINSICS = {"fma": "fma", "abs": "fabs", "floor": "floor", "ceil": "ceil", "sqrt": "sqrt"}
 LOG2_E = 1.4426950408889634
+Values = tuple[str, ...]  # one name for each operand of a reduction or scan
 
 
-class ElementwiseMath:
+class ElementwiseMath(KernelPart):
     """Writes elementwise ops on single values. Equal operands give the name of the first result again, except for `streamed` values."""
 
-    def __init__(self, text: TextWriter, func: Func, target: Target, streamed: Set[Value]):
-        self.text, self.streamed = text, streamed
-        self.fast_math, self.capability = bool(func.attrs.get("fast_math")), target.capability
+    def __init__(self, context: KernelContext):
+        super().__init__(context)
+        self.streamed, self.fast_math = context.registers.streamed, bool(context.func.attrs.get("fast_math"))
+
+    def combined(self, op: Op, a: Values, b: Values) -> Values:
+        """The combine block of the reduction or scan `op` on two sets of values."""
+        block = op.blocks[0]
+        names = dict(zip(block.args, (*a, *b), strict=True))
+        for inner in block.ops[:-1]:
+            if inner.name == "const":
+                names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
+            else:
+                operands = tuple(names[x] if x in names else self.registers.reg(x) for x in inner.args)
+                names[inner.result] = self.apply(inner, operands)
+        return tuple(names[x] for x in block.terminator.args)
 
     def apply(self, op: Op, names: tuple[str, ...]) -> str:
         """The result of an op on values of these names."""
@@ -102,7 +113,7 @@ class ElementwiseMath:
                 return exact.remainder(trig.inline_code(text), names[0], names[1], kind, 1)
             case "min" | "max":
                 operands = (kind, names[0]), (kind, names[1])
-                if op.attrs.get("nan") and fp32 and self.capability >= 80:  # one instruction there
+                if op.attrs.get("nan") and fp32 and self.target.capability >= 80:  # one instruction there
                     return text.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
                 plain = text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
                 return nan_wins(text, kind, names, plain) if op.attrs.get("nan") else plain

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from blocknb.codegen.gpu.casts import cast
 from blocknb.codegen.gpu.context import KernelContext
-from blocknb.codegen.gpu.element_types import constant, llvm_type
-from blocknb.codegen.gpu.math import ElementwiseMath
+from blocknb.codegen.gpu.element_types import llvm_type
+from blocknb.codegen.gpu.math import ElementwiseMath, Values
 from blocknb.codegen.gpu.piece_loops import PieceLoops
-from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
 from blocknb.codegen.gpu.warp_shuffles import butterfly
@@ -20,35 +19,17 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
-Values = tuple[str, ...]  # one name for each operand
 CHAIN = 8  # products that a thread adds one after another; several chains hide the latency of each
-
-
-class Combiner:
-    """Writes the combine blocks of reductions and scans."""
-
-    def __init__(self, registers: Registers, math: ElementwiseMath):
-        self.registers, self.math = registers, math
-
-    def combined(self, op: Op, a: Values, b: Values) -> Values:
-        """The combine block of `op` on two sets of values."""
-        block = op.blocks[0]
-        names = dict(zip(block.args, (*a, *b), strict=True))
-        for inner in block.ops[:-1]:
-            if inner.name == "const":
-                names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
-            else:
-                operands = tuple(names[x] if x in names else self.registers.reg(x) for x in inner.args)
-                names[inner.result] = self.math.apply(inner, operands)
-        return tuple(names[x] for x in block.terminator.args)
 
 
 class Reductions(OpLowering):
     """Lowers reductions."""
 
-    def __init__(self, context: KernelContext, combiner: Combiner, pieces: PieceLoops, rematerializer: Rematerializer):
+    def __init__(
+        self, context: KernelContext, math: ElementwiseMath, pieces: PieceLoops, rematerializer: Rematerializer
+    ):
         super().__init__(context)
-        self.combiner, self.pieces, self.rematerializer = combiner, pieces, rematerializer
+        self.math, self.pieces, self.rematerializer = math, pieces, rematerializer
 
     @lowers("reduce")
     def reduce(self, op: Op) -> None:
@@ -64,7 +45,7 @@ class Reductions(OpLowering):
                     other = tuple(
                         butterfly(self.text, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True)
                     )
-                    value = self.combiner.combined(op, *self.in_order(op, bit, value, other))
+                    value = self.math.combined(op, *self.in_order(op, bit, value, other))
             results.append(value)
         for i, result in enumerate(op.results):
             self.registers.set(result, [value[i] for value in results])
@@ -143,7 +124,7 @@ class Reductions(OpLowering):
             first = piece()
         kinds = [llvm_type(x.type.dtype) for x in op.args]
         with self.pieces.loop(op, 1, list(zip(kinds, first, strict=True))) as loop:
-            total = self.combiner.combined(op, tuple(loop.values), piece())
+            total = self.math.combined(op, tuple(loop.values), piece())
             loop.leave(total)
         return total
 
@@ -153,10 +134,10 @@ class Reductions(OpLowering):
         if len(parts) > count and self.sums_products(op):
             chains = parts[:count]
             for i, part in enumerate(parts[count:]):
-                chains[i % count] = self.combiner.combined(op, chains[i % count], part)
+                chains[i % count] = self.math.combined(op, chains[i % count], part)
             parts = chains
         while len(parts) > 1:
-            parts = [self.combiner.combined(op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+            parts = [self.math.combined(op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
         return parts[0]
 
     def sums_products(self, op: Op) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type
-from blocknb.codegen.gpu.reductions import Combiner, Values
+from blocknb.codegen.gpu.math import ElementwiseMath, Values
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import from_lane
@@ -25,9 +25,9 @@ from blocknb.layouts.linear import Layout
 class Scans(OpLowering):
     """Lowers scans within a warp."""
 
-    def __init__(self, context: KernelContext, combiner: Combiner):
+    def __init__(self, context: KernelContext, math: ElementwiseMath):
         super().__init__(context)
-        self.combiner = combiner
+        self.math = math
 
     @lowers("scan")
     def scan(self, op: Op) -> None:
@@ -37,7 +37,7 @@ class Scans(OpLowering):
         run = 0  # the low bits that are register bits
         while run < len(bits) and bits[run][0] == "reg":
             run += 1
-        scanner = Scanner(self.text, self.combiner, op, bits[:run], bits[run:])
+        scanner = Scanner(self.text, self.math, op, bits[:run], bits[run:])
         values = [tuple(self.registers.reg(x, register) for x in op.args) for register in range(layout.num_registers)]
         values = scanner.within_runs(values)
         if run < len(bits):
@@ -59,7 +59,7 @@ class Scanner:
     """One scan: `low` are the bits of a run's elements, `high` those of the runs."""
 
     text: TextWriter
-    combiner: Combiner
+    math: ElementwiseMath
     op: Op
     low: list[tuple[str, int]]
     high: list[tuple[str, int]]
@@ -80,7 +80,7 @@ class Scanner:
 
     def combine(self, before: Values, after: Values) -> Values:
         """The combine block on two elements in order."""
-        return self.combiner.combined(self.op, before, after)
+        return self.math.combined(self.op, before, after)
 
     def select(self, condition: str, yes: Values, no: Values) -> Values:
         """One of two elements."""

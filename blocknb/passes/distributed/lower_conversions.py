@@ -17,7 +17,15 @@ from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, swizzled, vector_access
+from blocknb.layouts.shared import (
+    MatrixAccess,
+    SharedLayout,
+    ldmatrix_plan,
+    row_major,
+    stmatrix_plan,
+    swizzled,
+    vector_access,
+)
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.registry import gpu_pass
@@ -248,14 +256,9 @@ class ConversionLowering(Rebuild):
         loaded.result.name = op.result.name
         name = op.result.name or "conversion"
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
-        if plan:
-            count = len(plan.steps)
-            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
-            self.notes(loaded, f"{name}: read by {how}, {ways(plan.wavefronts / (count * plan.count))}")
-        else:
-            access = vector_access(target, layout, bits)
-            how = f"{access.vector * bits // 8}-byte accesses"
-            self.notes(loaded, f"{name}: read as {how}, {ways(access.wavefronts / access.ideal)}")
+        self.notes(
+            loaded, f"{name}: read {'by' if plan else 'as'} {instructions('ldmatrix', plan, target, layout, bits)}"
+        )
         return loaded.result
 
     def store(self, value: Value, layout: SharedLayout, what: str, align: int = 0, tf32: bool = False) -> Value:
@@ -269,13 +272,7 @@ class ConversionLowering(Rebuild):
         stored = b.op("local_store", buffer, value, **rounded)
         bits = max(8, value.type.dtype.bits)
         plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None
-        if plan:
-            count = len(plan.steps)
-            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} per thread"
-            how = f"{how}, {ways(plan.wavefronts / (count * plan.count))}"
-        else:
-            access = vector_access(value.type.layout, layout, bits)
-            how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
+        how = instructions("stmatrix", plan, value.type.layout, layout, bits)
         self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
 
@@ -296,6 +293,16 @@ def is_line(op: Op) -> bool:
     """Whether a conversion moves one short line, such as a number per row, so that its buffer may be stored early."""
     kind = op.result.type
     return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * LINE
+
+
+def instructions(name: str, plan: MatrixAccess | None, layout: Layout, shared: SharedLayout, bits: int) -> str:
+    """The instructions that move a tile to or from a buffer, in words: those of the plan, or plain accesses if there is none."""
+    if plan is None:
+        access = vector_access(layout, shared, bits)
+        return f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
+    count = len(plan.steps)
+    conflicts = ways(plan.wavefronts / (count * plan.count))
+    return f"{count} {name}.x{plan.count}{'.trans' if plan.trans else ''} per thread, {conflicts}"
 
 
 def ways(conflicts: float) -> str:

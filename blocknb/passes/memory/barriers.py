@@ -24,6 +24,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.pipelining_support import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -294,42 +295,25 @@ class BarrierPlacement:
         return opened.done
 
     def place(self, op: Op) -> None:
-        earlier, later = self.before[op.id]
-        if op.id in self.in_warp:
-            with self.builder.at(loc=op.loc):
-                made = self.builder.op("warp_barrier")
-            self.notes(
-                made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp accesses only its own data"
-            )
-            return
-        if later.root is not None and (later.releases or earlier.acquires):
-            atomic, what = (
-                (earlier.op, "later accesses stay after")
-                if earlier.acquires
-                else (later.op, "earlier accesses are visible before")
-            )
-            with self.builder.at(loc=op.loc):
-                made = self.builder.op("barrier")
-            self.notes(made, f"barrier: {what} the {atomic.name} ({atomic.attrs['sem']})")
-            return
-        if earlier.op.name == "wait":
-            with self.builder.at(loc=op.loc):
-                made = self.builder.op("barrier")
-            self.notes(
-                made,
-                f"barrier: copies to shared bytes {later.low} to {later.high} are visible to all warps, and "
-                "all warps have read the data that is overwritten next",
-            )
-            return
-        kinds = {
-            (True, False): "read after write",
-            (False, True): "write after read",
-            (True, True): "write after write",
-        }
-        where = f"shared bytes {later.low} to {later.high}" if later.root is None else f"the array {later.root.name}"
-        line = f" at line {earlier.op.loc.line}" if earlier.op.loc else ""
+        """Emits the barrier before an op, with a note."""
+        name = "warp_barrier" if op.id in self.in_warp else "barrier"
         with self.builder.at(loc=op.loc):
-            made = self.builder.op("barrier")
-        self.notes(
-            made, f"barrier: {kinds[earlier.write, later.write]} of {where} (the other access: {earlier.op.name}{line})"
-        )
+            made = self.builder.op(name)
+        self.notes(made, f"{name}: {self.reason(*self.before[op.id], op.id in self.in_warp)}")
+
+    def reason(self, earlier: MemoryAccess, later: MemoryAccess, in_warp: bool) -> str:
+        """The reason for a barrier between two accesses."""
+        place = f"shared bytes {later.low} to {later.high}"
+        if in_warp:
+            return f"in {place} each warp accesses only its own data"
+        if later.root is not None and earlier.acquires:
+            return f"later accesses stay after the {earlier.op.name} ({earlier.op.attrs['sem']})"
+        if later.root is not None and later.releases:
+            return f"earlier accesses are visible before the {later.op.name} ({later.op.attrs['sem']})"
+        if earlier.op.name == "wait":
+            return (
+                f"copies to {place} are visible to all warps, and all warps have read the data that is overwritten next"
+            )
+        hazard = f"{'write' if later.write else 'read'} after {'write' if earlier.write else 'read'}"
+        where = place if later.root is None else f"the array {later.root.name}"
+        return f"{hazard} of {where} (the other access: {earlier.op.name}{at_line(earlier.op)})"

@@ -14,7 +14,7 @@ Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,8 +143,13 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
 def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
     """The ops that use a pipeline state, and the carried values of the state; None if other ops depend on them."""
     made = {value: op for op in body.ops for value in op.results}
-    place = places_of(body, stage)
-    late, moved = hanging_on(body, second, place)
+    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
+    place = {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}  # the carried pipeline state
+    late, moved = dict[Op, None](), set(place)  # the second product and all that uses the state, and their results
+    for op in body.ops[:-1]:
+        if op is second or any(value in moved for value in operands(op)):
+            late[op] = None
+            moved.update(op.results)
     if any(op.blocks for op in late):
         return None
     own = [value for op in late for value in (op.args[1:2] if op is second else op.args)]
@@ -155,23 +160,6 @@ def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tupl
     if not carried <= {*states, _place(body.terminator, second.result)}:
         return None
     return tuple(late), states
-
-
-def places_of(body: Block, stage: Value) -> set[Value]:
-    """The carried values of a circular buffer's state: the stage, and the parity that its wait reads."""
-    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
-    return {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}
-
-
-def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
-    """The second product and all ops that use a pipeline state, directly or not; and the values that follow from it."""
-    late: dict[Op, None] = {}
-    moved = set(place)
-    for op in body.ops[:-1]:
-        if op is second or any(value in moved for value in operands(op)):
-            late[op] = None
-            moved.update(op.results)
-    return late, moved
 
 
 def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:
@@ -271,16 +259,16 @@ class OverlapRotation(Rebuild):
         """Emits one iteration: the first product, the previous iteration's second product, the ops that need the first, and the ops
         that need the second."""
         b, end = self.builder, body.terminator
-        before, behind = self.parted(plan)
+        product = plan.late.index(plan.second)
         total = body.args[1 + plan.place]
         narrowed, weights = self.narrowed(plan, early)
         needing = after(body, total, plan.late)
         moved = {total, *(value for x in needing for value in x.results)}
         later = [x for x in early if x in narrowed or x in needing]
         at = early.index(plan.first)
-        self.each(x for x in early[:at] if x not in later)
+        self.ops([x for x in early[:at] if x not in later])
         self.one(plan.first.replace(attrs={**plan.first.attrs, "in_flight": 1}))
-        self.each(before)
+        self.ops(plan.late[:product])
         with b.at(plan.second):
             args = (put_off, self.get(plan.second.args[1]), added)
             b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "in_flight": 2}))
@@ -289,17 +277,12 @@ class OverlapRotation(Rebuild):
         scores.name = plan.first.result.name
         self.mapping[plan.first.result] = scores
         shaded, known = in_the_shade(plan, early, carried_tiles(plan, end, weights, moved))
-        self.each(x for x in early[at + 1 :] if x not in later and x not in shaded)
-        self.wait(plan, total, behind, [self.get(x) for x in known])
-        self.each(x for x in early if x in later or x in shaded)
+        self.ops([x for x in early[at + 1 :] if x not in later and x not in shaded])
+        self.wait(plan, total, plan.late[product + 1 :], [self.get(x) for x in known])
+        self.ops([x for x in early if x in later or x in shaded])
         values = [self.get(value) for value in end.args]
         values[plan.place] = self.get(plan.second.args[2])
         b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
-
-    def each(self, ops: Iterable[Op]) -> None:
-        """Rebuilds ops one after another."""
-        for op in ops:
-            self.one(op)
 
     def narrowed(self, plan: OverlapPlan, early: Sequence[Op]) -> tuple[list[Op], Value]:
         """The conversions to the second product's operand, whose registers the running product still reads; and their operands."""
@@ -310,16 +293,10 @@ class OverlapRotation(Rebuild):
             value = made[value].args[0]
         return found, value
 
-    def parted(self, plan: OverlapPlan) -> tuple[list[Op], list[Op]]:
-        """The delayed ops before and after the product."""
-        at = plan.late.index(plan.second)
-        return list(plan.late[:at]), list(plan.late[at + 1 :])
-
     def wait(self, plan: OverlapPlan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
         """Emits the wait for the delayed product, after which its stage is free. The values in `there` are computed before it."""
         with self.builder.at(plan.second):
             done = self.builder.op("dot_wait", plan.second.result, *there).results[0]
         done.name = total.name
         self.mapping[total] = self.mapping[plan.second.result] = done
-        for x in behind:
-            self.one(x)
+        self.ops(behind)

@@ -32,6 +32,7 @@ from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import sources
+from blocknb.passes.support.pipelining_support import at_line
 from blocknb.passes.support.program_order import arithmetic, place
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -161,7 +162,7 @@ class ReuseFinder:
                 return "rows and columns are made of one axis, so their order is the kernel's own"
             return "loops do not read tiles that depend on x alone and others that depend on y alone"
         if alone is not None:
-            return f"the load{at(alone)} reads other tiles in each of them"
+            return f"the load{at_line(alone)} reads other tiles in each of them"
         if self.axes(value for loop in around for value in loop.args[:3]) - {Z}:
             return "they differ in length"
         return self.against() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
@@ -170,13 +171,13 @@ class ReuseFinder:
         """The reason why the order of programs, or the CTA that runs a program, may matter."""
         for op in self.func.ops():
             if op.name == "while":
-                return f"the `while`{at(op)} may wait for programs that have begun before"
+                return f"the `while`{at_line(op)} may wait for programs that have begun before"
             if op.name in ATOMICS and looked_at(op, self.users):
-                return f"the {op.name}{at(op)} reveals the order in which they start"
+                return f"the {op.name}{at_line(op)} reveals the order in which they start"
             if self.split and op.name in REPORTS:
-                return f"the {op.name}{at(op)} reveals their numbers"
+                return f"the {op.name}{at_line(op)} reveals their numbers"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
-                return f"the assembly{at(op)} reads the id of its CTA"
+                return f"the assembly{at_line(op)} reads the id of its CTA"
         return ""
 
     def axes(self, values: Iterable[Value]) -> set[int]:
@@ -190,10 +191,6 @@ class ReuseFinder:
             ) is not None and op.name == "program_id":  # besides its components
                 found |= {X, Y}
         return found
-
-
-def at(op: Op) -> str:
-    return f" at line {op.loc.line}" if op.loc else ""
 
 
 def with_swizzled_ids(func: Func, finder: ReuseFinder, width: int) -> Func:

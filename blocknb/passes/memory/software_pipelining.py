@@ -29,7 +29,7 @@ from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared, lasting
 from blocknb.passes.support.pipelining_support import COPIES_FROM, LaterIterations, PipeliningObstacles, counted
-from blocknb.passes.support.stages import VIEWS, multiplies, num_stages
+from blocknb.passes.support.stages import VIEWS, multiplies, num_stages, views_between
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -177,7 +177,7 @@ class PipelinePlanner(PipeliningObstacles):
             if found := why or self.against(load, loop) or self.against_copy(load, store):
                 self.notes(load, f"not copied ahead: {found}", "missed")
                 continue
-            views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
+            views, vec = views_between(self.defs, load, store), copy_width(self.facts, load, *store.args)
             copies.append(AsyncCopy(load, views, store, vec))
         wanted = num_stages(self.func, loop) - 1
         if copies:
@@ -211,18 +211,9 @@ class PipelinePlanner(PipeliningObstacles):
         found = backward_slice(stored, self.defs, goes_on, tiles)
         return {op for op in found if op in own and op.name == "load" and op.result.type.shape}
 
-    def views(self, load: Op, store: Op) -> tuple[Op, ...]:
-        """The views between a loaded tile and the stored tile, in order."""
-        found, value = [], store.args[1]
-        while value is not load.result:
-            op = self.defs[value]
-            found.append(op)
-            value = op.args[0]
-        return tuple(reversed(found))
-
     def against_copy(self, load: Op, store: Op) -> str:
         """The reason why a load cannot become a copy to the buffer of that store; "" if it can."""
-        between = self.views(load, store)
+        between = views_between(self.defs, load, store)
         if changed := next((op for op in between if op.name not in VIEWS), None):
             kind = changed.result.type.dtype
             return (

@@ -34,6 +34,7 @@ from blocknb.passes.memory.persistent_grid import depends
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import sources
+from blocknb.passes.support.pipelining_support import at_line
 from blocknb.passes.support.warp_plan import HALF
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
@@ -207,16 +208,16 @@ class TmaStoreFinder:
         )  # sums are the same in any order, so other iterations may add to the same place
         for loop in () if added else self.loops(store.op):
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
-                return f"it may be to the same place in several iterations of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
+                return f"it may be to the same place in several iterations of the {loop.name}{at_line(loop)}"
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
             if self.tells(op, store.op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) signals other programs that it is done"
+                return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) signals other programs that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
             if added or not self.never_meets(store, op):
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same place"
+                return f"the {op.name}{at_line(op)} may access the same place"
         return ""
 
     def never_meets(self, store: TmaStore, op: Op) -> bool:
@@ -414,9 +415,7 @@ class TmaStoreLowering(Rebuild):
             box, key = store.box, self.key(store)
             with b.at(store.op):
                 if key not in self.maps:
-                    numbers = [tma_boxes.at_top(b, facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
-                    self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
-                    self.maps[key].name = box.root.name
+                    self.maps[key] = tma_boxes.emit_map(b, facts, box, store.kind, made)
                 if store.way not in self.buffers:
                     kind = replace(store.type, stages=consumer_groups)
                     same = [x for x in self.stores.values() if x.way == store.way]

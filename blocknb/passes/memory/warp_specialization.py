@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blocknb.analysis import affine, ranges, tma_boxes
-from blocknb.analysis.effects import effects, global_operands, orders
+from blocknb.analysis.effects import global_operands
 from blocknb.analysis.polynomials import of_launch
 from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
@@ -28,7 +28,8 @@ from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import BackwardSlice, atoms
 from blocknb.passes.support.mma_operands import from_shared, lasting
-from blocknb.passes.support.stages import VIEWS
+from blocknb.passes.support.pipelining_support import against_passing, at_line
+from blocknb.passes.support.stages import VIEWS, views_between
 from blocknb.passes.support.warp_partition import WarpPartition
 from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 from blocknb.passes.tile.simplify import tidy
@@ -186,13 +187,10 @@ class WarpSpecializationPlanner:
         if self.func.attrs["num_warps"] >= MOST_WARPS:
             return f"a CTA has {MOST_WARPS} warps at most"
         for op in self.func.ops():
-            at = f" at line {op.loc.line}" if op.loc else ""
             if op.name == "while":
-                return f"the `while`{at} may wait for other programs"
-            if not op.blocks and effects(op).orders:
-                return f"the {op.name}{at} keeps later accesses after it"
-            if op.name in ATOMICS and orders(op)[0]:
-                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses after it"
+                return f"the `while`{at_line(op)} may wait for other programs"
+            if why := against_passing(op):
+                return why
         return ""
 
     # -- one load
@@ -270,24 +268,19 @@ class WarpSpecializationPlanner:
 
     def views(self, load: Op, store: Op, box: TmaBox) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
         """The views between the loaded and the stored tile, in order; and the array's axis for each axis of the stored tile."""
-        found, value = [], store.args[1]
-        while value is not load.result:
-            op = self.defs[value]
-            found.append(op)
-            value = op.args[0]
-        long = iter(box.axes)
+        found, long = views_between(self.defs, load, store), iter(box.axes)
         axes: list[int | None] = [next(long) if n > 1 else None for n in load.result.type.shape]
-        for op in reversed(found):
+        for op in found:
             if op.name == "trans":
                 axes = [axes[i] for i in op.attrs["perm"]]
                 continue
             before, after = op.args[0].type.shape, op.result.type.shape
             if [n for n in before if n > 1] != [n for n in after if n > 1]:
-                return tuple(reversed(found)), None
+                return found, None
             kept = iter(axis for axis, n in zip(axes, before, strict=True) if n > 1)
             axes = [next(kept) if n > 1 else None for n in after]
         known = tuple(axis for axis in axes if axis is not None)
-        return tuple(reversed(found)), known if len(known) == len(axes) else None
+        return found, known if len(known) == len(axes) else None
 
     def writer(self, load: Op) -> str:
         """The reason why the program may change the loaded array later; "" if it cannot."""
@@ -298,7 +291,7 @@ class WarpSpecializationPlanner:
             if op.name in ("store", *ATOMICS):
                 other = self.facts.root(global_operands(op)[0])
                 if root is None or other is None or root is other:
-                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
+                    return f"the {op.name}{at_line(op)} may access the same array"
         return ""
 
     # -- all loads

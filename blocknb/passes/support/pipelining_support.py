@@ -40,13 +40,10 @@ class PipeliningObstacles:
         if ranges.iterations(self.facts, loop)[1] <= 1:
             return "the loop makes one iteration at most"
         for op in walk(loop.blocks[0]):
-            at = f" at line {op.loc.line}" if op.loc else ""
             if op.name == "while" and any(x.name in ACCESSES for block in op.blocks for x in walk(block)):
-                return f"the `while`{at} may wait for other programs"
-            if not op.blocks and effects(op).orders:
-                return f"the {op.name}{at} keeps later accesses after it"
-            if op.name in ATOMICS and orders(op)[0]:
-                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses after it"
+                return f"the `while`{at_line(op)} may wait for other programs"
+            if why := against_passing(op):
+                return why
         return ""
 
     def writers(self, loop: Op) -> list[tuple[Value | None, Op]]:
@@ -61,9 +58,9 @@ class PipeliningObstacles:
             return "it bypasses the caches (.cv)"
         for other, op in self.writers(loop):
             if root is None or other is None:
-                return f"the {op.name} at line {op.loc.line if op.loc else 0} may access the same array"
+                return f"the {op.name}{at_line(op)} may access the same array"
             if root is other:
-                return f"the loop also writes {root.name}, at line {op.loc.line if op.loc else 0}"
+                return f"the loop also writes {root.name},{at_line(op)}"
         varies = False
         for what, value in zip(("address", "mask", "`other`"), load.args, strict=False):
             why, moves = self.path(value, loop)
@@ -116,6 +113,20 @@ def direction(emit: Builder, facts: affine.Facts, loop: Op, step: Value) -> Valu
     if known:
         return one if known > 0 else emit.const(-1, step.type)
     return emit.value("select", rises(emit, step), one, emit.const(-1, step.type))
+
+
+def against_passing(op: Op) -> str:
+    """The reason why later accesses must stay after an op; "" if they may move before it."""
+    if not op.blocks and effects(op).orders:
+        return f"the {op.name}{at_line(op)} keeps later accesses after it"
+    if op.name in ATOMICS and orders(op)[0]:
+        return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) keeps later accesses after it"
+    return ""
+
+
+def at_line(op: Op) -> str:
+    """The place of an op in a note."""
+    return f" at line {op.loc.line}" if op.loc else ""
 
 
 def counted(n: int, what: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from blocknb.ir.core import Func, Op
+from collections.abc import Mapping
+
+from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import named
 
 #: The default for loops without products: with one stage, no load is issued early.
@@ -11,6 +13,15 @@ STAGES = 1
 DOT_STAGES = 3
 
 VIEWS = named("reshapes")  # the views between a load and the buffer in which its tile is stored
+
+
+def views_between(defs: Mapping[Value, Op], load: Op, store: Op) -> tuple[Op, ...]:
+    """The ops between a loaded tile and the tile that is stored to a buffer, in order."""
+    found, value = [], store.args[1]
+    while value is not load.result:
+        found.append(defs[value])
+        value = found[-1].args[0]
+    return tuple(reversed(found))
 
 
 def multiplies(loop: Op) -> bool:

@@ -10,6 +10,7 @@ later, and the loop also carries the previous stage.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -115,9 +116,7 @@ class WarpPartition:
                 key = (box.root, box.dims, box.strides, copy.kind)
                 if key not in known:
                     with b.at(copy.load):
-                        numbers = [tma_boxes.at_top(b, self.facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
-                        known[key] = b.value("tensor_map", box.root, *numbers, type=copy.kind)
-                        known[key].name = box.root.name
+                        known[key] = tma_boxes.emit_map(b, self.facts, box, copy.kind, made)
                 self.maps[copy] = known[key]
 
     def inside(self, op: Op) -> list[CopyGroup]:
@@ -134,13 +133,18 @@ class RolePart:
     roles: WarpPartition
     builder: Builder
     places: PipelineState
+    ids: Sequence[Value] = ()  # of the program, if a CTA runs several
+
+    @abstractmethod
+    def ops(self, ops: Sequence[Op]) -> None:
+        """Emits the role's part of ops."""
 
     def all(self) -> None:
         """Emits the whole body, once, or in a loop over programs."""
         roles, b, owners = self.roles, self.builder, self.roles.plan.owners
         self.places = PipelineState(b, owners)
         if roles.programs is None:
-            self.body()
+            self.ops(roles.func.body.ops)
             return
         first, step = b.value("cta_id"), b.value("num_ctas")
         first, step, start = self.begin(first, step)
@@ -151,7 +155,7 @@ class RolePart:
         )
         with b.block((program, *inner)) as opened:
             self.places.enter(owners, inner)
-            self.program_ids(self.place(program))
+            self.ids = self.place(program)
             more = self.one_program(inner[2 * len(owners) :])
             b.op("yield", *self.places.values(owners), *more)
         b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
@@ -173,14 +177,8 @@ class RolePart:
 
     def one_program(self, carried: Sequence[Value]) -> list[Value]:
         """Emits the body of one program; returns the values carried to the next."""
-        self.body()
+        self.ops(self.roles.func.body.ops)
         return []
-
-    def body(self) -> None:
-        raise NotImplementedError
-
-    def program_ids(self, ids: Sequence[Value]) -> None:
-        raise NotImplementedError
 
 
 def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
@@ -196,14 +194,13 @@ def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = F
     return found
 
 
-class ConsumerPart(RolePart, Rebuild):
+class ConsumerPart(Rebuild, RolePart):
     """The consumers' part: all ops except the copies, for which it waits."""
 
     def __init__(self, roles: WarpPartition):
         Rebuild.__init__(self, roles.func, lambda op, _: self.visit_op(op))
         self.roles, self.builder = roles, roles.builder
         facts, groups = roles.facts, roles.plan.groups
-        self.ids: Sequence[Value] = ()
         self.stores = {copy.store.id: group for group in groups for copy in group.copies}
         self.gone = {op.id for g in groups for c in g.copies for op in (c.load, *c.views, facts.definition[c.buffer])}
         self.last: dict[int, list[CopyGroup]] = {}
@@ -248,7 +245,7 @@ class ConsumerPart(RolePart, Rebuild):
         turn.name = "turn"
         assert self.consumer_group is not None, "`begin` has found it"
         b.op("await", self.roles.turns, self.consumer_group, turn)
-        self.body()
+        self.ops(self.roles.func.body.ops)
         for owner in self.roles.plan.owners:
             self.places.skip(owner, self.roles.counts[owner])
         return [b.value("xor", turn, b.const(1, t.int32))]
@@ -258,12 +255,6 @@ class ConsumerPart(RolePart, Rebuild):
         b = self.builder
         if self.consumer_group is not None and self.roles.turns is not None:
             b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.consumer_group))
-
-    def body(self) -> None:
-        self.ops(self.func.body.ops)
-
-    def program_ids(self, ids: Sequence[Value]) -> None:
-        self.ids = ids
 
     def one(self, op: Op) -> None:
         super().one(op)
@@ -386,18 +377,11 @@ class ProducerPart(RolePart):
     def __init__(self, roles: WarpPartition):
         self.roles, self.builder, self.needed = roles, roles.builder, roles.needed
         self.mapping: dict[Value, Value] = {}
-        self.ids: Sequence[Value] = ()
         self.copied: dict[int, list[CopyGroup]] = {}
         for group in roles.plan.groups:
             place = {op.id: i for i, op in enumerate(group.block.ops)}
             last = max((copy.load for copy in group.copies), key=lambda op: place[op.id])
             self.copied.setdefault(last.id, []).append(group)
-
-    def body(self) -> None:
-        self.ops(self.roles.func.body.ops)
-
-    def program_ids(self, ids: Sequence[Value]) -> None:
-        self.ids = ids
 
     def get(self, value: Value) -> Value:
         return self.mapping.get(value, value)

@@ -26,6 +26,7 @@ from blocknb.passes.support.pipelining_support import (
     COPIES_FROM,
     LaterIterations,
     PipeliningObstacles,
+    at_line,
     counted,
     direction,
 )
@@ -132,10 +133,9 @@ class PrefetchPlanner(PipeliningObstacles):
                 early = [x for x in self.lines(loop) if not self.against(x, loop)]
                 return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
             if not self.copies:
-                at = f" at line {dot.loc.line}" if dot.loc else ""
                 self.refuse(
                     loads,
-                    f"the loop holds a product{at}, whose operands are left for asynchronous copies, which sm_80 has",
+                    f"the loop holds a product{at_line(dot)}, whose operands are left for asynchronous copies, which sm_80 has",
                 )
             return within
         if why := self.against_loop(loop):

@@ -9,8 +9,10 @@ masks. The walk is repeated, a few times at most, while a change may enable furt
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -95,16 +97,14 @@ SUMMARIES = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class SimplifyScope:
     """A block under construction: its ops, and a table of reusable ops by key."""
 
-    __slots__ = ("moved", "ops", "seen", "transparent")
-
-    def __init__(self, transparent: bool):
-        self.ops: list[Op] = []
-        self.seen: dict[Any, tuple[Value, ...]] = {}
-        self.transparent = transparent  # pure ops may move from it to the enclosing scope
-        self.moved: Counter = Counter()
+    transparent: bool  # pure ops may move from it to the enclosing scope
+    ops: list[Op] = field(default_factory=list)
+    seen: dict[Any, tuple[Value, ...]] = field(default_factory=dict)
+    moved: Counter[str] = field(default_factory=Counter)
 
 
 class SimplifyRewriter:
@@ -127,11 +127,7 @@ class SimplifyRewriter:
         scope = self.block(self.func.body.ops, transparent=False)
         before = len(scope.ops)
         ops = sweep(scope.ops, set(), lambda op: self.count("dead", op.name))
-        if (
-            not self.changed
-            and len(ops) == before
-            and all(a is b for a, b in zip(ops, self.func.body.ops, strict=False))
-        ):
+        if not self.changed and len(ops) == before and identical(ops, self.func.body.ops):
             return self.func
         return self.func.replace(body=Block(self.func.body.args, tuple(ops)))
 
@@ -221,9 +217,8 @@ class SimplifyRewriter:
             case "while":
                 self.repeat(op)
             case "roles":
-                self.append(
-                    self.with_blocks(op, [self.rebuilt(block, False) for block in op.blocks]), len(self.scopes) - 1
-                )
+                blocks = [self.rebuilt(block, False) for block in op.blocks]
+                self.append(self.with_blocks(op, blocks), len(self.scopes) - 1)
             case name if name in REDUCTIONS:
                 op = self.with_blocks(op, [self.combine(block) for block in op.blocks])
                 self.replaced(op, self.place(op))
@@ -355,19 +350,23 @@ class SimplifyRewriter:
     def rebuilt(self, block: Block, transparent: bool) -> Block:
         scope = self.block(block.ops, transparent, block.args)
         self.moved = scope.moved
-        if len(scope.ops) == len(block.ops) and all(a is b for a, b in zip(scope.ops, block.ops, strict=True)):
+        if identical(scope.ops, block.ops):
             return block
         self.changed = True
         return Block(block.args, tuple(scope.ops))
 
     def with_blocks(self, op: Op, blocks: Sequence[Block]) -> Op:
-        same = all(a is b for a, b in zip(blocks, op.blocks, strict=True))
-        return op if same else op.replace(blocks=tuple(blocks))
+        return op if identical(blocks, op.blocks) else op.replace(blocks=tuple(blocks))
 
     def tell_moved(self, op: Op) -> None:
         if self.moved:
             names = ", ".join(f"{n} {name}" if n > 1 else name for name, n in self.moved.most_common())
             self.note(op, f"moved out of the loop: {names}")
+
+
+def identical(new: Sequence[Any], old: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(new) == len(old) and all(map(operator.is_, new, old))
 
 
 def _zero(type: Tile) -> bool | int | float:
@@ -378,9 +377,5 @@ def _key(op: Op) -> tuple:
     """The key on which two equal ops agree. Python equates 0.0 with -0.0 and 1 with True, but not NaN with NaN; texts avoid all three."""
     if op.name == "const":
         return "const", repr(op.attrs["value"]), op.results[0].type
-    attrs = tuple(sorted(op.attrs.items(), key=_by_name)) if op.attrs else ()
+    attrs = tuple(sorted(op.attrs.items(), key=operator.itemgetter(0))) if op.attrs else ()
     return op.name, op.args, attrs, op.results[0].type
-
-
-def _by_name(item: tuple[str, Any]) -> str:
-    return item[0]
