@@ -260,19 +260,19 @@ def test_a_grid_that_is_wrong_is_said_however_often_launches_were_repeated(gpu, 
     warm(scale, x, x, 64, 2.0, 64)
     before = len(gpu.launches)
     wrong = [
-        ((-1,), "no number of programs"),
-        ((True,), "no number of programs"),
-        ((2, True), "no number of programs"),
-        ((1.5,), "no int"),
-        (1.5, "no int"),
-        (None, "no int"),
-        ((2, "3"), "no int"),
+        ((-1,), "not a number of programs"),
+        ((True,), "not a number of programs"),
+        ((2, True), "not a number of programs"),
+        ((1.5,), "not an int"),
+        (1.5, "not an int"),
+        (None, "not an int"),
+        ((2, "3"), "not an int"),
         ((), "0 axes"),
         ((1, 2, 3, 4), "4 axes"),
         ((1, 65536), "too large"),
         ((1, 1, 65536), "too large"),
         ((2**31,), "too large"),
-        (lambda given: calls.append(given) or (1.5,), "no int"),
+        (lambda given: calls.append(given) or (1.5,), "not an int"),
     ]
     for grid, message in wrong:
         with pytest.raises(LaunchError, match=message) as caught:
