@@ -162,7 +162,7 @@ def test_a_terminal_gets_one_line_that_is_gone_afterwards_and_short_work_none(mo
 
 
 def test_other_threads_and_what_is_no_terminal_are_told_nothing(monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "DELAY", 0)
 
     def work() -> None:
         with progress.on_terminal(2, "k") as step:
