@@ -1,18 +1,19 @@
-"""Bindings: which value of a call belongs to which parameter of a kernel, cached by the way of calling.
+"""Bindings: which value of a call belongs to which parameter of a kernel. A kernel keeps one for each form of call.
 
-Every call `kernel[grid](x, y, n=3, BLOCK=8)` is made in the same way: two positional values, then `n` and `BLOCK`. A `Binding` assigns
-each value of `(*args, *kwargs.values(), *defaults)` to a parameter and holds the launch plans for this way of calling. Creating a
-Binding checks all names of the call and reports every error in one message.
+All calls `kernel[grid](x, y, n=3, BLOCK=8)` have one form: two positional values, then `n` and `BLOCK`. A `Binding` assigns each value of
+`(*args, *kwargs.values(), *defaults)` to a parameter and holds the launch plans for this form of call. The creation of a Binding checks
+all names of the call, and its error names all wrong ones.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,44 +22,28 @@ from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 from blocknb.runtime.divisor_specialization import moduli
 
-#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.bounds_checks`); `num_warps`
-#: and `num_stages` for: nobody names a number (see `passes.choose_num_warps` and `passes.support.stages`).
+#: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
+#: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.support.stages`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {
-        "num_warps": None,
-        "num_stages": None,
-        "checked": None,
-        "debug": None,
-        "fast_math": False,
-        "without": (),
-    }
+    {"num_warps": None, "num_stages": None, "checked": None, "debug": None, "fast_math": False, "without": ()}
 )
-#: Triton's further launch keywords, accepted so that kernels written there run; they change nothing here.
-ACCEPTED = frozenset(
-    {
-        "num_ctas",
-        "maxnreg",
-        "enable_fp_fusion",
-        "launch_cooperative_grid",
-        "launch_pdl",
-        "sanitize_overflow",
-        "warmup",
-        "interpret",
-    }
-)
-#: What stands for an argument that a call does not give.
+#: Other launch keywords of Triton, which have no effect.
+ACCEPTED = frozenset(("num_ctas", "maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
+ACCEPTED |= {"sanitize_overflow", "warmup", "interpret"}
+#: Replaces an argument that a call leaves out.
 LEFT_OUT = object()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 @dataclass(eq=False)
 class Binding:
-    """One way of calling the kernel of a source: `names` are the parameters or options in the order of the values, the first
-    `positional` of which are given without their names, then `keywords`; `fixed` says which values are constants, `unspecialized`
-    which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
-    by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
-    launch plans by the kinds of the values, `fast_launches` how to see that a launch is like another one with the same plan and the same
-    Python types (a FastLaunch; None after one launch, or where it cannot be seen)."""
+    """One form of call of a kernel.
+
+    `names`: the parameters or options, in the order of the values. The first `positional` values have no keyword; the `keywords` follow.
+    `fixed`: which values are constants. `unspecialized`: which values are not specialized on 1 or on multiples of 16. `moduli`: the
+    indices of the values by which the kernel takes remainders. `defaults`: the values of parameters that the call leaves out. `plans`:
+    the launch plans, by the Kinds of the values. `fast_launches`: a FastLaunch by plan and types of the values; None after one launch.
+    `attempts`: the functions of recent fast launches, for calls that the newest one does not recognise."""
 
     source: Source
     positional: int
@@ -74,27 +59,26 @@ class Binding:
 
     @functools.cached_property
     def arguments(self) -> type[Arguments]:
-        """What makes of a dict of every argument by name what the grid's function sees."""
+        """The class of the mapping that a grid function receives."""
         return arguments("the grid's function", self.source.name)
 
     def bound(self, values: tuple[Any, ...]) -> Arguments:
-        """Every argument by name, for the grid's function."""
+        """Returns every argument by name, for the grid function."""
         return self.arguments(zip(self.names, values, strict=True))
 
 
 class UnknownArgument(LaunchError, KeyError):
-    """A function of the arguments asks for one that the launch does not have."""
+    """A function of the launch's arguments reads a name that is not an argument."""
 
 
 class Arguments(dict[str, Any]):
-    """The arguments of a launch by name, as the functions of grids and heuristics (`reader`) see them. A name that is not there is
-    an error at the line that asks for it."""
+    """The arguments of a launch by name, for a grid function or a heuristic (`reader`). Raises UnknownArgument for other names."""
 
     reader: str
     kernel: str
 
     def __missing__(self, name: Any) -> Any:
-        message = f"{self.reader} asks for `{name}`, which is no argument of the kernel {self.kernel}"
+        message = f"{self.reader} asks for `{name}`, which is not an argument of the kernel {self.kernel}"
         names = [n for n in self if n not in ("grid", "warmup")]
         hint = similar([str(name)], names) or f"its arguments are {', '.join(names)}"
         raise UnknownArgument(message, caller(), hint)
@@ -102,137 +86,110 @@ class Arguments(dict[str, Any]):
 
 @functools.cache
 def arguments(reader: str, kernel: str) -> type[Arguments]:
-    """The class of Arguments for a reader and the kernel of that name, made once: to call it is quick."""
+    """The class of Arguments for a reader and a kernel. It is cached, because launches need it."""
     return type("Arguments", (Arguments,), {"reader": reader, "kernel": kernel})
 
 
 def _check_names(source: Source, positions: list[str], positional: int, keywords: tuple[str, ...]) -> None:
-    """Raises LaunchError for too many values, for a value given twice, and for a keyword that no parameter has. `positions` are the
-    parameters that may be given by position."""
+    """Raises LaunchError for too many values, two values of one parameter, or an unknown keyword. `positions` are the names of parameters
+    that are not keyword-only."""
     names, title = [p.name for p in source.parameters], f"the kernel {source.name}"
     if positional > len(positions):
-        raise launch_error(
-            source, None, f"{title} takes {len(positions)} arguments, and {positional} were given", _signature(source)
-        )
+        message = f"{title} takes {len(positions)} arguments, and {positional} were given"
+        raise launch_error(source, None, message, _signature(source))
     given = positions[:positional]
     if twice := [n for n in keywords if n in given]:
-        raise launch_error(
-            source, twice[0], f"{title} got two values for {quoted(twice)}", "pass it by position or by name, not both"
-        )
+        hint = "pass it by position or by name, not both"
+        raise launch_error(source, twice[0], f"{title} got two values for {quoted(twice)}", hint)
     if unknown := [n for n in keywords if n not in names and n not in OPTIONS and n not in ACCEPTED]:
-        raise launch_error(
-            source,
-            None,
-            f"{title} has no parameter {quoted(unknown)}",
-            similar(unknown, [*names, *OPTIONS]) or _signature(source),
-        )
+        hint = similar(unknown, [*names, *OPTIONS]) or _signature(source)
+        raise launch_error(source, None, f"{title} has no parameter {quoted(unknown)}", hint)
 
 
 def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
-    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
+    """Returns the Binding of a call with so many positional values and these keywords. Raises LaunchError for wrong names."""
     parameters = source.parameters
     by_name = {p.name: p for p in parameters}
-    title = f"the kernel {source.name}"
     positions = [p.name for p in parameters if not p.keyword_only]
     _check_names(source, positions, positional, keywords)
     given = positions[:positional]
     left_out = [p for p in parameters if p.name not in given and p.name not in keywords]
     if missing := [p.name for p in left_out if p.default is MISSING]:
-        raise launch_error(
-            source,
-            missing[0],
-            f"{title} misses the argument{'s' * (len(missing) > 1)} {quoted(missing)}",
-            f"launch it as {_example(source)}",
-        )
+        message = f"the kernel {source.name} misses the argument{'s' * (len(missing) > 1)} {quoted(missing)}"
+        raise launch_error(source, missing[0], message, f"launch it as {_example(source)}")
     order = (*given, *keywords, *(p.name for p in left_out))
     fixed = tuple(n not in by_name or by_name[n].constexpr for n in order)
     plain, defaults = tuple(n in unspecialized for n in order), tuple(p.default for p in left_out)
-    wrapping = moduli(source)
-    closely = tuple(i for i, n in enumerate(order) if n in wrapping and not fixed[i] and not plain[i])
-    return Binding(source, positional, keywords, order, fixed, plain, closely, defaults)
+    divisors = moduli(source)
+    places = tuple(i for i, n in enumerate(order) if n in divisors and not fixed[i] and not plain[i])
+    return Binding(source, positional, keywords, order, fixed, plain, places, defaults)
 
 
 def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:
-    """`do_not_specialize`: names or indices of parameters."""
+    """The names of the parameters in `do_not_specialize`, which holds names or indices."""
     names = [p.name for p in parameters]
     return frozenset(names[w] if isinstance(w, int) else w for w in wanted or ())
 
 
 def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, int, int]:
-    """The three sizes of a grid given as an int, up to three ints, or a function of the bound arguments."""
+    """The three sizes of a grid, which is an int, up to three ints, or a function of the bound arguments."""
     if callable(grid):
         grid = grid(bound)
     sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     if not 1 <= len(sizes) <= 3:
-        raise launch_error(
-            source,
-            None,
-            f"the grid {sizes} has {len(sizes)} axes",
-            "a grid has one to three axes; fold two of them into one and take them apart with // and %",
-        )
+        hint = "a grid has one to three axes; fold two of them into one and separate them with // and % in the kernel"
+        raise launch_error(source, None, f"the grid {sizes} has {len(sizes)} axes", hint)
     found = []
     for size in sizes:
         try:
             number = operator.index(size)
         except TypeError:
-            hint = (
-                "use blocknb.cdiv(n, BLOCK), which divides rounding up to an int"
-                if isinstance(size, float)
-                else "an int, a tuple of ints, or a function of the arguments that returns one"
-            )
-            raise launch_error(source, None, f"the grid holds {size!r}, which is no int", hint) from None
+            hint = "pass an int, a tuple of ints, or a function of the arguments that returns one"
+            if isinstance(size, float):
+                hint = "use blocknb.cdiv(n, BLOCK), which divides rounding up to an int"
+            raise launch_error(source, None, f"the grid holds {size!r}, which is not an int", hint) from None
         if number < 0 or isinstance(size, bool):
-            raise launch_error(
-                source, None, f"the grid {sizes} holds {size!r}, which is no number of programs"
-            ) from None
+            raise launch_error(source, None, f"the grid {sizes} holds {size!r}, which is not a number of programs")
         found.append(number)
     return (*found, 1, 1)[:3]  # type: ignore[return-value]
 
 
 def launch_error(source: Source, name: str | None, message: str, hint: str | None = None) -> LaunchError:
-    """A LaunchError at a parameter (or at the def line), called from the line that launches."""
+    """Returns a LaunchError at a parameter or, without a name, at the `def` line. The launching line is its caller."""
     return LaunchError(message, place(source, name), hint)
 
 
 def place(source: Source, name: str | None = None) -> Loc:
-    """The parameter's place (or the definition's), with the launching line as its caller."""
+    """The location of a parameter or, without a name, of the `def` line. The launching line is its caller."""
     found = definition(source)
     if name is not None and found.column + found.end_column:
         arguments = source.node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        parameter = re.split(r"[.\[]", name)[0]  # of an element of a tuple
+        parameter = re.split(r"[.\[]", name)[0]  # the name may be that of an element of a tuple
         found = source.loc(next((a for a in every if a.arg == parameter), source.node))
     return replace(found, caller=caller())
 
 
 def definition(source: Source) -> Loc:
-    """The line of the `def`, below the decorators; the first line where the source cannot be read."""
+    """The location of the `def` line, or of the first line if the source cannot be parsed."""
     try:
         return source.loc(source.node)
-    except KernelError:  # whatever is wrong with the source is told when it is compiled
+    except KernelError:  # the compilation reports errors of the source
         return source.loc()
 
 
 def caller() -> Loc | None:
-    """The line outside of blocknb that is being executed, with the columns of the expression."""
+    """The location of the expression outside blocknb that is being executed."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return None
-    positions = list(frame.f_code.co_positions())
-    line, end_line, column, end_column = (
-        positions[frame.f_lasti // 2] if frame.f_lasti // 2 < len(positions) else (frame.f_lineno, None, 0, None)
-    )
-    name = frame.f_code.co_name
-    return Loc(
-        frame.f_code.co_filename,
-        line or frame.f_lineno,
-        column or 0,
-        end_line or 0,
-        end_column or 0,
-        "" if name == "<module>" else name,
-    )
+    code, unknown = frame.f_code, (None, None, None, None)
+    position = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), unknown)
+    line, end_line, column, end_column = (number or 0 for number in position)
+    function = "" if code.co_name == "<module>" else code.co_name
+    return Loc(code.co_filename, line or frame.f_lineno, column, end_line, end_column, function)
 
 
 def quoted(names: list[str]) -> str:
@@ -245,8 +202,8 @@ def _signature(source: Source) -> str:
     return f"its parameters are {', '.join(p.name for p in source.parameters)}; the launch options {', '.join(OPTIONS)}"
 
 
-def similar(unknown: list[str], names: list[str]) -> str | None:
-    """The hint for a misspelled name."""
+def similar(unknown: Sequence[str], names: Sequence[str]) -> str | None:
+    """The hint for a misspelled name, or None if no name is similar."""
     import difflib
 
     close = difflib.get_close_matches(unknown[0], names, 1)
@@ -261,13 +218,13 @@ def _example(source: Source) -> str:
 
 
 def check_options(source: Source, options: Mapping[str, Any]) -> None:
-    """Raises LaunchError for an option whose value means nothing."""
+    """Raises LaunchError for an option with an invalid value."""
     warps, stages = options["num_warps"], options["num_stages"]
     if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
         raise launch_error(source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
     for name in ("checked", "debug"):
         if options[name] not in (None, True, False):
-            hint = f"{name} is True or False; left out, it is as the device has it"
+            hint = f"{name} is True, False, or None for the default of the device"
             raise launch_error(source, None, f"{name} is {options[name]!r}", hint)
     if stages is not None and (not isinstance(stages, int) or not 0 <= stages <= 16):
         raise launch_error(source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")

@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<8s32sI")  # magic, digest of what follows the digest, le
 
 @dataclass(frozen=True)
 class Entry:
-    """What is stored under a key: JSON values and named bytes."""
+    """The value of a key: JSON values and named bytes."""
 
     meta: dict
     blobs: dict[str, bytes]
@@ -85,8 +85,8 @@ def _tagged(tag: bytes, data: bytes) -> bytes:
 class Cache:
     """A folder of entries.
 
-    `root` defaults to `$BLOCKNB_CACHE_DIR`, else the user's cache folder; `limit` is in bytes, and the entries that were not
-    used for longest go first when it is passed. Every method is safe in many threads and processes.
+    `root` defaults to `$BLOCKNB_CACHE_DIR`, or else to the user's cache folder. Above `limit` bytes, the least recently used entries are
+    removed. Every method is safe in many threads and processes.
     """
 
     def __init__(self, root: str | os.PathLike | None = None, limit: int = 1 << 30):
@@ -105,7 +105,7 @@ class Cache:
         return f"{self.root}/{key[:2]}/{key[2:]}.bnb"
 
     def get(self, key: str) -> Entry | None:
-        """The entry, or None if there is none or it is damaged (it is then removed)."""
+        """Returns an entry, or None if there is none. Removes a damaged entry."""
         if (entry := self._memory.get(key)) is not None:
             return entry
         path = self._file(key)
@@ -118,10 +118,8 @@ class Cache:
         if entry is None:
             _remove(path)
         else:
-            with contextlib.suppress(
-                OSError
-            ):  # removed meanwhile, or the folder is read-only: neither changes the answer
-                os.utime(path)  # the time of last use, by which old entries are found
+            with contextlib.suppress(OSError):  # another process removed the file, or the folder is read-only
+                os.utime(path)  # the time of the last use, for `shrink`
         return entry
 
     def drop(self, key: str) -> None:
@@ -130,14 +128,14 @@ class Cache:
         _remove(self._file(key))
 
     def put(self, key: str, meta: dict, blobs: dict[str, bytes]) -> None:
-        """Stores an entry; where the folder cannot be written it is kept in memory instead."""
+        """Stores an entry. Without a writable folder, it stays in memory."""
         data = _pack(meta, blobs)
         try:
             _write(self._file(key), data)
         except OSError as error:
             self._keep_in_memory(key, Entry(meta, blobs), error)
             return
-        # Looking at every file is dear, so about one put in 64 does it; keys are uniform.
+        # A scan of all files is expensive, so about one put in 64 does it. Keys are uniformly distributed.
         if int(key[:2], 16) < 4:
             threading.Thread(target=self.shrink, daemon=True).start()
 
@@ -150,7 +148,7 @@ class Cache:
                 try:
                     status = os.stat(path)
                 except OSError:
-                    continue  # another process was quicker
+                    continue  # another process removed it
                 if name.startswith(".new-") and now - status.st_mtime > 3600:
                     _remove(path)
                 elif name.endswith(".bnb"):
@@ -183,7 +181,7 @@ class Cache:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file under another name and renames it. If the folder disappears meanwhile, it is created once more."""
+    """Writes a file under a temporary name and renames it. If the folder disappears meanwhile, it is created once more."""
     folder = os.path.dirname(path)
     temporary = f"{folder}/.new-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -203,7 +201,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _remove(path: str | os.PathLike) -> None:
-    with contextlib.suppress(OSError):  # gone already, or not ours to remove: the next shrink sees it again
+    with contextlib.suppress(OSError):  # another process removed it, or this user may not: `shrink` will see it again
         os.unlink(path)
 
 
@@ -222,7 +220,7 @@ def _unpack(data: bytes) -> Entry | None:
     at = _HEAD.size + head_size
     try:
         meta, sizes = json.loads(data[_HEAD.size : at])
-    except ValueError:  # whole, but not written by this version
+    except ValueError:  # complete, but written by another version
         return None
     blobs = {}
     for name, size in sizes:
@@ -232,10 +230,10 @@ def _unpack(data: bytes) -> Entry | None:
 
 
 def default_root() -> str:
-    """`$BLOCKNB_CACHE_DIR`, or the folder that this system keeps caches in."""
+    """`$BLOCKNB_CACHE_DIR`, or the cache folder of the system."""
     if folder := os.environ.get("BLOCKNB_CACHE_DIR"):
         return folder
-    if sys.platform == "linux":  # what platformdirs says there, which takes longer to load than a kernel to find
+    if sys.platform == "linux":  # the same as platformdirs, whose import takes longer than a disk hit
         return os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "blocknb")
     import platformdirs
 
@@ -252,7 +250,7 @@ def environment_parts(tool: Tool | None = None) -> tuple:
     """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
     whether CPU code has redzones."""
     ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
-    redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`, which a launch need not load
+    redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`; a launch does not import it
     return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
 
 
@@ -262,7 +260,7 @@ _NO_COMPILER = frozenset(("compat", "eager", "kernels", "notebook", "profile", "
 
 @functools.cache
 def _source_stamp() -> str:
-    """A digest of names, sizes and times of blocknb's own files: any edit of the compiler changes it, and no file is read."""
+    """A digest of the names, sizes and times of blocknb's own files. Any edit of the compiler changes it; no file is read."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return key(_version_of("blocknb"), "\n".join(sorted(_stamps(package, ""))))
 

@@ -38,7 +38,7 @@ from blocknb.runtime.plan import LaunchPlan
 Launch = Callable[..., Any]
 _FILE = os.path.join(
     os.path.dirname(__file__), "<a repeated launch>"
-)  # in this package: messages name the caller's line
+)  # in this package, so that messages name the caller's line
 _INT32, _INT64 = "-0x80000000 <= {0} <= 0x7FFFFFFF", "-0x8000000000000000 <= {0} <= 0x7FFFFFFFFFFFFFFF"
 _IMMUTABLE = (int, float, bool, str, type(None))
 
@@ -58,7 +58,7 @@ class FastLaunch:
 
 def fast_launch(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
     """Returns the FastLaunch of a plan, from values that have its Kinds, or None where no short test recognises a Kind."""
-    writer = _Writer(kernel, binding, plan, values)
+    writer = _FastLaunchWriter(kernel, binding, plan, values)
     if not writer.recognised:
         return None
     make = _compiled(writer.text(), tuple(writer.names))
@@ -78,7 +78,7 @@ def _unchanging(value: Any) -> bool:
     return all(map(_unchanging, value)) if isinstance(value, tuple) else not isinstance(value, (list, set, constexpr))
 
 
-class _Writer:
+class _FastLaunchWriter:
     """Writes the function. `names` are the objects that it closes over. Their names begin with more underscores than any keyword of
     the call does."""
 
@@ -128,7 +128,7 @@ class _Writer:
     # ---- tests of arguments -----------------------------------------------------------------------------------------------
 
     def local(self, what: str = "a") -> str:
-        """A new variable of the function."""
+        """Returns the name of a new variable of the function."""
         self.locals += 1
         return f"{self.mark}{what}{self.locals}"
 
@@ -171,7 +171,7 @@ class _Writer:
         return " and ".join(tests), f"[{', '.join(raws)}]"
 
     def descriptor(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
-        """A tensor descriptor with the same block, and an array of the same Kind that begins at a multiple of 16 bytes."""
+        """The test whether a tensor descriptor has the same block, and an aligned array of the same Kind; and its raw values."""
         if type(value) is not TensorDescriptor or type(value.block_shape) not in (list, tuple):
             return None
         base, shape, strides, rank = self.local("b"), self.local("s"), self.local("s"), len(value.shape)
@@ -225,13 +225,9 @@ class _Writer:
             case arguments.describe_torch if kind.device == HOST:
                 where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
             case arguments.describe_torch:
-                there = (
-                    ""
-                    if (self.launcher is not None and self.launcher.queue.alone)
-                    else f" and {name}.get_device() == {kind.device}"
-                )
-                where = f"{name}.is_cuda{there} and not {name}.is_neg()"
-                read = f"{name}.data_ptr()"
+                where, read = f"{name}.is_cuda and not {name}.is_neg()", f"{name}.data_ptr()"
+                if self.launcher is None or not self.launcher.queue.alone:
+                    where += f" and {name}.get_device() == {kind.device}"
             case _:
                 return None
         dtype = f"{name}.dtype is {self.name(value.dtype)}"
@@ -258,7 +254,7 @@ class _Writer:
     # ---- the function ----------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The text of both functions: they test the arguments, compute the grid, and start the kernel."""
+        """Returns the text of both functions, which test the arguments, compute the grid and start the kernel."""
         _, binding, module = self.mark, self.name(self.binding), self.name(launch_context)
         positional, keywords = self.given[: self.binding.positional], self.binding.keywords
         parameters = [f"{_}grid", *(f"{name}={_}left" for name in positional), "/", f"*{_}rest"]
@@ -266,12 +262,12 @@ class _Writer:
         args = "".join(f"{name}, " for name in positional)
         kwargs = "".join(f"{name!r}: {name}, " for name in keywords)
         given = ", ".join([f"{_}grid", *self.given])
-        look, start = self.look(), self.start()
+        matches, start = self.matches(), self.start()
         return f"""
     def {_}launch({", ".join(parameters)}):
         if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(slow_path_threads)} or {_}kernel.interpreted:
             return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
-{look}
+{matches}
         if {_}same:
 {start}
         else:
@@ -280,7 +276,7 @@ class _Writer:
                     return {_}found
         return {_}kernel._general({_}grid, ({args}), {{{kwargs}}}, {binding})
     def {_}attempt({given}):
-{look}
+{matches}
         if not {_}same:
             return None
         {_}kernel._launch = {_}launch
@@ -290,16 +286,16 @@ class _Writer:
     return {_}launch, {_}attempt
 """
 
-    def look(self) -> str:
+    def matches(self) -> str:
         tests = " and ".join([*self.tests, *self.current()])
         return f"""\
         try:
             {self.mark}same = {tests}
-        except Exception:  # a tensor without memory, a block shape that is none: the general way says so
+        except Exception:  # for example a tensor without memory: the general path reports it
             {self.mark}same = False"""
 
     def start(self) -> str:
-        """From the grid to the end. Whatever is out of the ordinary is left to the general way, which says what is wrong."""
+        """Writes the code from the grid to the end. It leaves unusual grids to the general path, which reports errors."""
         _ = self.mark
         bound = ", ".join(f"{key!r}: {name}" for key, name in zip(self.binding.names, self.values, strict=True))
         largest, second, third = MAX_GRID
@@ -329,15 +325,15 @@ class _Writer:
                 {_}axes < 2 or {_}type({_}y) is {_}type({_}z) is {_}int and 0 < {_}y <= {second} and 0 < {_}z <= {third}
             ){here}:
                 {_}kernel.latest = {_}compiled
-{ending or self.through()}
+{ending or self.by_starter()}
                     return {_}compiled"""
 
     def direct(self, start: Launcher) -> str:
-        """Packs the arguments and calls the driver."""
+        """Writes the code that packs the arguments and calls the driver."""
         kernel, buffers, queue = start.kernel, start.buffers, start.queue
         _, slots, given = self.mark, f"{self.mark}slots", [self.flat[i] for i in start.positions]
         grid, encoded, maps = ", ".join(_ + axis for axis in "xyz"), "", []
-        if buffers.maps is not None:  # who holds the structs keeps them alive until the driver has copied them
+        if buffers.maps is not None:  # `_structs` keeps them alive until the driver has copied them
             maps, reads = (
                 [f"{_}map{i}" for i in range(len(buffers.maps.specs))],
                 "".join(f"{given[i]}, " for i in buffers.maps.reads),
@@ -365,8 +361,8 @@ class _Writer:
                     {append}({slots})
                     {self.name(start.note)}({self.name(kernel.name)})"""
 
-    def through(self) -> str:
-        """Calls the plan's starter."""
+    def by_starter(self) -> str:
+        """Writes the code that calls the plan's starter."""
         _, error = self.mark, f"{self.mark}error"
         raws, values = ", ".join(self.raws), "".join(f"{name}, " for name in self.values)
         return f"""\

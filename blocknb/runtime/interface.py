@@ -19,14 +19,14 @@ from blocknb.runtime.kinds import ANYWHERE, HOST, Kind, pointer_kind
 
 
 class KernelInterface:
-    """Whatever can be launched as `this[grid](*args, **kwargs)`: subclasses define `run`."""
+    """The base class of objects that are launched as `wrapper[grid](*args, **kwargs)`. Subclasses define `run`."""
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-        """Launches on the grid; with `warmup` only compiles."""
+        """Launches on the grid, or only compiles with `warmup`."""
         raise NotImplementedError(f"{type(self).__name__} does not define run(*args, grid, warmup, **kwargs)")
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Compiles for these arguments without launching; a dtype stands for an array."""
+        """Compiles for these arguments without a launch. A dtype stands for an array."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ class KernelInterface:
 
 
 class MockTensor:
-    """An array that is not there: a dtype (torch's, NumPy's or the language's), and an address that is a multiple of 16."""
+    """An array without memory: a dtype of torch, NumPy or the language, and an address that is a multiple of 16."""
 
     def __init__(self, dtype: Any, shape: Any = None):
         self.dtype, self.shape = dtype, tuple(shape or (1,))
@@ -44,7 +44,7 @@ class MockTensor:
 
     @staticmethod
     def wrap_dtype(argument: Any) -> Any:
-        """A MockTensor for a dtype of torch or NumPy, anything else as it is."""
+        """Returns a MockTensor for a dtype of torch or NumPy, and any other argument unchanged."""
         kind = type(argument)
         is_dtype = isinstance(argument, np.dtype) or (kind.__module__, kind.__name__) == ("torch", "dtype")
         return MockTensor(argument) if is_dtype else argument
@@ -60,7 +60,7 @@ class MockTensor:
 
 
 class TensorWrapper:
-    """An array (`base`) whose bits are read as another dtype of the same size: what `reinterpret` makes."""
+    """An array (`base`) whose bits are read as another dtype of the same size. `reinterpret` makes it."""
 
     def __init__(self, base: Any, dtype: Any):
         self.base, self.dtype = base, dtype
@@ -98,15 +98,14 @@ class TensorWrapper:
 
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
-    """The array with its bits read as another dtype of the same size. Raises LaunchError for sizes that differ or for no array."""
+    """Returns the array with its bits read as another dtype of the same size. Raises LaunchError for another size or a non-array."""
     base = tensor.base if isinstance(tensor, TensorWrapper) else tensor
     wanted, kind = dtype_of(dtype), describer(base)(base)[0]
     if not kind.is_pointer:
         raise LaunchError(f"reinterpret takes an array, not a {type(base).__name__}")
     if kind.type.element.bytes != wanted.bytes:
-        raise LaunchError(
-            f"{kind.type.element} and {wanted} differ in size: the bits of one are not those of the other"
-        )
+        message = f"{kind.type.element} and {wanted} differ in size"
+        raise LaunchError(message, hint="reinterpret keeps the bits, so both dtypes must have the same size")
     return base if kind.type.element == wanted else TensorWrapper(base, dtype)
 
 

@@ -121,7 +121,7 @@ class Job:
         try:
             return passes.run(func, self.target, self.options["without"], self._add_stage)[0]
         except passes.NotOptional as error:
-            hint = similar(error.names, list(passes.optional())) or "the tab Passes of the card shows the names"
+            hint = similar(error.names, passes.optional()) or "the tab Passes of the card shows the names"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None
 
     def _watch_calls(self, made: Sequence[HostCall]) -> tuple[Note, ...]:

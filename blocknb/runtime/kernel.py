@@ -52,21 +52,11 @@ if TYPE_CHECKING:
     from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
-_TRIED = 8  # fast launches that are tried before the general path
-_NEVER = object()  # replaces a FastLaunch where no short test recognises the arguments
+_MAX_ATTEMPTS = 8  # fast launches that a call tries before the general path
+_NOT_RECOGNISED = object()  # replaces a FastLaunch where no short test recognises the arguments
 _MAX_PLANS = 4096
-_DECORATOR = frozenset(
-    {
-        "do_not_specialize",
-        "do_not_specialize_on_alignment",
-        "noinline",
-        "repr",
-        "launch_metadata",
-        "version",
-        "interpret",
-        *OPTIONS,
-    }
-)
+_DECORATOR = frozenset(OPTIONS) | {"do_not_specialize", "do_not_specialize_on_alignment", "noinline", "repr"}
+_DECORATOR |= {"launch_metadata", "version", "interpret"}
 
 
 @dataclass(frozen=True)
@@ -113,7 +103,7 @@ class Kernel(KernelInterface):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
-    last observed Launch. Triton's names for what host code asks of a kernel: `fn` (the function), `arg_names`, `params`, `src`.
+    last observed Launch. `fn` (the function), `arg_names`, `params` and `src` are attributes of Triton's kernels.
     """
 
     __name__: str
@@ -136,9 +126,9 @@ class Kernel(KernelInterface):
         self._do_not_specialize = options.get("do_not_specialize")
         self.rename: Callable[[Any], Any] | None = options.get("repr")
         self._bindings: dict[Any, Binding] = {}
-        self._bound: Any = None  # the parameters that the bindings belong to
+        self._bound: Any = None  # the parameters of the current bindings
         #: The function that launches: a fast launch, which passes calls that it does not recognise to `_general`.
-        self._launch: Callable[..., Compiled] = self._first
+        self._launch: Callable[..., Compiled] = self._general_launch
         self._lock = threading.RLock()
         forks.renewed(self, _lock=threading.RLock)
 
@@ -152,7 +142,7 @@ class Kernel(KernelInterface):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if (run := running.get()) is not None:
             return run(self, args, kwargs)
-        hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only inside another kernel is a plain call right"
+        hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only kernels call a kernel without a grid"
         raise LaunchError(f"the kernel {self.__name__} was called without a grid", place(self.source), hint)
 
     @property
@@ -204,23 +194,22 @@ class Kernel(KernelInterface):
         watch: Iterable[str] = (),
         record: Any = None,
     ) -> Callable[..., Run]:
-        """The kernel as a thing to debug: `kernel.interpret(grid)(*args, **kwargs)` runs its Python on NumPy, program after program.
+        """Debugs the kernel: `kernel.interpret(grid)(*args, **kwargs)` runs its Python on NumPy, one program after another.
 
-        In the kernel `print(x)`, `f"{x}"`, `breakpoint()`, `try` and any other Python work; tiles hold arrays (`x.numpy()`). Meaning and
-        errors are the compiler's: dtypes, shapes and masks behave as in the compiled kernel, an access outside an array is an AccessError
-        with its program, and after an error the debugger (`%debug`, `pdb.pm()`) shows the names of the program that failed. What the
-        compiler would refuse and Python allows (`break`, a list) runs here all the same.
+        The kernel may use all of Python: `print(x)`, `f"{x}"`, `breakpoint()`, `try`, and statements that the compiler refuses, such as
+        `break`. Tiles hold arrays (`x.numpy()`). Dtypes, shapes and masks behave as in the compiled kernel. An access outside an array
+        raises AccessError with its program. After an error, the debugger (`%debug`, `pdb.pm()`) shows the variables of that program.
 
-        `program` or `programs`: ids (an int, or up to three) to run instead of the whole grid. `watch`: names whose values are kept from
-        every program that runs; `record`: one program of which all are. The Run that is returned gives them with their lines:
+        `program` or `programs`: the ids (an int, or up to three) to run instead of the whole grid. `watch`: names whose values are
+        recorded in every program. `record`: a program in which all values are recorded. The Run returns them with their lines:
 
             run = kernel.interpret((8,), record=3)(x, out, n, BLOCK=128)
             run["acc"]    # [(line, array), ...]: each value that `acc` took in program 3
             run.at(17)    # {"acc": array}: what line 17 assigned last
 
-        Arrays of the host are used in place, those of a GPU are copied there and back. `kernel[grid](..., interpret=True)`,
-        `@kernel(interpret=True)`, `%%blockkernel --interpret`, and BLOCKNB_INTERPRET=1 or TRITON_INTERPRET=1 in the environment make
-        launches run like this. Raises what a launch raises, and what the kernel's Python does.
+        Arrays of the host are used in place; arrays of a GPU are copied to the host and back. `kernel[grid](..., interpret=True)`,
+        `@kernel(interpret=True)`, `%%blockkernel --interpret`, and BLOCKNB_INTERPRET=1 or TRITON_INTERPRET=1 in the environment also
+        interpret launches. Raises KernelError, and the exceptions of the kernel's Python.
         """
         from blocknb.runtime.interpreted import launcher
 
@@ -251,7 +240,9 @@ class Kernel(KernelInterface):
         kinds, _ = self.describe(binding, values)
         if this_thread.gathered is not None:
             target = target_of(common_device(self.source, binding.names, kinds, values))
-            this_thread.gathered.append(Request(self.source, *self._asked(binding, kinds, target, None), target))
+            this_thread.gathered.append(
+                Request(self.source, *self._compile_arguments(binding, kinds, target, None), target)
+            )
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
@@ -269,14 +260,14 @@ class Kernel(KernelInterface):
 
     # ---- launching -------------------------------------------------------------------------------------------------------
 
-    def _first(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
+    def _general_launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
         """Launches by the general path, in the form of `launch`."""
         return self._general(grid, args, kwargs)
 
     def _general(
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
-        """A launch from its arguments, some of which may be LEFT_OUT. It is not like those that a Binding `tried`."""
+        """Launches from arguments, some of which may be LEFT_OUT. The attempts of the Binding `tried` have rejected the call."""
         args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted = self.interprets(kwargs)
@@ -297,14 +288,14 @@ class Kernel(KernelInterface):
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
-        self._repeat(binding, plan, values)
+        self._prepare_fast_launch(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
         if 0 not in sizes:
             self._start(plan, binding, sizes, raws, values, grid)
         return plan.compiled
 
     def _with_enforced(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keywords of a launch with the options of its cell, unless the launch gives them itself."""
+        """Adds the options of the cell to the keywords of a launch, which override them."""
         if not launch_context.enforced:
             return kwargs
         return {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
@@ -318,7 +309,7 @@ class Kernel(KernelInterface):
     def _start(
         self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
     ) -> None:
-        """Starts a plan, and tells the observers; `asked` is the grid as the launch gave it."""
+        """Starts a plan and calls the observers. `asked` is the grid in the form that the launch gave."""
         try:
             if launch_context.observers and not this_thread.unobserved:
                 self._observed(plan, binding, sizes, raws, values, asked)
@@ -328,12 +319,12 @@ class Kernel(KernelInterface):
             error.loc = error.loc or place(self.source)
             raise
 
-    # ---- new ways of calling, new kinds and new devices -------------------------------------------------------
+    # ---- new forms of call, new kinds and new devices -------------------------------------------------------
 
     def _unbind(self) -> None:
         """Drops bindings that belong to another source or to other defaults."""
         self._bindings.clear()
-        self._launch = self._first
+        self._launch = self._general_launch
         self._bound = self.source.parameters
 
     def bound_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
@@ -383,12 +374,12 @@ class Kernel(KernelInterface):
                 binding.fast_launches = {
                     key: found for key, found in binding.fast_launches.items() if key[0] is not stale
                 }
-                binding.attempts, self._launch = (), self._first
+                binding.attempts, self._launch = (), self._general_launch
             binding.plans[kinds] = plan
             return plan
 
-    def _repeat(self, binding: Binding, plan: LaunchPlan, values: tuple[Any, ...]) -> None:
-        """Prepares for further launches with a plan, when it is launched for the second time."""
+    def _prepare_fast_launch(self, binding: Binding, plan: LaunchPlan, values: tuple[Any, ...]) -> None:
+        """Generates the fast launch of a plan at its second launch."""
         key = plan, *map(type, values)
         if key not in binding.fast_launches:
             binding.fast_launches[key] = None
@@ -397,10 +388,10 @@ class Kernel(KernelInterface):
             with forks.guard:
                 from blocknb.runtime.fast_launch import fast_launch
 
-            binding.fast_launches[key] = found = fast_launch(self, binding, plan, values) or _NEVER
-        if found is not _NEVER:
+            binding.fast_launches[key] = found = fast_launch(self, binding, plan, values) or _NOT_RECOGNISED
+        if found is not _NOT_RECOGNISED:
             others = [attempt for attempt in binding.attempts if attempt is not found.attempt]
-            binding.attempts = (found.attempt, *others)[:_TRIED]
+            binding.attempts = (found.attempt, *others)[:_MAX_ATTEMPTS]
             if self.source is binding.source:
                 self._launch = found.launch
 
@@ -410,10 +401,10 @@ class Kernel(KernelInterface):
         kinds: tuple[Kind, ...],
         target: Target,
         without: Iterable[str] | None,
-        beside: Sequence[Callable[..., Callable[[], None] | None]] = (),
+        companions: Sequence[Callable[..., Callable[[], None] | None]] = (),
     ) -> Compiled:
-        by_parameter, options = self._asked(binding, kinds, target, without)
-        begun = [begin(self.source, by_parameter, options, target) for begin in beside]
+        by_parameter, options = self._compile_arguments(binding, kinds, target, without)
+        begun = [begin(self.source, by_parameter, options, target) for begin in companions]
         try:
             compiled = compiler.compile(self.source, by_parameter, options, target)
         finally:
@@ -422,10 +413,10 @@ class Kernel(KernelInterface):
         compiled.kernel = self
         return compiled
 
-    def _asked(
+    def _compile_arguments(
         self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None
     ) -> tuple[dict[str, Kind], dict[str, Any]]:
-        """The kinds by parameter and the options of a compilation."""
+        """Returns the Kinds by parameter and the options of a compilation."""
         given, options = {}, dict(self.options)
         for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
             if name in OPTIONS:
@@ -467,7 +458,7 @@ class Kernel(KernelInterface):
 
 
 def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a call gives."""
+    """Returns the arguments of a call without those that are LEFT_OUT."""
     if all(value is not LEFT_OUT for value in (*args, *kwargs.values())):
         return args, kwargs
     given = tuple(value for value in args if value is not LEFT_OUT)
@@ -477,12 +468,17 @@ def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Turns a function into a block program: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
-    Options are the defaults of launch options: `num_warps`, which the compiler chooses if nobody does; `num_stages`, of loops for which
-    `range` names none (on a GPU loads are issued ahead, see the passes `register_prefetch` and `software_pipelining`); `checked`, whether
-    accesses outside of arrays are found (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`,
-    whether assertions are tested (on the CPU unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1
-    when the kernel is compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines;
-    `without`, passes to leave out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
+    The options are defaults of the launch options:
+
+    - `num_warps`: warps per program; the compiler chooses the number if it is None.
+    - `num_stages`: stages of pipelined loops, if `range` names none (on a GPU; see `register_prefetch` and `software_pipelining`).
+    - `checked`: find accesses outside arrays. Default: on the CPU only. On a GPU, each launch then waits for its end.
+    - `debug`: test assertions. Default: on the CPU; on a GPU in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment
+      of the compilation.
+    - `fast_math`: the GPU's approximations for fp32 division, roots, logarithms, sines and cosines.
+    - `without`: names of optional passes to leave out.
+
+    `do_not_specialize` has Triton's meaning. Other options of Triton have no effect. Raises LaunchError for unknown options.
     """
     if function is None:
         return functools.partial(kernel, **options)
@@ -491,4 +487,4 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Kernel(function, **options)
 
 
-jit = kernel  # Triton's name for it
+jit = kernel  # Triton's name

@@ -29,7 +29,7 @@ _ATTRIBUTES = {
 
 
 class GPUTarget(NamedTuple):
-    """What code is compiled for, in Triton's terms: GPUTarget("cuda", 90, 32), or GPUTarget("cpu", 0, 32)."""
+    """A target in Triton's terms: GPUTarget("cuda", 90, 32), or GPUTarget("cpu", 0, 32)."""
 
     backend: str
     arch: int
@@ -48,12 +48,12 @@ def has_gpu() -> bool:
         import cupy
 
         return cupy.cuda.runtime.getDeviceCount() > 0
-    except Exception:  # no CuPy, no driver, or none that fits: whatever it is, there is no GPU to launch on
+    except Exception:  # CuPy or the driver is missing, or they do not fit each other
         return False
 
 
 def current_gpu() -> int | None:
-    """The number of the current GPU, None where there is none."""
+    """The number of the current GPU, or None without a GPU."""
     if not has_gpu():
         return None
     import cupy
@@ -77,7 +77,7 @@ def describe(target: Target) -> GPUTarget:
 
 
 def properties(device: int | None = None) -> dict[str, int]:
-    """What Triton's get_device_properties tells of a GPU (by default the current one); nominal figures where there is none."""
+    """Triton's get_device_properties of a GPU (by default the current one), or the nominal properties of the CPU."""
     if not has_gpu():
         return {
             "multiprocessor_count": cpu_count(),

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 INTERVAL = 0.1  # seconds between two drawings
-PATIENCE = 0.3  # seconds for which nobody asks what goes on
+DELAY = 0.3  # seconds before the line appears
 
 
 class ProgressLine:
-    """A line of a terminal that is written again and again."""
+    """A line of a terminal that is overwritten in place."""
 
     def __init__(self, stream: TextIO):
         self.stream, self.width = stream, 0
 
     def say(self, text: str) -> None:
-        text = text[: shutil.get_terminal_size().columns - 1]  # a line that is broken could not be drawn over
+        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be overwritten
         self.stream.write("\r" + text.ljust(self.width))
         self.stream.flush()
         self.width = len(text)
@@ -39,18 +39,18 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def on_terminal(total: int, label: str) -> Iterator[Callable[[str], None]]:
-    """Tells a terminal of `total` steps; the function that is given is called with what comes now, as each begins."""
+    """Shows the progress of `total` steps on a terminal. Yields a function to be called with a text as each step begins."""
     if threading.current_thread() is not threading.main_thread() or not sys.stderr or not sys.stderr.isatty():
-        yield lambda what: None
+        yield lambda text: None
         return
-    line, done, due = ProgressLine(sys.stderr), -1, time.monotonic() + PATIENCE
+    line, done, due = ProgressLine(sys.stderr), -1, time.monotonic() + DELAY
 
-    def step(what: str) -> None:
+    def step(text: str) -> None:
         nonlocal done, due
         done, now = done + 1, time.monotonic()
         if now >= due:
             due = now + INTERVAL
-            line.say(f"{label}: {done} of {total}, {what}")
+            line.say(f"{label}: {done} of {total}, {text}")
 
     try:
         yield step

@@ -13,18 +13,18 @@ from typing import Any
 from blocknb.runtime.machine import NOMINAL_REGISTERS, NOMINAL_WARP, GPUTarget
 from blocknb.trace import Trace
 
-#: What a thread on the CPU is said to need of registers: a 32nd part of a warp's share of a nominal multiprocessor, so that formulas of
-#: occupancy give at least one program a core.
+#: The nominal number of registers per thread on the CPU. With it, 32 warps share the registers of a nominal multiprocessor, and the usual
+#: occupancy formulas give at least one program per core.
 CPU_REGISTERS = NOMINAL_REGISTERS // NOMINAL_WARP // 32
-#: What `metadata.shared` tells of a program that uses no shared memory: such formulas divide by it.
+#: The value of `metadata.shared` without shared memory. Occupancy formulas divide by it.
 LEAST_SHARED = 1
-#: What `metadata.num_stages` tells where nobody named a number, as in Triton.
+#: The value of `metadata.num_stages` if the launch names no number, as in Triton.
 STAGES = 3
 
 
 class Texts(Mapping[str, Any]):
-    """`asm`: "source", "ttir" (the tile IR), "ttgir" (the IR that code is generated from), "llir", "ptx", "cubin", "sass" as far as
-    they exist, and under our names "llvm", "object" and "assembly"."""
+    """The texts and binaries of a compilation. Triton's keys are "source", "ttir" (the tile IR), "ttgir" (the last IR), "llir", "ptx",
+    "cubin" and "sass". blocknb adds "llvm", "object" and "assembly"."""
 
     def __init__(self, trace: Trace):
         self._trace = trace
@@ -51,9 +51,7 @@ class Texts(Mapping[str, Any]):
                 return trace.assembly
         if key in trace.artifacts:
             return trace.artifacts[key]
-        hint = (
-            '; it was compiled for the CPU: .retarget("sm_90a").asm has it' if key in ("ptx", "cubin", "sass") else ""
-        )
+        hint = '; it was compiled for the CPU: use .retarget("sm_90a").asm' if key in ("ptx", "cubin", "sass") else ""
         raise KeyError(f"{trace.name} has no {key!r}, only {', '.join(self._keys())}{hint}")
 
     def __iter__(self) -> Iterator[str]:
@@ -65,7 +63,7 @@ class Texts(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Metadata:
-    """Triton's record of a compiled kernel. `shared` is bytes of shared memory a program, and at least 1."""
+    """Triton's record of a compiled kernel. `shared` is the bytes of shared memory per program, and at least 1."""
 
     name: str
     target: GPUTarget
@@ -78,7 +76,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Specialization:
-    """What `@jit(repr=...)` is called with: the kernel's `fn` and the constants and signature it was compiled for."""
+    """The argument of `@jit(repr=...)`: the kernel as `fn`, and the constants and the signature of the compilation."""
 
     fn: Any
     constants: Mapping[str, Any]

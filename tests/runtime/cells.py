@@ -38,7 +38,7 @@ class Cells:
         self.space = {"__name__": "__main__", "blocknb": blocknb, "tl": tl, "np": np, **names}
 
     def run(self, text: str) -> None:
-        """Runs a cell as IPython does: its text is known to linecache under a name that follows from it."""
+        """Runs a cell as IPython does: linecache has its text under a file name that depends on the text."""
         name = f"<cell {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
         linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         exec(compile(text, name, "exec"), self.space)
@@ -52,7 +52,7 @@ class Cells:
         return float(o[0])
 
     def expected(self, expression: str) -> float:
-        """What Python gives, where names of kernels stand for their functions."""
+        """Returns the value of an expression in Python, where kernels are replaced by their functions."""
         kernels = {name: value for name, value in self.space.items() if isinstance(value, Kernel)}
         self.space.update((name, value.fn) for name, value in kernels.items())
         try:
@@ -63,7 +63,7 @@ class Cells:
 
 
 class Other:
-    """A process of its own with the same folder of compiled kernels."""
+    """Another process with the same disk cache."""
 
     def __init__(self, environment: Mapping[str, str] | None = None):
         root = Path(blocknb.__file__).parent.parent
@@ -77,7 +77,7 @@ class Other:
         )
 
     def ask(self, cells: Sequence[str], expression: str, python: str = "") -> tuple[float, float, bool]:
-        """(what its kernel stored, what Python gives there for the same expression or `python`, whether the code came from the disk)."""
+        """Returns (the value that its kernel stored, the value of Python there, whether the code came from the disk)."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(json.dumps([list(cells), expression, python or expression]) + "\n")

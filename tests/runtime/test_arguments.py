@@ -66,14 +66,14 @@ def test_equal_arguments_give_the_same_kind_object() -> None:
     assert constant_kind([1, 2]) is constant_kind((1, 2))
 
 
-def test_constants_that_python_calls_equal_stay_apart() -> None:
+def test_constants_that_compare_equal_have_different_kinds() -> None:
     values = [1, 1.0, True, np.float32(1), 0.0, -0.0, (1, 0.0), (1, -0.0), (1.0, 0.0), (True, 0.0)]
     kinds = [constant_kind(v) for v in values]
     assert kinds[1] is kinds[3]  # a NumPy number counts as Python's
     assert len({id(k) for k in kinds}) == len(values) - 1
 
 
-def test_a_constexpr_is_its_value() -> None:
+def test_a_constexpr_has_the_kind_of_its_value() -> None:
     assert constant_kind(constexpr(16)) is constant_kind(16)
 
 
@@ -93,7 +93,7 @@ def test_a_bf16_array_of_ml_dtypes_is_a_pointer_to_bf16() -> None:
     assert (str(kind), raw) == ("fp32", 1.75)
 
 
-def test_alignment_to_16_bytes_is_seen_in_the_address_not_in_the_array() -> None:
+def test_the_address_decides_whether_an_array_is_aligned_to_16_bytes() -> None:
     base = np.zeros(64 + 4, np.float32)
     start = (-base.ctypes.data % 16) // 4
     for shift in range(4):
@@ -102,13 +102,13 @@ def test_alignment_to_16_bytes_is_seen_in_the_address_not_in_the_array() -> None
         assert address == base[start + shift :].ctypes.data
 
 
-def test_the_address_is_numpys_own_word_for_views_and_empty_arrays() -> None:
+def test_the_direct_address_equals_numpys_for_views_and_empty_arrays() -> None:
     base = np.zeros((6, 8), np.int64)
     for array in (base, base[2:, 3:], base[::-1], base.T, base[:0], np.zeros((), np.int8), np.zeros(3)[::-2]):
         assert arguments.numpy_address(array) == array.ctypes.data
 
 
-def test_extents_of_views_are_the_bytes_their_elements_lie_in() -> None:
+def test_the_extent_of_a_view_is_the_bytes_of_its_elements() -> None:
     base = np.zeros((6, 8), np.int64)
     for array in (base, base[2:, 3:5], base[::-1, ::-2], base.T, base[1], base[::2]):
         address = array.ctypes.data
@@ -134,13 +134,13 @@ def test_torch_tensors_of_the_cpu_are_host_pointers_with_extents() -> None:
     assert describe(torch.nn.Parameter(torch.zeros(4)))[0].type == t.Pointer(t.float32)
 
 
-def test_a_tensor_on_no_real_device_is_refused() -> None:
+def test_a_tensor_on_the_meta_device_is_rejected() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(LaunchError, match="meta"):
         describe(torch.zeros(4, device="meta"))
 
 
-def test_an_object_with_an_address_and_a_dtype_is_a_pointer_wherever_the_others_are() -> None:
+def test_an_object_with_an_address_and_a_dtype_is_a_pointer_of_unknown_device() -> None:
     class Buffer:
         dtype = np.dtype("int32")
 
@@ -153,7 +153,7 @@ def test_an_object_with_an_address_and_a_dtype_is_a_pointer_wherever_the_others_
     assert extent(buffer, address) == UNBOUNDED
 
 
-def test_dlpack_memory_of_the_host_is_taken_where_it_lies() -> None:
+def test_dlpack_memory_of_the_host_is_used_in_place() -> None:
     array = np.arange(8, dtype=np.float32)
 
     class Exported:
@@ -168,7 +168,7 @@ def test_dlpack_memory_of_the_host_is_taken_where_it_lies() -> None:
     assert ctypes.c_float.from_address(address + 12).value == 3
 
 
-def test_read_only_arrays_have_a_kind_of_their_own() -> None:
+def test_read_only_arrays_have_a_different_kind() -> None:
     frozen = np.zeros(4, np.float32)
     frozen.flags.writeable = False
     assert describe(frozen)[0].readonly
@@ -187,7 +187,7 @@ def test_type_texts_stand_for_kinds() -> None:
     assert parse_type("*fp32:8") is None
 
 
-def test_a_summary_holds_shapes_and_bytes_and_no_array() -> None:
+def test_a_summary_has_shape_and_bytes_but_no_array() -> None:
     array = np.broadcast_to(np.zeros((1, 8), np.float32), (5, 8))
     found = summary(array, describe(array)[0])
     assert (found["shape"], found["bytes"]) == ((5, 8), 32)  # the five rows are the same bytes

@@ -43,7 +43,7 @@ def refused(launch: Callable[[], Any]) -> LaunchError:
 
 
 def pointed_at(error: KernelError) -> str:
-    """The source text under the carets of an error's place."""
+    """The source text under the carets of an error."""
     loc = error.loc
     assert loc is not None
     return linecache.getline(loc.file, loc.line)[loc.column : loc.end_column]
@@ -71,7 +71,7 @@ def test_an_unknown_keyword_gets_the_nearest_name() -> None:
     assert "`BLOCK`" in (error.hint or "")
 
 
-def test_an_argument_by_position_and_by_name_is_refused() -> None:
+def test_an_argument_by_position_and_by_name_is_rejected() -> None:
     error = refused(lambda: scale[2,](X, OUT, 100, 2.0, x=X))
     assert "two values for `x`" in error.message
     assert pointed_at(error) == "x"
@@ -93,15 +93,15 @@ def test_a_grid_holds_natural_numbers(size: Any) -> None:
     assert repr(size) in error.message
 
 
-def test_a_float_in_the_grid_is_told_about_cdiv() -> None:
+def test_the_error_for_a_float_in_the_grid_suggests_cdiv() -> None:
     assert "cdiv" in (refused(lambda: scale[100 / 64,](X, OUT, 100, 2.0)).hint or "")
 
 
-def test_a_grid_function_may_return_a_bad_grid_and_is_told_so() -> None:
+def test_a_wrong_result_of_a_grid_function_is_reported() -> None:
     assert "2.5" in refused(lambda: scale[lambda meta: (meta["n"] / 40,)](X, OUT, 100, 2.0)).message
 
 
-def test_a_kernel_called_without_a_grid_says_how_to_launch_it() -> None:
+def test_the_error_for_a_call_without_a_grid_shows_a_launch() -> None:
     error = refused(lambda: scale(X, OUT, 100, 2.0))
     assert "without a grid" in error.message
     assert "scale[grid](...)" in (error.hint or "")
@@ -116,32 +116,32 @@ def test_a_value_that_is_neither_array_nor_number_is_named(value: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "object", "U4", "datetime64[s]"])
-def test_a_dtype_without_pointers_is_named(dtype: str) -> None:
+def test_the_error_for_an_unsupported_dtype_names_it(dtype: str) -> None:
     array = np.zeros(100, dtype)
     error = refused(lambda: scale[2,](array, OUT, 100, 2.0))
     assert array.dtype.name in error.message
     assert "argument `x`" in error.message
 
 
-def test_complex_arrays_are_told_of_their_real_view() -> None:
+def test_the_error_for_a_complex_array_suggests_its_real_view() -> None:
     assert "x.view(float32)" in (refused(lambda: scale[2,](X.astype("c8"), OUT, 100, 2.0)).hint or "")
 
 
-def test_an_array_in_the_byte_order_of_another_machine_is_refused() -> None:
+def test_an_array_in_the_byte_order_of_another_machine_is_rejected() -> None:
     swapped = X.astype(X.dtype.newbyteorder())
     assert "byte order" in refused(lambda: scale[2,](swapped, OUT, 100, 2.0)).message
 
 
-def test_an_array_whose_elements_are_not_aligned_is_refused() -> None:
+def test_an_array_whose_elements_are_not_aligned_is_rejected() -> None:
     shifted = np.zeros(401, np.uint8)[1:].view(np.float32)
     assert "not a multiple of the 4 bytes" in refused(lambda: scale[2,](shifted, OUT, 100, 2.0)).message
 
 
-def test_a_masked_array_is_refused() -> None:
+def test_a_masked_array_is_rejected() -> None:
     assert "mask" in refused(lambda: scale[2,](np.ma.masked_array(X), OUT, 100, 2.0)).message
 
 
-def test_an_integer_beyond_64_bits_is_refused() -> None:
+def test_an_integer_beyond_64_bits_is_rejected() -> None:
     assert str(2**64) in refused(lambda: scale[2,](X, OUT, 2**64, 2.0)).message
 
 
@@ -164,7 +164,7 @@ def test_a_read_only_array_may_be_read() -> None:
     np.testing.assert_array_equal(out, 2 * frozen)
 
 
-def test_a_read_only_array_that_would_be_stored_to_is_refused_untouched() -> None:
+def test_a_store_to_a_read_only_array_is_rejected_and_leaves_it_unchanged() -> None:
     frozen = np.ones(100, np.float32)
     frozen.flags.writeable = False
     error = refused(lambda: scale[2,](X, frozen, 100, 2.0))
@@ -173,18 +173,18 @@ def test_a_read_only_array_that_would_be_stored_to_is_refused_untouched() -> Non
     assert (frozen == 1).all()
 
 
-def test_switching_off_an_unknown_pass_names_the_optional_ones() -> None:
+def test_the_error_for_an_unknown_pass_names_the_optional_passes() -> None:
     error = refused(lambda: scale.trace(X, OUT, 100, 2.0, without={"colesce"}))
     assert "colesce" in error.message
     assert "coalesce" in error.message
 
 
-def test_an_unknown_target_names_those_there_are() -> None:
+def test_the_error_for_an_unknown_target_names_the_targets() -> None:
     with pytest.raises(KernelError, match="sm_90a"):
         scale.trace(X, OUT, 100, 2.0, target="sm_91")
 
 
-def test_an_option_that_the_decorator_does_not_know_is_named() -> None:
+def test_the_error_for_an_unknown_decorator_option_names_it() -> None:
     assert "num_warp" in refused(lambda: blocknb.kernel(num_warp=4)(lambda: None)).message
 
 

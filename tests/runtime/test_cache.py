@@ -27,7 +27,7 @@ def cache(tmp_path):
     return Cache(tmp_path / "cache")
 
 
-def test_what_was_put_is_got_by_another_cache_on_the_same_folder(cache):
+def test_another_cache_on_the_same_folder_finds_an_entry(cache):
     meta, blobs = (
         {"registers": 32, "names": ["k"], "note": "ä"},
         {"ptx": b"text", "cubin": bytes(range(256)), "empty": b""},
@@ -37,11 +37,11 @@ def test_what_was_put_is_got_by_another_cache_on_the_same_folder(cache):
     assert entry.meta == meta and entry.blobs == blobs
 
 
-def test_an_unknown_key_gives_none(cache):
+def test_get_returns_none_for_an_unknown_key(cache):
     assert cache.get(KEY) is None
 
 
-def test_an_entry_cut_short_anywhere_is_dropped_and_can_be_put_again(cache):
+def test_a_truncated_entry_is_dropped_and_can_be_put_again(cache):
     cache.put(KEY, {"x": 1}, {"ptx": b"text" * 10})
     whole = cache.path(KEY).read_bytes()
     for length in range(len(whole)):
@@ -60,7 +60,7 @@ def test_an_entry_with_any_byte_changed_is_dropped(cache):
         assert cache.get(KEY) is None, at
 
 
-def test_an_entry_with_bytes_behind_its_end_is_dropped(cache):
+def test_an_entry_with_trailing_bytes_is_dropped(cache):
     cache.put(KEY, {}, {"ptx": b"text"})
     cache.path(KEY).write_bytes(cache.path(KEY).read_bytes() + b"\0")
     assert cache.get(KEY) is None
@@ -88,7 +88,7 @@ def test_many_processes_may_write_and_read_the_same_keys(tmp_path):
     assert not list(tmp_path.rglob(".new-*"))
 
 
-def test_a_folder_that_cannot_be_made_leaves_a_cache_in_memory_and_one_warning(tmp_path):
+def test_without_a_folder_the_cache_stays_in_memory_and_warns_once(tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / "file" / "cache")
     with pytest.warns(RuntimeWarning, match="not kept on disk.*BLOCKNB_CACHE_DIR"):
@@ -114,7 +114,7 @@ def refused(*given, **named):
     raise PermissionError(13, "Permission denied")
 
 
-def test_a_read_only_folder_still_serves_what_it_holds(cache, monkeypatch):
+def test_a_read_only_folder_still_returns_its_entries(cache, monkeypatch):
     cache.put(KEY, {"x": 1}, {})
     for name in ("utime", "replace", "unlink"):  # root may write everywhere
         monkeypatch.setattr(os, name, refused)
@@ -131,7 +131,7 @@ def test_a_read_only_folder_still_serves_what_it_holds(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("written", [0, 1, 30])
-def test_a_disk_that_fills_up_in_the_middle_of_a_file_leaves_nothing(cache, monkeypatch, written):
+def test_a_disk_that_fills_up_during_a_write_leaves_no_file(cache, monkeypatch, written):
     class Full:
         def __init__(self, descriptor, mode):
             self.descriptor = descriptor
@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file_leaves_nothing(cache, monk
 
 
 @pytest.mark.parametrize("moment", ["open", "replace"])
-def test_a_folder_that_is_removed_meanwhile_is_made_again(cache, monkeypatch, moment):
+def test_a_folder_that_is_removed_during_a_write_is_created_again(cache, monkeypatch, moment):
     real, removed = getattr(os, moment), []
 
     def after_removal(*given, **named):
@@ -174,7 +174,7 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(cache, monkeypatch, mo
     assert cache.get(KEY).meta == {"x": 2}
 
 
-def test_what_is_a_day_old_is_served_and_counts_as_used(cache):
+def test_a_hit_on_an_old_entry_renews_its_time_of_use(cache):
     cache.put(KEY, {"x": 1}, {})
     os.utime(cache.path(KEY), (time.time() - 86400,) * 2)
     cache.shrink()
@@ -191,7 +191,7 @@ def test_an_entry_of_another_format_is_dropped(cache):
     assert cache.get(KEY) is None and not cache.path(KEY).exists()
 
 
-def test_the_folder_is_bounded_and_what_was_not_used_for_longest_goes_first(tmp_path):
+def test_shrink_removes_the_least_recently_used_entries(tmp_path):
     cache = Cache(tmp_path, limit=10_000)
     names = [key(i) for i in range(20)]
     for age, name in enumerate(names):
@@ -204,7 +204,7 @@ def test_the_folder_is_bounded_and_what_was_not_used_for_longest_goes_first(tmp_
     assert left == [names[0], *names[-len(left) + 1 :]]
 
 
-def test_remains_of_broken_writes_are_removed_when_old(cache):
+def test_old_files_of_interrupted_writes_are_removed(cache):
     cache.put(KEY, {}, {})
     for name, age in ((".new-old", 7200), (".new-fresh", 10)):
         path = cache.path(KEY).parent / name
@@ -242,7 +242,7 @@ parts = st.recursive(
 
 
 def typed(value):
-    """The value with its types, so that 1, 1.0 and True differ as they must in a key."""
+    """The value with its types, so that 1, 1.0 and True differ, as in a key."""
     if isinstance(value, tuple):
         return ("tuple", tuple(map(typed, value)))
     if isinstance(value, dict):
@@ -271,13 +271,13 @@ class Other:
     x: int
 
 
-def test_dataclasses_are_parts_by_name_and_value():
+def test_dataclasses_enter_a_key_by_name_and_value():
     assert key(One(1)) == key(One(1)) != key(Other(1)) != key(Other(2))
     assert key(Target.parse("sm_90")) != key(Target.parse("sm_90a"))
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 0, One, range(3), print])
-def test_what_has_no_canonical_form_is_refused(value):
+def test_a_part_without_a_canonical_form_is_rejected(value):
     with pytest.raises(TypeError, match="cannot be part of a cache key"):
         key("kernel", value)
 

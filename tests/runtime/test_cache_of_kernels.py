@@ -31,14 +31,14 @@ def twice(x, out, n, BLOCK: tl.constexpr):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """The cache, empty; `launched` begins as a new process does."""
+    """An empty disk cache. `launched` begins with an empty memory cache, as a new process does."""
     made = Cache(tmp_path / "cache")
     monkeypatch.setattr(cache, "shared", lambda: made)
     return made
 
 
 def launched(store) -> bool:
-    """Launches, looks at the result, and returns whether the code came from the disk."""
+    """Launches, checks the result, and returns whether the code came from the disk."""
     compiler.forget()
     twice._bindings.clear()
     store._memory.clear()
@@ -52,7 +52,7 @@ def files(store) -> list[Path]:
     return sorted(path for path in Path(store.root).rglob("*") if path.is_file())
 
 
-def test_a_day_later_it_is_still_there(store):
+def test_an_entry_is_found_a_day_later(store):
     assert not launched(store)
     for path in files(store):
         os.utime(path, (path.stat().st_mtime - 86400,) * 2)
@@ -67,7 +67,7 @@ def test_a_hit_loads_no_compiler(store, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["blocknb", "llvmlite", "source"])
-def test_another_version_compiles_anew_and_loses_nothing_of_the_old_one(store, monkeypatch, what):
+def test_another_version_compiles_again_and_keeps_the_old_entries(store, monkeypatch, what):
     assert not launched(store)
     with monkeypatch.context() as other:
         if what == "source":
@@ -101,11 +101,11 @@ def test_another_ptxas_is_another_key(store, monkeypatch):
 
 
 def lengths(size: int, head: int) -> list[int]:
-    """Nothing, inside of each part of a file and at its end, and all but a byte."""
+    """Lengths for a truncated file: 0, one inside each part, one at each end, and all but one byte."""
     return [0, 4, 20, 42, 44 + head // 2, 44 + head, (44 + head + size) // 2, size - 1]
 
 
-def test_a_file_that_is_cut_short_anywhere_is_compiled_again(store):
+def test_a_kernel_with_a_truncated_file_is_compiled_again(store):
     launched(store)
     (path,) = files(store)
     whole = path.read_bytes()
@@ -115,7 +115,7 @@ def test_a_file_that_is_cut_short_anywhere_is_compiled_again(store):
     assert launched(store) and files(store) == [path]
 
 
-def test_a_file_with_other_bytes_is_compiled_again(store):
+def test_a_kernel_with_a_damaged_file_is_compiled_again(store):
     launched(store)
     (path,) = files(store)
     whole = path.read_bytes()
@@ -133,7 +133,7 @@ def test_a_file_with_other_bytes_is_compiled_again(store):
     lambda meta: meta.update(files=[]),
     lambda meta: meta.update(code=3),
 ])  # fmt: skip
-def test_an_entry_that_is_whole_but_means_nothing_is_compiled_again(store, spoil):
+def test_a_kernel_with_a_meaningless_entry_is_compiled_again(store, spoil):
     launched(store)
     (path,) = files(store)
     name = path.parent.name + path.stem
@@ -144,7 +144,7 @@ def test_an_entry_that_is_whole_but_means_nothing_is_compiled_again(store, spoil
     assert launched(store)
 
 
-def test_where_nothing_can_be_written_kernels_run_all_the_same(tmp_path, monkeypatch):
+def test_kernels_run_without_a_writable_folder(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     store = Cache(tmp_path / "file" / "cache")
     monkeypatch.setattr(cache, "shared", lambda: store)
@@ -155,7 +155,7 @@ def test_where_nothing_can_be_written_kernels_run_all_the_same(tmp_path, monkeyp
         assert not launched(store)
 
 
-def test_a_full_disk_costs_nothing_but_the_next_compile(store, monkeypatch):
+def test_after_a_full_disk_the_next_process_compiles_again(store, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
@@ -168,7 +168,7 @@ def test_a_full_disk_costs_nothing_but_the_next_compile(store, monkeypatch):
     assert launched(store)
 
 
-def test_a_folder_that_is_removed_between_launches_is_made_again(store):
+def test_a_folder_that_is_removed_between_launches_is_created_again(store):
     assert not launched(store)
     shutil.rmtree(store.root)
     assert not launched(store)
@@ -176,7 +176,7 @@ def test_a_folder_that_is_removed_between_launches_is_made_again(store):
 
 
 def compile_in_a_crowd(number: int, answers) -> None:
-    """Two kernels, one that all compile and one of its own: the digests of their machine code."""
+    """Compiles a kernel that all processes share and one of this process. Returns the digests of their machine code."""
     compiler.forget()
     code = {}
     for block in (64, 128 << number):
@@ -204,7 +204,7 @@ def test_eight_processes_compile_into_one_folder_at_once(store):
         assert made.trace.from_cache and hashlib.sha256(made.artifacts["object"]).hexdigest() == digest
 
 
-def test_a_hit_gives_what_the_compiler_gave(store):
+def test_a_hit_returns_the_same_code_as_the_compiler(store):
     compiler.forget()
     first = twice.trace("*fp32", "*fp32", "i32", BLOCK=64, target="cpu:x86-64-v3")
     compiler.forget()

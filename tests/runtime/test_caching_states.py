@@ -77,7 +77,7 @@ NUMBERS = st.integers(1, 4)  # few, so that earlier states come back
 
 
 class Notebook(RuleBasedStateMachine):
-    """`script` are the cells that were run, the kernel's left out."""
+    """`script` holds the cells that ran, without the one of the kernel."""
 
     folder: str
     other: Other
@@ -197,7 +197,7 @@ class Notebook(RuleBasedStateMachine):
 
 @pytest.fixture
 def processes(monkeypatch):
-    """Another process, and a folder of compiled kernels that it shares with this one."""
+    """Another process, and a disk cache that it shares with this one."""
     folder = tempfile.mkdtemp()
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", folder)
     made = Cache(folder)
@@ -227,6 +227,6 @@ def test_no_order_of_edits_and_launches_gives_stale_code(processes):
 
 @pytest.mark.full
 def test_no_order_of_many_edits_and_launches_gives_stale_code(processes):
-    """BLOCKNB_SEED repeats a run, BLOCKNB_EXAMPLES says how many notebooks are played."""
+    """BLOCKNB_SEED repeats a run. BLOCKNB_EXAMPLES is the number of random notebooks."""
     number = int(os.environ.get("BLOCKNB_SEED") or int.from_bytes(os.urandom(4), "little"))
     play(examples=int(os.environ.get("BLOCKNB_EXAMPLES") or 500), steps=40, fresh=50, number=number)

@@ -74,7 +74,7 @@ def test_sizes_and_strides_are_not_constants() -> None:
     )  # the last size is a multiple of 16: vectors need no mask each
 
 
-def test_a_part_of_an_array_and_a_pitched_one() -> None:
+def test_a_descriptor_of_a_slice_and_of_a_pitched_array() -> None:
     whole = np.arange(8 * 32, dtype=np.float32).reshape(8, 32)
     out = np.zeros((8, 16), np.float32)
     part = TensorDescriptor(whole[:, 4:], (5, 9), (32, 1), (8, 16))
@@ -91,7 +91,7 @@ def test_torch_tensors_on_the_host() -> None:
     assert torch.equal(out, 2 * x)
 
 
-def test_what_torch_traces_with_has_no_memory_to_look_at() -> None:
+def test_tracing_tensors_of_torch_have_no_memory() -> None:
     class FakeTensor:
         dtype, shape = np.dtype(np.float16), (10, 24)
 
@@ -125,7 +125,7 @@ def test_a_type_text_stands_for_a_descriptor() -> None:
     assert double.compile("tensordesc<fp32[4,8],nan>", "tensordesc<fp32[4,8]>", target="cpu").parameters
 
 
-def test_a_descriptor_that_promises_more_than_its_array_has_is_caught() -> None:
+def test_accesses_of_a_descriptor_larger_than_its_array_are_reported() -> None:
     x, out = pair()
     beyond = TensorDescriptor(x.base, (10, 48), (48, 1), (8, 16))
     with pytest.raises(AccessError, match="of `source`, which has 240 elements"):
@@ -178,7 +178,7 @@ def test_an_autotuner_s_hook_sets_the_block_shape() -> None:
     assert tuned.best_config.kwargs["BM"] == 4 == out.block_shape[0]
 
 
-def test_an_observed_launch_tells_of_the_array_and_of_its_sizes() -> None:
+def test_an_observed_launch_has_the_array_and_the_sizes() -> None:
     from blocknb.runtime.launch_context import observers
 
     seen: list[Any] = []
@@ -246,12 +246,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("make", "message"), WRONG)
-def test_a_wrong_descriptor_is_refused_when_it_is_made(make, message) -> None:
+def test_a_wrong_descriptor_is_rejected_when_it_is_made(make, message) -> None:
     with pytest.raises(LaunchError, match=message):
         make()
 
 
-def test_a_wrong_block_shape_is_refused_at_the_launch_that_meets_it() -> None:
+def test_a_wrong_block_shape_is_rejected_at_the_launch() -> None:
     x, out = pair()
     x.block_shape = [8, 15]
     with pytest.raises(LaunchError, match="argument `source` of the kernel double: the size 15 in the block shape"):

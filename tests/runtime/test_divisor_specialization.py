@@ -38,7 +38,7 @@ def asks(a, b, c, d, e, f, g, BLOCK: bl.constexpr):
     return x * g
 
 
-def test_which_parameters_are_moduli() -> None:
+def test_moduli_are_the_parameters_by_which_a_kernel_takes_remainders() -> None:
     assert asks.source.moduli == {"a", "b", "c", "e", "BLOCK"}
     assert wrapped_rows.source.moduli == {"count"} and deeper.source.moduli == {"size"}
     assert endless.source.moduli == {"m"}
@@ -69,8 +69,8 @@ NUMBERS = {
 }
 
 
-def test_a_launch_takes_the_version_for_its_multiples_however_often_it_is_repeated() -> None:
-    """The third launch of a kind is recognised at a glance, and others must not be taken for it."""
+def test_every_repetition_selects_the_version_for_its_multiples() -> None:
+    """The third launch of a Kind takes the fast path, which must reject launches of other Kinds."""
     rotate_again = blocknb.kernel(rotate.fn)
     order = [m for m, _ in itertools.product(NUMBERS, range(3))] + list(NUMBERS) * 3
     for m in order:
@@ -81,7 +81,7 @@ def test_a_launch_takes_the_version_for_its_multiples_however_often_it_is_repeat
 
 
 @pytest.mark.parametrize("m", [np.int32(128), np.int64(256), np.int16(64)])
-def test_numbers_of_numpy(m: Any) -> None:
+def test_numpy_integers_are_specialized_on_divisors(m: Any) -> None:
     out = np.zeros(512, np.float32)
     for _ in range(3):
         rotate[8](np.arange(int(m), dtype=np.float32), out, m, 64, BLOCK=64)
@@ -89,7 +89,7 @@ def test_numbers_of_numpy(m: Any) -> None:
     np.testing.assert_array_equal(out, np.resize(np.arange(int(m)), 512) + 64)
 
 
-def test_what_is_not_to_be_specialised_is_not() -> None:
+def test_do_not_specialize_excludes_divisors() -> None:
     plainly = blocknb.kernel(do_not_specialize=["m"])(rotate.fn)
     plainly[8](np.arange(128, dtype=np.float32), np.zeros(512, np.float32), 128, 64, BLOCK=64)
     assert versions(plainly) == "i32i32:16"

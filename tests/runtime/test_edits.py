@@ -159,7 +159,7 @@ def test_after_an_edit_the_kernel_computes_what_python_computes(name, store, tmp
 
 @pytest.mark.parametrize("name", EDITS)
 def test_another_process_computes_what_python_computes_there(name, store, tmp_path):
-    """As many processes as there are edits: each begins with an empty memory and the first cell, and edits further before it launches."""
+    """One process per edit. Each begins with an empty memory cache and the first cell, and makes one more edit before it launches."""
     definitions, expression, edits = EDITS[name]
     for count in (0, *range(len(edits) + 1)):
         compiler.forget()
@@ -187,7 +187,7 @@ def test_keys_are_the_same_in_every_process(tmp_path):
 
 
 def launched(kernel, *args, **kwargs):
-    """What the kernel stores, three times: a third launch is a repeated one."""
+    """Launches three times, so that the last launch takes the fast path, and returns the value that the kernel stored."""
     found = set()
     for _ in range(3):
         o = np.full(1, np.nan, np.float32)
@@ -215,7 +215,7 @@ def of_function(o, F: tl.constexpr):
     tl.store(o, F())
 
 
-def test_a_constant_argument_that_changes_in_place_is_seen(store):
+def test_a_constant_argument_that_changes_in_place_compiles_again(store):
     counter = Counter(2)
     assert launched(of_argument, counter) == 2
     counter.n = 5
@@ -236,7 +236,7 @@ def test_functions_and_classes_of_one_name_are_different_constants(store):
 
 
 def made(n):
-    """Two kernels of one text, and a way to change what the second has captured."""
+    """Two kernels with the same text, and a function that changes the captured value of the second."""
 
     @blocknb.kernel
     def k(o):
@@ -262,7 +262,7 @@ def test_kernels_that_share_their_code_watch_their_own_captured_values(store):
     assert (launched(first), launched(second)) == (2, 7)
 
 
-def test_a_cell_that_is_run_again_unchanged_leaves_launches_quick(store, tmp_path):
+def test_a_cell_that_runs_again_unchanged_keeps_the_fast_path(store, tmp_path):
     here = cells(tmp_path)
     helper = "@blocknb.kernel\ndef helper(x): return x * 2"
     here.run(helper)
@@ -274,7 +274,7 @@ def test_a_cell_that_is_run_again_unchanged_leaves_launches_quick(store, tmp_pat
     assert not here.space["k"].latest.stale() and here.space["k"].latest.trace is first.trace
 
 
-def test_a_function_with_a_state_is_named_in_a_note(store, tmp_path):
+def test_a_note_names_a_function_with_state(store, tmp_path):
     here = cells(tmp_path)
     here.run("def f(): return int(os.environ['BLOCKNB_TEST_EDITS'])")
     here.define("f() + 1")
@@ -284,7 +284,7 @@ def test_a_function_with_a_state_is_named_in_a_note(store, tmp_path):
     assert any("not kept on disk" in text for text in notes)
 
 
-def test_a_host_function_that_is_described_is_called_while_compiling_only(store, tmp_path):
+def test_a_described_host_function_is_called_only_during_compilation(store, tmp_path):
     here = cells(tmp_path)
     here.run("N = 2\ndef f(): return N")
     here.define("f()")
@@ -293,7 +293,7 @@ def test_a_host_function_that_is_described_is_called_while_compiling_only(store,
     assert not latest.calls and here.stored() == 2 and here.space["k"].latest is latest
 
 
-def test_defaults_of_the_kernel_itself_that_change_are_seen(store, tmp_path):
+def test_changed_defaults_of_the_kernel_take_effect(store, tmp_path):
     here = cells(tmp_path)
     here.run(
         "CX = tl.constexpr(2)\n@blocknb.kernel\ndef k(o, n: tl.constexpr = CX, l: tl.constexpr = [3]): tl.store(o, n * 10 + l[0])"

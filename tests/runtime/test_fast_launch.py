@@ -28,7 +28,7 @@ ROOM = BYTES[-BYTES.ctypes.data % 64 :]
 
 
 def placed(dtype, offset: int, size: int = 4) -> np.ndarray:
-    """An array at a multiple of 64 bytes and that offset."""
+    """An array at a multiple of 64 bytes plus `offset`."""
     return np.frombuffer(ROOM, dtype, size, offset)
 
 
@@ -122,9 +122,9 @@ def of_modulus(x, FIXED: bl.constexpr):
     bl.program_id(0) % x
 
 
-class Way:
-    """How launches like the one with `value` are recognised. `raws(other)` are the raw values of one with another value, None where
-    it is not recognised."""
+class Recogniser:
+    """The fast launch made from a launch with `value`. `raws(other)` returns the raw values that a launch with another value passes to the
+    starter, or None if the fast launch rejects it."""
 
     def __init__(self, value, kind, fixed, kernel=of_one):
         self.fixed, self.seen = fixed, []
@@ -132,13 +132,13 @@ class Way:
         compiled = SimpleNamespace(reached=(), calls=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
-        self.way = fast_launch(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
+        self.fast_launch = fast_launch(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
 
     def values(self, value):
         return (value, None) if self.fixed else (None, value)
 
     def raws(self, value):
-        if self.way is None or self.way.attempt((1,), *self.values(value)) is None:
+        if self.fast_launch is None or self.fast_launch.attempt((1,), *self.values(value)) is None:
             return None
         ((raws, values),) = self.seen
         assert all(a is b for a, b in zip(values, self.values(value), strict=True))
@@ -151,14 +151,14 @@ def described(value, fixed: bool):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_what_is_taken_for_the_same_has_the_same_kind_and_raw_value(fixed):
+def test_a_recognised_argument_has_the_same_kind_and_raw_value(fixed):
     values = [v for v in VALUES if not (fixed and isinstance(v, (np.ndarray, tuple, blocknb.TensorDescriptor)))]
     recognised = 0
     for first in values:
         kind, _ = described(first, fixed)
-        way = Way(first, kind, fixed)
+        recogniser = Recogniser(first, kind, fixed)
         for second in values:
-            found, (other, raw) = way.raws(second), described(second, fixed)
+            found, (other, raw) = recogniser.raws(second), described(second, fixed)
             if found is not None:
                 recognised += 1
                 assert other is kind, (first, second)
@@ -166,7 +166,7 @@ def test_what_is_taken_for_the_same_has_the_same_kind_and_raw_value(fixed):
     assert recognised >= 20  # each with itself at least
 
 
-def test_a_modulus_is_the_same_among_numbers_of_the_same_multiples():
+def test_a_modulus_is_recognised_among_numbers_with_the_same_divisor():
     numbers = [0, 1, *range(-64, 65, 8), 96, 128, 192, 256, 320, 384, 512, 2**31 - 64, 2**31, 2**40 + 64, 2**63]
     values = [*numbers, *(np.int64(v) for v in numbers[:-1]), 1.0, None, True]
 
@@ -176,13 +176,13 @@ def test_a_modulus_is_the_same_among_numbers_of_the_same_multiples():
 
     assert {finer_kind(v).divisibility for v in numbers} == {1, 8, 16, 64, 128, 256}
     for i, first in enumerate(values):
-        way = Way(first, finer_kind(first), False, of_modulus)
-        same = [way.raws(second) is not None for second in values]
+        recogniser = Recogniser(first, finer_kind(first), False, of_modulus)
+        same = [recogniser.raws(second) is not None for second in values]
         assert not any(s and finer_kind(v) is not finer_kind(first) for s, v in zip(same, values, strict=True)), first
         assert same[i] or first == 2**63, first
 
 
-def test_torch_tensors_are_told_apart():
+def test_torch_tensors_of_other_kinds_are_rejected():
     torch = pytest.importorskip("torch")
     whole = torch.zeros(64, dtype=torch.float32)
     tensors = [whole, whole[4:], whole[1:], whole.to(torch.bfloat16), whole.to(torch.float64), whole.to(torch.int32)]
@@ -194,18 +194,18 @@ def test_torch_tensors_are_told_apart():
     ]
     for first, second in itertools.product(tensors, repeat=2):
         kind, _ = described(first, False)
-        found = Way(first, kind, False).raws(second)
+        found = Recogniser(first, kind, False).raws(second)
         other, raw = described(second, False)
         if found is not None:
             assert other is kind and found == [raw]
         else:
             assert other is not kind or type(first) is not type(second)
     kind, _ = described(whole, False)
-    way = Way(whole, kind, False)
-    assert way.raws(whole.to_sparse()) is None
-    assert way.raws(torch.complex(whole, whole).conj().imag) is None  # negated when it is read
-    assert way.raws(torch.zeros(4, device="meta")) is None
-    assert way.raws(whole) == [whole.data_ptr()]
+    recogniser = Recogniser(whole, kind, False)
+    assert recogniser.raws(whole.to_sparse()) is None
+    assert recogniser.raws(torch.complex(whole, whole).conj().imag) is None  # negated when it is read
+    assert recogniser.raws(torch.zeros(4, device="meta")) is None
+    assert recogniser.raws(whole) == [whole.data_ptr()]
 
 
 def test_the_usual_arguments_are_recognised():
@@ -215,10 +215,10 @@ def test_the_usual_arguments_are_recognised():
             if isinstance(array, np.ndarray) and (type(array) is Sub or not array.flags.writeable):
                 continue
             kind, raw = describer(value)(value)
-            found = Way(value, kind, False).raws(value)
+            found = Recogniser(value, kind, False).raws(value)
             assert found == [raw] or (raw != raw and found[0] is raw) or (found and kind.constant), value
     for value in (1, 1024, True, "text", 1e-5, 0.0, -0.0, float("nan"), None, t.float16, (), of_one, described):
-        assert Way(value, constant_kind(value), True).raws(value) == [None]
+        assert Recogniser(value, constant_kind(value), True).raws(value) == [None]
 
 
 @blocknb.kernel
@@ -235,7 +235,7 @@ def launched(dtype, n, factor, offset=0, **constants):
     np.testing.assert_array_equal(out, expected.astype(dtype))
 
 
-def test_launches_that_change_their_kinds_from_one_to_the_next_are_right():
+def test_launches_with_alternating_kinds_are_correct():
     rng = seeds.rng()
     calls = [
         (dtype, n, factor, offset, constants)
@@ -251,7 +251,7 @@ def test_launches_that_change_their_kinds_from_one_to_the_next_are_right():
             launched(dtype, n, factor, offset, **constants)
 
 
-def test_a_repeated_launch_describes_nothing_anew(monkeypatch):
+def test_a_repeated_launch_describes_no_argument(monkeypatch):
     for _ in range(3):
         launched(np.float32, 40, 2.0)
     described_types = []
@@ -260,7 +260,7 @@ def test_a_repeated_launch_describes_nothing_anew(monkeypatch):
     assert not described_types
 
 
-def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
+def test_repeated_launches_use_a_redefined_helper():
     space = {"blocknb": blocknb, "bl": bl}
     monitor = np.zeros(4, np.float32)
     import linecache
@@ -283,7 +283,7 @@ def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
     assert (monitor == 404).all()
 
 
-def test_alternating_plans_are_prepared_once_each(monkeypatch):
+def test_alternating_plans_generate_one_fast_launch_each(monkeypatch):
     made = []
     monkeypatch.setattr("blocknb.runtime.fast_launch.fast_launch", lambda *a: made.append(a) or fast_launch(*a))
     fresh = blocknb.kernel(scaled.fn)
@@ -294,6 +294,6 @@ def test_alternating_plans_are_prepared_once_each(monkeypatch):
     assert kernels._MAX_PLANS >= len(made)
 
 
-def test_plans_are_told_apart_by_identity():
+def test_fast_launches_distinguish_plans_by_identity():
     plan = LaunchPlan(None, (), -1, None)
     assert plan != replace(plan)

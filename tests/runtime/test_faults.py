@@ -23,7 +23,7 @@ def recent(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", KernelError, "a kernel failed"),
     ],
 )
-def test_a_fault_names_the_kernels_launched_last_and_the_way_out(text: str, kind: type, says: str) -> None:
+def test_a_fault_names_the_last_kernels_and_how_to_continue(text: str, kind: type, says: str) -> None:
     driver._recent.extend(["one", "two", "one"])
     error = driver.explain(RuntimeError(text), "not_launched")
     assert type(error) is kind
@@ -33,7 +33,7 @@ def test_a_fault_names_the_kernels_launched_last_and_the_way_out(text: str, kind
     assert "checked=True" in error.hint
 
 
-def test_after_a_launch_that_ended_well_nobody_is_suspected() -> None:
+def test_a_fault_does_not_name_kernels_that_have_ended() -> None:
     driver._recent.append("one")
     driver.settled()
     driver._recent.append("two")

@@ -126,8 +126,8 @@ def runs(script: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_child_compiles_what_a_thread_of_the_parent_is_compiling(tmp_path):
-    """The thread is in the front end, where it holds the lock of the kernel and that of the compilation."""
+def test_a_child_compiles_a_kernel_that_the_parent_is_compiling(tmp_path):
+    """The thread is in the front end, where it holds the locks of the kernel and of the compilation."""
     runs(
         """
         thread = aside(lambda: check(scaled, lambda x: x * 3))
@@ -153,7 +153,7 @@ def test_a_child_compiles_what_a_thread_of_the_parent_is_compiling(tmp_path):
 
 
 def test_a_child_does_not_wait_for_the_workers_of_its_parent(tmp_path):
-    """The parent's worker is busy: the child starts one of its own, and the parent's answer arrives all the same."""
+    """The parent's worker is busy. The child starts its own worker, and the parent still receives its result."""
     runs(
         """
         from blocknb.codegen import llvm

@@ -77,14 +77,14 @@ def test_arguments_may_come_by_name_in_any_order() -> None:
     np.testing.assert_array_equal(out, 11 * X)
 
 
-def test_none_and_an_array_for_the_same_parameter_are_two_programs() -> None:
+def test_none_and_an_array_for_one_parameter_are_two_specializations() -> None:
     without_bias, with_bias = fresh(), fresh()
     affine[2,](X, without_bias, 100, 3.0, None)
     affine[2,](X, with_bias, 100, 3.0, X)
     np.testing.assert_array_equal(with_bias - without_bias, X)
 
 
-def test_the_value_one_is_a_constant_and_others_are_not() -> None:
+def test_only_the_integer_one_is_a_constant() -> None:
     first = affine[0,](X, fresh(), 1)
     assert first.trace.constants["n"] == 1
     assert affine[0,](X, fresh(), 7) is affine[0,](X, fresh(), 9)
@@ -118,7 +118,7 @@ def test_bool_arrays_are_loaded_as_truth_and_stored_as_bytes() -> None:
     np.testing.assert_array_equal(out, ~x)
 
 
-def test_strided_views_are_addressed_by_the_strides_the_kernel_is_given() -> None:
+def test_strided_views_are_accessed_by_their_strides() -> None:
     @blocknb.kernel
     def copy(x, stride, out, BLOCK: tl.constexpr):
         offsets = tl.arange(0, BLOCK)
@@ -131,7 +131,7 @@ def test_strided_views_are_addressed_by_the_strides_the_kernel_is_given() -> Non
         np.testing.assert_array_equal(out, view)
 
 
-def test_a_store_behind_a_view_does_not_reach_the_array_it_is_a_view_of() -> None:
+def test_a_store_past_the_end_of_a_view_is_an_access_error() -> None:
     base = np.zeros(100, np.float32)
     with pytest.raises(AccessError) as caught:
         affine[2,](X, base[:70], 100)
@@ -213,7 +213,7 @@ def test_decorator_options_are_defaults_of_the_launch() -> None:
     assert blocknb.jit(affine.source.function).trace("*fp32", "*fp32", "i32").options["num_warps"] == 4
 
 
-def test_a_parameter_called_like_a_launch_option_gets_the_value_too() -> None:
+def test_a_parameter_named_like_a_launch_option_gets_its_value() -> None:
     @blocknb.kernel
     def warps(out, num_warps: tl.constexpr):
         tl.store(out, num_warps)
@@ -240,7 +240,7 @@ def test_a_kernel_keeps_its_name_and_docstring_and_shows_its_parameters() -> Non
     assert repr(documented) == "<kernel documented (x, n)>"
 
 
-def test_warmup_compiles_and_leaves_the_arrays_alone() -> None:
+def test_warmup_compiles_and_does_not_change_the_arrays() -> None:
     out = fresh()
     compiled = affine.warmup(X, out, 100, grid=(2,))
     assert np.isnan(out).all()

@@ -41,7 +41,7 @@ def scale():
 
 
 def warm(kernel, *args, **kwargs):
-    """Launches until a launch is recognised."""
+    """Launches until the fast path recognises the launch."""
     for _ in range(3):
         kernel[(1,)](*args, **kwargs)
     assert kernel._launch.__name__ == "_launch"
@@ -52,7 +52,7 @@ def refuse(*args, **kwargs):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_repeated_launch_gives_the_driver_what_it_is_called_with(gpu, scale, library, monkeypatch):
+def test_a_repeated_launch_passes_its_arguments_to_the_driver(gpu, scale, library, monkeypatch):
     for number in range(6):
         x, out, bias = library(), library(), library(offset=4)
         gpu.streams = {"": 20 + number, "torch": 40 + number}
@@ -85,7 +85,7 @@ CALLS = [
 ]
 
 
-def test_launches_that_take_turns_give_the_driver_what_first_ones_do(gpu, scale):
+def test_alternating_launches_pass_the_same_arguments_as_first_launches(gpu, scale):
     rng, seen = seeds.rng(), {}
     chosen = [CALLS[i] for i in rng.integers(0, len(CALLS), 14)]
     for number in rng.integers(0, len(chosen), 400):
@@ -118,7 +118,7 @@ def test_arrays_of_two_libraries_run_on_torchs_stream(gpu, scale):
         assert gpu.launches[-1].stream == 9
 
 
-def test_what_is_no_memory_is_said_however_often_launches_were_repeated(gpu, scale):
+def test_repeated_launches_reject_tensors_without_memory(gpu, scale):
     x = TorchTensor()
     warm(scale, x, x, 64, 2.0, 64)
     before = len(gpu.launches)
@@ -154,7 +154,7 @@ def test_launches_run_on_the_device_of_their_arrays_whichever_is_current(monkeyp
         scale[(1,)](library(device=0), library(device=1), 64, 2.0, BLOCK=64)
 
 
-def test_only_where_there_are_several_devices_the_current_one_is_asked_for(gpu, scale):
+def test_a_launch_queries_the_current_device_only_with_several_gpus(gpu, scale):
     x = CupyArray()
     warm(scale, x, x, 64, 2.0, 64)
     before = gpu.calls["getDevice"]
@@ -162,7 +162,7 @@ def test_only_where_there_are_several_devices_the_current_one_is_asked_for(gpu, 
     assert gpu.calls["getDevice"] == before
 
 
-def test_an_error_of_the_driver_is_explained_and_the_next_launch_is_well(gpu, scale):
+def test_an_error_of_the_driver_is_explained_and_the_next_launch_works(gpu, scale):
     x = CupyArray()
     warm(scale, x, x, 64, 2.0, 64)
     before = len(gpu.launches)
@@ -200,7 +200,7 @@ def test_a_number_beyond_fp32_is_infinite(gpu, scale):
         assert gpu.launches[-1].arguments["factor"] == expected
 
 
-def test_launches_of_several_threads_keep_their_arguments_apart(gpu, scale):
+def test_concurrent_launches_do_not_mix_their_arguments(gpu, scale):
     arrays = [CupyArray() for _ in range(6)]
     warm(scale, arrays[0], arrays[0], 64, 2.0, 64)
     gpu.seconds = 0.0005
@@ -226,7 +226,7 @@ def test_launches_of_several_threads_keep_their_arguments_apart(gpu, scale):
 # -- grids
 
 
-def test_every_form_of_a_grid_is_its_sizes(gpu, scale):
+def test_every_form_of_a_grid_gives_its_sizes(gpu, scale):
     x = CupyArray()
     forms = [
         (5, (5, 1, 1)),
@@ -256,24 +256,24 @@ def test_a_grid_without_programs_launches_nothing(gpu, scale):
     assert len(gpu.launches) == before
 
 
-def test_a_grid_that_is_wrong_is_said_however_often_launches_were_repeated(gpu, scale):
+def test_repeated_launches_reject_wrong_grids(gpu, scale):
     x, calls = CupyArray(), []
     warm(scale, x, x, 64, 2.0, 64)
     before = len(gpu.launches)
     wrong = [
-        ((-1,), "no number of programs"),
-        ((True,), "no number of programs"),
-        ((2, True), "no number of programs"),
-        ((1.5,), "no int"),
-        (1.5, "no int"),
-        (None, "no int"),
-        ((2, "3"), "no int"),
+        ((-1,), "not a number of programs"),
+        ((True,), "not a number of programs"),
+        ((2, True), "not a number of programs"),
+        ((1.5,), "not an int"),
+        (1.5, "not an int"),
+        (None, "not an int"),
+        ((2, "3"), "not an int"),
         ((), "0 axes"),
         ((1, 2, 3, 4), "4 axes"),
         ((1, 65536), "too large"),
         ((1, 1, 65536), "too large"),
         ((2**31,), "too large"),
-        (lambda given: calls.append(given) or (1.5,), "no int"),
+        (lambda given: calls.append(given) or (1.5,), "not an int"),
     ]
     for grid, message in wrong:
         with pytest.raises(LaunchError, match=message) as caught:
@@ -283,7 +283,7 @@ def test_a_grid_that_is_wrong_is_said_however_often_launches_were_repeated(gpu, 
     assert len(gpu.launches) == before
 
 
-def test_a_function_for_the_grid_is_asked_once_and_sees_every_argument(gpu, scale):
+def test_a_grid_function_is_called_once_with_every_argument(gpu, scale):
     x, y, seen = CupyArray(), CupyArray(), []
     for _ in range(4):
         scale[lambda given: seen.append(given) or (1,)](x, out=y, n=64, factor=2.0, BLOCK=64)
@@ -299,7 +299,7 @@ def test_a_function_for_the_grid_is_asked_once_and_sees_every_argument(gpu, scal
 # -- ways of calling
 
 
-def test_ways_of_calling_that_take_turns_are_told_apart(gpu, scale):
+def test_alternating_forms_of_call_are_distinguished(gpu, scale):
     x, y, bias = CupyArray(), CupyArray(), CupyArray()
     calls = [
         ((x, y, 64, 2.0, 64), {}),
@@ -355,7 +355,7 @@ def test_parameters_may_have_any_name(gpu):
             odd[(1,)](x, y, 2, 2, 2, 2, 2, 32, **{name: x})
 
 
-def test_a_launcher_that_is_kept_sees_what_changes(gpu, scale):
+def test_a_stored_launcher_uses_changed_values(gpu, scale):
     x = CupyArray()
     early = scale[(3,)]
     warm(scale, x, x, 64, 2.0, 64)
@@ -371,7 +371,7 @@ def test_a_launcher_that_is_kept_sees_what_changes(gpu, scale):
         assert "bl.store(out, n)" in gpu.launches[-1].compiled.trace.source
 
 
-def test_arrays_are_not_kept(gpu, scale):
+def test_launches_keep_no_reference_to_arrays(gpu, scale):
     x = CupyArray()
     warm(scale, x, x, 64, 2.0, 64, x)
     alive = weakref.ref(x)
@@ -384,7 +384,7 @@ def test_arrays_are_not_kept(gpu, scale):
 # -- what changes around a launch
 
 
-def test_a_helper_that_is_defined_again_is_seen_by_every_way_of_launching(gpu):
+def test_every_form_of_launch_uses_a_redefined_helper(gpu):
     space = {"blocknb": blocknb, "bl": bl}
 
     def define(name, text):
@@ -409,7 +409,7 @@ def test_a_helper_that_is_defined_again_is_seen_by_every_way_of_launching(gpu):
                 assert not gpu.launches[-1].compiled.stale()
 
 
-def test_a_captured_value_that_changes_is_seen(gpu):
+def test_launches_use_a_changed_captured_value(gpu):
     amount = 5
 
     @blocknb.kernel
@@ -423,7 +423,7 @@ def test_a_captured_value_that_changes_is_seen(gpu):
     assert len({id(launched.compiled) for launched in gpu.launches}) == 2
 
 
-def test_whoever_looks_at_launches_sees_repeated_ones(monkeypatch, scale):
+def test_observers_see_repeated_launches(monkeypatch, scale):
     seen = []
     x = np.zeros(64, np.float32)
     warm(scale, x, x, 64, 2.0, 64)
@@ -454,7 +454,7 @@ def test_whoever_looks_at_launches_sees_repeated_ones(monkeypatch, scale):
     assert type(scale[(1,)](x, x, 64, 2.0, 64, interpret=True)).__name__ == "Run"
 
 
-def test_options_of_a_cell_reach_repeated_launches(monkeypatch, scale):
+def test_options_of_a_cell_apply_to_repeated_launches(monkeypatch, scale):
     x = np.zeros(64, np.float32)
     warm(scale, x, x, 64, 2.0, 64)
     assert scale[(1,)](x, x, 64, 2.0, 64).options["checked"] is None

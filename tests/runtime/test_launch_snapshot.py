@@ -27,7 +27,7 @@ def double_tile(source, target):
 
 
 def kept(kernel, grid, *args, **kwargs):
-    """The Again of one observed launch."""
+    """The LaunchSnapshot of one observed launch."""
     observation = Observation()
     observation.start()
     try:
@@ -68,7 +68,7 @@ def grid_over(x):
 
 
 @pytest.mark.parametrize("make", [numpy_array, torch_tensor])
-def test_nothing_that_is_kept_keeps_an_array(make):
+def test_a_snapshot_keeps_no_array_alive(make):
     x, out = make(), make()
     references = [weakref.ref(x), weakref.ref(out)]
     again = kept(accumulate, grid_over(x), x, out, 96, BLOCK=32)
@@ -79,7 +79,7 @@ def test_nothing_that_is_kept_keeps_an_array(make):
     assert again.arguments(["out"]) is None
 
 
-def test_a_view_made_for_the_launch_is_found_again_through_its_owner():
+def test_a_temporary_view_is_restored_from_its_owner():
     x, out = numpy_array(200), numpy_array(200)
     again = kept(accumulate, (1,), x[3:99], out[::2][:96], 96, BLOCK=128)
     given = repeat(accumulate, again)
@@ -87,13 +87,13 @@ def test_a_view_made_for_the_launch_is_found_again_through_its_owner():
     assert not np.shares_memory(given["out"], out) and given["out"].strides == (8,)
 
 
-def test_one_array_under_two_names_is_one_copy():
+def test_an_array_under_two_names_is_copied_once():
     x = numpy_array()
     given = repeat(accumulate, kept(accumulate, (1,), x, x, 96, BLOCK=128))
     assert given["x"].ctypes.data == given["out"].ctypes.data != x.ctypes.data
 
 
-def test_views_that_overlap_overlap_in_their_copy():
+def test_copies_of_overlapping_views_overlap():
     x = numpy_array()
     given = repeat(accumulate, kept(accumulate, (1,), x[8:], x[:-8], 88, BLOCK=128))
     assert given["x"].ctypes.data - given["out"].ctypes.data == 32
@@ -140,7 +140,7 @@ def test_a_torch_parameter_is_copied_as_a_plain_tensor():
     np.testing.assert_array_equal(given["out"].numpy(), 2 * np.arange(96))
 
 
-def test_an_object_that_cannot_be_copied_is_not_repeated_when_it_is_written():
+def test_a_launch_that_writes_an_uncopyable_object_cannot_be_repeated():
     class Wrapped:
         def __init__(self, array):
             self.array = array
@@ -160,7 +160,7 @@ def test_an_object_that_cannot_be_copied_is_not_repeated_when_it_is_written():
     assert again.arguments(["x"]) is None
 
 
-def test_a_grid_function_sees_what_it_saw_at_the_launch():
+def test_a_grid_function_reads_the_values_of_the_launch():
     space = {"__name__": "__main__", "n": 100, "x": numpy_array(), "cdiv": blocknb.cdiv}
     exec("half = lambda n: n // 2\ngrid = lambda meta: (cdiv(half(n) + x.shape[0], meta['BLOCK']),)", space)
     grid = keep_grid(space["grid"])

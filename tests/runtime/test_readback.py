@@ -35,7 +35,7 @@ def row_sums(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0), tl.sum(tl.load(x + tl.program_id(0) * n + i, mask=i < n), 0))
 
 
-def test_a_kernel_tells_its_function_parameters_and_source() -> None:
+def test_a_kernel_has_its_function_parameters_and_source() -> None:
     assert shift.fn.__name__ == shift.__name__ == "shift"
     assert shift.__doc__ == "Adds a number."
     assert shift.arg_names == ["x", "out", "n", "by", "BLOCK"]
@@ -48,7 +48,7 @@ def test_a_kernel_tells_its_function_parameters_and_source() -> None:
     assert isinstance(shift, KernelInterface) and isinstance(shift, triton.JITFunction)
 
 
-def test_a_launch_returns_what_wrappers_read() -> None:
+def test_a_launch_returns_the_attributes_that_wrappers_read() -> None:
     out = np.zeros_like(X)
     compiled = shift[(2,)](X, out, 100, 1)
     np.testing.assert_array_equal(out, X + 1)
@@ -76,7 +76,7 @@ def test_texts_of_a_gpu_compilation_are_found_under_tritons_keys() -> None:
         asm["hsaco"]
 
 
-def test_ptx_of_a_kernel_that_ran_on_the_cpu_says_how_to_get_it() -> None:
+def test_the_error_for_missing_ptx_says_how_to_generate_it() -> None:
     compiled = row_sums[(1,)](X, np.zeros(1, np.float32), 100, BLOCK=128)
     with pytest.raises(KeyError, match="retarget"):
         compiled.asm["ptx"]
@@ -155,7 +155,7 @@ def test_a_reinterpreted_tensor_has_a_tensors_methods() -> None:
     assert wrapped.data_ptr() == wrapped.base.data_ptr()
 
 
-def test_the_driver_answers_without_a_gpu_so_that_formulas_of_occupancy_give_a_grid() -> None:
+def test_nominal_properties_without_a_gpu_give_a_grid() -> None:
     from blocknb.runtime import machine
 
     if machine.has_gpu():
@@ -202,7 +202,7 @@ def test_errors_are_caught_under_tritons_names() -> None:
 @pytest.mark.parametrize(
     "update", [lambda k, text: setattr(k, "src", text), lambda k, text: k._unsafe_update_src(text)]
 )
-def test_a_library_gives_a_kernel_another_text(update):
+def test_a_library_can_replace_the_source_of_a_kernel(update):
     step = 3
 
     @blocknb.kernel

@@ -273,7 +273,7 @@ def test_a_changed_descriptor_gets_a_new_map(gpu):
     source.block_shape = np.array([8, 16])
     assert kernel[(1,)](source, target, 16) is first
     source.base = CupyArray(offset=4)
-    with pytest.raises(LaunchError, match="begins at a multiple of 16 bytes"):
+    with pytest.raises(LaunchError, match="not a multiple of 16 bytes"):
         kernel[(1,)](source, target, 16)
 
 
@@ -323,7 +323,7 @@ EXPRESSIONS = [
 
 
 @pytest.mark.parametrize(("expression", "value"), EXPRESSIONS)
-def test_expressions_mean_what_they_do_in_a_kernel(expression, value):
+def test_expressions_of_maps_have_the_values_of_the_kernel(expression, value):
     text = maps.python(expression, ["a", "b"])
     assert eval(text, {**vars(maps), "a": 23, "b": -5}) == value
     stored = json.loads(json.dumps(record.encode(MapSpec(0, t.float16, (8,), 0, (expression,), ()), [])))

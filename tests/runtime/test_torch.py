@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 @blocknb.kernel
 def double(x, y, rows, columns, sx, sy, tx, ty, BLOCK: tl.constexpr):
-    """y = x + x, row by row, computed in fp32 where the dtype is a float."""
+    """y = x + x by rows. Floats are added in fp32."""
     row = tl.program_id(0)
     for start in range(0, columns, BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -92,7 +92,7 @@ def test_a_bool_tensor_is_tested_and_stored_as_bools() -> None:
     assert torch.equal(y, ~x)
 
 
-def test_views_with_strides_and_offsets_are_taken_where_they_lie() -> None:
+def test_views_with_strides_and_offsets_are_used_in_place() -> None:
     base, out = torch.randn(40, 60), torch.full((70, 90), torch.nan)
     for x in (base, base.t(), base[3:20:2, 5:], base[:, 7:8].expand(40, 33), base[::3].t()):
         target = out[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]]
@@ -117,7 +117,7 @@ def test_empty_tensors_and_tensors_of_rank_zero() -> None:
     assert scalar.item() == 42
 
 
-def test_parameters_subclasses_and_tensors_with_a_history() -> None:
+def test_parameters_subclasses_and_tensors_with_gradients() -> None:
     class Tagged(torch.Tensor):
         pass
 
@@ -165,7 +165,7 @@ def test_a_function_with_its_gradient_passes_gradcheck() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
-def test_a_module_around_kernels_learns() -> None:
+def test_a_module_with_kernels_can_be_trained() -> None:
     class Gate(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -198,13 +198,13 @@ def test_a_module_around_kernels_learns() -> None:
     ],
     ids=["meta", "complex", "sparse", "negated"],
 )
-def test_what_no_kernel_could_read_is_refused(make: Any, says: str) -> None:
+def test_tensors_that_a_kernel_cannot_read_are_rejected(make: Any, says: str) -> None:
     with pytest.raises(LaunchError) as caught:
         swish_forward[(1,)](make(), torch.zeros(4), 4, BLOCK=4)
     assert says in f"{caught.value} {caught.value.hint}"
 
 
-def test_bytes_seen_as_floats_of_eight_bits() -> None:
+def test_bytes_viewed_as_8_bit_floats() -> None:
     @blocknb.kernel
     def widen(x, y):
         i = tl.arange(0, 256)
@@ -219,7 +219,7 @@ def test_bytes_seen_as_floats_of_eight_bits() -> None:
     np.testing.assert_array_equal(from_numpy, expected.numpy())
 
 
-def test_torch_stays_out_until_a_tensor_comes() -> None:
+def test_launches_without_tensors_do_not_import_torch() -> None:
     program = (
         "import sys, numpy as np, blocknb, blocknb.runtime.kernel\n"
         "from blocknb.runtime.arguments import describer\n"

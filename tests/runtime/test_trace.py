@@ -42,7 +42,7 @@ TYPES = ("*fp32:16", "*fp32:16", "*fp32:16", "i32")
 
 
 def define(text: str, file: str, **names: Any) -> Any:
-    """What `text`, a notebook cell kept under the name `file`, defines as `kernel`."""
+    """Runs `text` as a notebook cell with the file name `file`, and returns its `kernel`."""
     text = textwrap.dedent(text)
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space = {"blocknb": blocknb, "tl": tl, **names}
@@ -79,7 +79,7 @@ def test_arrays_give_the_trace_of_their_types() -> None:
     assert add.trace(aligned, aligned, aligned, 100, BLOCK=256).ptx == add.trace(*TYPES, BLOCK=256).ptx
 
 
-def test_a_trace_is_for_the_target_that_was_asked_for() -> None:
+def test_a_trace_has_the_requested_target() -> None:
     assert ".target sm_80" in add.trace(*TYPES, BLOCK=256, target="sm_80").ptx
     cpu = add.trace(*TYPES, BLOCK=256, target="cpu:haswell")
     assert cpu.ptx is None
@@ -95,7 +95,7 @@ def test_a_cubin_comes_with_registers_and_sass_when_the_tools_are_there() -> Non
     assert trace.sass is None or any("LDG" in line.text for line in trace.sass.lines)
 
 
-def test_the_disk_cache_brings_back_code_and_makes_the_stages_again_when_somebody_looks() -> None:
+def test_a_disk_hit_restores_code_and_recreates_stages_on_demand() -> None:
     first = add.trace(*TYPES, BLOCK=256)
     compiler.forget()
     second = add.trace(*TYPES, BLOCK=256)
@@ -107,13 +107,13 @@ def test_the_disk_cache_brings_back_code_and_makes_the_stages_again_when_somebod
     assert second.stages[-1].notes == first.stages[-1].notes
 
 
-def test_the_memory_cache_returns_the_very_same_compilation() -> None:
+def test_the_memory_cache_returns_the_same_object() -> None:
     assert add.compile(*TYPES, BLOCK=256) is add.compile(*TYPES, BLOCK=256)
     assert add.compile(*TYPES, BLOCK=256) is not add.compile(*TYPES, BLOCK=256, num_warps=8)
     assert add.compile(*TYPES, BLOCK=256) is not add.compile(*TYPES, BLOCK=512)
 
 
-def test_a_cell_run_again_under_another_name_hits_the_disk_and_is_shown_under_its_new_name() -> None:
+def test_a_cell_with_another_name_hits_the_disk_cache_and_shows_its_new_name() -> None:
     first = define(CELL, "/tmp/ipykernel_1/111.py").trace("*fp32:16", "i32", BLOCK=128)
     assert '"/tmp/ipykernel_1/111.py"' in first.ptx
     second = define(CELL, "/tmp/ipykernel_2/222.py").trace("*fp32:16", "i32", BLOCK=128)
@@ -165,8 +165,8 @@ CALLS_HELPER = "@blocknb.kernel\ndef kernel(x):\n    return helper(x) + 1\n"
 
 
 @pytest.mark.parametrize("way", ["an alias", "a module", "another helper", "a tuple"])
-def test_a_helper_redefined_behind_something_is_noticed_by_launches_and_by_the_disk_cache(way: str) -> None:
-    """And its first text, defined again in a new session, is found on disk."""
+def test_an_indirectly_redefined_helper_is_noticed_by_launches_and_the_disk_cache(way: str) -> None:
+    """A new session that defines the first text again finds its code on disk."""
 
     def session(helper: str) -> tuple[Any, Callable[[str], None]]:
         found, module = define(helper, "/tmp/helper.py"), types.ModuleType("own")
@@ -202,7 +202,7 @@ def test_a_helper_redefined_behind_something_is_noticed_by_launches_and_by_the_d
     assert again.latest.trace.from_cache
 
 
-def test_a_captured_value_that_changed_is_noticed_at_the_next_launch() -> None:
+def test_a_changed_captured_value_is_noticed_at_the_next_launch() -> None:
     kernel = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3)
     x = np.ones(4, np.float32)
     kernel[1,](x, BLOCK=4)
@@ -211,7 +211,7 @@ def test_a_captured_value_that_changed_is_noticed_at_the_next_launch() -> None:
     np.testing.assert_array_equal(x, np.full(4, 60))
 
 
-def test_a_cached_kernel_is_not_taken_for_one_with_another_helper() -> None:
+def test_kernels_with_different_helpers_have_different_cache_entries() -> None:
     first = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3).trace("*fp32", BLOCK=64)
     second = define(HELPED, "/tmp/h.py", helper=define(SQUARE, "/tmp/t.py"), FACTOR=3).trace("*fp32", BLOCK=64)
     assert not second.from_cache
@@ -252,7 +252,7 @@ def test_llvm_that_aborts_is_an_error_and_the_next_compile_works(monkeypatch: py
     assert add.trace(*TYPES, BLOCK=256).ptx
 
 
-def test_shared_memory_beyond_the_target_is_told_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_too_much_shared_memory_has_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.GpuModule("", "add", 300_000, 128))
     with pytest.raises(OutOfResources, match="needs 300000 bytes.*has 232448"):
         add.trace(*TYPES, BLOCK=256)
@@ -268,7 +268,7 @@ def test_an_interrupt_during_a_compile_leaves_everything_usable(monkeypatch: pyt
     assert add.trace(*TYPES, BLOCK=256).ptx
 
 
-def test_a_kernel_whose_source_cannot_be_found_says_so() -> None:
+def test_a_kernel_without_source_is_an_error() -> None:
     space = {"blocknb": blocknb}
     exec("def hidden(x): pass", space)
     kernel = blocknb.kernel(space["hidden"])
@@ -276,7 +276,7 @@ def test_a_kernel_whose_source_cannot_be_found_says_so() -> None:
         kernel[1,](np.zeros(1))
 
 
-def test_do_not_specialize_keeps_one_code_for_all_values() -> None:
+def test_do_not_specialize_compiles_once_for_all_values() -> None:
     kernel = blocknb.kernel(add.source.function, do_not_specialize=["n"])
     assert kernel.compile("*fp32", "*fp32", "*fp32", 16, BLOCK=64) is kernel.compile(
         "*fp32", "*fp32", "*fp32", 1, BLOCK=64

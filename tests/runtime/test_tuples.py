@@ -52,7 +52,7 @@ def element(a, i, j):
 
 @blocknb.kernel
 def scaled(source, target, numbers, BLOCK: tl.constexpr):
-    """target = function(source) * scale + shift + bias, of which the bias may be None."""
+    """target = function(source) * scale + shift + bias, where bias may be None."""
     function, (scale, shift), bias = numbers
     i, j = tl.program_id(0), tl.arange(0, BLOCK)
     mask = j < source.shape[1]
@@ -69,7 +69,7 @@ def launch(kernel: Any, how: str, grid: tuple, *args: Any, **kwargs: Any) -> Non
 
 @pytest.mark.parametrize("how", ["compiled", "interpreter"])
 @pytest.mark.parametrize("bias", [None, np.arange(5, dtype=np.float32)], ids=["without", "with"])
-def test_arrays_numbers_functions_and_none_stand_in_tuples_of_tuples(how: str, bias: np.ndarray | None) -> None:
+def test_nested_tuples_may_hold_arrays_numbers_functions_and_none(how: str, bias: np.ndarray | None) -> None:
     x, y = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32), np.zeros((3, 8), np.float32)
     launch(scaled, how, (3,), array(x), array(y), (twice, (1.5, 7), bias), BLOCK=8)
     np.testing.assert_allclose(y[:, :5], x * 3 + 7 + (0 if bias is None else bias), rtol=1e-6)
@@ -77,7 +77,7 @@ def test_arrays_numbers_functions_and_none_stand_in_tuples_of_tuples(how: str, b
 
 
 @pytest.mark.parametrize("how", ["compiled", "interpreter"])
-def test_elements_are_used_as_those_of_any_tuple(how: str) -> None:
+def test_elements_of_a_tuple_are_indexed_and_unpacked_as_in_python(how: str) -> None:
     @blocknb.kernel
     def k(out, numbers, others):
         total = 0 * numbers[-1]
@@ -114,7 +114,7 @@ def test_a_named_tuple_keeps_its_names_through_branches_loops_and_helpers(how: s
     assert out.tolist() == [6, 46]
 
 
-def test_each_element_is_specialised_as_an_argument_of_its_own() -> None:
+def test_each_element_is_specialized_like_an_argument() -> None:
     @blocknb.kernel
     def k(x, more, N: tl.constexpr):
         n, one, flag, y = more
@@ -134,7 +134,7 @@ def test_each_element_is_specialised_as_an_argument_of_its_own() -> None:
     assert y.tolist() == [i + 16 if i < 16 else 0 for i in range(32)]
 
 
-def test_do_not_specialize_reaches_the_elements() -> None:
+def test_do_not_specialize_applies_to_elements() -> None:
     @blocknb.kernel(do_not_specialize=["sizes"])
     def k(out, sizes):
         tl.store(out, sizes[0] + sizes[1])
@@ -145,7 +145,7 @@ def test_do_not_specialize_reaches_the_elements() -> None:
     assert out[0] == 17
 
 
-def test_equal_tuples_have_one_kind_and_classes_are_told_apart() -> None:
+def test_equal_tuples_have_one_kind_per_class() -> None:
     kinds = [describer(x)(x)[0] for x in ((1, 2.0), (1, 3.0), Pair(1, 2.0), (1, (2.0,)))]
     assert kinds[0] is kinds[1]
     assert len(set(map(id, kinds))) == 3
@@ -174,7 +174,7 @@ def test_a_constexpr_in_a_tuple_is_a_constant() -> None:
     assert compiled.trace.constants == {"sizes.0": 4}
 
 
-def test_tensor_descriptors_stand_in_tuples() -> None:
+def test_tuples_may_hold_tensor_descriptors() -> None:
     @blocknb.kernel
     def k(pair, n):
         pair[1].store([n, 0], pair[0].load([0, n]))
@@ -188,7 +188,7 @@ def test_tensor_descriptors_stand_in_tuples() -> None:
         assert not y[:2].any()
 
 
-def test_the_disk_cache_tells_tuples_apart(own_cache: None) -> None:
+def test_the_disk_cache_distinguishes_tuples(own_cache: None) -> None:
     @blocknb.kernel
     def k(out, x):
         tl.store(out, x[0] + len(x))
@@ -260,18 +260,18 @@ def test_a_tuple_of_another_length_than_the_kernel_unpacks() -> None:
     assert "a, b" in str(caught.value)
 
 
-def test_an_element_that_is_no_argument_is_named() -> None:
+def test_the_error_for_a_wrong_element_names_it() -> None:
     with pytest.raises(LaunchError, match=r"the argument `values` .*: element 1: element 0: a set is neither an array"):
         three[(1,)](np.zeros(1), (1.0, ({2},), 3.0))
 
 
-def test_a_list_is_no_tuple_and_the_hint_says_so() -> None:
+def test_the_error_for_a_list_suggests_a_tuple() -> None:
     with pytest.raises(LaunchError, match="a list is neither an array nor a number") as caught:
         three[(1,)](np.zeros(1), [1.0, 2.0, 3.0])
     assert "a tuple, whose elements are arguments" in str(caught.value)
 
 
-def test_an_array_in_a_tuple_that_is_to_be_constant() -> None:
+def test_a_constexpr_tuple_cannot_hold_an_array() -> None:
     @blocknb.kernel
     def k(out, values: tl.constexpr):
         tl.store(out, values[0])
@@ -290,7 +290,7 @@ def test_a_tuple_where_the_kernel_computes_with_a_number() -> None:
         k[(1,)](np.zeros(1), (1, 2))
 
 
-def test_an_index_behind_the_end_and_a_name_that_is_not_there() -> None:
+def test_an_index_past_the_end_and_an_unknown_name_are_errors() -> None:
     @blocknb.kernel
     def k(out, values, INDEX: tl.constexpr):
         if INDEX:
@@ -304,7 +304,7 @@ def test_an_index_behind_the_end_and_a_name_that_is_not_there() -> None:
         k[(1,)](np.zeros(1), Pair(1.5, 2.5), 0)
 
 
-def test_a_read_only_array_in_a_tuple_that_is_stored_through() -> None:
+def test_a_store_to_a_read_only_array_in_a_tuple_is_rejected() -> None:
     @blocknb.kernel
     def k(pair):
         tl.store(pair[1][0], 1.0)
@@ -315,7 +315,7 @@ def test_a_read_only_array_in_a_tuple_that_is_stored_through() -> None:
         k[(1,)]((3, (y,)))
 
 
-def test_an_access_outside_of_an_array_in_a_tuple_names_it() -> None:
+def test_an_access_error_names_the_element_of_a_tuple() -> None:
     @blocknb.kernel
     def k(pair, n):
         tl.store(pair[1] + n, 1.0)

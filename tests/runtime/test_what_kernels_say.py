@@ -211,7 +211,7 @@ NUMBERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", [*NUMBERS, "bfloat16"])
-def test_every_dtype_shows_its_numbers_and_its_bits(place, dtype):
+def test_every_dtype_prints_as_numbers_and_as_bits(place, dtype):
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
@@ -246,7 +246,7 @@ def test_lines_beyond_the_limit_are_counted(place):
     assert lines[-1] == f"... {grid * 1024 - SHOWN} more lines"
 
 
-def test_prints_of_many_threads_are_whole(monkeypatch):
+def test_prints_of_concurrent_threads_are_not_mixed(monkeypatch):
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", "4")
 
     @blocknb.kernel
@@ -258,7 +258,7 @@ def test_prints_of_many_threads_are_whole(monkeypatch):
     assert out.splitlines() == expected
 
 
-def test_a_benchmark_prints_nothing():
+def test_kernels_in_a_benchmark_print_nothing():
     from blocknb.testing import do_bench
 
     x = np.ones(2, np.float32)
@@ -398,7 +398,7 @@ def test_ptxas_accepts_the_code(k, target):
     assert trace.artifacts["cubin"]
 
 
-def test_prints_stay_and_are_not_doubled():
+def test_passes_neither_remove_nor_duplicate_prints():
     """A tile that every warp holds is printed once, and every pass keeps a print in a loop."""
 
     @blocknb.kernel
@@ -417,7 +417,7 @@ def test_prints_stay_and_are_not_doubled():
             assert values == [t for i in range(3) for t in ("(0) v: 4", "(1) v: 5", f"() i: {i}")]
 
 
-def test_the_code_of_a_report_comes_back_from_the_disk(tmp_path, monkeypatch):
+def test_a_disk_hit_restores_the_sites_of_reports(tmp_path, monkeypatch):
     from blocknb.runtime import cache
     from blocknb.runtime import compile as compiler
 

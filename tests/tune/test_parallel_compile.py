@@ -162,7 +162,7 @@ def test_a_terminal_shows_one_temporary_line_and_none_for_short_work(monkeypatch
 
 
 def test_other_threads_and_files_get_no_progress(monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "DELAY", 0)
 
     def work() -> None:
         with progress.on_terminal(2, "k") as step:
