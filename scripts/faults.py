@@ -136,7 +136,8 @@ def reach(tests: list[str], jobs: int) -> dict[str, tuple[float, list[int]]]:
         copy, hits = mutate.Tree(Path(folder, "tree")), Path(folder, "hits")
         hits.mkdir()
         (copy.root / "reached.py").write_text(PLUGIN)
-        everywhere, trees = [], {}
+        everywhere: list[int] = []
+        trees: dict[Path, ast.Module] = {}
         for fault in faults():
             if not reporting(trees.setdefault(fault.module, ast.parse(fault.source)), fault):
                 everywhere.append(fault.number)
