@@ -171,22 +171,26 @@ LEFT_OUT = (
 class Tree:
     """A copy of the repository in which mutants are tried."""
 
-    def __init__(self, root: Path, module: Path):
+    def __init__(self, root: Path):
         self.root, self.output = root, ""
         shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
-        self.module = self.root / module
 
-    def passes(self, text: str, tests: list[str], timeout: float) -> bool:
-        """Whether all tests pass with this text as the module."""
-        self.module.write_text(text)
-        for stale in self.module.parent.glob(f"__pycache__/{self.module.stem}.*.pyc"):
+    def write(self, module: Path, text: str) -> None:
+        """Makes this text the module's, and drops its old byte code."""
+        (self.root / module).write_text(text)
+        for stale in (self.root / module).parent.glob(f"__pycache__/{module.stem}.*.pyc"):
             stale.unlink()
-        paths = [str(self.root), str(self.root / "tests")]
+
+    def passes(self, tests: list[str], timeout: float) -> bool:
+        """Whether pytest passes with these arguments."""
+        paths = [str(self.root), str(self.root / "tests"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "BLOCKNB_CACHE_DIR": str(self.root / ".cache"),
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        arguments = self.root / "arguments.txt"  # a file, because the command line may become too long
+        arguments.write_text("\n".join(tests))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{arguments}"]
         try:
             done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -196,6 +200,11 @@ class Tree:
             shutil.rmtree(self.root / ".cache", ignore_errors=True)
         self.output = (done.stdout + done.stderr).decode(errors="replace")
         return done.returncode == 0
+
+    def reason(self) -> str:
+        """The line of the last output that names the first failure."""
+        lines = self.output.splitlines()
+        return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "\n".join(lines[-3:]))
 
 
 def equivalent(path: Path, module: Path) -> set[tuple[str, str]]:
@@ -208,16 +217,17 @@ def equivalent(path: Path, module: Path) -> set[tuple[str, str]]:
 def run(module: Path, tests: list[str], chosen: list[Mutant], tree: ast.Module, timeout: float, jobs: int) -> int:
     """Tries mutants of a tree, `jobs` at a time; returns how many survive."""
     lines = (ROOT / module).read_text().splitlines()
-    texts = [_text(tree, mutant) for mutant in chosen]
+    texts = [text_with(tree, mutant) for mutant in chosen]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         trees: Queue[Tree] = Queue()
-        for made in pool.map(lambda job: Tree(Path(folder) / str(job), module), range(jobs)):
+        for made in pool.map(lambda job: Tree(Path(folder) / str(job)), range(jobs)):
             trees.put(made)
 
         def passes(text: str, limit: float) -> bool:
             copy = trees.get()
             try:
-                return copy.passes(text, tests, limit)
+                copy.write(module, text)
+                return copy.passes(tests, limit)
             finally:
                 trees.put(copy)
 
@@ -238,7 +248,7 @@ def run(module: Path, tests: list[str], chosen: list[Mutant], tree: ast.Module, 
     return survivors
 
 
-def _text(tree: ast.Module, mutant: Mutant) -> str:
+def text_with(tree: ast.Module, mutant: Mutant) -> str:
     """The module with a mutant of this tree."""
     undo = mutant.apply()
     try:

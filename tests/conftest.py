@@ -1,7 +1,7 @@
 """Fixtures and marks for all tests: golden files, and when and where a test runs.
 
 `golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it. So the diff of the golden files shows the
-effect of a change of a pass. `@pytest.mark.full` tests run with `--full` only. `@pytest.mark.gpu` tests, and all in tests/gpu, are
+effect of a change of a pass. `@pytest.mark.full` tests are deselected without `--full`. `@pytest.mark.gpu` tests, and all in tests/gpu, are
 skipped if CuPy finds no GPU.
 """
 
@@ -57,11 +57,13 @@ def without_gpu() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--full"):
+        slow = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
     for item in items:
         if HERE / "gpu" in item.path.parents:
             item.add_marker("gpu")
-        if item.get_closest_marker("full") and not config.getoption("--full"):
-            item.add_marker(pytest.mark.skip(reason="slow: runs with --full"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := without_gpu()):
         for item in on_gpu:

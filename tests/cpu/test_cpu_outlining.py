@@ -8,6 +8,7 @@ from frontend_helpers import kind
 from kernels import CASES
 from kernels.base import copied, host_address, parameters
 from native import run_native
+from sampling import sample
 
 from blocknb import passes
 from blocknb.codegen import cpu
@@ -45,9 +46,7 @@ def test_short_kernels_have_one_function(monkeypatch):
     assert ".part" not in cpu.generate(func, CPU).text
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if i % 6 else ()) for i, name in enumerate(CASES)]
-)
+@pytest.mark.parametrize("name", sample(CASES, 16))
 def test_one_function_per_loop_nest_gives_the_same_results(name, monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 1)
     case = CASES[name]

@@ -1,0 +1,239 @@
+"""Fault seeding: how many of 100 frozen faults of the package do the quick tests find?
+
+    python scripts/faults.py seed [--count 100] [--seed 1]           write tests/mutation/faults.json anew
+    python scripts/faults.py reach REACH [--jobs 2]                  record which tests run which faulty statement
+    python scripts/faults.py run REACH [--part held-out] [--jobs 2]  try the faults; print the survivors and a count
+
+A fault is one mutant of one module, made by scripts/mutate.py. Half of the faults are the part "seen": whoever changes the tests may read
+them. The other half, "held-out", judges the change. `reach` runs the quick tests once on a copy of the tree in which each faulty
+statement reports that it runs; child processes report, too. `run` puts one fault at a time into a copy and runs the tests that reach it,
+those named for the module first, until one fails or exceeds its time. A fault in code that runs at import is reached by all tests. Tests
+that fail or are skipped without any fault are left out. The exit status is 1 if a fault survives.
+
+Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import mutate
+from mutate import ROOT
+
+FAULTS = ROOT / "tests" / "mutation" / "faults.json"
+SHARES = {"passes": 0.3, "codegen": 0.3, "runtime": 0.2, "notebook": 0.2}  # of the faults, by folder of blocknb/
+QUICK = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu", "--ignore=tests/test_architecture.py"]
+EVERYWHERE = -1  # reached by every test
+CHUNK = (20.0, 60.0, 120.0)  # seconds of tests in the first, the second and each further run of a fault
+
+#: The plugin of `reach`: `hit` appends "<test>\t<fault>" to a file of its process, and the controller records the results of all tests.
+PLUGIN = """
+import json, os
+folder, seen, results = os.environ["REACHED"], set(), {}
+
+def hit(fault):
+    row = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0], fault
+    if row not in seen:
+        seen.add(row)
+        with open(f"{folder}/{os.getpid()}.hits", "a") as file:
+            file.write(f"{row[0]}\\t{fault}\\n")
+
+def pytest_runtest_logreport(report):
+    passed, seconds = results.get(report.nodeid, (True, 0.0))
+    results[report.nodeid] = passed and report.outcome == "passed", seconds + report.duration
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        with open(f"{folder}/results.json", "w") as file:
+            json.dump(results, file)
+"""
+
+#: The plugin of `run`: pytest runs just the tests of a list, in its order. Thousands of arguments would be slow, and some do not parse.
+CHOSEN = """
+import json
+
+def pytest_collection_modifyitems(items):
+    with open("chosen.json") as file:
+        place = {name: at for at, name in enumerate(json.load(file))}
+    items[:] = sorted((item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid])
+"""
+
+
+def seed(count: int, number: int) -> list[dict[str, str]]:
+    """A random sample of the mutants of four folders, in turns for the two parts."""
+    chance, rows = random.Random(number), []
+    for folder, share in SHARES.items():
+        found = []
+        for path in sorted((ROOT / "blocknb" / folder).rglob("*.py")):
+            module, text = path.relative_to(ROOT), path.read_text()
+            known = mutate.equivalent(mutate.EQUIVALENT, module)
+            for mutant in mutate.numbered(mutate.mutants(ast.parse(text))):
+                line = text.splitlines()[mutant.line - 1].strip()
+                if (line, mutant.what) not in known:
+                    found.append({"module": module.as_posix(), "line": line, "change": mutant.what})
+        rows += chance.sample(found, round(count * share))
+    chance.shuffle(rows)
+    return [{"part": ("seen", "held-out")[at % 2], **row} for at, row in enumerate(rows)]
+
+
+class Fault:
+    """A row of the file, found again in its module: the line's number, the faulty text, and a text that reports when it runs."""
+
+    def __init__(self, number: int, row: dict[str, str]):
+        self.number, self.row, self.module = number, row, Path(row["module"])
+        self.source = (ROOT / self.module).read_text()
+        tree, lines = ast.parse(self.source), self.source.splitlines()
+        for mutant in mutate.numbered(mutate.mutants(tree)):
+            if mutant.what == row["change"] and lines[mutant.line - 1].strip() == row["line"]:
+                self.line, self.text = mutant.line, mutate.text_with(tree, mutant)
+                return
+        raise LookupError(f"{self.module} has no line {row['line']!r} any more: seed the faults anew")
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line}: {self.row['change']}\n    {self.row['line']}"
+
+
+def reporting(tree: ast.Module, fault: Fault) -> bool:
+    """Inserts a call of `hit` before the faulty statement of a module; False if the statement runs at import."""
+    inner: tuple[list[ast.stmt], ast.stmt, bool] | None = None
+
+    def descend(node: ast.AST, in_function: bool) -> None:
+        nonlocal inner
+        for _, field in ast.iter_fields(node):
+            body = field if isinstance(field, list) else [field]
+            for child in body:
+                if isinstance(child, ast.stmt) and child.lineno <= fault.line <= (child.end_lineno or 0):
+                    inner = (body, child, in_function)
+                if isinstance(child, ast.AST):
+                    descend(child, in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+    descend(tree, False)
+    if inner is None or not inner[2]:
+        return False
+    body, statement, _ = inner
+    body.insert(body.index(statement), ast.parse(f"__import__('reached').hit({fault.number})").body[0])
+    return True
+
+
+def faults(part: str = "") -> list[Fault]:
+    rows = enumerate(json.loads(FAULTS.read_text()))
+    return [Fault(number, row) for number, row in rows if not part or row["part"] == part]
+
+
+def reach(tests: list[str], jobs: int) -> dict[str, tuple[float, list[int]]]:
+    """Runs the quick tests once: for each test that passes, its seconds and the numbers of the faults that it reaches."""
+    with tempfile.TemporaryDirectory(prefix="reach-") as folder:
+        copy, hits = mutate.Tree(Path(folder, "tree")), Path(folder, "hits")
+        hits.mkdir()
+        (copy.root / "reached.py").write_text(PLUGIN)
+        everywhere: list[int] = []
+        trees: dict[Path, ast.Module] = {}
+        for fault in faults():
+            if not reporting(trees.setdefault(fault.module, ast.parse(fault.source)), fault):
+                everywhere.append(fault.number)
+        for module, tree in trees.items():
+            copy.write(module, ast.unparse(ast.fix_missing_locations(tree)))
+        paths = [str(copy.root), str(copy.root / "tests"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"REACHED": str(hits), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "reached", "-p", "no:cacheprovider", "-n", str(jobs)]
+        subprocess.run([*command, "--dist", "worksteal", *tests], cwd=copy.root, env=environment, check=False)
+        found: dict[str, set[int]] = {}
+        for file in hits.glob("*.hits"):
+            for row in file.read_text().splitlines():
+                test, _, number = row.rpartition("\t")
+                found.setdefault(test, set()).add(int(number))
+        results = json.loads((hits / "results.json").read_text())
+    failed = [test for test, (passed, _) in results.items() if not passed]
+    print(f"{len(results) - len(failed)} tests pass, {len(failed)} fail or are skipped and are left out")
+    return {
+        test: (seconds, sorted(found.get(test, set()) | set(everywhere)))
+        for test, (passed, seconds) in results.items()
+        if passed
+    }
+
+
+def chunks(fault: Fault, reached: dict[str, tuple[float, list[int]]]) -> list[tuple[float, list[str]]]:
+    """The tests that reach a fault, in runs of some seconds: (seconds, tests). Tests named for its module and quick ones come first."""
+    near = fault.module.stem.removeprefix("_")
+    tests = [test for test, (_, numbers) in reached.items() if fault.number in numbers]
+    tests.sort(key=lambda test: (near not in test.split("::")[0], reached[test][0]))
+    made: list[tuple[float, list[str]]] = []
+    for test in tests:
+        if not made or made[-1][0] > CHUNK[min(len(made), len(CHUNK)) - 1]:
+            made.append((0.0, []))
+        made[-1] = made[-1][0] + reached[test][0], [*made[-1][1], test]
+    return made
+
+
+def run(chosen: list[Fault], reached: dict[str, tuple[float, list[int]]], jobs: int) -> list[Fault]:
+    """Tries the faults, `jobs` at a time, and returns the survivors. A fault's next run waits until all faults had the one before."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, ThreadPoolExecutor(jobs) as pool:
+        trees: Queue[mutate.Tree] = Queue()
+        for made in pool.map(lambda job: mutate.Tree(Path(folder, str(job))), range(jobs)):
+            trees.put(made)
+
+        def found(fault: Fault, seconds: float, tests: list[str]) -> bool:
+            copy = trees.get()
+            try:
+                copy.write(fault.module, fault.text)
+                (copy.root / "chosen.py").write_text(CHOSEN)
+                (copy.root / "chosen.json").write_text(json.dumps(tests))
+                files = dict.fromkeys(test.split("::")[0] for test in tests)
+                if copy.passes(["-p", "chosen", *files], 60 + 5 * seconds):
+                    return False
+                print(f"found: {fault}\n    {copy.reason()}", flush=True)
+                return True
+            finally:
+                copy.write(fault.module, fault.source)
+                trees.put(copy)
+
+        left = [(fault, chunks(fault, reached)) for fault in chosen]
+        survivors = []
+        for turn in range(1 + max(len(runs) for _, runs in left)):
+            survivors += [fault for fault, runs in left if len(runs) <= turn]
+            left = [(fault, runs) for fault, runs in left if len(runs) > turn]
+            tried = pool.map(lambda pair: found(pair[0], *pair[1][turn]), left)  # noqa: B023 - read within this iteration
+            left = [pair for pair, was_found in zip(left, list(tried), strict=True) if not was_found]
+            print(f"... run {turn + 1}: {len(left)} left, {len(survivors)} survived", flush=True)
+    return survivors
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("what", choices=("seed", "reach", "run"))
+    parser.add_argument("reach", nargs="?", type=Path, help="the JSON file that `reach` writes and `run` reads")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", choices=("seen", "held-out"), default="", help="only this half of the faults")
+    parser.add_argument("--only", type=int, nargs="+", help="only the faults of these numbers")
+    parser.add_argument("--tests", nargs="+", help="what `reach` gives to pytest (default: the quick tests)")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    if options.what == "seed":
+        FAULTS.write_text(json.dumps(seed(options.count, options.seed), indent=1) + "\n")
+        return 0
+    if options.reach is None:
+        parser.error(f"{options.what} needs a file")
+    if options.what == "reach":
+        options.reach.write_text(json.dumps(reach(options.tests or QUICK, options.jobs), indent=0))
+        return 0
+    chosen = [fault for fault in faults(options.part) if not options.only or fault.number in options.only]
+    survivors = run(chosen, json.loads(options.reach.read_text()), options.jobs)
+    for fault in survivors:
+        print(f"survived: {fault.number} {fault}")
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} faults found")
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
