@@ -69,7 +69,9 @@ def mbarriers(types, attrs):
     IR:
         The pass `shared_memory_allocation` sets `offset` in bytes.
     """
-    need(attrs["stages"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['stages']} mbarriers of {attrs['arrivals']} arrivals")
+    need(
+        attrs["stages"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['stages']} mbarriers of {attrs['arrivals']} arrivals"
+    )
     return (Barriers(attrs["stages"]),)
 
 
