@@ -1,8 +1,9 @@
 """Fixtures and marks for all tests: golden files, and when and where a test runs.
 
 `golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it. So the diff of the golden files shows the
-effect of a change of a pass. `@pytest.mark.full` tests are deselected without `--full`. `@pytest.mark.gpu` tests, and all in tests/gpu, are
-skipped if CuPy finds no GPU.
+effect of a change of a pass. `@pytest.mark.full` tests run with `--full` only. Of the tests of a function under `@pytest.mark.sampled(n)`,
+a quick run has one in n, chosen by a stable hash of their names. `@pytest.mark.gpu` tests, and all in tests/gpu, are skipped if CuPy finds
+no GPU.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from sampling import chosen
 
 pytest_plugins = ["seeds"]
 
@@ -56,11 +58,16 @@ def without_gpu() -> str:
     return "" if count else "needs a GPU"
 
 
+def quick(item: pytest.Item) -> bool:
+    """Whether a run without `--full` has this test: one that is neither slow nor left out of the sample of its function."""
+    sampled = item.get_closest_marker("sampled")
+    return not item.get_closest_marker("full") and (sampled is None or chosen(item.name, *sampled.args))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
-        slow = [item for item in items if item.get_closest_marker("full")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=[item for item in items if not quick(item)])
+        items[:] = [item for item in items if quick(item)]
     for item in items:
         if HERE / "gpu" in item.path.parents:
             item.add_marker("gpu")

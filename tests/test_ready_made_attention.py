@@ -79,6 +79,7 @@ def test_attention_and_its_gradients_match_float64(shape: tuple, dtype: str) -> 
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("boxes", [False, True])
 @pytest.mark.parametrize(("shape", "dtype"), in_turn(1))
 def test_gradients_accumulated_by_atomics_match_float64(
@@ -210,6 +211,7 @@ ALL = [
 MORE = [pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in SOME and (x[0], x[3]) != ("sm_75", "bf16")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("target", "width", "causal", "dtype"), [*SOME, *MORE])
 def test_attention_code_has_no_spills_and_no_serialised_products(
     target: str, width: int, causal: bool, dtype: str, monkeypatch: pytest.MonkeyPatch

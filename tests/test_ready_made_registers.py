@@ -60,6 +60,7 @@ def check(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch, apart:
         assert used.spill_bytes == 0, f"{launch.kernel.__name__} for {n} x {dtype}: {used}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 @pytest.mark.parametrize(("name", "n"), [(name, n) for name, lengths in LENGTHS.items() for n in lengths])
 def test_default_tiles_cause_no_spills(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blocknb.runtime.progress import INTERVAL, PATIENCE, ProgressLine
+from blocknb.runtime.progress import DELAY, INTERVAL, ProgressLine
 
 
 class Progress:
     """`with Progress(total, label) as progress: progress.step("what comes now")`, once for each of `total` steps."""
 
-    def __init__(self, total: int, label: str, stream: Any = None, patience: float = 0.0):
-        self.total, self.label, self.stream, self.patience = total, label, stream, patience
+    def __init__(self, total: int, label: str, stream: Any = None, delay: float = 0.0):
+        self.total, self.label, self.stream, self.delay = total, label, stream, delay
         self.done, self.drawn = -1, 0.0
         self.line: ProgressLine | None = None
         self.bar: Any = None
         self.shown: Any = None
 
     def __enter__(self) -> Progress:
-        self.drawn = time.monotonic() + self.patience - INTERVAL if self.patience else 0.0
-        if not self.patience:
+        self.drawn = time.monotonic() + self.delay - INTERVAL if self.delay else 0.0
+        if not self.delay:
             self._show()
         return self
 
@@ -77,7 +77,7 @@ def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
     if threading.current_thread() is not threading.main_thread() or not _in_notebook():
         yield lambda what: None
         return
-    with Progress(total, label, patience=PATIENCE) as progress:
+    with Progress(total, label, delay=DELAY) as progress:
         yield progress.step
 
 

@@ -54,6 +54,7 @@ def loops(trace: Trace) -> list[list[str]]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 @pytest.mark.parametrize("kernel", [logsumexp, softmax_rows])
@@ -78,6 +79,7 @@ def test_loads_of_the_next_iteration_are_issued_before_any_computation(kernel, d
     assert trace.resources.spill_bytes == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 def test_packed_16_bit_pairs_are_carried_without_unpacking(target):
     """Unpacking and packing would need one or two PRMT per pair and iteration."""
@@ -96,6 +98,7 @@ def test_packed_16_bit_pairs_are_carried_without_unpacking(target):
     assert "PRMT" not in loop
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("block", "warps"), [(1024, 4), (4096, 8), (8192, 16)])

@@ -32,6 +32,7 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("tile", [(128, 128, 32), (128, 128, 64)])
@@ -53,6 +54,7 @@ def test_iteration_contains_few_instructions_besides_copies_and_products(tile, w
     assert k < 64 or "LDSM" in iteration[first:half]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(
     ("tile", "warps"), [((128, 128, 32), 4), ((128, 128, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)]
@@ -68,6 +70,7 @@ def test_copies_are_issued_between_the_steps_of_a_product(tile, warps, target):
     assert iteration.count("BAR") == iteration.count("LDGDEPBAR") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
 def test_without_software_pipelining_tiles_go_through_registers(dtype):
     codes = {

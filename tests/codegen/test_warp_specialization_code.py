@@ -30,6 +30,7 @@ def ran(
     return c.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("extents", [(64, 64, 64), (100, 72, 200), (130, 8, 520)], ids=str)
 def test_handwritten_products_are_correct(product: Product, extents: tuple[int, int, int]) -> None:
@@ -49,6 +50,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_code_is_detected(mistake: str) -> None:
     number, change, message = MISTAKES[mistake]
@@ -91,6 +93,7 @@ TILES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("tile", "warps", "stages", "without", "count", "resident", "threads"), TILES, ids=str)
 def test_loop_of_a_product_has_the_expected_instructions(
     tile: tuple[int, int, int], warps: int, stages: int, without: str, count: int, resident: int, threads: int
@@ -138,6 +141,7 @@ def test_registers_are_redistributed_between_roles() -> None:
     np.testing.assert_allclose(c, a @ b, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("say", [False, True])
 def test_kernel_compiled_for_a_launch_is_correct(say: bool) -> None:
     rng = np.random.default_rng(2)
@@ -157,6 +161,7 @@ def test_kernel_compiled_for_a_launch_is_correct(say: bool) -> None:
     ] * say
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("k", [0, 40, 64, 200])
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
 def test_accumulators_without_explicit_initialization_start_at_zero(k: int, rows: int, warps: int) -> None:

@@ -63,6 +63,7 @@ def assembled(modules) -> tuple[list[str], batch_assembly.Assembly]:
     return ptx, batch_assembly.assemble_many(ptx, HOPPER)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: "-".join(map(str, tile)))
 def test_large_tiles_assemble_without_spills_or_messages(tile):
     *what, count = tile
@@ -92,6 +93,7 @@ def test_every_small_case_assembles_without_a_warning():
 STRIDE, SWIZZLE, LEADING = 1 << 32, 1 << 62, 1 << 16
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_fp16_tn_leaky"])
 @pytest.mark.parametrize("change", [STRIDE * 8, SWIZZLE, STRIDE * 32, "trans", "step", "fence"])
 def test_simt_detects_wrong_descriptors(name, change):

@@ -69,6 +69,7 @@ def check(kernel: object, arguments: dict, reference: object) -> None:
     case.check(arguments, got)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "shape"), EACH)
 def test_flips_scans_and_moves_along_every_axis(dtype, shape):
     rng = np.random.default_rng(1)
@@ -89,6 +90,7 @@ def test_flips_scans_and_moves_along_every_axis(dtype, shape):
         check(along, {"x": x, "index": index, **outs, "SHAPE": shape, "AXIS": axis, "SIZE": x.size}, reference)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "shape"), EACH)
 def test_join_split_interleave_and_cat_match_numpy(dtype, shape):
     rng = np.random.default_rng(2)
@@ -119,6 +121,7 @@ def ordered(x, up, down, best, N: bl.constexpr, K: bl.constexpr):
     bl.store(best + bl.arange(0, K), bl.topk(v, K))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (8, 8), (64, 4), (256, 16)])
 def test_rows_of_every_size_are_sorted(n, k):
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)

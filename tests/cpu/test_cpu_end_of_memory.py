@@ -46,6 +46,7 @@ ACCESSES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("address", [0, 0x1234_5000], ids=["64-bit offsets", "32-bit offsets"])
 @pytest.mark.parametrize("access", ACCESSES)
 def test_a_row_at_the_end_of_the_address_space_is_an_access_error(access, address, tmp_path):

@@ -92,6 +92,7 @@ def units(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.where(close | same, np.where(same & ~close, 0, error), np.inf)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [t.float32, t.float64], ids=repr)
 @pytest.mark.parametrize("name", REFERENCES)

@@ -45,6 +45,7 @@ def affine(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i, mask=i < n) * 2 + 1, mask=i < n)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
 def test_ragged_and_misaligned_stores_write_exactly_their_range(target, dtype):
@@ -74,6 +75,7 @@ def unmasked(x, y, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i) + 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("start", [0, 1, 4])
 def test_unmasked_results_may_have_any_alignment(target, start):
@@ -86,6 +88,7 @@ def test_unmasked_results_may_have_any_alignment(target, start):
     assert (whole == 77).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_in_place_kernel_computes_every_element_once(target):
     for n, start in [(999, 3), (960, 4), (1024, 0)]:
@@ -105,6 +108,7 @@ def two_results(x, y, z, n, BLOCK: tl.constexpr):
     tl.store(z + i, v * 3, mask=i < n - 5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("starts", [(4, 8), (4, 3)])
 def test_two_results_may_differ_in_alignment_and_length(target, starts):
@@ -129,6 +133,7 @@ def normalise(x, y, x_row, y_row, n, BLOCK: tl.constexpr):
     tl.store(y + row * y_row + i, e / tl.sum(e, axis=0), mask=i < n)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n", [1, 5, 200, 511, 512])
 def test_prefetched_rows_may_be_in_any_order(target, n):
@@ -187,6 +192,7 @@ def uses_nontemporal_stores(monkeypatch, large, n, y_start=0, dtype="float32"):
     return bool((y == 77).all())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_only_large_aligned_results_use_nontemporal_stores(dtype, monkeypatch):
     size = 256 * np.dtype(dtype).itemsize
@@ -212,6 +218,7 @@ def summed(x, y, n, other, offset, BLOCK: tl.constexpr):
     tl.store(y + 2, tl.min(v, axis=0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("other", "offset"), [(0.0, 0.0), (1.0, 0.0), (0.0, 2.0), (float("inf"), 0.0), (float("nan"), 0.0), (-1e9, 1e9)]
@@ -241,6 +248,7 @@ def read_beyond(x, y, z, n, more, BLOCK: tl.constexpr):
     tl.store(z + i, tl.flip(v) + i)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("more", [0, 90, 130, 256])
 def test_reads_beyond_the_row_find_the_padding_values(target, more):
@@ -269,6 +277,7 @@ def carried(x, y, rows, n, BLOCK: tl.constexpr):
     tl.store(y + i, total)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_of_a_loop_may_have_different_lengths(target):
     rows, n = 5, 150

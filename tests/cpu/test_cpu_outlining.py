@@ -8,7 +8,6 @@ from frontend_helpers import kind
 from kernels import CASES
 from kernels.base import copied, host_address, parameters
 from native import run_native
-from sampling import sample
 
 from blocknb import passes
 from blocknb.codegen import cpu
@@ -46,7 +45,8 @@ def test_short_kernels_have_one_function(monkeypatch):
     assert ".part" not in cpu.generate(func, CPU).text
 
 
-@pytest.mark.parametrize("name", sample(CASES, 16))
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", CASES)
 def test_one_function_per_loop_nest_gives_the_same_results(name, monkeypatch):
     monkeypatch.setattr(outlining, "LINES", 1)
     case = CASES[name]

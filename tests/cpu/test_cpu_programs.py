@@ -10,7 +10,6 @@ from kernels import CASES
 from kernels.base import copied, host_address, parameters
 from native import TARGETS, run_native
 from random_programs import Generator
-from sampling import sample
 
 from blocknb.ir.core import Func
 from blocknb.ir.interp import run
@@ -33,7 +32,8 @@ def computes_what_numpy_does(name, target, opt):
     case.check(arguments, got)
 
 
-@pytest.mark.parametrize(("name", "target"), sample([(name, "cpu:x86-64") for name in CASES], 6) + sample(SOME, 2))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(("name", "target"), [*((name, "cpu:x86-64") for name in CASES), *SOME])
 def test_the_kernels_compute_what_numpy_does_on_old_cpus(name, target):
     """As LLVM gets them; what it makes of them where it tries hard, which takes four times as long, is seen below."""
     computes_what_numpy_does(name, target, opt=0)
@@ -45,7 +45,8 @@ def test_the_kernels_compute_what_numpy_does_on_every_cpu_when_optimised(name, t
     computes_what_numpy_does(name, target, opt=2)
 
 
-@pytest.mark.parametrize("name", sample(CASES, 2))
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", CASES)
 def test_the_passes_for_the_cpu_change_no_result(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(8))

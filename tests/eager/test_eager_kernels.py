@@ -8,7 +8,6 @@ from fuzz.generator import generate
 from fuzz.program import check_native
 from kernels import CASES
 from kernels.base import array_of, copied, host_address, parameters
-from sampling import sample
 from support import TOLERANCE
 
 from blocknb.ir import interp
@@ -21,7 +20,8 @@ def arguments_of(case, seed):
     return made
 
 
-@pytest.mark.parametrize("name", sample(CASES, 2))
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", CASES)
 def test_an_interpreted_kernel_agrees_with_its_reference_and_the_ir(name):
     case = CASES[name]
     arguments = arguments_of(case, 11)

@@ -24,6 +24,7 @@ def packings(left: str, right: str) -> list[tuple[bool, bool]]:
     return list(ways)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_every_pair_of_formats_and_packing_matches_numpy(left: str, right: str) -> None:
     """All by the interpreter, each pair once on the CPU."""

@@ -59,6 +59,7 @@ EXTENDED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", EXTENDED)
@@ -234,6 +235,7 @@ EXACT = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", ["rn", "rz", "rd", "ru"])
@@ -266,6 +268,7 @@ INTEGERS = {
 ROUND = {"rn": round, "rz": math.trunc, "rd": math.floor, "ru": math.ceil}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("integer", INTEGERS)
 @pytest.mark.parametrize("mode", ROUND)

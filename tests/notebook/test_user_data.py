@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sampling import sample
 from test_measuring_magics import Shell
 from test_roofline import LIMITS
 
@@ -94,7 +93,8 @@ def added_once_and_is_gone(shell):
     assert [reference() for reference in references] == [None, None]
 
 
-@pytest.mark.parametrize("options", sample(OPTIONS, 2))
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("options", OPTIONS)
 def test_with_any_option_an_accumulating_kernel_adds_once_and_its_card_holds_no_array(shell, options):
     made = launched(shell, options)
     assert (made is None) == (options == "--quiet")
@@ -109,7 +109,8 @@ def test_a_sweep_over_a_size_and_its_launch_add_once(shell):
     added_once_and_is_gone(shell)
 
 
-@pytest.mark.parametrize("line", sample(MAGICS, 2), ids=lambda line: line.split()[0])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("line", MAGICS, ids=lambda line: line.split()[0])
 def test_a_line_magic_adds_nothing_and_holds_no_array(shell, line):
     launched(shell)
     shell.run(line).raise_error()

@@ -53,6 +53,7 @@ def test_a_stage_is_released_when_the_product_that_reads_it_completes(name):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("without", [(), ("warp_specialization",), ("warp_specialization", "software_pipelining")])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_results_of_attention_gradients_are_unchanged(name, without):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels import CASES
-from sampling import chosen, sample
+from sampling import chosen
 from support import UNPLACED
 
 from blocknb import passes
@@ -16,7 +16,7 @@ from blocknb.ir.verify import verify
 from blocknb.target import Target
 
 TARGETS = ("sm_90a", "sm_75", "cpu:x86-64")
-#: Kernels that take the interpreter seconds. A quick run takes one in four of them; tests/fuzz runs the GPU code of all.
+#: Kernels that take the interpreter seconds. A quick run takes one in eight of them; tests/fuzz runs the GPU code of all.
 SLOW = {
     "attention_masked", "attention_wide", "attention_key_gradients", "attention_key_gradients_wide", "attention_query_gradients",
     "attention_gradients", "attention_gradients_ahead", "attention_gradients_boxes", "attention_gradients_long", "boxed_fp16",
@@ -25,7 +25,9 @@ SLOW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*(name for name in CASES if name not in SLOW), *sample(sorted(SLOW), 4)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sampled(8) if name in SLOW else ()) for name in CASES]
+)
 def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
     """For every target. IR that two targets share is interpreted once. A quick run interprets the IR after the last pass and after one in
     four of the other passes, chosen by the names of kernel and pass; --full interprets it after each pass."""
@@ -49,7 +51,8 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
                 raise AssertionError(f"after {done} for {target}: {error}") from error
 
 
-@pytest.mark.parametrize("name", sample(CASES, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", CASES)
 def test_checked_mode_changes_no_result(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng())

@@ -50,6 +50,7 @@ def product_of(func: Func) -> list[Op]:
     return next(list(op.blocks[0].ops) for op in loops if any(x.name == "dot" for x in op.blocks[0].ops))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("way", "side"), [("weights", "b"), ("normed", "a")])
 def test_next_operand_is_computed_during_the_product(way: str, side: str) -> None:
     _, func, notes, _ = lowered(way, 192)
@@ -63,6 +64,7 @@ def test_next_operand_is_computed_during_the_product(way: str, side: str) -> Non
     assert not any(op.name == "local_load" for op in body) or way == "normed"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("k", [0, 48, 64, 144, 400])
 @pytest.mark.parametrize("way", ["weights", "normed"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
@@ -73,6 +75,7 @@ def test_any_number_of_iterations_gives_right_results(target: str, way: str, k: 
     case.interpret(func, arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [{"num_warps": 4}, {"num_stages": 1}, {"without": ("mma_softmax_overlap",)}, {"without": ("operand_staging",)}],
@@ -86,6 +89,7 @@ def test_results_are_right_without_operand_prefetch(way: str, options: dict) -> 
     case.interpret(func, arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["weights", "normed"])
 def test_generated_code_gives_the_same_results(way: str) -> None:
     case, func, _, arguments = lowered(way, 144, rows=128, num_stages=2)
@@ -94,6 +98,7 @@ def test_generated_code_gives_the_same_results(way: str) -> None:
     case.check(arguments, got)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["await", "fence", "dot_wait", "barrier"])
 def test_removing_any_synchronization_of_operand_prefetch_is_detected(name: str) -> None:
     case, func, _, arguments = lowered("weights", 400, num_stages=2)

@@ -15,7 +15,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.codegen import gpu
 from blocknb.profile.occupancy import occupancy
-from blocknb.runtime.cta import CTAS, programs_of_cta
+from blocknb.runtime.cta import CTAS_PER_SM, programs_of_cta
 from blocknb.target import Target
 
 SM90 = Target.parse("sm_90a")
@@ -110,9 +110,9 @@ def test_number_of_packed_programs_leaves_enough_ctas_for_the_gpu(x, y, z, most,
     programs = programs_of_cta((x, y, z), most, sms)
     assert programs in (1, 2, 4, 8) and programs <= most
     assert x % programs == 0
-    assert programs == 1 or x // programs * y * z >= CTAS * sms
+    assert programs == 1 or x // programs * y * z >= CTAS_PER_SM * sms
     more = 2 * programs
-    assert more > most or x % more or x // more * y * z < CTAS * sms  # no further step
+    assert more > most or x % more or x // more * y * z < CTAS_PER_SM * sms  # no further step
 
 
 def test_every_launch_passes_packed_programs_as_the_second_block_axis(monkeypatch):
