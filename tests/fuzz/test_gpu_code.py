@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from kernels import CASES
 from kernels.base import array_of, copied, host_address
 
@@ -21,7 +22,7 @@ BEYOND = {  # what `simt` does not run
 @pytest.mark.parametrize("name", [name for name in CASES if name not in BEYOND])
 def test_gpu_code_computes_what_the_reference_says(name):
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, _ = case.lower(arguments, "sm_90a")
     got = {key: copied(value) for key, value in arguments.items()}
     case.link(got, host_address)
@@ -41,7 +42,7 @@ CHECKED = [
 @pytest.mark.parametrize("name", CHECKED)
 def test_checked_gpu_code_computes_the_same_and_has_nothing_to_report(name):
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, _ = case.lower(arguments, "sm_90a", checked=True)
     got = {key: copied(value) for key, value in arguments.items()}
     case.link(got, host_address)
@@ -55,7 +56,7 @@ def test_checked_gpu_code_computes_the_same_and_has_nothing_to_report(name):
 def test_programs_that_share_a_cta_compute_the_same(name, monkeypatch):
     monkeypatch.setattr(program_packing, "MOST_BYTES", 1 << 20)
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, _ = case.lower(arguments, "sm_90a", num_warps=1, num_stages=1)
     assert func.attrs["programs"] == 8
     got = {key: copied(value) for key, value in arguments.items()}

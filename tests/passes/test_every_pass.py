@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seeds
 from kernels import CASES
 from sampling import chosen
 from support import UNPLACED
@@ -33,7 +34,7 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
     four of the other passes, chosen by the names of kernel and pass; --full interprets it after each pass."""
     one_in = 1 if request.config.getoption("--full") else 4
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     func, seen = case.parse(arguments), set()
     for target in TARGETS:
         _, stages = passes.run(func, Target.parse(target))
@@ -55,7 +56,7 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
 @pytest.mark.parametrize("name", CASES)
 def test_checked_mode_changes_no_result(name):
     case = CASES[name]
-    arguments = case.make(np.random.default_rng())
+    arguments = case.make(seeds.rng())
     _, stages = case.lower(arguments, "sm_90a", checked=True)
     added = next(stage for stage in stages if stage.name == "bounds_checks")
     for stage in (added, stages[-1]):
