@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help same-code demo test test-full test-scripts test-browser lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -52,9 +52,11 @@ demo: install
 lab: install
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ROOT) $(ARGS)
 
-# The browser tests share one server and one browser, so they run in sequence and mostly wait; linting runs in parallel.
+# The linters run first, because they are quick. The browser tests share one browser and mostly wait, so others run beside them.
 test: install
-	$(MAKE) --no-print-directory -j $(JOBS) test-browser lint test-scripts
+	$(MAKE) --no-print-directory -j $(JOBS) lint test-browser test-python test-scripts
+
+test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
 
 test-full: install torch
