@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blocknb.runtime.progress import INTERVAL, PATIENCE, ProgressLine
+from blocknb.runtime.progress import DELAY, INTERVAL, ProgressLine
 
 
 class Progress:
@@ -77,7 +77,7 @@ def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
     if threading.current_thread() is not threading.main_thread() or not _in_notebook():
         yield lambda what: None
         return
-    with Progress(total, label, patience=PATIENCE) as progress:
+    with Progress(total, label, patience=DELAY) as progress:
         yield progress.step
 
 
