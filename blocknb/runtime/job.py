@@ -129,9 +129,8 @@ class Job:
         if not (unknown := self.request.unknown):
             return ()
         names = ", ".join(f"`{name}`" for name in unknown[:3])
-        notes: dict[str, Loc | None] = {
-            f"not kept on disk: another process cannot tell whether {names} has the same value": None
-        }
+        text = f"the disk cache does not store this kernel, because another process cannot compare {names}; capture plain values instead"
+        notes: dict[str, Loc | None] = {text: None}
         watched = []
         for call in host_calls:
             if why := call.unknown():
