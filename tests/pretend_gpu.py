@@ -238,7 +238,7 @@ def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
     monkeypatch.setattr(cuda, "driver_api", lambda: api)
     monkeypatch.setattr(tensormaps, "encode_tiled", lambda: gpu.encode)
     monkeypatch.setattr(reports, "_buffers", {})
-    tensormaps.spare.cache_clear()
+    tensormaps.empty_array_memory.cache_clear()
     monkeypatch.setattr(driver, "_load", gpu.load)
     monkeypatch.setattr(cuda, "current_stream", gpu.current_stream)
     monkeypatch.setattr(cuda, "target", lambda device: Target.parse("sm_90a"))

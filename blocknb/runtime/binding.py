@@ -106,7 +106,7 @@ def _check_names(source: Source, positions: list[str], positional: int, keywords
         raise launch_error(source, None, f"{title} has no parameter {quoted(unknown)}", hint)
 
 
-def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
+def bind(source: Source, do_not_specialize: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
     """Returns the Binding of a call with so many positional values and these keywords. Raises LaunchError for wrong names."""
     parameters = source.parameters
     by_name = {p.name: p for p in parameters}
@@ -119,10 +119,10 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
         raise launch_error(source, missing[0], message, f"launch it as {_example(source)}")
     order = (*given, *keywords, *(p.name for p in left_out))
     fixed = tuple(n not in by_name or by_name[n].constexpr for n in order)
-    plain, defaults = tuple(n in unspecialized for n in order), tuple(p.default for p in left_out)
+    unspecialized, defaults = tuple(n in do_not_specialize for n in order), tuple(p.default for p in left_out)
     divisors = moduli(source)
-    places = tuple(i for i, n in enumerate(order) if n in divisors and not fixed[i] and not plain[i])
-    return Binding(source, positional, keywords, order, fixed, plain, places, defaults)
+    places = tuple(i for i, n in enumerate(order) if n in divisors and not fixed[i] and not unspecialized[i])
+    return Binding(source, positional, keywords, order, fixed, unspecialized, places, defaults)
 
 
 def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:

@@ -176,8 +176,8 @@ class Cache:
         self._memory[key] = entry
         if not self._warned:
             self._warned = True
-            message = f"compiled kernels are not kept on disk: {error.strerror or error} ({self.root})"
-            warnings.warn(message + "; BLOCKNB_CACHE_DIR names another folder", RuntimeWarning, stacklevel=3)
+            message = f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}"
+            warnings.warn(f"{message}; set BLOCKNB_CACHE_DIR to another folder", RuntimeWarning, stacklevel=3)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -92,7 +92,7 @@ class Launcher:
     """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` are the indices of the kernel's parameters in
     raws. The last `hidden` of them are the addresses and sizes that the compiler added.
 
-    `fast_launch` reads the attributes to launch without this object. It does so only if `plain`: all arguments are packed unchanged.
+    `fast_launch` reads the attributes to launch without this object. It does so only if `packs_unchanged`: no argument is converted.
     `launch` is the driver's call; `note` records the name of a launched kernel. A persistent kernel runs as many CTAs as are resident and
     gets the grid as three more arguments.
     """
@@ -108,7 +108,7 @@ class Launcher:
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
-        self.plain = not self._convert and not hidden
+        self.packs_unchanged = not self._convert and not hidden
 
     def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:
         kernel, buffers, queue = self.kernel, self.buffers, self.queue

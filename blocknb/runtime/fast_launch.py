@@ -300,7 +300,7 @@ class _FastLaunchWriter:
         bound = ", ".join(f"{key!r}: {name}" for key, name in zip(self.binding.names, self.values, strict=True))
         largest, second, third = MAX_GRID
         start, here, ending = self.launcher, "", ""
-        if start is not None and start.plain:
+        if start is not None and start.packs_unchanged:
             ending = self.direct(start)
             if not start.queue.alone:
                 here = f" and {self.name(start.queue.current_device)}() == {start.queue.device}"

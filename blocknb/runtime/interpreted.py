@@ -66,8 +66,8 @@ def run(
     given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
     options = dict(kernel.options)
     with _memory(space, binding, kinds, raws, values) as addresses:
-        for name, kind, raw, plain in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):
-            kind = unspecialized_kind(kind) if plain else kind
+        for name, kind, raw, unspecialized in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):
+            kind = unspecialized_kind(kind) if unspecialized else kind
             argument = front_argument(kind)
             if isinstance(argument, Constant):
                 given[name] = argument

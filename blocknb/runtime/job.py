@@ -80,8 +80,8 @@ class Job:
         """Waits for the worker. Returns the KernelCode and the trace with all artifacts."""
         with self._locating_errors():
             begin = time.perf_counter()
-            made = llvm.shared().wait(self.future)
-            trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
+            result = llvm.shared().wait(self.future)
+            trace = self.assembled(result, (time.perf_counter() - begin) * 1e3)
         failures.record(trace)
         return self.code, trace
 
@@ -124,22 +124,21 @@ class Job:
             hint = similar(error.names, passes.optional()) or "the tab Passes of the card shows the names"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None
 
-    def _watch_calls(self, made: Sequence[HostCall]) -> tuple[Note, ...]:
+    def _watch_calls(self, host_calls: Sequence[HostCall]) -> tuple[Note, ...]:
         """Keeps the host calls whose results may change while no dependency does, and returns notes about them."""
         if not (unknown := self.request.unknown):
             return ()
         names = ", ".join(f"`{name}`" for name in unknown[:3])
-        notes: dict[str, Loc | None] = {
-            f"not kept on disk: another process cannot tell whether {names} has the same value": None
-        }
-        calls = []
-        for call in made:
+        text = f"the disk cache does not store this kernel, because another process cannot compare {names}; capture plain values instead"
+        notes: dict[str, Loc | None] = {text: None}
+        watched = []
+        for call in host_calls:
             if why := call.unknown():
-                calls.append(call)
+                watched.append(call)
                 name = getattr(call.function, "__name__", type(call.function).__name__)
                 text = f"each launch calls `{name}` again, because its result may change with `{why[0]}`"
                 notes[text] = call.loc
-        self.calls = tuple(calls)
+        self.calls = tuple(watched)
         return tuple(Note(text, "parse", loc=loc, kind="missed") for text, loc in notes.items())
 
     def _add_stage(self, stage: Stage) -> None:
@@ -151,29 +150,34 @@ class Job:
         begin = time.perf_counter()
         stored, loaded = memory_use(self.stages[0].after)
         parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
-        make = self._generate_gpu if self.target.is_gpu else self._generate_cpu
-        text, entry, more, notes = make(func)
+        generate = self._generate_gpu if self.target.is_gpu else self._generate_cpu
+        text, entry, fields, notes = generate(func)
         elapsed = self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
         if notes:  # its decisions are shown like those of a pass
-            doc = (make.__doc__ or "").strip()
+            doc = (generate.__doc__ or "").strip()
             self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
-        return KernelCode(entry, parameters, stored, loaded, **more), text
+        return KernelCode(entry, parameters, stored, loaded, **fields), text
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Writes LLVM text for one thread"""
         with forks.guard:
             from blocknb.codegen import gpu
 
-        made = gpu.generate(func, self.target)
-        if made.shared_bytes > self.target.max_shared:
-            needs = f"needs {made.shared_bytes} bytes of shared memory per program, but {self.target} has {self.target.max_shared}"
+        module = gpu.generate(func, self.target)
+        if module.shared_bytes > self.target.max_shared:
+            needs = f"needs {module.shared_bytes} bytes of shared memory per program, but {self.target} has {self.target.max_shared}"
             hint = "use smaller tiles or fewer num_stages"
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
-        more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
-        more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents, "programs": made.programs}
-        more |= {"maps": made.maps, "persistent": made.persistent, "warps": func.attrs["num_warps"]}
-        self.select = made.select
-        return made.text, made.entry, more, made.notes
+        fields: dict[str, Any] = {"threads": module.threads, "shared_bytes": module.shared_bytes}
+        fields |= {
+            "sites": module.sites,
+            "reports": module.reports,
+            "extents": module.extents,
+            "programs": module.programs,
+        }
+        fields |= {"maps": module.maps, "persistent": module.persistent, "warps": func.attrs["num_warps"]}
+        self.select = module.select
+        return module.text, module.entry, fields, module.notes
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
@@ -182,9 +186,9 @@ class Job:
             from blocknb.codegen.cpu import redzones
 
         checked = self.options["checked"] is not False
-        made = cpu.generate(func, self.target, checked, redzones=redzones.wanted())
-        more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
-        return made.text, made.entry, more, made.notes
+        module = cpu.generate(func, self.target, checked, redzones=redzones.wanted())
+        fields = {"scratch_bytes": module.scratch_bytes, "sites": tuple(module.sites), "may_loop": module.may_loop}
+        return module.text, module.entry, fields, module.notes
 
     def assemble(self) -> Future[Any]:
         """Passes the text to a worker, which returns machine code."""
@@ -192,21 +196,21 @@ class Job:
             return llvm.compile_cuda(self.text, self.target, select=self.select, tool=self.request.ptxas())
         return llvm.compile_cpu(self.text, self.target)
 
-    def assembled(self, made: Any, waited: float) -> Trace:
+    def assembled(self, result: Any, waited: float) -> Trace:
         """Returns the trace with the worker's artifacts, resources and times. `waited` is in milliseconds."""
         trace = self.trace()
         trace.artifacts["llvm"] = self.text
         if self.target.is_gpu:
-            trace.artifacts["ptx"] = made.ptx
-            if made.cubin is not None:
-                trace.artifacts["cubin"] = made.cubin
-            trace.resources = _gpu_resources(self.code, made)
+            trace.artifacts["ptx"] = result.ptx
+            if result.cubin is not None:
+                trace.artifacts["cubin"] = result.cubin
+            trace.resources = _gpu_resources(self.code, result)
         else:
-            trace.artifacts["object"] = made.object
-        for stage, milliseconds in made.ms.items():
+            trace.artifacts["object"] = result.object
+        for stage, milliseconds in result.ms.items():
             self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
         # The rest is the start of the worker, if it was not running yet, and the transfer of text and code.
-        self.milliseconds["worker"] = max(waited - sum(made.ms.values()), 0.0)
+        self.milliseconds["worker"] = max(waited - sum(result.ms.values()), 0.0)
         return trace
 
 
@@ -224,12 +228,12 @@ def location_of_caller(loc: Loc | None) -> Loc | None:
     return loc
 
 
-def _gpu_resources(code: KernelCode, made: llvm.CudaCode) -> Resources:
-    found = made.resources.get(code.entry)
+def _gpu_resources(code: KernelCode, result: llvm.CudaCode) -> Resources:
+    found = result.resources.get(code.entry)
     if found is None:
         return Resources(
-            shared_bytes=code.shared_bytes, threads=code.threads, warnings=made.warnings, programs=code.programs
+            shared_bytes=code.shared_bytes, threads=code.threads, warnings=result.warnings, programs=code.programs
         )
     spills = found.spill_stores + found.spill_loads
     shared = code.shared_bytes + found.shared
-    return Resources(found.registers, spills, found.stack, shared, code.threads, made.warnings, code.programs)
+    return Resources(found.registers, spills, found.stack, shared, code.threads, result.warnings, code.programs)

@@ -155,9 +155,9 @@ class Kernel(KernelInterface):
 
     @property
     def params(self) -> list[KernelParam]:
-        plain = unspecialized_names(self.source.parameters, self._do_not_specialize)
+        unspecialized = unspecialized_names(self.source.parameters, self._do_not_specialize)
         return [
-            KernelParam(i, p.name, p.constexpr, p.default, p.name in plain)
+            KernelParam(i, p.name, p.constexpr, p.default, p.name in unspecialized)
             for i, p in enumerate(self.source.parameters)
         ]
 
@@ -307,12 +307,12 @@ class Kernel(KernelInterface):
         return normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
 
     def _start(
-        self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+        self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], grid: Any
     ) -> None:
-        """Starts a plan and calls the observers. `asked` is the grid in the form that the launch gave."""
+        """Starts a plan and calls the observers. `grid` is the one of the launch, and `sizes` are its three sizes."""
         try:
             if launch_context.observers and not this_thread.unobserved:
-                self._observed(plan, binding, sizes, raws, values, asked)
+                self._observed(plan, binding, sizes, raws, values, grid)
             else:
                 plan.start(sizes, raws, values)
         except LaunchError as error:  # the device knows no source locations
@@ -418,10 +418,10 @@ class Kernel(KernelInterface):
     ) -> tuple[dict[str, Kind], dict[str, Any]]:
         """Returns the Kinds by parameter and the options of a compilation."""
         given, options = {}, dict(self.options)
-        for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
+        for name, kind, unspecialized in zip(binding.names, kinds, binding.unspecialized, strict=True):
             if name in OPTIONS:
                 options[name] = kind.constant[0]
-            given[name] = unspecialized_kind(kind) if plain else kind
+            given[name] = unspecialized_kind(kind) if unspecialized else kind
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         check_options(self.source, options)
@@ -430,7 +430,7 @@ class Kernel(KernelInterface):
         return {p.name: given[p.name] for p in self.source.parameters}, options
 
     def _observed(
-        self, plan: LaunchPlan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+        self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], grid: Any
     ) -> None:
         from blocknb.runtime.launch_snapshot import remember
         from blocknb.runtime.summary import summary
@@ -440,15 +440,15 @@ class Kernel(KernelInterface):
             pass
         elif plan.device == HOST:
             begin = time.perf_counter()
-            plan.start(grid, raws, values)
+            plan.start(sizes, raws, values)
             milliseconds = (time.perf_counter() - begin) * 1e3
         else:
             from blocknb.runtime import driver
 
-            milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(grid, raws, values))
+            milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(sizes, raws, values))
         summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
-        snapshot = remember(asked, binding.names, values, plan.kinds)
-        launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, snapshot)
+        snapshot = remember(grid, binding.names, values, plan.kinds)
+        launch = Launch(self, plan.compiled, sizes, MappingProxyType(summaries), milliseconds, plan.device, snapshot)
         if this_thread.capture is not None:
             return this_thread.capture(launch)
         self.last_launch = launch

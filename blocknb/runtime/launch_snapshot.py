@@ -41,8 +41,8 @@ class ArrayReference:
         owner = self.owner()
         if owner is None:
             return None
-        begin, held = scratch.get(id(owner)) or (self.low, memory.bytes_of(owner, self.low, self.high))
-        return memory.array_of(held, self.low - begin, self.view)
+        begin, data = scratch.get(id(owner)) or (self.low, memory.bytes_of(owner, self.low, self.high))
+        return memory.array_of(data, self.low - begin, self.view)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class LaunchSnapshot:
     def arguments(self, written: Collection[str]) -> dict[str, Any] | None:
         """Returns arguments by name, with copies of the `written` arrays, or None if an array no longer exists or cannot be copied."""
         scratch: Scratch = {}
-        everything = [part for kept in self.arrays.values() for part in kept.ranges()]
+        everything = [part for reference in self.arrays.values() for part in reference.ranges()]
         for name in written:
             parts = self.arrays[name].ranges() if name in self.arrays else []
             if not parts:
@@ -105,8 +105,8 @@ class LaunchSnapshot:
                     low, high = min(p.low for p in shared), max(p.high for p in shared)
                     scratch[id(owner)] = low, memory.aligned_copy(memory.bytes_of(owner, low, high), low)
         found = dict(self.numbers)
-        for name, kept in self.arrays.items():
-            found[name] = kept.restored(scratch)
+        for name, reference in self.arrays.items():
+            found[name] = reference.restored(scratch)
             if found[name] is None:
                 return None
         for name, kind in self.tuples.items():
@@ -128,10 +128,10 @@ def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequ
         if kind.type is None:
             numbers[name] = kind.constant[0]
         elif kind.is_pointer or isinstance(kind.type, Descriptor):
-            kept = _kept(value)
-            if kept is None:
+            reference = _reference(value)
+            if reference is None:
                 return None
-            arrays[name] = kept
+            arrays[name] = reference
         elif isinstance(value, _NUMBERS) or type(value).__module__ == "ml_dtypes":
             numbers[name] = value
         else:
@@ -142,21 +142,21 @@ def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequ
 
 def scratch(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns copies of the arrays among some values. They share memory as the originals do. Other values are left out."""
-    arrays = {name: _kept(value) for name, value in values.items() if memory.owner_and_view(value) is not None}
-    kept = LaunchSnapshot(None, {}, {name: array for name, array in arrays.items() if array is not None})
-    return kept.arguments(list(kept.arrays)) or {}
+    arrays = {name: _reference(value) for name, value in values.items() if memory.owner_and_view(value) is not None}
+    snapshot = LaunchSnapshot(None, {}, {name: array for name, array in arrays.items() if array is not None})
+    return snapshot.arguments(list(snapshot.arrays)) or {}
 
 
-def _kept(value: Any) -> ArrayReference | WeakArgument | DerivedArgument | None:
+def _reference(value: Any) -> ArrayReference | WeakArgument | DerivedArgument | None:
     if isinstance(value, TensorWrapper):
-        base, dtype = _kept(value.base), value.dtype
-        return None if base is None else DerivedArgument(base, lambda found: TensorWrapper(found, dtype))
+        base, dtype = _reference(value.base), value.dtype
+        return None if base is None else DerivedArgument(base, lambda array: TensorWrapper(array, dtype))
     if all(hasattr(value, name) for name in ("base", "block_shape", "padding")):
         shape, strides, padding = tuple(value.shape), tuple(value.strides), value.padding
-        base, block = _kept(value.base), list(value.block_shape)
+        base, block = _reference(value.base), list(value.block_shape)
         if base is None:
             return None
-        return DerivedArgument(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
+        return DerivedArgument(base, lambda array: TensorDescriptor(array, shape, strides, block, padding))
     found = memory.owner_and_view(value)
     try:
         return ArrayReference(weakref.ref(found[0]), *found[1:]) if found else WeakArgument(weakref.ref(value))

@@ -59,46 +59,46 @@ def bytes_of(owner: Any, low: int, high: int) -> Any:
             return np.asarray(_Range(owner, low, high - low))
         case "torch":
             torch = sys.modules["torch"]
-            made = torch.empty(0, dtype=torch.uint8, device=owner.device)
-            return made.set_(owner.untyped_storage(), low - _storage(owner), (high - low,), (1,))
+            array = torch.empty(0, dtype=torch.uint8, device=owner.device)
+            return array.set_(owner.untyped_storage(), low - _storage(owner), (high - low,), (1,))
     cupy = sys.modules["cupy"]
     return cupy.ndarray((high - low,), cupy.uint8, owner.data + (low - owner.data.ptr))
 
 
-def aligned_copy(held: Any, address: int) -> Any:
+def aligned_copy(data: Any, address: int) -> Any:
     """Returns a copy of bytes on the same device. It begins at an address that equals `address` modulo 256."""
-    count = held.shape[0]
-    match _library(held):
+    count = data.shape[0]
+    match _library(data):
         case "numpy":
-            room = np.empty(count + ALIGNMENT, np.uint8)
-            begin = room.ctypes.data
+            buffer = np.empty(count + ALIGNMENT, np.uint8)
+            begin = buffer.ctypes.data
         case "torch":
             torch = sys.modules["torch"]
-            room = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=held.device)
-            begin = room.data_ptr()
+            buffer = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=data.device)
+            begin = buffer.data_ptr()
         case _:
-            room = sys.modules["cupy"].empty(count + ALIGNMENT, np.uint8)
-            begin = room.data.ptr
+            buffer = sys.modules["cupy"].empty(count + ALIGNMENT, np.uint8)
+            begin = buffer.data.ptr
     skipped = (address - begin) % ALIGNMENT
-    made = room[skipped : skipped + count]
-    made[:] = held
-    return made
+    array = buffer[skipped : skipped + count]
+    array[:] = data
+    return array
 
 
-def array_of(held: Any, offset: int, view: StridedView) -> Any:
+def array_of(data: Any, offset: int, view: StridedView) -> Any:
     """Returns the array of a view whose range begins `offset` bytes into `held`."""
     offset += view.offset
     if view.library == "numpy":
-        made = np.ndarray(view.shape, view.dtype, held, offset, view.strides)
-        made.flags.writeable = not view.readonly
-        return made
+        array = np.ndarray(view.shape, view.dtype, data, offset, view.strides)
+        array.flags.writeable = not view.readonly
+        return array
     if view.library == "torch":
         torch = sys.modules["torch"]
-        made = torch.empty(0, dtype=view.dtype, device=held.device)
-        size = made.element_size()
-        begin = (held.storage_offset() + offset) // size
-        return made.set_(held.untyped_storage(), begin, view.shape, tuple(s // size for s in view.strides))
-    return sys.modules["cupy"].ndarray(view.shape, view.dtype, held.data + offset, strides=view.strides)
+        array = torch.empty(0, dtype=view.dtype, device=data.device)
+        size = array.element_size()
+        begin = (data.storage_offset() + offset) // size
+        return array.set_(data.untyped_storage(), begin, view.shape, tuple(s // size for s in view.strides))
+    return sys.modules["cupy"].ndarray(view.shape, view.dtype, data.data + offset, strides=view.strides)
 
 
 class _Range:

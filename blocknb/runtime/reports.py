@@ -112,11 +112,11 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
                 launch(grid, [*raws, *extra], values)
                 words = buffer.read(stream)
                 arrays = {i: (parameters[i][0], raws[pointers[i]], *bounds[i]) for i in code.extents}
-                said = report.decode(words, code.sites, arrays)
+                output = report.decode(words, code.sites, arrays)
         driver.settled()
-        tell(said.text)
-        if said.error is not None:
-            raise said.error
+        tell(output.text)
+        if output.error is not None:
+            raise output.error
 
     def explained(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         try:

@@ -70,7 +70,7 @@ class Encoder:
         with self._lock:
             found = [one.struct(extent) for one, extent in zip(self._maps, self._evaluate(*values), strict=True)]
             made = tuple([_place(struct) for struct in found]), found
-            return _kept(self._launches, values, made)
+            return _cached(self._launches, values, made)
 
 
 forks.renewed(Encoder, _lock=threading.Lock)
@@ -80,7 +80,7 @@ def _written(expressions: Sequence[maps.Expression], names: Sequence[str]) -> st
     return f"({''.join(f'{maps.python(e, names)}, ' for e in expressions)})"
 
 
-def _kept(known: dict, key: tuple, value: Any) -> Any:
+def _cached(known: dict, key: tuple, value: Any) -> Any:
     """Caches a value; the oldest entry makes room."""
     if len(known) >= KEPT:
         del known[next(iter(known))]
@@ -113,7 +113,11 @@ class _Map:
         base, dims, strides = extent
         if base == 0 or min(dims) <= 0:
             # The driver encodes no map of an empty array. Boxes of one zero read zeros as well.
-            base, dims, strides = spare(self.device)[self.spec.stored], (1,) * self.rank, (0,) * (self.rank - 1)
+            base, dims, strides = (
+                empty_array_memory(self.device)[self.spec.stored],
+                (1,) * self.rank,
+                (0,) * (self.rank - 1),
+            )
         steps = [stride * self.bytes for stride in strides]
         if 1 in dims:  # the stride of an axis of one element has no meaning
             steps = [_LEAST_STRIDE if dim == 1 else step for dim, step in zip(dims, steps, strict=False)]
@@ -126,22 +130,22 @@ class _Map:
         )  # fmt: skip
         if status:
             described = f"dims {dims}, strides {tuple(steps)} bytes, box {self.spec.box}, swizzle {self.spec.swizzle}"
-            raise self.refused(f"of {described}: the driver refuses a map of it (error {status})")
-        return _kept(self.structs, extent, made)
+            raise self.refused(f"of {described}: the driver returns error {status}")
+        return _cached(self.structs, extent, made)
 
     def check(self, base: int, dims: Sequence[int], steps: Sequence[int]) -> None:
         if base & 15:
-            raise self.refused("that begins at no multiple of 16 bytes")
+            raise self.refused("whose address is not a multiple of 16 bytes")
         if max(dims) > _MAX_DIM:
-            raise self.refused(f"of {max(dims)} elements along an axis: 2^31 are the most")
+            raise self.refused(f"with an axis of {max(dims)} elements, more than 2^31")
         for step in steps:
             if step % _LEAST_STRIDE or not 0 <= step < _MAX_STRIDE:
-                raise self.refused(f"with a stride of {step} bytes: no multiple of 16 from 0 to 2^40")
+                raise self.refused(f"with a stride of {step} bytes, which is not a multiple of 16 from 0 to 2^40")
 
     def refused(self, why: str) -> LaunchError:
         return LaunchError(
-            f"{self.kernel} moves boxes of `{self.array}` (TMA), which cannot be done with an array {why}",
-            hint='without="warp_specialization" leaves such copies out; arrays whose rows begin at multiples of 16 bytes can be copied so',
+            f"{self.kernel} copies boxes of `{self.array}` by TMA, which does not support an array {why}",
+            hint='align the rows to 16 bytes, or disable these copies with without="warp_specialization"',
         )
 
 
@@ -151,7 +155,7 @@ def encode_tiled() -> Callable[..., int]:
     try:
         function = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuTensorMapEncodeTiled
     except AttributeError:
-        message = "the driver knows no tensor maps, which this kernel was compiled to use"
+        message = "the driver does not support tensor maps, which this kernel uses"
         raise LaunchError(message, hint='update it to CUDA 12, or compile without="warp_specialization"') from None
     address, word = ctypes.c_void_p, ctypes.c_uint32
     function.argtypes = (address, word, word, *[address] * 5, *[word] * 4)
@@ -159,7 +163,7 @@ def encode_tiled() -> Callable[..., int]:
 
 
 @functools.cache
-def spare(device: int) -> tuple[int, int, Any]:
+def empty_array_memory(device: int) -> tuple[int, int, Any]:
     """For maps of empty arrays on a device: the address of a zero, an address for stores, and the owner of the memory."""
     library, room = cuda.cupy().cuda, 256
     with library.Device(device):

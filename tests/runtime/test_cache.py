@@ -91,7 +91,7 @@ def test_many_processes_may_write_and_read_the_same_keys(tmp_path):
 def test_without_a_folder_the_cache_stays_in_memory_and_warns_once(tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / "file" / "cache")
-    with pytest.warns(RuntimeWarning, match="not kept on disk.*BLOCKNB_CACHE_DIR"):
+    with pytest.warns(RuntimeWarning, match="cannot be stored.*BLOCKNB_CACHE_DIR"):
         cache.put(KEY, {"x": 1}, {"ptx": b"text"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -123,7 +123,7 @@ def test_a_read_only_folder_still_returns_its_entries(cache, monkeypatch):
         os, "open", lambda path, flags, *mode: refused() if flags & os.O_CREAT else real(path, flags, *mode)
     )
     assert Cache(cache.root).get(KEY).meta == {"x": 1}
-    with pytest.warns(RuntimeWarning, match="not kept.*Permission denied"):
+    with pytest.warns(RuntimeWarning, match="cannot be stored.*Permission denied"):
         cache.put(KEY, {"x": 2}, {})
     assert cache.get(KEY).meta == {"x": 2} and Cache(cache.root).get(KEY).meta == {"x": 1}
     cache.path(KEY).write_bytes(b"damaged")

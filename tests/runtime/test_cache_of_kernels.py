@@ -148,7 +148,7 @@ def test_kernels_run_without_a_writable_folder(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     store = Cache(tmp_path / "file" / "cache")
     monkeypatch.setattr(cache, "shared", lambda: store)
-    with pytest.warns(RuntimeWarning, match="not kept on disk"):
+    with pytest.warns(RuntimeWarning, match="cannot be stored"):
         assert not launched(store)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

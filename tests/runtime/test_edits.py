@@ -281,7 +281,7 @@ def test_a_note_names_a_function_with_state(store, tmp_path):
     assert here.stored() == 3
     notes = [note.text for note in here.space["k"].latest.trace.stages[0].notes]
     assert any("each launch calls `f` again" in text and "os._Environ" in text for text in notes)
-    assert any("not kept on disk" in text for text in notes)
+    assert any("the disk cache does not store" in text for text in notes)
 
 
 def test_a_described_host_function_is_called_only_during_compilation(store, tmp_path):

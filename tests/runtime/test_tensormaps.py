@@ -143,11 +143,11 @@ def test_an_array_without_memory_is_empty(gpu, scale):
 @pytest.mark.parametrize(
     ("offset", "sizes", "message"),
     [
-        (4, (16, 16, 16), "moves boxes of `x` .* that begins at no multiple of 16 bytes"),
-        (0, (16, 16, 17), "moves boxes of `x` .* with a stride of 68 bytes"),
+        (4, (16, 16, 16), "copies boxes of `x` .* whose address is not a multiple of 16 bytes"),
+        (0, (16, 16, 17), "copies boxes of `x` .* with a stride of 68 bytes"),
         (0, (16, 16, -16), "with a stride of -64 bytes"),
         (0, (16, 16, 2**38), "with a stride of 1099511627776 bytes"),
-        (0, (2**31 + 1, 16, 16), "of 2147483649 elements along an axis"),
+        (0, (2**31 + 1, 16, 16), "with an axis of 2147483649 elements"),
     ],
 )
 def test_arrays_without_a_tensor_map_are_rejected_with_a_hint(gpu, scale, offset, sizes, message):
