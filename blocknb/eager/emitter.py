@@ -115,7 +115,7 @@ class EagerEmitter(Emitter):
             raise Mismatch(f"the promise {what} does not hold: it is {x}", None, "input")
         return True
 
-    def hold(self, condition: Value) -> None:
+    def check_assumption(self, condition: Value) -> None:
         if isinstance(condition, EagerValue) and not condition.data.all():
             raise Mismatch("the assumption is false in this program", None, "cond")
 

@@ -15,7 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.frontend.calls import LEFTOVERS
+from blocknb.frontend.calls import COMPILER_KEYWORDS
 from blocknb.frontend.source import MISSING, Source, _is_constexpr
 
 HELPER = "__blocknb__"
@@ -227,7 +227,7 @@ class EagerRewriter(ast.NodeTransformer):
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        keywords = [k for k in node.keywords if k.arg not in LEFTOVERS]
+        keywords = [k for k in node.keywords if k.arg not in COMPILER_KEYWORDS]
         function = self.call(node.func, "callable", self.visit(node.func))
         made = ast.Call(function, list(map(self.visit, node.args)), list(map(self.visit, keywords)))
         return ast.copy_location(made, node)

@@ -249,7 +249,7 @@ def padding(option: Any, dtype: t.DType) -> float | None:
     return float("nan")
 
 
-def opened(
+def access(
     frame: Frame, name: str, pointer: BlockPointer, mask: Any, boundary_check: Any, other: Any = None
 ) -> tuple[Value, Value | None]:
     """The pointers and the mask of a load or store through a block pointer."""

@@ -123,7 +123,7 @@ def visit_call(frame: Frame, node: ast.Call) -> Any:
     args: list[Any] = []
     for a in node.args:
         args += _elements(frame, a.value) if isinstance(a, ast.Starred) else (frame.expr(a),)
-    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg and k.arg not in LEFTOVERS}
+    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg and k.arg not in COMPILER_KEYWORDS}
     if isinstance(function, Value):
         raise shadowed(frame, node.func, function)
     try:
@@ -156,7 +156,7 @@ def shadowed(frame: Frame, node: ast.expr, value: Value) -> Mismatch:
     return error
 
 
-LEFTOVERS = ("_builder", "_semantic", "_generator")  # of old Triton versions; published kernels still pass them
+COMPILER_KEYWORDS = ("_builder", "_semantic", "_generator")  # of old Triton versions; published kernels still pass them
 
 
 def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> Any:
@@ -332,7 +332,7 @@ def assume(frame: Frame, cond: Any) -> None:
     """
     cond = frame.emit.constant(cond)
     if isinstance(cond, Value):
-        frame.emit.hold(frame.emit.truth(cond))
+        frame.emit.check_assumption(frame.emit.truth(cond))
         _assume(frame.emit, cond)
     elif not cond:
         raise Mismatch("the assumption is false", None, "cond")
@@ -342,7 +342,7 @@ MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 def _assume(emit: Emitter, cond: Value) -> None:
-    made = emit.maker(cond)
+    made = emit.definition(cond)
     if made is not None and made.name == "and":
         for part in made.args:
             _assume(emit, part)
@@ -354,7 +354,7 @@ def _assume(emit: Emitter, cond: Value) -> None:
     number = emit.known.get(b)
     if not isinstance(number, int) or a in emit.known or a.type.is_pointer or a.type.dtype.kind not in ("int", "uint"):
         return
-    rest = emit.maker(a)
+    rest = emit.definition(a)
     if predicate == "eq" and number == 0 and rest is not None and rest.name == "rem":
         divisor = emit.known.get(rest.args[1])
         if isinstance(divisor, int) and divisor > 0:
@@ -370,7 +370,7 @@ def _promise_bounds(emit: Emitter, a: Value, bounds: dict[str, int]) -> None:
     """Promises bounds of an integer, and of the narrower integers that it was extended from."""
     while True:
         emit.promise(a, **bounds)
-        rest = emit.maker(a)
+        rest = emit.definition(a)
         if rest is None or rest.name != "cast" or rest.args[0].type.dtype.kind not in ("int", "uint"):
             return
         if rest.args[0].type.dtype.bits > a.type.dtype.bits or rest.args[0].type.dtype.kind != a.type.dtype.kind:

@@ -221,12 +221,12 @@ def user_combine(frame: Frame, input: Any, combine_fn: Any, name: str) -> tuple[
 @emits("reduce")
 def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
     tiles, combine = user_combine(frame, input, combine_fn, "reduce")
-    whole = in_halves if combine.loops else numeric.reduce_axis
+    whole = reduce_by_halves if combine.loops else numeric.reduce_axis
     results = numeric.reduction(frame, tiles, axis, keep_dims, combine, whole)
     return results if isinstance(input, tuple) else results[0]
 
 
-def in_halves(emit: Emitter, tiles: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
+def reduce_by_halves(emit: Emitter, tiles: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
     """Reduces whole tiles: each step combines neighbours along the axis, until one element is left."""
     frame = combine.frame
     while (size := tiles[0].type.shape[axis]) > 1:
@@ -238,7 +238,9 @@ def in_halves(emit: Emitter, tiles: Sequence[Value], axis: int, combine: Combine
     return tuple(shapes.reshape(frame, x, shape[:axis] + shape[axis + 1 :]) for x in tiles)
 
 
-def by_doubling(frame: Frame, tiles: Sequence[Value], axis: int, reverse: bool, combine: Combine) -> tuple[Value, ...]:
+def scan_by_doubling(
+    frame: Frame, tiles: Sequence[Value], axis: int, reverse: bool, combine: Combine
+) -> tuple[Value, ...]:
     """Scans whole tiles: after the step of distance d, each element combines the last 2d elements up to it."""
     emit, shape = frame.emit, tiles[0].type.shape
     index = emit.value("arange", start=0, end=shape[axis])

@@ -103,7 +103,7 @@ def passed_descriptor(name: str, kind: t.Descriptor, divisor: int) -> tuple[Desc
 # -- whole blocks ------------------------------------------------------------------------------------------------------------
 
 
-def opened(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> tuple[Value, Value | None]:
+def access(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> tuple[Value, Value | None]:
     """The pointers and the mask of the block at `offsets`."""
     desc = described(name, desc, argument)
     start = blocks.integers(frame, offsets, "offsets")
@@ -123,7 +123,7 @@ def described(name: str, desc: Any, argument: str) -> DescriptorValue:
 
 
 def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> Value:
-    pointers, mask = opened(frame, name, desc, offsets, argument)
+    pointers, mask = access(frame, name, desc, offsets, argument)
     return load_tile(frame, pointers, mask, blocks.padding(desc.padding, desc.dtype))
 
 
@@ -135,7 +135,7 @@ def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, 
 
 
 def block_store(frame: Frame, name: str, desc: Any, offsets: Any, value: Any, argument: str = "desc") -> None:
-    pointers, mask = opened(frame, name, desc, offsets, argument)
+    pointers, mask = access(frame, name, desc, offsets, argument)
     store_tile(frame, pointers, block_value(name, desc, value, desc.block_shape), mask)
 
 
@@ -198,7 +198,7 @@ def store_before(frame: Frame, desc_pointer: Any, value: Any, offsets: Any) -> N
 
 def _update(kind: str) -> None:
     def handler(frame: Frame, self: Any, offsets: Any, value: Any) -> None:
-        pointers, mask = opened(frame, f"atomic_{kind}", self, offsets, "self")
+        pointers, mask = access(frame, f"atomic_{kind}", self, offsets, "self")
         value = block_value(f"atomic_{kind}", self, value, self.block_shape)
         HANDLERS[f"atomic_{kind}"](frame, pointers, value, mask, "relaxed")
 

@@ -99,7 +99,7 @@ class Emitter(Builder):
         ops, at = self._places.get(x, (None, 0))
         return at if ops is self._open[-1] and at < len(ops) and x in ops[at].results else None
 
-    def maker(self, x: Value) -> Op | None:
+    def definition(self, x: Value) -> Op | None:
         """The op of this block that defines a value."""
         at = self._place(x)
         return None if at is None else self._open[-1][at]
@@ -125,7 +125,7 @@ class Emitter(Builder):
         self.limits[x] = found.get("least"), found.get("most")
         return True
 
-    def hold(self, condition: Value) -> None:
+    def check_assumption(self, condition: Value) -> None:
         """Handles a condition that the author promises. The emitter ignores it; the interpreter checks it."""
 
     # -- constants and conversions -------------------------------------------------------------------------------------

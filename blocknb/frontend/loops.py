@@ -120,14 +120,14 @@ def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: deque[ast
                 frame.loc(node),
                 "count with a `while` whose condition ends it, and return after it",
             )
-        rest.appendleft(Turn(node, items))
+        rest.appendleft(RemainingIterations(node, items))
         return
     for element in items:
         assign_target(frame, node.target, element)
         frame.run(node.body)
 
 
-class Turn(ast.stmt):
+class RemainingIterations(ast.stmt):
     """The remaining iterations of an unrolled loop, as a statement.
 
     A `return` under a run-time branch moves the following statements into the arms of that branch. This statement is among them.
@@ -141,11 +141,13 @@ class Turn(ast.stmt):
         self.loop, self.elements = loop, elements
 
 
-@statement(Turn)
-def visit_turn(frame: Frame, turn: Turn, rest: deque[ast.stmt]) -> None:
-    if turn.elements:
-        assign_target(frame, turn.loop.target, turn.elements[0])
-        rest.extendleft(reversed([*turn.loop.body, Turn(turn.loop, turn.elements[1:])]))
+@statement(RemainingIterations)
+def visit_remaining_iterations(frame: Frame, iterations: RemainingIterations, rest: deque[ast.stmt]) -> None:
+    if iterations.elements:
+        assign_target(frame, iterations.loop.target, iterations.elements[0])
+        rest.extendleft(
+            reversed([*iterations.loop.body, RemainingIterations(iterations.loop, iterations.elements[1:])])
+        )
 
 
 # -- carried names -----------------------------------------------------------------------------------------------------------
@@ -176,22 +178,22 @@ def changeable(frame: Frame, assigned: Iterable[str], before: dict[str, Any], in
 class Carried:
     """The names that a loop carries: their trees before the loop, the run-time leaves, and the block arguments of these.
 
-    The loop carries only the `MOVING` fields of a record, unless the record's name is in `loose`.
+    The loop carries only the `MOVING` fields of a record, and all fields if the name is in `all_fields`.
     """
 
-    def __init__(self, frame: Frame, names: Iterable[str], loose: Iterable[str] = ()):
-        self.frame, self.trees, self.loose = frame, {n: frame.names[n] for n in names}, set(loose)
+    def __init__(self, frame: Frame, names: Iterable[str], all_fields: Iterable[str] = ()):
+        self.frame, self.trees, self.all_fields = frame, {n: frame.names[n] for n in names}, set(all_fields)
         self.slots = [(n, leaf) for n, tree in self.trees.items() for leaf, carried in self.leaves(n, tree) if carried]
         self.initial = [frame.emit.runtime(leaf) for _, leaf in self.slots]
 
     def leaves(self, name: str, tree: Any) -> Iterator[tuple[Any, bool]]:
         """The leaves of a name's tree, each with whether it is carried."""
         for leaf, role in placed_leaves(tree):
-            yield leaf, is_runtime(leaf) and (role != Role.FIXED or name in self.loose)
+            yield leaf, is_runtime(leaf) and (role != Role.FIXED or name in self.all_fields)
 
-    def loosened(self) -> set[str]:
-        """The loose names, together with the names whose body changed a leaf that the loop does not carry."""
-        found = set(self.loose)
+    def names_with_all_fields(self) -> set[str]:
+        """The names in `all_fields`, and those for which the body changed a leaf that the loop does not carry."""
+        found = set(self.all_fields)
         for name, tree in self.trees.items():
             now = self.frame.names[name]
             if not isinstance(now, Undefined) and same_shape(tree, now):
@@ -272,17 +274,17 @@ def rounds(frame: Frame, before: dict[str, Any], possible: list[str], candidates
 
     The caller binds the names and visits the body. The last round carries all names that the earlier ones have carried or changed.
     """
-    mark, loose = frame.emit.mark(), set[str]()
+    mark, all_fields = frame.emit.mark(), set[str]()
     for round in range(ROUNDS):
         frame.names = dict(before)
-        carried = Carried(frame, candidates, loose)
+        carried = Carried(frame, candidates, all_fields)
         yield carried
-        changed, found = carried.changed(possible), carried.loosened()
-        if (changed == candidates and found == loose) or round == ROUNDS - 1:
+        changed, found = carried.changed(possible), carried.names_with_all_fields()
+        if (changed == candidates and found == all_fields) or round == ROUNDS - 1:
             return
         frame.emit.rewind(mark)
         keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
-        candidates, loose = [n for n in possible if n in keep], found
+        candidates, all_fields = [n for n in possible if n in keep], found
 
 
 def same_tree(a: Any, b: Any) -> bool:

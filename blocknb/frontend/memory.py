@@ -112,7 +112,7 @@ def load(
     emit = frame.emit
     if isinstance(pointer, BlockPointer):
         padding = blocks.padding(padding_option, pointer.base.type.dtype.element)
-        pointer, mask = blocks.opened(frame, "load", pointer, mask, boundary_check, other)
+        pointer, mask = blocks.access(frame, "load", pointer, mask, boundary_check, other)
         other, boundary_check = None if mask is None else padding, ()
     _check_pointer("load", pointer, boundary_check)
     if other is not None and mask is None:
@@ -160,7 +160,7 @@ def store(
 ) -> None:
     emit = frame.emit
     if isinstance(pointer, BlockPointer):
-        pointer, mask = blocks.opened(frame, "store", pointer, mask, boundary_check)
+        pointer, mask = blocks.access(frame, "store", pointer, mask, boundary_check)
         boundary_check = ()
     _check_pointer("store", pointer, boundary_check, value)
     pointer, mask_value = _with_mask(frame, pointer, mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.frontend.combine import by_doubling, user_combine
+from blocknb.frontend.combine import scan_by_doubling, user_combine
 from blocknb.frontend.emitter import Emitter, Mismatch, refuse_float8
 from blocknb.frontend.numeric import Combine, _number, combine_block, summed_dtype
 from blocknb.frontend.scope import Frame, emits
@@ -29,7 +29,7 @@ def associative_scan(frame: Frame, input: Any, axis: Any, combine_fn: Any, rever
     tiles, combine = user_combine(frame, input, combine_fn, "associative_scan")
     if combine.loops and tiles[0].type.shape:
         axis = axis_of(frame, axis, len(tiles[0].type.shape))
-        results = by_doubling(frame, tiles, axis, flag(frame, reverse, "reverse"), combine)
+        results = scan_by_doubling(frame, tiles, axis, flag(frame, reverse, "reverse"), combine)
     else:
         results = scan_axis(frame, tiles, axis, reverse, combine)
     return results if isinstance(input, tuple) else results[0]

@@ -18,9 +18,7 @@ from blocknb.ir.interp_distributed import DistributedMachine
 from blocknb.ir.interp_memory import run_warps
 from blocknb.ir.interp_roles import run_roles
 from blocknb.ir.interp_tile import STEPS, Machine, Program
-from blocknb.ir.report import (
-    lines,
-)
+from blocknb.ir.report import lines
 from blocknb.language import meaning
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer

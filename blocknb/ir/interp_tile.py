@@ -18,16 +18,7 @@ from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.provenance import follow, moved
-from blocknb.ir.report import (
-    NO_ARGUMENT,
-    REPORTS,
-    Access,
-    Assertion,
-    Printed,
-    access_error,
-    assertion_error,
-    prints,
-)
+from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Assertion, Printed, access_error, assertion_error, prints
 from blocknb.language import meaning
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, TERMINATORS, named

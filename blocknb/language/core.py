@@ -116,15 +116,9 @@ from blocknb.language.surface import (
     zeros,
     zeros_like,
 )
-from blocknb.language.types import (
-    MAX_TILE_ELEMENTS as TRITON_MAX_TENSOR_NUMEL,
-)
-from blocknb.language.types import (
-    DType as dtype,
-)
-from blocknb.language.types import (
-    Pointer as pointer_type,
-)
+from blocknb.language.types import MAX_TILE_ELEMENTS as TRITON_MAX_TENSOR_NUMEL
+from blocknb.language.types import DType as dtype
+from blocknb.language.types import Pointer as pointer_type
 from blocknb.language.types import (
     bfloat16,
     block_type,
@@ -164,33 +158,8 @@ slice = builtins.slice
 pi32_t = pointer_type(int32)
 globals().update(_functions)
 
-_MODULES = {
-    "annotations",
-    "assembly",
-    "blocks",
-    "builtins",
-    "bulk",
-    "constants",
-    "debug",
-    "examples",
-    "float8",
-    "get_int_dtype",
-    "library",
-    "meaning",
-    "microscaling",
-    "moves",
-    "op_spec",
-    "ops",
-    "pointwise",
-    "random",
-    "refused",
-    "refuser",
-    "rows",
-    "rules",
-    "surface",
-    "types",
-}
-__all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _MODULES)
+_OWN = {"builtins", "get_int_dtype", "refuser"}  # names of this module that are not of the language
+__all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _OWN)
 #: The default of `descending` in sorts that were copied out of Triton's library.
 CONSTEXPR_0 = constexpr(0)
 __getattr__ = refuser(__name__)
