@@ -8,7 +8,7 @@ result Values unless their type changes. A Value does not refer to its op; call 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -150,6 +150,9 @@ def block_arguments(func: Func) -> dict[Value, tuple[Op, int, int]]:
             for i, value in enumerate(block.args):
                 found[value] = (op, b, i)
     return found
+
+
+Users = Mapping[Value, Sequence[tuple[Op, int]]]  # as `uses` finds them
 
 
 def uses(func: Func) -> dict[Value, list[tuple[Op, int]]]:

@@ -20,7 +20,7 @@ from blocknb.language import types as t
 from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.tables import MmaInstruction
-from blocknb.passes.tile.select_mma import instruction_named
+from blocknb.passes.tile.select_mma import instruction_of
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "int32": "s32", "int8": "s8"}
 
@@ -39,7 +39,7 @@ class MatrixProducts(OpLowering):
         if wgmma.is_name(instruction):
             self.asynchronous.dot(op)
         elif instruction:
-            self.tensor_core(op, instruction_named(instruction))
+            self.tensor_core(op, instruction_of(op))
         else:
             self.plain.dot(op)
 

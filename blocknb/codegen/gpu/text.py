@@ -117,11 +117,6 @@ class TextWriter:
             self.remember(self.memo, key, make())
         return self.memo[key]
 
-    def forget(self) -> None:
-        """Ends the innermost scope: its names are not defined on every path from here on."""
-        for known, key in self.scopes.pop():
-            known.pop(key, None)
-
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Forgets at the end what is remembered inside."""
@@ -129,7 +124,8 @@ class TextWriter:
         try:
             yield
         finally:
-            self.forget()
+            for known, key in self.scopes.pop():
+                known.pop(key, None)
 
     def xor_bits(self, *sources: tuple[str, Sequence[int]]) -> str:
         """XOR of ints over the set bits of i32 values. Bits that move by the same distance share a mask and a shift."""

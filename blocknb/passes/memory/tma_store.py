@@ -24,7 +24,7 @@ from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS, LOOPS, STRUCTURED
+from blocknb.language.ops import ATOMICS, LOOPS, READS, STRUCTURED, WRITES
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -40,7 +40,6 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LOADED = ("load", *ATOMICS)
 BUFFERS = 2
 WIDEST = 128  # bytes of a row under a swizzle
 OWN_ROWS = 16  # of a product, an instruction and warp
@@ -210,7 +209,7 @@ class TmaStoreFinder:
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
                 return f"it may be to the same place in several iterations of the {loop.name}{at_line(loop)}"
         for op in self.order:
-            if op is store.op or op.name not in ("load", "store", *ATOMICS):
+            if op is store.op or op.name not in READS | WRITES:
                 continue
             if self.tells(op, store.op):
                 return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) signals other programs that it is done"
@@ -281,7 +280,7 @@ class TmaStoreFinder:
         is assumed to be correct on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
-        if depends(self.facts, loop.args[0], on=LOADED):
+        if depends(self.facts, loop.args[0], on=READS):
             return False
         step = self.facts.integer(loop.args[2])
         if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:
