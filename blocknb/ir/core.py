@@ -124,6 +124,13 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def blocks(block: Block) -> Iterator[Block]:
+    """A block and its nested blocks, outer blocks before inner ones."""
+    yield block
+    for op in walk(block):
+        yield from op.blocks
+
+
 def within(op: Op) -> Iterator[Op]:
     """An op and its nested ops, in program order."""
     yield op

@@ -110,8 +110,5 @@ def mma_text(op: Op, instruction: MmaInstruction, sizes: list[int], per_word: in
 
 def issue(text: TextWriter, asm: str, accumulators: list[str], operands: list[str], kind: str) -> list[str]:
     """Issues one instruction. It is `convergent`: the whole warp must issue it together."""
-    n = len(accumulators)
-    aggregate = "{" + ", ".join([kind] * n) + "}"
     args = ", ".join([*(f"i32 {x}" for x in operands), *(f"{kind} {x}" for x in accumulators)])
-    got = text.emit(f"call {aggregate} {asm}({args}) #1")
-    return [text.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(n)]
+    return text.results(f"{asm}({args}) #1", [kind] * len(accumulators))

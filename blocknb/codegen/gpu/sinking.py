@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.ir.core import Block, Func, Op, Users, Value
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 
@@ -28,7 +28,7 @@ class StoreSinking:
         self.facts, self.users, self.streamed = facts, users, streamed
         self.values: set[Value] = set()
         self.masks: dict[Op, Value] = {}
-        for block in (func.body, *(b for op in func.ops() if OPS[op.name].kind != "reduce" for b in op.blocks)):
+        for block in blocks(func.body):
             self.visit(block)
 
     def visit(self, block: Block) -> None:

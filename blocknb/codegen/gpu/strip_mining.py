@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
-from blocknb.ir.core import Block, Func, Op, Users, Value, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import OPS, STRUCTURED, TERMINATORS, WRITES, named
+from blocknb.language.ops import OPS, TERMINATORS, WRITES, named
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.trace import Notes
@@ -88,8 +88,7 @@ def streamed(func: Func, facts: Facts) -> frozenset[Value]:
     if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
         return frozenset()
     users, stores = uses(func), _stored(func, facts)
-    blocks = [func.body, *(block for op in func.ops() if op.name in STRUCTURED for block in op.blocks)]
-    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks))
+    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks(func.body)))
 
 
 def _stored(func: Func, facts: Facts) -> Stores:

@@ -58,10 +58,8 @@ class WgmmaDot(OpLowering):
         self, ptx: str, kind: str, count: int, constraints: Sequence[str], operands: Sequence[str]
     ) -> list[str]:
         """Writes inline PTX whose results are the registers of a tile."""
-        aggregate = "{" + ", ".join([kind] * count) + "}"
-        call = f'call {aggregate} asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)}) #1'
-        got = self.text.emit(call)
-        return [self.text.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(count)]
+        call = f'asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)}) #1'
+        return self.text.results(call, [kind] * count)
 
     # -- operands
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Users, Value, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.language.ops import LOOPS, OPS, named
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
@@ -188,14 +188,6 @@ def live_ranges(func: Func) -> list[LiveRange]:
                 LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))
             )
     return found
-
-
-def blocks(block: Block) -> Iterator[Block]:
-    """A block and all blocks nested in it."""
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from blocks(inner)
 
 
 def waited_for(block: Block) -> Iterator[tuple[int, int]]:
