@@ -108,6 +108,13 @@ class FunctionFacts(ABC):
             at = self.parent[at]
         return at is op
 
+    def around(self, op: Op) -> Iterator[Op]:
+        """The ops in whose blocks an op is, innermost first."""
+        at = self.parent[op]
+        while at is not None:
+            yield at
+            at = self.parent[at]
+
     def iteration(self, loop: Op) -> Symbol:
         """The symbol of the iteration number of a `for` or `while`."""
         return Symbol(ITERATION, self.number[loop], (), loop)

@@ -8,11 +8,11 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blocknb.analysis.facts import FunctionFacts
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Users, Value
 from blocknb.language.ops import OPS, named
 
 LEAST = 0.5  # the least value of such a sum; rounding cannot halve it
@@ -21,7 +21,6 @@ EXPONENTIALS = named("exponential")
 
 
 Interval = tuple[float, float]
-Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ value is *of the launch* if pure ops compute it from parameters and constants al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
@@ -119,20 +119,19 @@ def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
     """The symbols that are positive at an op because the loops around it run at least one iteration. In `range(first, min(first +
     length, end), 64)` this is `length`."""
     found: set[Symbol] = set()
-    loop = facts.parent[op]
-    while loop is not None:
+
+    def limits(end: Value) -> Sequence[Value]:
+        made = facts.definition.get(end)
+        return made.args if made is not None and made.name == "min" else ()
+
+    for loop in facts.around(op):
         if loop.name == "for" and ranges.bounds(facts, loop.args[2])[0] > 0:
-            lower, ends = facts.integer(loop.args[0]), [loop.args[1]]
-            while ends:
-                end = ends.pop()
-                made = facts.definition.get(end)
-                if made is not None and made.name == "min":
-                    ends.extend(made.args)
+            lower = facts.integer(loop.args[0])
+            for end in reachable([loop.args[1]], limits):
                 far = facts.integer(end) - lower
                 ((monomial, coefficient),) = far.terms.items() if len(far.terms) == 1 else (((), 0),)
                 if len(monomial) == 1 and coefficient > 0:
                     found.add(monomial[0])
-        loop = facts.parent[loop]
     return found
 
 

@@ -8,7 +8,7 @@ result Values unless their type changes. A Value does not refer to its op; call 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -124,6 +124,13 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def blocks(block: Block) -> Iterator[Block]:
+    """A block and its nested blocks, outer blocks before inner ones."""
+    yield block
+    for op in walk(block):
+        yield from op.blocks
+
+
 def within(op: Op) -> Iterator[Op]:
     """An op and its nested ops, in program order."""
     yield op
@@ -150,6 +157,9 @@ def block_arguments(func: Func) -> dict[Value, tuple[Op, int, int]]:
             for i, value in enumerate(block.args):
                 found[value] = (op, b, i)
     return found
+
+
+Users = Mapping[Value, Sequence[tuple[Op, int]]]  # as `uses` finds them
 
 
 def uses(func: Func) -> dict[Value, list[tuple[Op, int]]]:

@@ -49,6 +49,8 @@ def named(*traits: str) -> frozenset[str]:
 TERMINATORS = named("terminator")
 ATOMICS = named("atomic")
 ACCESSES = named("access")
+#: The accesses that read an array into registers, and those that write one from registers (`copy_async` does neither).
+READS, WRITES = ATOMICS | {"load"}, ATOMICS | {"store"}
 LOOPS = named("loop")
 STRUCTURED = named("structured")
 REDUCTIONS = named("reduce")

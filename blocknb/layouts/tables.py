@@ -201,14 +201,13 @@ MMA_TABLE = (
         c=_C,
     ),
 )  # fmt: skip
+MMA_BY_NAME = {row.name: row for row in MMA_TABLE}
 
 
 def find_mma(operand: str, accumulator: str, arch: int) -> MmaInstruction | None:
     """The widest instruction for these element types ("tf32": fp32 operands, rounded) that `arch` (80: sm_80) has."""
-    rows = [
-        row for row in MMA_TABLE if operand in row.operands and accumulator in row.accumulators and row.arch <= arch
-    ]
-    return max(rows, key=lambda row: row.k, default=None)
+    rows = (row for row in MMA_TABLE if operand in row.operands and accumulator in row.accumulators)
+    return max((row for row in rows if row.arch <= arch), key=lambda row: row.k, default=None)
 
 
 def mma_refusal(instruction: MmaInstruction, m: int, n: int, k: int) -> str | None:

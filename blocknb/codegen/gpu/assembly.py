@@ -16,7 +16,6 @@ from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.text import quoted
 from blocknb.ir.core import Op
 from blocknb.language import assembly
-from blocknb.language.types import Pointer
 
 
 class InlineAssembly(OpLowering):
@@ -80,7 +79,7 @@ def packed(text: TextWriter, elements: Sequence[str], dtype: Any, register: asse
         part = part if bits == total else text.emit(f"zext i{bits} {part} to i{total}")
         part = text.emit(f"shl i{total} {part}, {i * bits}") if i else part
         word = text.emit(f"or i{total} {word}, {part}") if word else part
-    return word if register.llvm == f"i{total}" else text.emit(f"bitcast i{total} {word} to {register.llvm}")
+    return text.from_integer(word, register.llvm, total)
 
 
 def unpacked(text: TextWriter, word: str, register: assembly.Register, dtype: Any, count: int) -> list[str]:
@@ -101,11 +100,9 @@ def unpacked(text: TextWriter, word: str, register: assembly.Register, dtype: An
 def as_bits(text: TextWriter, name: str, dtype: Any) -> str:
     """An element as an integer of its width."""
     kind, bits = llvm_type(dtype), assembly.width(dtype)
-    if isinstance(dtype, Pointer):
-        return text.emit(f"ptrtoint {kind} {name} to i64")
     if dtype.bits == 1:
         return text.emit(f"zext i1 {name} to i8")
-    return name if kind == f"i{bits}" else text.emit(f"bitcast {kind} {name} to i{bits}")
+    return text.as_integer(name, kind, bits)
 
 
 def of_bits(text: TextWriter, word: str, dtype: Any) -> str:
@@ -113,4 +110,4 @@ def of_bits(text: TextWriter, word: str, dtype: Any) -> str:
     kind, bits = llvm_type(dtype), assembly.width(dtype)
     if dtype.bits == 1:
         return text.emit(f"icmp ne i8 {word}, 0")
-    return word if kind == f"i{bits}" else text.emit(f"bitcast i{bits} {word} to {kind}")
+    return text.from_integer(word, kind, bits)

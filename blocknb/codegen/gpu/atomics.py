@@ -62,7 +62,8 @@ class Atomics(OpLowering):
             self.fence(op)
         if used and op.results:
             dtype = op.result.type.dtype
-            self.registers.set(op.result, [self.from_word(old[element.index(i)], dtype) for i in element])
+            names = [self.text.from_integer(old[element.index(i)], llvm_type(dtype), dtype.bits) for i in element]
+            self.registers.set(op.result, names)
         elif used:
             self.publish(op, old, owner)
 
@@ -90,11 +91,6 @@ class Atomics(OpLowering):
         """An operand as an integer of its width."""
         dtype = value.type.dtype
         return self.text.as_integer(self.registers.element(value, register), llvm_type(dtype), dtype.bits)
-
-    def from_word(self, name: str, dtype: t.DType) -> str:
-        """An integer as an element."""
-        kind = llvm_type(dtype)
-        return name if kind == f"i{dtype.bits}" else self.text.emit(f"bitcast i{dtype.bits} {name} to {kind}")
 
     def is_one_instruction(self, op: Op) -> bool:
         """Whether the hardware does the atomic on one element by one instruction."""

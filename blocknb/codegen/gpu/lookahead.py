@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Users
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 
@@ -13,7 +13,7 @@ from blocknb.layouts import wgmma
 class Lookahead:
     """The ops that follow the one being lowered, in the order of the text."""
 
-    def __init__(self, users: Mapping[Value, Sequence[tuple[Op, int]]]):
+    def __init__(self, users: Users):
         self.users = users
         self.ops: Sequence[Op] = ()
         self.position = 0

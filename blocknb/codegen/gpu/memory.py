@@ -136,9 +136,8 @@ def predicated_load(
         constraints += ["b", *(str(i) for i in range(n))]
         wide = (text.emit(f"zext i8 {v} to i32") if bits == 8 and v != "0" else v for v in defaults)
         operands += [f"i1 {predicate}", *(f"{register} {v}" for v in wide)]
-    kind = register if n == 1 else "{" + ", ".join([register] * n) + "}"
-    got = text.emit(f'call {kind} asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)})')
-    results = [got] if n == 1 else [text.emit(f"extractvalue {kind} {got}, {i}") for i in range(n)]
+    call = f'asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)})'
+    results = text.results(call, [register] * n)
     return [text.emit(f"trunc i32 {x} to i8") for x in results] if bits == 8 else results
 
 

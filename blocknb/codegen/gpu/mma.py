@@ -20,7 +20,7 @@ from blocknb.language import types as t
 from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.tables import MmaInstruction
-from blocknb.passes.tile.select_mma import instruction_named
+from blocknb.passes.tile.select_mma import instruction_of
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "int32": "s32", "int8": "s8"}
 
@@ -39,7 +39,7 @@ class MatrixProducts(OpLowering):
         if wgmma.is_name(instruction):
             self.asynchronous.dot(op)
         elif instruction:
-            self.tensor_core(op, instruction_named(instruction))
+            self.tensor_core(op, instruction_of(op))
         else:
             self.plain.dot(op)
 
@@ -110,8 +110,5 @@ def mma_text(op: Op, instruction: MmaInstruction, sizes: list[int], per_word: in
 
 def issue(text: TextWriter, asm: str, accumulators: list[str], operands: list[str], kind: str) -> list[str]:
     """Issues one instruction. It is `convergent`: the whole warp must issue it together."""
-    n = len(accumulators)
-    aggregate = "{" + ", ".join([kind] * n) + "}"
     args = ", ".join([*(f"i32 {x}" for x in operands), *(f"{kind} {x}" for x in accumulators)])
-    got = text.emit(f"call {aggregate} {asm}({args}) #1")
-    return [text.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(n)]
+    return text.results(f"{asm}({args}) #1", [kind] * len(accumulators))

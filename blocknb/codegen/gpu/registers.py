@@ -233,6 +233,4 @@ class Registers:
             return text.emit(f"trunc i8 {piece} to i1") if dtype == t.int1 else piece
         if dtype == t.int1:
             return text.emit(f"trunc i8 {name} to i1")
-        if kind.startswith("ptr"):
-            return text.emit(f"inttoptr i64 {name} to {kind}")
-        return name if kind == f"i{bits}" else text.emit(f"bitcast i{bits} {name} to {kind}")
+        return text.from_integer(name, kind, bits)

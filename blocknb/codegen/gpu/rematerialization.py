@@ -16,9 +16,8 @@ from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.codegen.gpu.registers import Registers, Words
 from blocknb.codegen.gpu.scheduling import opaque_zero
-from blocknb.codegen.gpu.sinking import Uses
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.core import Func, Op, Users, Value
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -34,7 +33,7 @@ class RematerializationPlan:
     """Of a memory-level Func: `loads` whose elements stay in words, `values` that are computed from them again after each of the
     `reductions`, and values that need one of these and are therefore computed `after` them, where they are first used."""
 
-    def __init__(self, func: Func, facts: Facts, users: Uses, streamed: Set[Value]):
+    def __init__(self, func: Func, facts: Facts, users: Users, streamed: Set[Value]):
         self.loads: set[Value] = set()
         self.values: set[Value] = set()
         self.after: set[Value] = set()

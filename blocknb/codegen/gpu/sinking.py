@@ -14,22 +14,21 @@ from collections.abc import Mapping, Sequence, Set
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 
-Uses = Mapping[Value, list[tuple[Op, int]]]
 KINDS = ("elementwise", "shape")
 
 
 class StoreSinking:
     """For a memory-level Func: the `values` that are computed at the store of them, and the `masks` of stores that loads take over."""
 
-    def __init__(self, func: Func, facts: Facts, users: Uses, streamed: Set[Value]):
+    def __init__(self, func: Func, facts: Facts, users: Users, streamed: Set[Value]):
         self.facts, self.users, self.streamed = facts, users, streamed
         self.values: set[Value] = set()
         self.masks: dict[Op, Value] = {}
-        for block in (func.body, *(b for op in func.ops() if OPS[op.name].kind != "reduce" for b in op.blocks)):
+        for block in blocks(func.body):
             self.visit(block)
 
     def visit(self, block: Block) -> None:

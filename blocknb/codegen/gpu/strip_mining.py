@@ -1,13 +1,13 @@
-"""Strip-mines tiles that are too big for registers: each is made piece by piece where it is consumed, and is never whole.
+"""Strip mining: a tile that does not fit the registers is computed in pieces, each just before its consumer uses it.
 
-A thread has 255 registers. A tile of 2^16 elements in 4 warps would take 512 of them; ptxas would work for many seconds on slow code. So a
-big tile that is loaded, computed with and then stored or reduced is *streamed*. Nothing is emitted where its ops stand. Each store or
-reduction asks for a piece of the registers at a time. That emits the loads and the arithmetic for this piece at that place. A tile with
-two consumers is loaded twice, the second time from a cache, as spilled registers would be.
+A thread has at most 255 registers. A tile of 2^16 elements in 4 warps needs 512 per thread; ptxas would spill them and take many seconds.
+Such a tile is *streamed*: the generator emits nothing where its loads and its arithmetic stand. A consumer, which is a store or a
+reduction, goes through the tile's registers piece by piece, and emits the loads and the arithmetic of a piece before it uses the piece.
+If a tile has two consumers, the kernel loads it twice. The second load hits a cache, as the reload of a spilled register would.
 
-The loads thereby move down. They pass no write: two arguments may be one array, and a kernel may load, store and use the old value. They
-pass no barrier that the user wrote. Only the last consumer may store piece by piece among them: into another array, or into the very
-elements that were loaded.
+So the loads move down to the consumer. They pass no write, because two arguments may be the same array, and no barrier of the user. Only
+the last consumer may store between the loads of pieces: to another array, or to the elements that were loaded. The term is that of Allen
+and Kennedy, "Optimizing Compilers for Modern Architectures" (2001).
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from collections.abc import Mapping, Sequence
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
-from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ATOMICS, OPS, STRUCTURED, TERMINATORS, named
+from blocknb.language.ops import OPS, TERMINATORS, WRITES, named
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.trace import Notes
 
 REPEATS = 4  # times that streamed ops may be emitted on average
 
-CONSUMERS = ("store", "reduce")
+CONSUMERS = ("store", "reduce")  # their lowerings take a tile in pieces (`piece_loops`)
 
 RENAMING = named("view") | {"convert"}
 
-Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 Stores = Mapping[Value | None, Sequence[Op]]
 
@@ -89,15 +88,14 @@ def streamed(func: Func, facts: Facts) -> frozenset[Value]:
     if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
         return frozenset()
     users, stores = uses(func), _stored(func, facts)
-    blocks = [func.body, *(block for op in func.ops() if op.name in STRUCTURED for block in op.blocks)]
-    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks))
+    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks(func.body)))
 
 
 def _stored(func: Func, facts: Facts) -> Stores:
     """The accesses that write each array; None stands for an unknown array."""
     found: dict[Value | None, list[Op]] = {}
     for op in func.ops():
-        if op.name in ("store", *ATOMICS):
+        if op.name in WRITES:
             found.setdefault(facts.root(global_operands(op)[0]), []).append(op)
         elif op.name == "asm":
             for pointer in (x for x in op.args if x.type.is_pointer):

@@ -93,6 +93,12 @@ class TextWriter:
             return ""
         return self.emit(text)
 
+    def results(self, call: str, kinds: Sequence[str]) -> list[str]:
+        """Writes a call with a result of each type; `call` is what follows the type."""
+        kind = kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
+        got = self.emit(f"call {kind} {call}")
+        return [got] if len(kinds) == 1 else [self.emit(f"extractvalue {kind} {got}, {i}") for i in range(len(kinds))]
+
     def asm(self, text: str, constraints: Sequence[str], operands: Sequence[str], convergent: bool = False) -> None:
         """Writes inline PTX with side effects and without results."""
         mark = " #1" if convergent else ""
@@ -117,11 +123,6 @@ class TextWriter:
             self.remember(self.memo, key, make())
         return self.memo[key]
 
-    def forget(self) -> None:
-        """Ends the innermost scope: its names are not defined on every path from here on."""
-        for known, key in self.scopes.pop():
-            known.pop(key, None)
-
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Forgets at the end what is remembered inside."""
@@ -129,7 +130,8 @@ class TextWriter:
         try:
             yield
         finally:
-            self.forget()
+            for known, key in self.scopes.pop():
+                known.pop(key, None)
 
     def xor_bits(self, *sources: tuple[str, Sequence[int]]) -> str:
         """XOR of ints over the set bits of i32 values. Bits that move by the same distance share a mask and a shift."""
@@ -157,6 +159,12 @@ class TextWriter:
         if kind.startswith("ptr"):
             return self.emit(f"ptrtoint {kind} {name} to i64")
         return name if kind == f"i{bits}" else self.emit(f"bitcast {kind} {name} to i{bits}")
+
+    def from_integer(self, name: str, kind: str, bits: int) -> str:
+        """An integer of `bits` as a value of an LLVM type: the inverse of `as_integer`."""
+        if kind.startswith("ptr"):
+            return self.emit(f"inttoptr i64 {name} to {kind}")
+        return name if kind == f"i{bits}" else self.emit(f"bitcast i{bits} {name} to {kind}")
 
     def advanced(self, pointer: str, distance: int, space: int) -> str:
         """A pointer moved by a constant number of bytes."""

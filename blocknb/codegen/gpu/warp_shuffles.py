@@ -60,13 +60,11 @@ def shuffled(text: TextWriter, name: str, dtype: ElementType, exchange: Callable
         high = exchange(text.emit(f"trunc i64 {text.emit(f'lshr i64 {whole}, 32')} to i32"))
         wide = text.emit(f"shl i64 {text.emit(f'zext i32 {high} to i64')}, 32")
         joined = text.emit(f"or i64 {wide}, {text.emit(f'zext i32 {low} to i64')}")
-        if kind.startswith("ptr"):
-            return text.emit(f"inttoptr i64 {joined} to {kind}")
-        return joined if kind == "i64" else text.emit(f"bitcast i64 {joined} to {kind}")
+        return text.from_integer(joined, kind, 64)
     whole = text.as_integer(name, kind, bits)
     moved = exchange(whole if bits == 32 else text.emit(f"zext i{bits} {whole} to i32"))
     narrow = moved if bits == 32 else text.emit(f"trunc i32 {moved} to i{bits}")
-    return narrow if kind == f"i{bits}" else text.emit(f"bitcast i{bits} {narrow} to {kind}")
+    return text.from_integer(narrow, kind, bits)
 
 
 def butterfly(text: TextWriter, name: str, dtype: ElementType, mask: int) -> str:

@@ -58,10 +58,8 @@ class WgmmaDot(OpLowering):
         self, ptx: str, kind: str, count: int, constraints: Sequence[str], operands: Sequence[str]
     ) -> list[str]:
         """Writes inline PTX whose results are the registers of a tile."""
-        aggregate = "{" + ", ".join([kind] * count) + "}"
-        call = f'call {aggregate} asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)}) #1'
-        got = self.text.emit(call)
-        return [self.text.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(count)]
+        call = f'asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)}) #1'
+        return self.text.results(call, [kind] * count)
 
     # -- operands
 
@@ -277,12 +275,8 @@ class WgmmaText:
         more = [] if result == "s32" else ["1", "1"]
         if self.a.type.dtype in (t.float16, t.bfloat16):
             sides = [(x, side) for side, x in enumerate((self.a, self.b)) if isinstance(x.type, Buffer)]
-            more += ["1" if self.is_mn_major(x.type, side) else "0" for x, side in sides]
+            more += ["1" if self.described(x.type, side).mn_major else "0" for x, side in sides]
         shape = row.name.removeprefix("wgmma.")
         self.lines.append(
             f"wgmma.mma_async.sync.aligned.{shape}.{result}.{kinds[0]}.{kinds[1]} {held}, {', '.join([first, second, scale, *more])};"
         )
-
-    def is_mn_major(self, type: Buffer, side: int) -> bool:
-        """Whether the outer dimension of an operand, M or N, is contiguous."""
-        return self.described(type, side).mn_major

@@ -9,14 +9,14 @@ EpilogueTile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from blocknb.analysis import affine
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, definitions, uses
 from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
@@ -24,7 +24,6 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-Users = Mapping[Value, Sequence[tuple[Op, int]]]
 ROW = 128  # bytes per row of a subtile
 SMALL = 32 * 1024  # bytes of a tile that is stored whole, if warps have to synchronise
 

@@ -8,11 +8,11 @@ Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (arXiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.ir.core import Block, Func, Op, Users, Value, uses, walk
 from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
@@ -277,7 +277,7 @@ class ConversionLowering(Rebuild):
         return buffer
 
 
-def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -> int | None:
+def crossed_rows(value: Value, used: Users) -> int | None:
     """The axis of a tile that holds the rows of an operand A which wgmma reads with permuted rows; None for any other tile."""
     users = used.get(value, ())
     if len(users) == 1 and users[0][0].name == "trans":

@@ -17,15 +17,13 @@ from math import prod
 from typing import Any
 
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, definitions, uses
 from blocknb.language import types as t
 from blocknb.language.types import Tile
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
-
-Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 #: The op that combines two parts, and its neutral element; without one each part begins with the whole, which may count twice.
 COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
@@ -105,7 +103,8 @@ def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> 
     update = made.get(after)
     if update is None or update.name not in COMBINES or update not in body.ops:
         return None
-    if not only(users, after, body.terminator) or not may_be_parted(update.result.type.dtype):
+    dtype = update.result.type.dtype
+    if not only(users, after, body.terminator) or (dtype.is_float and dtype not in DTYPES):
         return None
     for before, new in (update.args, update.args[::-1]):
         reduction = made.get(new)
@@ -123,10 +122,6 @@ def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> 
 def only(users: Users, value: Value, user: Op) -> bool:
     """Whether an op is the only user of a value, and uses it once."""
     return [op for op, _ in users.get(value, ())] == [user]
-
-
-def may_be_parted(dtype: t.DType) -> bool:
-    return not dtype.is_float or dtype in DTYPES
 
 
 def scales(op: Op, total: Value, update: Op) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from blocknb.analysis import affine, ranges
 from blocknb.analysis.effects import Effects, effects
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
+from blocknb.ir.core import Block, Func, Op, Users, Value, operands, uses, walk
 from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
@@ -97,7 +97,7 @@ class OverlapPlan:
         return sums >= scores
 
 
-def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int]]]) -> OverlapPlan | None:
+def planned(loop: Op, facts: affine.Facts, users: Users) -> OverlapPlan | None:
     """The ops of a loop to delay; None if there are none."""
     (body,) = loop.blocks
     dots = [op for op in walk(body) if op.name == "dot"]

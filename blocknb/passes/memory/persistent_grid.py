@@ -15,7 +15,7 @@ from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ATOMICS, LOOPS
+from blocknb.language.ops import LOOPS, READS
 from blocknb.passes.memory.warp_specialization import applies
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import sources
@@ -73,7 +73,7 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
             yield from found
 
 
-def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
+def depends(facts: affine.Facts, value: Value, on: Container[str] = READS | {"program_id"}) -> bool:
     """Whether a scalar depends on an op of these names, and so may differ between programs."""
     makers = map(facts.definition.get, reachable([value], lambda x: sources(facts, x)))
     return any(op is not None and op.name in on for op in makers)

@@ -13,7 +13,7 @@ from typing import Any
 
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.language.ops import LOOPS, OPS, named
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
@@ -190,14 +190,6 @@ def live_ranges(func: Func) -> list[LiveRange]:
     return found
 
 
-def blocks(block: Block) -> Iterator[Block]:
-    """A block and all blocks nested in it."""
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from blocks(inner)
-
-
 def waited_for(block: Block) -> Iterator[tuple[int, int]]:
     """The bulk stores of a block for which it waits itself, each with the wait: their ids."""
     stores: list[int] = []
@@ -209,7 +201,7 @@ def waited_for(block: Block) -> Iterator[tuple[int, int]]:
             stores.clear()
 
 
-def users_of(buffer: Value, users: dict[Value, list[tuple[Op, int]]]) -> list[Op]:
+def users_of(buffer: Value, users: Users) -> list[Op]:
     """The ops that use a buffer or one of its stages."""
     found = [op for op, _ in users.get(buffer, ())]
     stages = (op for op in found if op.name == "stage")

@@ -20,11 +20,11 @@ from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.linear_forms import Form
 from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, blocks, definitions, uses, walk
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS, LOOPS, STRUCTURED
+from blocknb.language.ops import ATOMICS, LOOPS, READS, WRITES
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -40,7 +40,6 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LOADED = ("load", *ATOMICS)
 BUFFERS = 2
 WIDEST = 128  # bytes of a row under a swizzle
 OWN_ROWS = 16  # of a product, an instruction and warp
@@ -139,7 +138,7 @@ class TmaStoreFinder:
         self.stores: dict[int, TmaStore] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
         self.consumer_groups = roles.attrs.get("consumer_groups", 1)
-        for block in blocks_of(roles.blocks[0]):
+        for block in blocks(roles.blocks[0]):
             here = set(block.ops)
             for op in block.ops:
                 if (op.name == "store" or self.adds(op)) and (store := self.store(op, here)) is not None:
@@ -210,7 +209,7 @@ class TmaStoreFinder:
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
                 return f"it may be to the same place in several iterations of the {loop.name}{at_line(loop)}"
         for op in self.order:
-            if op is store.op or op.name not in ("load", "store", *ATOMICS):
+            if op is store.op or op.name not in READS | WRITES:
                 continue
             if self.tells(op, store.op):
                 return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) signals other programs that it is done"
@@ -239,11 +238,11 @@ class TmaStoreFinder:
 
     def arms(self, op: Op) -> Iterator[tuple[Op, Block]]:
         """Each `if` around an op, with the arm that holds it."""
-        inner, parent = op, self.facts.parent[op]
-        while parent is not None:
+        inner = op
+        for parent in self.facts.around(op):
             if parent.name == "if":
                 yield parent, next(block for block in parent.blocks if inner in block.ops)
-            inner, parent = parent, self.facts.parent[parent]
+            inner = parent
 
     def ahead(self, op: Op, other: Op) -> bool:
         """Whether a program runs one op before the other, and never afterwards."""
@@ -281,7 +280,7 @@ class TmaStoreFinder:
         is assumed to be correct on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
-        if depends(self.facts, loop.args[0], on=LOADED):
+        if depends(self.facts, loop.args[0], on=READS):
             return False
         step = self.facts.integer(loop.args[2])
         if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:
@@ -302,11 +301,7 @@ class TmaStoreFinder:
 
     def loops(self, op: Op) -> list[Op]:
         """The loops around an op within one program."""
-        found, parent = [], self.facts.parent[op]
-        while parent is not None:
-            if parent.name in LOOPS:
-                found.append(parent)
-            parent = self.facts.parent[parent]
+        found = [parent for parent in self.facts.around(op) if parent.name in LOOPS]
         return found[:-1] if self.persistent else found  # the outermost loop runs over programs
 
     def apart(self, store: TmaStore, op: Op) -> bool:
@@ -377,13 +372,6 @@ class TmaStoreFinder:
             self.notes(op, f"store: not by TMA: {why}", "missed")
         self.noted.add(whole)
         return None
-
-
-def blocks_of(block: Block) -> Iterator[Block]:
-    yield block
-    for op in walk(block):
-        if op.name in STRUCTURED:
-            yield from op.blocks
 
 
 class TmaStoreLowering(Rebuild):

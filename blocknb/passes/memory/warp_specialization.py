@@ -20,7 +20,7 @@ from blocknb.analysis.polynomials import of_launch
 from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import WRITES
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
@@ -288,7 +288,7 @@ class WarpSpecializationPlanner:
         if load.attrs.get("cache") == ".cv":
             return "it bypasses the caches (.cv)"
         for op in self.func.ops():
-            if op.name in ("store", *ATOMICS):
+            if op.name in WRITES:
                 other = self.facts.root(global_operands(op)[0])
                 if root is None or other is None or root is other:
                     return f"the {op.name}{at_line(op)} may access the same array"

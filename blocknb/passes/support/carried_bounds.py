@@ -103,10 +103,8 @@ class Owners:
         match op.name:
             case name if name in STRUCTURED and not any(map(carried, op.results)):
                 return NotImplemented
-            case "for":
-                return self._for(op, walk)
-            case "while":
-                return self._while(op, walk)
+            case "for" | "while":
+                return self._loop(op, walk)
             case "if":
                 return self._if(op, walk)
         if op.name == "ptradd" and op.args[1].type.dtype.bits == 64 and op.result in self._selected:
@@ -191,28 +189,18 @@ class Owners:
             args = tuple(walk.get(a) for a in op.args)
             walk.builder.append(op.replace(args=(*args, *self._given(op.args[skip:], targets, walk.builder))))
 
-    def _for(self, op: Op, walk: Rebuild) -> Any:
-        (block,), b = op.blocks, walk.builder
-        carried = block.args[1:]
-        inits = self._given(op.args[3:], carried, b)
-        with b.block((*block.args, *self._fresh(carried))) as opened:
-            walk.ops(block.ops[:-1])
-            self._ends(block.terminator, carried, walk)
+    def _loop(self, op: Op, walk: Rebuild) -> Any:
+        """Emits a loop that carries owners, too. Each block of a `while` passes its values on to the other block."""
+        b, counted, blocks = walk.builder, op.name == "for", []
+        targets = [block.args[1:] if counted else block.args for block in op.blocks]
+        inits = self._given(op.args[3:] if counted else op.args, targets[0], b)
+        for block, own, following in zip(op.blocks, targets, [*targets[1:], targets[0]], strict=True):
+            with b.block((*block.args, *self._fresh(own))) as opened:
+                walk.ops(block.ops[:-1])
+                self._ends(block.terminator, following, walk, skip=int(block.terminator.name == "condition"))
+            blocks.append(opened.done)
         results = (*op.results, *self._fresh(op.results))
-        b.append(op.replace(args=(*op.args, *inits), blocks=(opened.done,), results=results))
-        return op.results
-
-    def _while(self, op: Op, walk: Rebuild) -> Any:
-        (test, body), b = op.blocks, walk.builder
-        inits = self._given(op.args, test.args, b)
-        with b.block((*test.args, *self._fresh(test.args))) as first:
-            walk.ops(test.ops[:-1])
-            self._ends(test.terminator, body.args, walk, skip=1)
-        with b.block((*body.args, *self._fresh(body.args))) as second:
-            walk.ops(body.ops[:-1])
-            self._ends(body.terminator, test.args, walk)
-        results = (*op.results, *self._fresh(op.results))
-        b.append(op.replace(args=(*op.args, *inits), blocks=(first.done, second.done), results=results))
+        b.append(op.replace(args=(*op.args, *inits), blocks=tuple(blocks), results=results))
         return op.results
 
     def _if(self, op: Op, walk: Rebuild) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
+from blocknb.ir.core import Block, Func, Op, Users, Value, operands, uses, walk
 from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
@@ -52,7 +52,7 @@ class OperandPrefetchPlan:
     sliced: tuple[Op, ...]
 
 
-def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> OperandPrefetchPlan | None:
+def planned(loop: Op, users: Users, alone: bool) -> OperandPrefetchPlan | None:
     (block,) = loop.blocks
     products = [op for op in walk(block) if op.name == "dot"]
     if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("in_flight"):
@@ -64,9 +64,7 @@ def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> 
     return None
 
 
-def of_operand(
-    block: Block, dot: Op, side: int, value: Value, users: dict[Value, list[tuple[Op, int]]]
-) -> OperandPrefetchPlan | None:
+def of_operand(block: Block, dot: Op, side: int, value: Value, users: Users) -> OperandPrefetchPlan | None:
     """The plan for an operand of a block's product; None if the product does not read it into registers or an early read is not legal."""
     found = in_registers(block, dot, value)
     if found is None:

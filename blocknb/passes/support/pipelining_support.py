@@ -16,7 +16,7 @@ from blocknb.analysis.effects import effects, global_operands, mask_of, orders
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Func, Op, Value, uses, walk
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, WRITES
 from blocknb.language.types import Tile
 
 MOST_OPS = 64  # the most arithmetic ops per address
@@ -48,7 +48,7 @@ class PipeliningObstacles:
 
     def writers(self, loop: Op) -> list[tuple[Value | None, Op]]:
         """The writes of the loop: the argument of each pointer (None: unknown), and the op."""
-        found = (op for op in walk(loop.blocks[0]) if op.name in ("store", *ATOMICS))
+        found = (op for op in walk(loop.blocks[0]) if op.name in WRITES)
         return [(self.facts.root(global_operands(op)[0]), op) for op in found]
 
     def against(self, load: Op, loop: Op) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocknb.ir.build import Builder, Rebuild, rebuild
-from blocknb.ir.core import Func, Op, Value, uses
+from blocknb.ir.core import Func, Op, Users, Value, uses
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS, Format
 from blocknb.language.types import DType, Tile
@@ -128,7 +127,7 @@ def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -
     return made if carried else b.value("cast", made, dtype=t.float16)
 
 
-def longer_sums(op: Op, rebuild: Rebuild, users: Mapping[Value, Sequence[tuple[Op, int]]]) -> Any:
+def longer_sums(op: Op, rebuild: Rebuild, users: Users) -> Any:
     """A loop that carries the accumulators of its products in fp32."""
     b, body = rebuild.builder, op.blocks[0]
     wide = set()

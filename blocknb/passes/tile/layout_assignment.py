@@ -221,7 +221,7 @@ class LayoutAssignment:
             del attrs["layout"]
         if op.name == "const" and layouts[0] is not None:
             attrs["type"] = results[0].type
-        elif op.name in ("arange", "splat", "broadcast"):
+        elif op.name in ("arange", "splat", "broadcast"):  # their type rules cannot derive the layout from an operand
             attrs["layout"] = layouts[0]
         if op.name == "if":
             attrs["types"] = tuple(r.type for r in results)

@@ -11,6 +11,7 @@ from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.ir.traversal import backward_slice
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, REDUCTIONS, STRUCTURED
 from blocknb.layouts import tables, wgmma
@@ -95,23 +96,9 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
 
 def operands_of_dots(func: Func) -> set[Value]:
     """Results of dots that reach the first operand of another dot through elementwise ops (attention's P)."""
-    defs = definitions(func)
-    found: set[Value] = set()
-
-    def trace_back(value: Value, depth: int = 0) -> None:
-        op = defs.get(value)
-        if op is None or depth > 64:
-            return
-        if op.name == "dot":
-            found.add(value)
-        elif op.name not in STOPS:
-            for arg in op.args:
-                trace_back(arg, depth + 1)
-
-    for op in func.ops():
-        if op.name == "dot":
-            trace_back(op.args[0])
-    return found
+    firsts = [op.args[0] for op in func.ops() if op.name == "dot"]
+    found = backward_slice(firsts, definitions(func), lambda op: op.name != "dot" and op.name not in STOPS)
+    return {op.result for op in found if op.name == "dot"}
 
 
 def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
@@ -137,12 +124,4 @@ def instruction_of(op: Op) -> tables.MmaInstruction:
     if wgmma.is_name(name):
         a, b, c = (x.type.dtype for x in op.args)
         return wgmma.named(name, multiplied(a), multiplied(b), c.name)
-    return instruction_named(name)
-
-
-def instruction_named(name: str) -> tables.MmaInstruction:
-    """The table row of that name. Raises KeyError."""
-    for row in tables.MMA_TABLE:
-        if row.name == name:
-            return row
-    raise KeyError(name)
+    return tables.MMA_BY_NAME[name]
