@@ -194,7 +194,7 @@ def test_a_transposed_copy(m: int, n: int) -> None:
     np.testing.assert_array_equal(out, x.T)
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
+def test_an_array_that_does_not_fit_is_an_error_with_its_name() -> None:
     x, out, v = random(4, 8), poison(4, 8), random(8)
     with pytest.raises(ValueError, match=r"out must be of shape \(4, 8\), not of shape \(8, 4\)"):
         ready.layer_norm(x, v, v, out.T)
@@ -202,7 +202,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ready.rms_norm(random(8, 4).T, v, out)
     with pytest.raises(ValueError, match="weight must be a contiguous vector of 8 elements"):
         ready.layer_norm(x, v[:4], None, out)
-    with pytest.raises(ValueError, match="65537 elements, and 65536 is the most"):
+    with pytest.raises(ValueError, match="65537 elements; the limit is 65536"):
         ready.rms_norm(random(1, 65537), None, poison(1, 65537))
     with pytest.raises(ValueError, match=r"cosines must be contiguous, of shape \(4, 2\)"):
         ready.rope(random(4, 2, 4), random(4, 3), random(4, 2), poison(4, 2, 4))
