@@ -168,7 +168,8 @@ def dot(a: Val, b: Val, acc: Val | None, dtype: str, precision: str) -> Val:
         found = found + (0 if acc is None else acc.data)
         err = None
         if not all(p is None or p.err is None for p in (a, b, acc)):
-            rows, columns = (a.bound > 0).any(-1)[..., None], (b.bound > 0).any(-2)[..., None, :]
+            rows = np.asarray((a.bound > 0).any(-1))[..., None]
+            columns = np.asarray((b.bound > 0).any(-2))[..., None, :]
             err = np.where(rows | columns | (0 if acc is None else acc.bound > 0), np.inf, 0.0)
         return val("i32", found.astype(np.int32), err)
     x, y = a.data, b.data
