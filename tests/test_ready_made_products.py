@@ -15,7 +15,7 @@ from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
 from blocknb.kernels import gemm
-from blocknb.kernels.operands import MOST_KEPT, MatmulProblem, _kept
+from blocknb.kernels.operands import MOST_CHECKED, MatmulProblem, _checked_problems
 from blocknb.kernels.shapes import TileShape, choose
 from blocknb.kernels.strides import Device
 from blocknb.runtime import launch_context
@@ -342,6 +342,6 @@ def test_analysis_of_a_product_is_cached_per_memory_layout():
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot multiply"):
             MatmulProblem.of(a, operand(48, 32))
-    for n in range(8, 8 * MOST_KEPT + 16, 8):
+    for n in range(8, 8 * MOST_CHECKED + 16, 8):
         MatmulProblem.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
-    assert len(_kept) <= MOST_KEPT and MatmulProblem.of(a, b).n == 48
+    assert len(_checked_problems) <= MOST_CHECKED and MatmulProblem.of(a, b).n == 48

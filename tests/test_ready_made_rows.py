@@ -203,7 +203,7 @@ def test_mismatched_arguments_are_refused_by_name() -> None:
         ready.rms_norm(random(8, 4).T, v, out)
     with pytest.raises(ValueError, match="weight must be a contiguous vector of 8 elements"):
         ready.layer_norm(x, v[:4], None, out)
-    with pytest.raises(ValueError, match="65537 elements, and 65536 is the most"):
+    with pytest.raises(ValueError, match="65537 elements; the limit is 65536"):
         ready.rms_norm(random(1, 65537), None, poison(1, 65537))
     with pytest.raises(ValueError, match=r"cosines must be contiguous, of shape \(4, 2\)"):
         ready.rope(random(4, 2, 4), random(4, 3), random(4, 2), poison(4, 2, 4))

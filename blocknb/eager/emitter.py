@@ -93,7 +93,7 @@ class EagerEmitter(Emitter):
             for value, array in zip(made, self._compute(op), strict=True):
                 value.data = np.asanyarray(array)  # pointers have their provenance
         if name == "print":
-            interpreter.tell()
+            interpreter.flush_output()
         return op
 
     def _compute(self, op: Op) -> tuple:

@@ -101,7 +101,7 @@ class Interpreter:
         self.prints = False
         self.run.programs.append(program)
 
-    def tell(self) -> None:
+    def flush_output(self) -> None:
         """Writes the pending output of the kernel."""
         print(lines(self.space.printed, len(self.space.printed)), end="")
         self.space.printed.clear()

@@ -30,6 +30,6 @@ class RunningKernel(Protocol):
         """Calls a helper of the kernel."""
         ...
 
-    def tell(self) -> None:
+    def flush_output(self) -> None:
         """Writes the pending output of the kernel."""
         ...

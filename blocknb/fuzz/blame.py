@@ -64,7 +64,7 @@ def _first_wrong_stage(kernel: t.KernelTree, number: int, device: str) -> str:
         try:
             execute.interpret(kernel, fresh, stage.after, finished)
         except Exception as error:
-            return f"{_named(stage.name)} (the interpreter says {type(error).__name__}: {str(error)[:200]})"
+            return f"{_named(stage.name)} (the interpreter raises {type(error).__name__}: {str(error)[:200]})"
         if compare.differences(kernel, fresh.memory, {name: g.array for name, g in fresh.arrays.items()}):
             return _named(stage.name)
     return "codegen"

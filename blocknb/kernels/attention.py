@@ -14,7 +14,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.heads import HeadTiles, Tile, alike, heads_of
+from blocknb.kernels.heads import HeadTiles, Tile, check_arrays, heads_of
 from blocknb.kernels.strides import empty
 
 LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32: avoids inf - inf where all keys are masked
@@ -104,7 +104,7 @@ def attention(
     """
     found = heads_of(q, k, v)
     out = empty(q, tuple(q.shape), found.dtype) if out is None else out
-    alike(found, out=out, logsumexp=logsumexp)
+    check_arrays(found, out=out, logsumexp=logsumexp)
     factor = found.scale(scale) / math.log(2)
     if found.empty:
         out[...] = 0

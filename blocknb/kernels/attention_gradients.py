@@ -25,7 +25,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.kernels import heads
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Heads, HeadTiles, Tile, alike, heads_of
+from blocknb.kernels.heads import Heads, HeadTiles, Tile, check_arrays, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
@@ -233,7 +233,7 @@ def attention_backward(
         empty(like, tuple(like.shape), found.dtype) if array is None else array
         for array, like in ((dq, q), (dk, k), (dv, v))
     )
-    alike(found, out=out, logsumexp=logsumexp, dout=dout, dq=dq, dk=dk, dv=dv)
+    check_arrays(found, out=out, logsumexp=logsumexp, dout=dout, dq=dq, dk=dk, dv=dv)
     factor = found.scale(scale) / math.log(2)
     if found.empty:
         for array in (dq, dk, dv):

@@ -80,7 +80,7 @@ def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 
 
     Raises ValueError for other shapes and strides.
     """
-    m, n = _alike(gate=gate, up=up, out=out)
+    m, n = _common_shape(gate=gate, up=up, out=out)
     blocks = blocknb.cdiv(n, block)
     swiglu_kernel[(m * blocks,)](
         gate, up, out, strides(gate)[0], strides(up)[0], strides(out)[0], n, blocks, BLOCK=block, num_warps=num_warps
@@ -93,7 +93,7 @@ def swiglu_backward(
 ) -> tuple[Any, Any]:
     """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `swiglu` does."""
     arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
-    m, n = _alike(**arrays)
+    m, n = _common_shape(**arrays)
     blocks = blocknb.cdiv(n, block)
     swiglu_backward_kernel[(m * blocks,)](
         *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, BLOCK=block, num_warps=num_warps
@@ -145,7 +145,7 @@ def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_war
     return out
 
 
-def _alike(**arrays: Any) -> tuple[int, int]:
+def _common_shape(**arrays: Any) -> tuple[int, int]:
     """The common shape of the matrices; a single row if all are contiguous."""
     (first, like), *others = arrays.items()
     m, n = matrix(like, first)

@@ -32,16 +32,16 @@ def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bo
     axis, since it can come from registers; the second operand becomes the first one of the transposed product. Any other operand of 32
     bits and large operands of 8 bits are transposed in memory.
     """
-    a_turned, b_turned = p.a_strides[2] != 1, p.b_strides[1] != 1
-    if p.itemsize != 4 or p.precision != "tf32" or p.batched or not (a_turned or b_turned):
+    a_transposed, b_transposed = p.a_strides[2] != 1, p.b_strides[1] != 1
+    if p.itemsize != 4 or p.precision != "tf32" or p.batched or not (a_transposed or b_transposed):
         return along_k(p), t, False
-    swapped = b_turned and (not a_turned or p.m <= p.n)
+    swapped = b_transposed and (not a_transposed or p.m <= p.n)
     m, n = (p.n, p.m) if swapped else (p.m, p.n)
     found = choose(m, n, p.k, p.itemsize, device(p.a))
     found = without_turns(found, p.itemsize, device(p.a)) if n > ALONE[1] else found
     if (found.m, found.n, found.num_warps) == ALONE:
         return along_k(p), t, False
-    if a_turned and b_turned:
+    if a_transposed and b_transposed:
         half = along_k(p, a=swapped, b=not swapped)
         if half is p:
             return p, t, False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import blocknb
-from blocknb.kernels.strides import on_host, strides
+from blocknb.kernels.strides import contiguous, dtype_name, on_host, strides
 from blocknb.runtime import machine
 
 Tile = dict[str, int]
@@ -71,19 +71,14 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
         raise ValueError(f"the {heads} heads of q are no multiple of the {shared} of k and v")
     if not SHORTEST <= width <= LONGEST:
         raise ValueError(f"a head has {SHORTEST} to {LONGEST} numbers, not {width}")
-    found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, name_of(q))
+    found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, dtype_name(q))
     if found.dtype not in DTYPES:
         raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(DTYPES)}")
-    alike(found, q=q, k=k, v=v)
+    check_arrays(found, q=q, k=k, v=v)
     return found
 
 
-def name_of(array: Any) -> str:
-    """The name of an array's dtype, such as float16, whatever its library."""
-    return str(array.dtype).removeprefix("torch.")
-
-
-def alike(found: Heads, **arrays: Any) -> None:
+def check_arrays(found: Heads, **arrays: Any) -> None:
     """Raises ValueError unless each array has the shape, dtype and strides that the kernels need for its name; None is skipped."""
     of_queries = (found.batch, found.heads, found.queries)
     of_keys = (found.batch, found.heads // found.group, found.keys)
@@ -91,27 +86,18 @@ def alike(found: Heads, **arrays: Any) -> None:
         if array is None:
             continue
         if name in ("logsumexp", "deltas"):
-            if tuple(array.shape) != of_queries or name_of(array) != "float32" or not contiguous(array):
+            if tuple(array.shape) != of_queries or dtype_name(array) != "float32" or not contiguous(array):
                 raise ValueError(
-                    f"{name} must be contiguous, float32, of shape {of_queries}; it is {name_of(array)}, {tuple(array.shape)}"
+                    f"{name} must be contiguous, float32, of shape {of_queries}; it is {dtype_name(array)}, {tuple(array.shape)}"
                 )
             continue
         shape = (*(of_keys if name in ("k", "v", "dk", "dv") else of_queries), found.width)
         if tuple(array.shape) != shape:
             raise ValueError(f"{name} must have the shape {shape}, not {tuple(array.shape)}")
-        if name_of(array) != found.dtype:
-            raise ValueError(f"{name} must be {found.dtype}, as q is, not {name_of(array)}")
+        if dtype_name(array) != found.dtype:
+            raise ValueError(f"{name} must be {found.dtype}, as q is, not {dtype_name(array)}")
         if found.width > 1 and math.prod(shape) and strides(array)[-1] != 1:
             raise ValueError(f"the last axis of {name} must be contiguous; its strides are {strides(array)}")
-
-
-def contiguous(array: Any) -> bool:
-    expected = 1
-    for size, step in zip(reversed(tuple(array.shape)), reversed(strides(array)), strict=True):
-        if size > 1 and step != expected:
-            return False
-        expected *= size
-    return True
 
 
 @dataclass(frozen=True)
@@ -132,11 +118,11 @@ class HeadTiles:
         """
         table = self.hopper if capability(q) == 90 else self.others
         rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
-        if table is self.hopper and (more := self.many.get(block)) and name_of(q) != "float32":
+        if table is self.hopper and (more := self.many.get(block)) and dtype_name(q) != "float32":
             batch, heads, queries, _ = q.shape
             if batch * heads * blocknb.cdiv(queries, more[0]) >= ENOUGH:
                 rows, columns, warps, stages = more
-        if name_of(q) == "float32" and not on_host(q):
+        if dtype_name(q) == "float32" and not on_host(q):
             rows, columns = max(rows // 2, 16), max(columns // 2, 16)
         return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 

@@ -25,8 +25,8 @@ HOST_PROGRAMS = 264  # number of programs on a CPU
 
 
 @blocknb.kernel
-def both(a, b, c, d):  # sums of pairs: two reductions that wait for the other warps once
-    """adds pairs, so that two reductions wait for the other warps only once"""
+def both(a, b, c, d):
+    """Adds pairs, so that two reductions wait for the other warps only once."""
     return a + c, b + d
 
 
@@ -68,20 +68,8 @@ def norm_backward_kernel(
 
 @blocknb.kernel
 def norm_means_kernel(
-    x,
-    weight,
-    dy,
-    mean,
-    rstd,
-    means,
-    x_row,
-    dy_row,
-    m,
-    n,
-    CENTRED: bl.constexpr,
-    ROWS: bl.constexpr,
-    BLOCK: bl.constexpr,
-):
+    x, weight, dy, mean, rstd, means, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
+):  # fmt: skip
     """Computes means[0, i] = mean(g z) of row i and means[1, i] = mean(g)."""
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     at = rows[:, None].to(bl.int64)

@@ -67,17 +67,22 @@ class MatmulProblem:
         The result depends on shapes, strides and dtypes, not on elements. It is cached for arrays with the same ones.
         """
         arrays = (a, b, out, bias, a_scale, b_scale)
-        alike = (*map(_lying, arrays), activation, out_dtype, precision)
-        kept = _kept.get(alike)
-        if kept is None:
+        key = (*map(_array_key, arrays), activation, out_dtype, precision)
+        found = _checked_problems.get(key)
+        if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
             facts = {"far": product.far, "blocks": product.blocks}
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
-            if len(_kept) >= MOST_KEPT:
-                _kept.clear()
-            _kept[alike] = facts, product.epilogue["BY_ROW"], tuple(product.out.shape), dtype_name(product.out)
+            if len(_checked_problems) >= MOST_CHECKED:
+                _checked_problems.clear()
+            _checked_problems[key] = (
+                facts,
+                product.epilogue["BY_ROW"],
+                tuple(product.out.shape),
+                dtype_name(product.out),
+            )
             return product
-        facts, by_row, shape, kind = kept
+        facts, by_row, shape, kind = found
         product = object.__new__(MatmulProblem)
         epilogue = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
         vars(product).update(facts, a=a, b=b, out=empty(a, shape, kind) if out is None else out, epilogue=epilogue)
@@ -114,12 +119,12 @@ class MatmulProblem:
         if bias is not None and (tuple(bias.shape) != (n,) or not contiguous(bias)):
             raise ValueError(f"bias must be a contiguous vector of {n} elements, not of shape {tuple(bias.shape)}")
         by_row = _scales(a_scale, b_scale, m, n, batch)
-        after = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
+        epilogue = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
         a_strides, b_strides, out_strides = (_strides(array) for array in (a, b, out))
         if math.prod(out.shape) > 1 and 0 in [s for s, size in zip(strides(out), out.shape, strict=True) if size > 1]:
             raise ValueError("out repeats elements (a stride of 0); pass an array of its own")
         return MatmulProblem(
-            a, b, out, m, n, k, batch, a_strides, b_strides, out_strides, batch > 1, after, sum_dtype, precision
+            a, b, out, m, n, k, batch, a_strides, b_strides, out_strides, batch > 1, epilogue, sum_dtype, precision
         )
 
     @property
@@ -181,11 +186,11 @@ class MatmulProblem:
 
 
 #: Checked products by the layout of their arrays: whether scales are per row, and the shape and dtype of a new result.
-_kept: dict[tuple[Any, ...], tuple[dict[str, Any], bool, tuple[int, ...], str]] = {}
-MOST_KEPT = 1024
+_checked_problems: dict[tuple[Any, ...], tuple[dict[str, Any], bool, tuple[int, ...], str]] = {}
+MOST_CHECKED = 1024
 
 
-def _lying(array: Any) -> tuple[Any, ...] | None:
+def _array_key(array: Any) -> tuple[Any, ...] | None:
     """Everything about an array that `MatmulProblem` depends on, as a cache key."""
     if array is None:
         return None

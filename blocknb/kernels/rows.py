@@ -1,4 +1,4 @@
-"""What kernels over the rows of a matrix share: the number of rows per program, and the checks of their wrappers."""
+"""Chooses the rows and warps per program for kernels over the rows of a matrix, and checks the arguments of their wrappers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from blocknb.kernels.strides import on_host, strides
 
 LONGEST = 1 << 16  # elements of a row that one program keeps in registers
 HOST_TILE = 1 << 8  # elements of short rows that a program processes together on a CPU, where it is one thread
-MOST_WARPS = 16  # of a program: with more, an SM has room for too few programs
+MOST_WARPS = 16  # per program; with more, too few programs fit on an SM
 
-#: How a GPU deals out rows: from BLOCK, the element size (2 to 4 bytes) and whether rows are 16-byte aligned, to rows and warps per
-#: program. Each rule was fitted to times on an H200 over all ROWS and num_warps (`bench --search`), for fp32 and fp16 and rows of 256 to
-#: 32768. Its choice is the fastest there, or within the noise of it.
+#: A rule maps BLOCK, the element size (2 to 4 bytes) and whether rows are 16-byte aligned to the rows and warps per program on a GPU.
+#: Each rule was fitted to times on an H200 over all ROWS and num_warps (`bench --search`), for fp32 and fp16 and rows of 256 to 32768
+#: elements. Its choice is the fastest there, or within the noise.
 Rule = Callable[[int, int, bool], tuple[int, int]]
 
 
@@ -27,7 +27,7 @@ def matrix(array: Any, name: str, like: Any = None) -> tuple[int, int]:
     if shape[1] > 1 and strides(array)[1] != 1:
         raise ValueError(f"the rows of {name} must be contiguous; its strides are {strides(array)}")
     if shape[1] > LONGEST:
-        raise ValueError(f"{name} has rows of {shape[1]} elements, and {LONGEST} is the most that a program keeps")
+        raise ValueError(f"{name} has rows of {shape[1]} elements; the limit is {LONGEST}")
     return shape[0], shape[1]
 
 
@@ -38,7 +38,7 @@ def vector(array: Any, name: str, length: int) -> None:
 
 
 def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict[str, int]:
-    """ROWS, BLOCK and num_warps for the rows of a matrix. Short rows share a program, as the kernel's rule says."""
+    """ROWS, BLOCK and num_warps for the rows of a matrix. The kernel's rule decides how many short rows share a program."""
     rows, columns = x.shape
     size = int(x.dtype.itemsize)
     block = blocknb.next_power_of_2(columns)
@@ -49,7 +49,7 @@ def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict
 
 
 def by_size(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """The default rule, which was not searched: 1024 elements per program, 512 per warp."""
+    """The default rule, without measurements: 1024 elements per program, 512 per warp."""
     return 1024 // block, max(block, 1024) // 512
 
 
@@ -63,9 +63,9 @@ def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
 
 
 def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """The rule for rows with weights. A program loads the weights once, so its warps share the columns, and more rows share a program.
+    """The rule for rows with weights. A program loads the weights once for all of its rows.
 
-    A warp has a kilobyte of a row.
+    So several rows share a program, and its warps share the columns. A warp processes 1 KiB of a row.
     """
     rows_per_program = 4096 // block if block <= 512 * size else 1
     return rows_per_program, max(min(max(block * size // 1024, 8 // size), 4 * size), block // 2048)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ class TileAccess:
     """A load, store, atomic or TMA box of one program, in one iteration of its loops, at source `line`, of the array `array`.
 
     `bytes` is what a lane moves with one instruction (for TMA, what its one thread requests). `requests` counts the requests of all
-    warps, and `sectors` the 32-byte sectors that they touch. `ideal` is the fewest sectors that hold the same elements. Figures that
-    depend on loaded data are None.
+    warps, and `sectors` the 32-byte sectors that they touch. `ideal` is the fewest sectors that hold the same elements. `iterations`
+    counts the iterations of the innermost loop around the access. Figures that depend on loaded data are None.
     """
 
     line: int
@@ -44,7 +44,7 @@ class TileAccess:
     requests: int | None
     sectors: int | None
     ideal: int | None
-    trips: int | None
+    iterations: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +68,7 @@ class Accesses:
     def __repr__(self) -> str:
         """The rows in columns, then the bytes of the launch."""
         head = ["line", "", "array", "bytes per lane", "requests", "sectors", "ideal", "iterations"]
-        body = [
-            list(
-                map(_shown, (row.line, row.name, row.array, row.bytes, row.requests, row.sectors, row.ideal, row.trips))
-            )
-            for row in self.rows
-        ]
+        body = [[_shown(value) for value in astuple(row)] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
         lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *body)]
         moved = f"{_shown(self.work.unique_bytes)} unique bytes, {_shown(self.work.issued_bytes)} issued bytes"

@@ -26,7 +26,7 @@ class LineMagic:
 
 
 def blockview(line: str, shell: Any) -> None:
-    """Show a kernel's newest card again: `%blockview softmax`, or a version of it: `%blockview softmax@2`."""
+    """Show the newest card of a kernel, or that of a version: `%blockview softmax`, `%blockview softmax@2`."""
     from blocknb.notebook import diffs, live
     from blocknb.notebook.live import bundle_of
     from blocknb.notebook.observe import record_of
@@ -44,11 +44,11 @@ def blockview(line: str, shell: Any) -> None:
 
 
 def blockbench(line: str, shell: Any) -> None:
-    """Time expressions against each other: `%blockbench softmax(x) np.exp(x)`. Expressions with blanks stand in quotes.
+    """Compare the times of expressions: `%blockbench softmax(x) np.exp(x)`. Put an expression with blanks in quotes.
 
-    The expressions take turns, so that a change of clocks hits all of them; on a GPU each is timed by events with a cold L2 cache.
-    They run on copies of the arrays that they name, so what they write changes nothing of yours; arrays that they reach in another
-    way (inside a list, through a function's own variables) are not copied.
+    The expressions run in turns, so that a change of the clock rate affects all of them. On a GPU, events measure each with a cold L2
+    cache. The expressions run on copies of the arrays that they name, so your arrays do not change. Arrays that an expression reaches in
+    another way (in a list, or through variables of a function) are not copied.
     """
     from blocknb.notebook import compared, document
     from blocknb.notebook.html import marked
@@ -72,7 +72,7 @@ def _on_gpu(array: Any) -> bool:
 def blockdiff(line: str, shell: Any) -> None:
     """Compare two kernels, versions or passes: `%blockdiff softmax@1 softmax@2`, `%blockdiff softmax:parse softmax:coalesce`.
 
-    A side is a kernel's name (its newest version), with `@2` one of its versions, with `:coalesce` the IR after that pass.
+    A side is the name of a kernel (its newest version). Add `@2` to select a version, and `:coalesce` to select the IR after that pass.
     """
     from blocknb.notebook import diffs, live
     from blocknb.notebook.blobs import Blobs
@@ -109,11 +109,11 @@ def _kernels(word: str, shell: Any) -> list[str]:
 
 
 def roofline(line: str, shell: Any) -> None:
-    """Show how far kernels are from what their device can do: `%roofline softmax`, `%roofline matmul --baseline cupy.matmul(a, b)`.
+    """Compare kernels with the limits of their device: `%roofline softmax`, `%roofline matmul --baseline cupy.matmul(a, b)`.
 
-    Kernels are those of earlier %%blockkernel cells, by name; their last launches are timed again on copies of what they write, with
-    cold caches. A baseline is an expression that does the first kernel's work; it runs on copies of the arrays it names. The
-    ceilings are measured once on each device (some seconds) and then kept.
+    Name kernels that %%blockkernel cells have launched. Their last launches are timed again with cold caches, on copies of the arrays that
+    they write. A baseline is an expression that does the work of the first kernel; it runs on copies of the arrays that it names. The
+    ceilings of a device are measured once, which takes some seconds, and then stored.
     """
     from blocknb.notebook.roofline import show
 

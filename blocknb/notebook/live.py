@@ -99,7 +99,7 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"listing": live.listing(data["hash"])}
 
 
-def _turn(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Applies changed knobs; returns the document of the result."""
     live.card = replace(knobs.with_knobs(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
     return _shown(live)
@@ -138,7 +138,7 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 #: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
-    "turn": _turn,
+    "turn": _change_knobs,
     "whole": _whole,
     "version": _versions,
     "tiles": _tiles,

@@ -150,9 +150,9 @@ class BlockMagics(Magics):
 
             double[len(x) // 64](x, out, BLOCK=64)
 
-        Below the cell's own output stands one card for each kernel that was launched: time, resources, and every stage of
-        its compilation, from the source with the compiler's notes to machine code. Kernels run where their arrays are; the
-        card shows code for a GPU also where there is none. A kernel's name as the last line of a cell shows its card again.
+        Below the cell's own output appears one card for each launched kernel: time, resources, and every stage of its
+        compilation, from the source with the compiler's notes to machine code. Kernels run on the device of their arrays. The
+        card shows code for a GPU even on a machine without one. A kernel's name as the last line of a cell shows its card.
         """
         if cell is not None:
             return self._run_here(line, cell)

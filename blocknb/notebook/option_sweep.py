@@ -135,16 +135,16 @@ def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
         )
     if why := why_not(made):
         raise UsageError(f"--sweep {axis.name}: {why}")
-    again, whole = made.snapshot, _written(made)
+    snapshot, whole = made.snapshot, _written(made)
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
 
     def replays(value: Any) -> list[Any]:
-        given = again.arguments(made.compiled.stored)
+        given = snapshot.arguments(made.compiled.stored)
         if given is None:
             raise LaunchError("the arrays of the last launch are no longer available", hint="assign them to variables")
         given = {**options, **given, axis.name: value}
-        found = captured_by(lambda: kernel.launch(again.grid.given(), **given))
-        if not again.grid.computed and whole is not None and axis.name in constants:
+        found = captured_by(lambda: kernel.launch(snapshot.grid.given(), **given))
+        if not snapshot.grid.computed and whole is not None and axis.name in constants:
             part = sum(found[0].work.written.values())
             if part != whole:
                 raise LaunchError(

@@ -1,9 +1,9 @@
-"""The tiles part of the document: which program, warp and lane touches which element, for every access of the GPU's code.
+"""The document's part for the Tiles view: the elements that each program, warp and lane accesses, for every access of the GPU code.
 
-A layout is a few basis vectors, which the page evaluates. The addresses of a tile are a start and a step per axis, or a table per axis,
-or a list; a mask is a box, a table or a list. So a program costs some hundred bytes. The document holds a few programs, and a page can
-request others from a running kernel (`TileView.programs`). Everything follows from scalars, the grid, and the shapes and strides of the
-arrays; no array is read.
+The page evaluates layouts from their basis vectors. The addresses of a tile are stored as a start with one step per axis, as one table per
+axis, or as a list. A mask is stored as a box or as bits. So a program takes some hundred bytes. The document holds a few programs, and a
+page can request others from a running kernel (`TileView.program`). Scalars, the grid, and the shapes and strides of arrays determine all
+of it; no array is read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TileView:
         return program_at(number, self.made.grid, None if self.func.attrs.get("persistent") else self.width)
 
     def part(self) -> dict[str, Any]:
-        """The saved part: ops, layouts, arrays, a few programs, and the map of all programs."""
+        """The part as it is saved: ops, layouts, arrays, a few programs, and the map of all programs."""
         last = self.programs_launched - 1
         saved = sorted({*range(min(SAVED, last + 1)), last})
         programs = {str(number): self.program(number, most=LIST) for number in saved}
@@ -215,31 +215,31 @@ class TileView:
 
     # -- one program
 
-    def program(self, number: int, trip: int = 0, most: int | None = None) -> dict[str, Any]:
-        """The accesses of a program by op id; up to `most` elements of a tile are listed one by one.
+    def program(self, number: int, iteration: int = 0, most: int | None = None) -> dict[str, Any]:
+        """The accesses of a program by op id, in one iteration of its loops; lists up to `most` elements of an irregular tile.
 
         Raises KeyError for a program that the grid does not have.
         """
         if not 0 <= number < self.programs_launched:
-            raise KeyError(f"program {number} of {self.programs_launched}")
-        found = self.addresses.of(self.place(number), max(0, trip))
+            raise KeyError(f"program {number} is out of range: the grid has {self.programs_launched} programs")
+        found = self.addresses.of(self.place(number), max(0, iteration))
         return {str(op): self._access(access, most) for op, access in found.items()}
 
     def _access(self, access: TracedAccess, most: int | None) -> dict[str, Any]:
-        trips = {} if access.trips == 1 else {"trips": access.trips}
         mask = _mask(access.on)
+        repeats = {} if access.trips == 1 else {"trips": access.trips}
         guessed = {"guessed": True} if access.guessed else {}
         if access.offsets is None:
-            return {"why": access.why, **mask, **trips, **guessed}
+            return {"why": access.why, **mask, **repeats, **guessed}
         size = self._tile(access.op)[1]
         where = _where(access.offsets, size, most)
         if is_bulk(access.op):
-            return {"array": access.array, **where, **mask, **trips}
+            return {"array": access.array, **where, **mask, **repeats}
         layout = tiles.layout_of(access.op, self.warps)
         groups = tiles.instructions(self.facts, access.op, layout)
         seen = tiles.traffic(access, layout, groups, size)
         traffic = [seen.requests, seen.sectors, seen.ideal, seen.lines, seen.most, seen.least, seen.together]
-        return {"array": access.array, **where, **mask, **trips, **guessed, "traffic": traffic}
+        return {"array": access.array, **where, **mask, **repeats, **guessed, "traffic": traffic}
 
     # -- all programs
 

@@ -17,7 +17,7 @@ from blocknb.errors import AccessError, KernelError, LaunchError, TypeMismatch
 
 
 def line_of(kernel, text):
-    """The line of the file on which a text stands in a kernel."""
+    """The line of this file that contains a text of a kernel."""
     return next(i for i, line in enumerate(kernel.source.lines, kernel.source.first_line) if text in line)
 
 

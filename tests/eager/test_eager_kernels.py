@@ -44,7 +44,7 @@ def run_in_order(func, arguments, grid):
 
 
 def assert_same(actual, expected, name):
-    """Integers equal; floats within the reassociation that sums may have."""
+    """Compares integers exactly, and floats within the error of reordered sums."""
     if actual.dtype.kind in "iub":
         np.testing.assert_array_equal(actual, expected, err_msg=name)
         return

@@ -17,7 +17,7 @@ from blocknb.runtime.launch_context import interpreted
 
 @pytest.fixture
 def ran():
-    """What ran as Python, in order."""
+    """The names of kernels that ran as Python, in order."""
     return []
 
 
@@ -196,7 +196,7 @@ def test_an_autograd_function_interprets_its_kernels(double, ran):
 
 
 class Remote:
-    """An array that only copies can reach: `_transfer` finds its memory by its address."""
+    """Simulates an array in device memory: `_transfer` finds its memory by its address."""
 
     def __init__(self, array, strides=None):
         self.array, self.shape, self.strides = array, array.shape, array.strides

@@ -18,7 +18,7 @@ WIDTHS = [2, 4]
 
 
 def agree(kernel, **arguments):
-    """What the kernel leaves in `out` (64 int64 or fp64), the same when its Python runs and when its IR is interpreted."""
+    """The kernel's `out` (64 int64 or fp64); fails unless the interpreted Python and the interpreted IR agree."""
     results = []
     for dtype in (np.int64, np.float64):
         case = Case(kernel.__name__, kernel, lambda rng: {}, lambda a: {})

@@ -11,7 +11,7 @@ from blocknb.fuzz.numbers import val
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    """IEEE arithmetic has no warnings, here as where kernels are evaluated."""
+    """Turns off NumPy's warnings, as the evaluator does."""
     with np.errstate(all="ignore"):
         yield
 

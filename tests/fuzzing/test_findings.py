@@ -25,7 +25,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exit_status(script: str, folder: Path, prepare: str = "") -> int:
-    """How a reproducer ends, in a process of its own with an empty cache, with a broken compiler or without."""
+    """The exit status of a reproducer in a new process with an empty cache, with or without a broken compiler."""
     code = f"import runpy, sys; sys.argv = ['x']; {f'import {prepare}; ' if prepare else ''}runpy.run_path({script!r}, run_name='__main__')"
     path = os.pathsep.join([str(ROOT), str(HERE)])
     environment = {**os.environ, "PYTHONPATH": path, "BLOCKNB_CACHE_DIR": str(folder / f"cache {prepare}")}

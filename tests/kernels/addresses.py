@@ -11,7 +11,7 @@ from kernels.base import case, normal, poison, wide
 
 @blocknb.kernel
 def chosen_pointers(x, y, out, bias, n, flip, BLOCK: bl.constexpr, HAS_BIAS: bl.constexpr):
-    """By element, by a scalar, by an `if`; and an absent array is None at compile time."""
+    """Selects pointers by element, by a scalar and by an `if`; a missing array is None at compile time."""
     i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     p = bl.where(i % 3 == 0, x + i, y + i)
     v = bl.load(p, mask=i < n)
@@ -47,7 +47,7 @@ for _flip in (0, 7):
 
 @blocknb.kernel
 def walking_pointers(x, out, row, n, D: bl.constexpr, BLOCK: bl.constexpr):
-    """Pointers that loops carry: forwards, backwards, and both at once."""
+    """Loops that carry pointers forwards, backwards, and in both directions."""
     x += bl.program_id(0) * row
     i = bl.arange(0, BLOCK)
     p = x + i
@@ -86,7 +86,7 @@ case(
 def grouped_product(
     tables, sizes, groups, a0, b0, c0, a1, b1, c1, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr
 ):
-    """Products of several sizes, the programs walking over the tiles of all: arrays are found through a table of addresses."""
+    """Products of several sizes; programs share the tiles of all, and a table holds the addresses of the arrays."""
     tile, done = bl.program_id(0), 0
     for g in range(groups):
         m, n, k = bl.load(sizes + 3 * g), bl.load(sizes + 3 * g + 1), bl.load(sizes + 3 * g + 2)
@@ -135,7 +135,7 @@ case(
 
 @blocknb.kernel
 def table_of_pointers(table, out, last, x, y, z, w, n, BLOCK: bl.constexpr):
-    """A tile of loaded pointers: one element from each of several arrays, and each stored to through it."""
+    """Loads one element of each of several arrays through a tile of loaded pointers, and stores to each."""
     t = bl.arange(0, 4)
     bases = bl.load(table + t).to(bl.pointer_type(bl.float32))
     i = bl.arange(0, BLOCK)

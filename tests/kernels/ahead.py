@@ -11,7 +11,7 @@ from kernels.base import case, integers, normal, poison, wide
 
 @blocknb.kernel
 def norm_gradient(x, weight, dy, rstd, dx, sums, stride, m, n, ROWS: bl.constexpr, BLOCK: bl.constexpr):
-    """Rows that programs share; what is summed over them stays in registers."""
+    """Programs share the rows, and keep the sums over them in registers."""
     columns = bl.arange(0, BLOCK)
     dweight = bl.zeros((BLOCK,), bl.float32)
     factor = bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)
@@ -67,7 +67,7 @@ for _name, _m, _n, _dtype, _rows, _block, _stages, _warps in (
 
 @blocknb.kernel
 def strips(x, marks, out, rows, columns, BLOCK: bl.constexpr, STAGES: bl.constexpr):
-    """From the last strip to the first, with a pointer that moves on; bytes and flags decide what counts."""
+    """Loops from the last strip to the first with a moving pointer; bytes and flags are the masks."""
     i = bl.arange(0, 4)
     at = bl.arange(0, BLOCK)
     here = x + i[:, None] * columns + (columns - BLOCK) + at[None, :]
@@ -100,7 +100,7 @@ for _name, _count, _stages in (("ahead_strips", 5, 2), ("ahead_strips_twice", 4,
 
 @blocknb.kernel
 def last_row(x, out, m, BLOCK: bl.constexpr):
-    """The words that were loaded last are used after the loop, too."""
+    """The code after the loop also uses the words that were loaded last."""
     at = bl.arange(0, BLOCK)
     before = bl.load(x + at)
     total = bl.zeros((BLOCK,), bl.float32)

@@ -17,7 +17,7 @@ WORDS = (np.int32, np.uint32, np.int64, np.uint64)
 
 @blocknb.kernel
 def updates(sums, highs, lows, x, n, BLOCK: bl.constexpr):
-    """Every program, and in each every element, meets the others in a few cells."""
+    """All elements of all programs update the same few cells."""
     i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     v = bl.load(x + i, mask=i < n)
     bl.atomic_add(sums + i % 7, v, mask=i < n)
@@ -103,7 +103,7 @@ for _dtype in (np.float16, ml_dtypes.bfloat16):
 
 @blocknb.kernel
 def old_values(cells, out, swapped, M: bl.constexpr, N: bl.constexpr):
-    """Each element has a cell of its own, and all that is done is undone with the old value."""
+    """Each element has its own cell, and restores the old value after each atomic."""
     at = bl.arange(0, M)[:, None] * N + bl.arange(0, N)[None, :]
     before = bl.atomic_add(cells + at, at.to(cells.dtype.element_ty), mask=at % 3 != 1)
     there = bl.atomic_xchg(cells + at, before)
@@ -144,7 +144,7 @@ for _dtype, _shape in (
 
 @blocknb.kernel
 def swaps(cells, expected, new, old, n, BLOCK: bl.constexpr):
-    """Half of the cells hold what is expected of them; what is compared is bits, so -0 is not 0."""
+    """Half of the cells hold the expected value. Bits are compared, so -0 differs from 0."""
     i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     before = bl.load(expected + i)
     bl.store(old + i, bl.atomic_cas(cells + i, before, bl.load(new + i)))
@@ -176,7 +176,7 @@ for _dtype in (np.int16, np.uint16, np.float16, ml_dtypes.bfloat16):
 
 @blocknb.kernel
 def tickets(counter, order, last, x, total, n, BLOCK: bl.constexpr):
-    """A counter hands out places; who gets the last one adds up what the others have left."""
+    """A counter gives each program a number; the program with the last one adds the results of the others."""
     pid = bl.program_id(0)
     i = bl.arange(0, BLOCK)
     bl.store(x + pid * BLOCK + i, i * pid)
@@ -215,7 +215,7 @@ case(
 
 @blocknb.kernel
 def locked(lock, cells, x, n, BLOCK: bl.constexpr):
-    """A critical section: what is done there is done by one program at a time."""
+    """A critical section, which one program at a time executes."""
     i = bl.arange(0, BLOCK)
     v = bl.load(x + bl.program_id(0) * BLOCK + i)
     while bl.atomic_cas(lock, 0, 1) == 1:
@@ -280,7 +280,7 @@ case(
 
 @blocknb.kernel
 def add_vectors(sums, x, n, BLOCK: bl.constexpr):
-    """Sums of several elements that a thread has side by side, also as another view of a tile has them."""
+    """Sums of several elements that a thread holds contiguously, also in a reshaped tile."""
     i = bl.arange(0, BLOCK)
     v = bl.load(x + bl.program_id(0) * BLOCK + i)
     bl.atomic_add(sums + i, v)

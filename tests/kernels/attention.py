@@ -22,7 +22,7 @@ def visible(queries, keys, shift):
 
 
 def exact(q, k, v, shift=None):
-    """out, log(sum(exp(scores))) and the weights of each score, in float64; what sees nothing has zeros and minus infinity."""
+    """Returns out, log(sum(exp(scores))) and the weights in float64; a query without keys has zeros and minus infinity."""
     q, k, v = (wide(x) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     scores = np.where(visible(q.shape[2], k.shape[2], shift), q @ k.swapaxes(2, 3) * q.shape[3] ** -0.5, -np.inf)
@@ -35,7 +35,7 @@ def exact(q, k, v, shift=None):
 
 
 def exact_gradients(q, k, v, dout, shift=None):
-    """dq, dk, dv in float64."""
+    """Returns dq, dk and dv in float64."""
     out, _, p = exact(q, k, v, shift)
     group, dout = q.shape[1] // k.shape[1], wide(dout)
     keys, values = (np.repeat(wide(x), group, axis=1) for x in (k, v))
@@ -57,7 +57,7 @@ def tile(shift, rows, columns, block):
 
 
 def arrays(rng, dtype, heads, shared, queries, keys, width):
-    """q, and k and v, which lie in memory as (rows, heads)."""
+    """Returns q, k and v with the memory order (rows, heads)."""
     q = normal(rng, (1, heads, queries, width), dtype)
     k, v = (normal(rng, (1, keys, shared, width), dtype).swapaxes(1, 2) for _ in range(2))
     return q, k, v
@@ -98,7 +98,7 @@ forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 32, 12, 
 
 
 def numbers_of(logsumexp, deltas):
-    """Of each query the logarithm of its sum, in units of log2, and its delta; behind the last one of a head what gives nothing."""
+    """The logarithm of each query's sum, in units of log2, and its delta; entries after the last query contribute nothing."""
     heads, queries = logsumexp.shape
     padded = -(-queries // 128) * 128
     found = np.zeros((heads * padded + 128, 2), np.float32)
@@ -109,7 +109,7 @@ def numbers_of(logsumexp, deltas):
 
 
 def as_sums(dq, block, in_rows):
-    """dq as programs that add to it leave it: what a thread has of a product side by side, not yet scaled."""
+    """The sums of dq in the kernel's order: the elements of a product that a thread holds are contiguous, and not scaled yet."""
     _, heads, queries, width = dq.shape
     padded = np.zeros((heads, -(-queries // 128) * 128, block))
     padded[:, :queries, :width] = dq[0] / width**-0.5

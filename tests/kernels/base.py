@@ -27,9 +27,9 @@ from blocknb.trace import Stage
 
 @dataclass(frozen=True)
 class Case:
-    """`make(rng)` gives the arguments by name; `reference(arguments)` the expected arrays by name, from unharmed arguments.
+    """`make(rng)` returns the arguments by name, and `reference(arguments)` the expected arrays by name, from unchanged arguments.
 
-    `addresses`: tables of pointers among the arguments, and the arrays whose addresses they hold.
+    `addresses` maps tables of pointers among the arguments to the arrays whose addresses they hold.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Case:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def link(self, arguments: dict[str, Any], address: Callable[[Any], int], place: Callable = np.asarray) -> None:
-        """Makes the tables of pointers, from where the arrays are now; `place` brings a table to them."""
+        """Fills the tables of pointers with the current addresses of the arrays; `place` moves a table to their device."""
         for table, names in self.addresses.items():
             arguments[table] = place(np.array([address(arguments[name]) for name in names], np.int64))
 
@@ -60,8 +60,8 @@ class Case:
                 )
 
     def parse(self, arguments: Mapping[str, Any], target: Target | None = None, **options: Any) -> Func:
-        """The tile IR for these arguments (and launch options besides the case's own), specialised as a launch would; `target` is what
-        the kernel sees while compiling."""
+        """The tile IR for these arguments, specialized as for a launch; `options` are added to the case's own. The kernel can query
+        `target` at compile time."""
         binding, values = self.kernel.bound_call((), dict(arguments))
         described = self.kernel.describe(binding, values)[0]
         kinds = {
@@ -91,7 +91,7 @@ def host_address(array: np.ndarray) -> int:
 
 
 def copied(value: Any) -> Any:
-    """A copy of an array with its order of axes, or of a descriptor of one; anything else as it is."""
+    """A copy of an array, or of a descriptor, with the same order of axes; other values unchanged."""
     if isinstance(value, TensorDescriptor):
         return described(value, copied(value.base))
     return value.copy(order="K") if isinstance(value, np.ndarray) else value
@@ -103,12 +103,12 @@ def described(like: TensorDescriptor, base: Any) -> TensorDescriptor:
 
 
 def array_of(value: Any) -> Any:
-    """The array of a descriptor; an array itself."""
+    """The array of a descriptor, or the array itself."""
     return value.base if isinstance(value, TensorDescriptor) else value
 
 
 def parameters(func: Func, given: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a Func's parameters, descriptors and tuples taken apart."""
+    """The arguments of a Func's parameters, with descriptors and tuples split into their parts."""
     flat: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, TensorDescriptor):
@@ -130,7 +130,7 @@ def case(name: str, kernel: Any, make: Callable, reference: Callable, gpu_only: 
 
 
 def poison(shape: Any, dtype: Any) -> np.ndarray:
-    """An array that no kernel would leave by chance: NaN, or 0xA5 bytes."""
+    """An array of values that no kernel computes: NaN, or 0xA5 bytes."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
         return np.frombuffer(b"\xa5" * (int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy()

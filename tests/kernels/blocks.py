@@ -15,7 +15,7 @@ from kernels.base import array_of, case, integers, normal, poison, wide
 
 @blocknb.kernel
 def shift_1d(x, out, n, start, BLOCK: bl.constexpr, PADDING: bl.constexpr):
-    """out[i] = x[i + start], where x has n elements; what lies outside is padding."""
+    """out[i] = x[i + start], where x has n elements; out-of-bounds elements are padding."""
     at = bl.program_id(0) * BLOCK
     source = bl.make_block_ptr(x, (n,), (1,), (at + start,), (BLOCK,), (0,))
     target = bl.make_block_ptr(out, (n,), (1,), (at,), (BLOCK,), (0,))
@@ -92,7 +92,7 @@ case(
 
 @blocknb.kernel
 def column_sums(x, out, m, n, BM: bl.constexpr, BN: bl.constexpr):
-    """Sums of columns, the rows summed downwards or upwards by turns."""
+    """Sums of columns that add the rows downwards and upwards in turns."""
     j = bl.program_id(0) * BN
     down = bl.program_id(0) % 2 == 0
     last = (bl.cdiv(m, BM) - 1) * BM

@@ -119,7 +119,7 @@ case(
 
 @blocknb.kernel
 def piece(v, pid, n, limit: bl.constexpr):
-    """Returns a tile and a scalar from many places, with code after each of them."""
+    """Returns a tile and a scalar from several places, each with code after it."""
     if pid > 0:
         if pid == 1:
             return v * 2.0, 1
@@ -307,7 +307,7 @@ case(
 
 @blocknb.kernel
 def promises(x, y, first, n, BLOCK: bl.constexpr):
-    """Hints where nothing remembers them: on an index, on what a loop carries, on a pointer in a branch."""
+    """Hints on values that keep none: an index, a loop-carried value, and a pointer in a branch."""
     bl.assume((first >= 0) & (n <= 1000) & (n > 0))
     i = bl.arange(0, BLOCK)
     total = bl.zeros((BLOCK,), bl.float32)

@@ -63,7 +63,7 @@ def narrow(x, out, cut, n, KIND: bl.constexpr, BLOCK: bl.constexpr):
 
 
 def corners(rng: np.random.Generator, name: str) -> np.ndarray:
-    """Numbers that a conversion may get wrong, in float64: around every tie and every number, at both ends, and any others."""
+    """Numbers that test conversions, in float64: around every tie and every number, at both ends, and random ones."""
     values = np.unique(patterns(name)[np.isfinite(patterns(name))])
     middles = (values[1:] + values[:-1]) / 2
     at = np.concatenate([values, middles])
@@ -91,7 +91,7 @@ def nearest(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def toward_zero(x: np.ndarray, name: str) -> np.ndarray:
-    """The pattern of the largest number not beyond each."""
+    """The pattern of the largest representable number that does not exceed each number."""
     kind = FORMATS[name]
     with np.errstate(invalid="ignore"):
         x = x.astype(np.float64)
@@ -137,7 +137,7 @@ for _kind in FLOAT8:
 
 @blocknb.kernel
 def recode(x, y, z, w, KIND: bl.constexpr, OTHER: bl.constexpr):
-    """Among 8-bit floats, from bf16, from and to integers."""
+    """Conversions among 8-bit floats, from bf16, and from and to integers."""
     i = bl.arange(0, 256)
     v = bl.load(x + i).to(KIND, bitcast=True)
     bl.store(y + i, v.to(OTHER).to(bl.uint8, bitcast=True))
@@ -163,7 +163,7 @@ for _kind, _other in zip(FLOAT8, FLOAT8[1:] + FLOAT8[:1], strict=True):
 
 @blocknb.kernel
 def handling(x, y, out, least, most, where, flags, n, BLOCK: bl.constexpr):
-    """Memory, selection, comparisons, signs, moves: nothing that computes."""
+    """Loads, stores, selections, comparisons, signs and moves, without arithmetic."""
     i = bl.arange(0, BLOCK)
     a = bl.load(x + i, mask=i < n, other=1.5)
     b = bl.load(y + i, mask=i < n)
@@ -247,7 +247,7 @@ for _left, _right in (*zip(FLOAT8, FLOAT8, strict=True), (FLOAT8[0], FLOAT8[1]),
 
 @blocknb.kernel
 def float8_views(x_desc, y_desc, x, y, z, w, rows, columns, R: bl.constexpr, C: bl.constexpr):
-    """fp8 through descriptors of the host, descriptors made here and block pointers: what lies outside is zero, or NaN, and stays."""
+    """fp8 through host descriptors, device descriptors and block pointers; out-of-bounds elements are zero or NaN."""
     i, j = bl.program_id(0) * R, bl.program_id(1) * C
     y_desc.store([i, j], (x_desc.load([i, j]).to(bl.float32) * 2.0).to(y_desc.dtype))
     made = bl.make_tensor_descriptor(x, [rows, columns], [64, 1], [R, C], padding_option="nan")

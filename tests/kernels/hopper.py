@@ -38,7 +38,7 @@ product_case(bl.float8e4nv, bl.float8e5, 128, 16, 128, "wgmma_", rtol=2e-3, atol
 
 @blocknb.kernel
 def chain(a, b, c, out, M: bl.constexpr, K: bl.constexpr, N: bl.constexpr):
-    """(a @ b, rounded) @ c + that: A from registers, from shared memory in two layouts, and an operand twice."""
+    """Computes r = a @ b rounded, and r @ c + r: operand A in registers, in shared memory in two layouts, and one operand twice."""
     m, k, n = bl.arange(0, M), bl.arange(0, K), bl.arange(0, N)
     ta, tb = bl.load(a + m[:, None] * K + k[None, :]), bl.load(b + k[:, None] * K + k[None, :])
     first = bl.dot(ta, tb)
@@ -73,7 +73,7 @@ chain_case("tf32", np.float32, 128, 32, 16, 8, 5e-3)
 
 @blocknb.kernel
 def gated(x, g, u, out, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """silu(x @ g) * (x @ u): two products a trip, both under way into the next one."""
+    """silu(x @ g) * (x @ u): two products per iteration, both in flight until the next one."""
     m, columns, ok = bl.arange(0, BM), bl.program_id(0) * BN + bl.arange(0, BN), bl.arange(0, BK)
     gate, up = bl.zeros((BM, BN), bl.float32), bl.zeros((BM, BN), bl.float32)
     for start in range(0, k, BK):
@@ -103,7 +103,7 @@ case("wgmma_gated", gated, _gated_make, _gated_reference, grid=(2,), rtol=1e-3, 
 
 @blocknb.kernel
 def boxed(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """leaky_relu(a @ b.T), all of them in boxes of tensor descriptors: a warp of its own copies them, and the result is a box, too."""
+    """leaky_relu(a @ b.T) with tensor descriptors: a producer warp copies the operands, and TMA stores the result."""
     rows, columns = (
         bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK]),
         bl.make_tensor_descriptor(b, [n, k], [k, 1], [BN, BK]),
@@ -139,7 +139,7 @@ boxed_case("fp16_wide", np.float16, 72, 272, 48, (64, 256, 32), 4e-3, num_stages
 
 @blocknb.kernel
 def crossed(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """a @ b.T on a grid of two axes, as one writes it first: programs cross it in groups of columns, here four wide."""
+    """a @ b.T on a plain grid of two axes: the program swizzle groups its columns, here by four."""
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.float32)
     for start in range(0, k, BK):

@@ -30,7 +30,7 @@ def steps_to_one(n):
 
 @blocknb.kernel
 def own_sum(values, count, least):
-    """Loads in a loop of its own length; the branch has a load of its own, too."""
+    """Loads in a loop of data-dependent length, and in a branch."""
     total = 0.0
     for i in range(count):
         total += bl.load(values + i)
@@ -116,7 +116,7 @@ def is_better(a, b):
 
 @blocknb.kernel
 def later_larger(value_a, index_a, value_b, index_b):
-    """The larger value, the later of equal ones, NaN below everything."""
+    """The larger value, or the later of equal ones; NaN is below everything."""
     if value_a == value_b:
         later = index_a > index_b
     else:

@@ -8,8 +8,8 @@ import blocknb.language as bl
 
 @blocknb.kernel
 def prepared(x, w, line, y, rows, columns, k, WAY: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """y = x w^T: `weights` of 8 bits have a scale a row of w; `normed` is x with a gain a column, by the norm of its rows; `precise` is
-    fp32, three products of tf32."""
+    """y = x w^T. "weights": 8-bit w with a scale per row. "normed": x times a gain per column, divided by the norm of its row. "precise":
+    fp32 by three tf32 products."""
     row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
     left = bl.make_tensor_descriptor(x, [rows, k], [k, 1], [BM, BK])
     right = bl.make_tensor_descriptor(w, [columns, k], [k, 1], [BN, BK])

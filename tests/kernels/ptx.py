@@ -108,7 +108,7 @@ case(
 
 @blocknb.kernel
 def in_order(log, count, n, BLOCK: bl.constexpr):
-    """Texts that are not pure write one after another, also where nobody looks at what they return."""
+    """Impure inline PTX writes in program order, even if its results are unused."""
     i = bl.arange(0, BLOCK)
     for k in range(n):
         bl.inline_asm_elementwise(

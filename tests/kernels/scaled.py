@@ -46,7 +46,7 @@ def scaled_product(
 
 
 def operand(rng: np.random.Generator, kind: str, shape: tuple[int, int], axis: int) -> np.ndarray:
-    """Random elements as bits, those of e2m1 packed along an axis."""
+    """Random elements as bits; e2m1 is packed along an axis."""
     if kind == "e2m1":
         packed = list(shape)
         packed[axis] //= 2

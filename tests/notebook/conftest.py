@@ -29,7 +29,7 @@ out = np.empty_like(x)
 
 @dataclass
 class Answer:
-    """What a cell gave: the reply's status and everything it displayed, in order."""
+    """The result of a cell: the reply's status, and everything that it displayed, in order."""
 
     status: str
     outputs: list[dict[str, Any]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def error_text(self) -> str:
-        """The one error as a reader sees it, without colours."""
+        """The text of the only error, without colours."""
         (error,) = self.errors
         return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
 
@@ -59,7 +59,7 @@ class Answer:
 
 
 class Notebook:
-    """A running kernel: `run(code)` is a cell."""
+    """A running kernel process; `run(code)` runs a cell."""
 
     def __init__(self, manager: Any):
         self.manager, self.client = manager, manager.client()
@@ -67,9 +67,9 @@ class Notebook:
         self.client.wait_for_ready(timeout=60)
 
     def run(self, code: str, timeout: float = 60, interrupt_after: str = "", answers: Sequence[str] = ()) -> Answer:
-        """Runs a cell to its end. With `interrupt_after`, interrupts it a moment after it printed that text; `seconds` are then those
-        that the kernel works from the interrupt on, which other processes do not change. `answers` are given where the cell asks
-        for input."""
+        """Runs a cell to its end. With `interrupt_after`, interrupts it shortly after it has printed that text. Then `seconds` is the
+        processor time from the interrupt to the end, which other processes do not affect. `answers` are the replies to the cell's
+        requests for input."""
         begin, message = 0.0, self.client.execute(code, stop_on_error=False, allow_stdin=bool(answers))
         answer, waiting = Answer(""), list(answers)
         while True:
@@ -89,23 +89,23 @@ class Notebook:
                 interrupt_after = ""
                 begin, end = self.worked(), time.monotonic() + 5
                 while self.worked() < begin + 0.3 and time.monotonic() < end:
-                    time.sleep(0.05)  # so that the launch which follows the print is under way
+                    time.sleep(0.05)  # the launch after the print has started then
                 begin = self.worked()
                 self.manager.interrupt_kernel()
         answer.seconds = self.worked() - begin
         reply = self.client.get_shell_msg(timeout=timeout)
-        while reply["parent_header"].get("msg_id") != message:  # what somebody asked before
+        while reply["parent_header"].get("msg_id") != message:  # replies to earlier requests
             reply = self.client.get_shell_msg(timeout=timeout)
         answer.status = reply["content"]["status"]
         return answer
 
     def worked(self) -> float:
-        """The seconds that the kernel's process has worked."""
+        """The processor time of the kernel process, in seconds."""
         times = psutil.Process(self.manager.provisioner.pid).cpu_times()
         return times.user + times.system
 
     def _next(self, answers: list[str], timeout: float) -> dict[str, Any]:
-        """The next message that everybody sees; questions before it are answered."""
+        """The next broadcast message; answers requests for input before it."""
         deadline = time.monotonic() + timeout
         while answers and time.monotonic() < deadline:
             try:
@@ -122,7 +122,7 @@ class Notebook:
 
 
 def start_kernel(folder: Path) -> Notebook:
-    """A kernel behind files, not ports, with a compile cache of its own."""
+    """A kernel process that communicates by files instead of ports, with an empty compile cache."""
     from jupyter_client import KernelManager
 
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(folder / "kernel"))
@@ -134,7 +134,7 @@ def start_kernel(folder: Path) -> Notebook:
 
 @pytest.fixture(scope="session", autouse=True)
 def disassembled_once() -> Iterator[None]:
-    """Many cards here are of the same few kernels: nvdisasm, a third of a second, reads each of their cubins once."""
+    """Caches disassemblies, because many cards show the same kernels and nvdisasm takes a third of a second."""
     known: dict[Any, Any] = {}
     disassemble = sass.disassemble
 
@@ -150,7 +150,7 @@ def disassembled_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_cache() -> Iterator[None]:
-    """A CPU that seems to have little to cool before each timed call: on some, that is half a gigabyte."""
+    """Simulates small CPU caches, which are flushed before each timed call (they may have half a gigabyte)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "llc_bytes", lambda: 1 << 20)
         yield
@@ -167,7 +167,7 @@ def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noteboo
 
 @pytest.fixture
 def notebook(kernel_process: Notebook) -> Notebook:
-    """The kernel with everything imported and fresh arrays."""
+    """The kernel process after the imports, with new arrays."""
     answer = kernel_process.run(SETUP)
     assert answer.status == "ok", answer.outputs
     return kernel_process

@@ -14,7 +14,7 @@ needs_ptxas = pytest.mark.skipif(find_ptxas(Target.parse("sm_90a")) is None, rea
 
 @dataclass(frozen=True)
 class Bad:
-    """A cell with a mistake. `line` is where the message points first (1 is the cell's first line), `says` a part of it."""
+    """A cell with an error. `line` is the line that the message names first (from 1), and `says` a part of the message."""
 
     name: str
     cell: str
@@ -24,7 +24,7 @@ class Bad:
 
 
 def kernel(body: str, launch: str = "k[1](x, out)", parameters: str = "x, out") -> str:
-    """A cell with a kernel whose body begins on line 4."""
+    """The source of a cell with a kernel whose body begins on line 4."""
     lines = "\n".join(f"    {line}" for line in body.split("\n"))
     return f"%%blockkernel\n@blocknb.kernel\ndef k({parameters}):\n{lines}\n{launch}"
 

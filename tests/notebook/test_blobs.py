@@ -28,7 +28,7 @@ def test_a_blob_that_does_not_fit_is_listed_with_its_call():
 
 
 def listing(lines):
-    """IR with these lines, of which each stands for a place and an op of its own."""
+    """A listing with these lines; each has its own source line and op."""
     return {"text": "\n".join(f"%{n} = op" for n in lines), "lines": [n % 7 for n in lines], "ops": [*lines]}
 
 

@@ -43,7 +43,7 @@ def summed():
 
 @pytest.fixture(scope="module")
 def large():
-    """The card of a matrix product: more text than fits."""
+    """The card of a matrix product, whose texts exceed the budget."""
     arrays = dict.fromkeys(("a", "b", "c"), "*fp16:16")
     sizes = dict.fromkeys(("m", "n", "k", "a_row", "b_row", "c_row"), "i32:16")
     strides = dict.fromkeys(("a_column", "b_column", "c_column"), 1)
@@ -52,7 +52,7 @@ def large():
 
 
 class Reader(HTMLParser):
-    """The text that is left where styles and scripts are stripped, and the tags in order."""
+    """The text without styles and scripts, and the tags in order."""
 
     def __init__(self, text):
         super().__init__()

@@ -28,7 +28,7 @@ def hostile(x, out, BLOCK: tl.constexpr, TEXT: tl.constexpr = HOSTILE):
 
 @pytest.fixture
 def viewer(tmp_path, monkeypatch):
-    """An installed extension whose script has what scripts may have in their texts."""
+    """An installed extension whose script contains strings that look like tags."""
     folder = tmp_path / "blocknb"
     (folder / "viewer").mkdir(parents=True)
     (folder / "viewer" / "viewer.js").write_text('const a = "</script><!--<script", b = 1 < 2, c = /<\\/script>/;')
@@ -37,7 +37,7 @@ def viewer(tmp_path, monkeypatch):
 
 
 class Page(HTMLParser):
-    """What a browser finds: the tags outside of scripts, and the texts of the scripts."""
+    """The page as a browser parses it: the tags outside of scripts, and the texts of the scripts."""
 
     def __init__(self, text):
         super().__init__()

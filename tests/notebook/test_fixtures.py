@@ -15,7 +15,7 @@ STORED = ROOT / "labextension" / "tests" / "fixtures"
 
 
 def shape(value, path=""):
-    """The paths of everything in a document; what is keyed by hashes, numbers and names of things counts as one."""
+    """The paths of all values in a document; keys that are hashes, numbers or names of the kernel become "*"."""
     if isinstance(value, dict):
         free = path.endswith(("blobs", "origin", "milliseconds", "signature", "constants", "options"))
         return {p for key, inner in value.items() for p in shape(inner, f"{path}.{'*' if free else key}")} | {path}
@@ -26,7 +26,7 @@ def shape(value, path=""):
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """A folder with the documents as a process of their own writes them now."""
+    """A folder with the documents that scripts/fixtures.py writes in a new process."""
     folder = tmp_path_factory.mktemp("fixtures")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, ROOT / "scripts" / "fixtures.py", folder], env=environment, check=True, timeout=120)

@@ -31,7 +31,7 @@ def shell():
 
 
 def shown(shell, cell: str, before: str) -> str:
-    """What Shift-Tab shows with the cursor behind a text of the cell."""
+    """The help of Shift-Tab with the cursor after a text of the cell."""
     from IPython.utils.tokenutil import token_at_cursor
 
     at = cell.index(before) + len(before)

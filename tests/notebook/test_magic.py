@@ -23,7 +23,7 @@ LAUNCH = "add[blocknb.cdiv(1000, 128),](x, y, out, 1000, BLOCK=128)\n"
 
 
 class Shell:
-    """IPython in this process; `show` collects what cells display."""
+    """An IPython shell in this process; `show` collects the outputs of cells."""
 
     def __init__(self) -> None:
         self.ip = InteractiveShell()

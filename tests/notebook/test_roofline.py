@@ -69,7 +69,7 @@ def test_a_compute_bound_launch_has_an_arithmetic_roof() -> None:
 def ready_made(
     size: int, rows: int, columns: int, m: int, n: int, k: int
 ) -> dict[str, tuple[Callable[[], Any], int, int]]:
-    """Launches of the first notebooks' kernels: a call, the elements that memory must move at least, and the operations of its dots."""
+    """Launches of the first notebooks' kernels: a call, the fewest elements that memory moves, and the operations of its dots."""
     ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
     x, y, out = ones(size), ones(size), ones(size)
     wide, result = ones(rows, columns + 3)[:, :columns], ones(rows, columns)  # rows that do not touch
@@ -98,7 +98,7 @@ def test_points_have_the_counts_of_the_formulas_with_any_mask(sizes: tuple[int, 
 
 @pytest.mark.full
 def test_no_kernel_is_above_its_roof_on_this_machines_cpu() -> None:
-    """Arrays that no cache holds; each roof is the best of what was measured before, between and after, as the machine may be busy."""
+    """Arrays are larger than caches. Each roof is the best of three measurements, because the machine may be busy."""
     launches = ready_made(1 << 25, 8192, 4096, 1536, 1536, 1536)
     measured, times = [ceilings.measure()], {}
     for name, (call, *_) in launches.items():

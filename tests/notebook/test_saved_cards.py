@@ -22,7 +22,7 @@ KERNELS = {"01_first_kernel": "add", "02_softmax": "softmax", "03_matmul": "matm
 
 @pytest.fixture(scope="module")
 def saved(kernel_process):
-    """A notebook with the setups and kernels of the first three, run, as JupyterLab would save it."""
+    """A notebook with the setups and kernels of the first three notebooks, executed and saved as by JupyterLab."""
     cells = []
     for name, kernel in KERNELS.items():
         source = [c.source for c in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells if c.cell_type == "code"]
@@ -45,7 +45,7 @@ def saved(kernel_process):
 
 
 def cards(notebook):
-    """The card of each kernel, as a bundle."""
+    """The MIME bundle of each kernel's card."""
     found = [output.data for cell in notebook.cells for output in cell.outputs if document.MIME in output.data]
     assert [card[document.MIME]["kernel"] for card in found] == list(KERNELS.values())
     return found

@@ -32,7 +32,7 @@ def shell(monkeypatch):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What happens, in order: ("begin" or "end", target, thread) of each compilation that is really made, and ("launch",)."""
+    """The events in order: ("begin" or "end", target, thread) of each compilation without a cache hit, and ("launch",)."""
     found, real = [], job.Job.run
 
     def run(one):

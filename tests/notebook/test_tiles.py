@@ -69,7 +69,7 @@ def unpacked(found):
 
 
 def offsets_of(access, shape):
-    """The element offsets that the short form stands for."""
+    """The element offsets of a short form."""
     if "list" in access:
         return np.array(access["list"]).reshape(shape)
     axes = access.get("tables") or [np.arange(n) * s for n, s in zip(shape, access["steps"], strict=True)]
@@ -149,7 +149,7 @@ def test_the_map_shows_the_program_swizzle(multiplied):
 
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("program_swizzle",)])
 def test_programs_are_numbered_in_launch_order(without):
-    """In groups of two columns, so unlike are the tiles; under a loop over programs, and by CTAs."""
+    """The swizzle groups two columns because the tiles are narrow. Tested in a persistent grid and with one CTA per program."""
     (m, n), (down, across) = (3 * 256, 3 * 8), (3, 3)
     a, b, c = np.zeros((m, 16), np.float16), np.zeros((n, 16), np.float16), np.zeros((m, n), np.float32)
     made = carded(
@@ -211,7 +211,7 @@ def test_a_live_card_answers_for_any_program_and_iteration(multiplied):
     later = ask(known, {"program": 1, "trip": 1, "op": int(one)})["accesses"]
     assert list(later) == [one]
     assert later[one]["base"] != saved["1"][one]["base"]
-    with pytest.raises(KeyError, match="program 16 of 16"):
+    with pytest.raises(KeyError, match="program 16 is out of range"):
         ask(known, {"program": 16})
 
 

@@ -84,7 +84,7 @@ def asked(made, request):
 
 
 def added_once_and_is_gone(shell):
-    """The kernel has added once; and without its names no array is kept by a card, a history, a shell."""
+    """Checks that the kernel has added once, and that no card, history or shell holds an array after its names are deleted."""
     space = shell.ip.user_ns
     assert (space["total"] == 1).all() and (space["x"] == 1).all()
     references = [weakref.ref(space["x"]), weakref.ref(space["total"])]

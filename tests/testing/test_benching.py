@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Clock:
-    """A clock that goes on only when somebody naps."""
+    """A clock that advances only while a call sleeps."""
 
     now = 0.0
 
@@ -57,7 +57,7 @@ def test_the_mode_all_returns_every_time_and_the_budget_limits_their_number(cloc
 
 
 def test_the_measured_time_is_that_of_the_call() -> None:
-    """Each lies around what the call itself sees, and together they are no longer than everything."""
+    """Each time is at least what the call itself measures, and their sum is at most the total."""
     within: list[float] = []
 
     def call() -> np.ndarray:

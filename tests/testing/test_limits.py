@@ -19,7 +19,7 @@ from blocknb.runtime import cuda, machine
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, capability: int, processors: int) -> None:
-    """A machine that seems to have a GPU of a capability."""
+    """Simulates a machine with a GPU of a capability."""
     properties = {"multiprocessor_count": processors, "mem_clock_rate": 2_619_000, "mem_bus_width": 5120}
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "current_gpu", lambda: 0)

@@ -11,7 +11,7 @@ from blocknb.profile import timing
 
 @pytest.fixture(autouse=True)
 def quick_and_alone() -> Iterator[None]:
-    """A CPU that seems to have little to cool before each timed call (on some, that is half a gigabyte), and no word from outside."""
+    """Simulates small CPU caches, since each timed call flushes them (up to half a gigabyte), and hides environment variables."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "llc_bytes", lambda: 1 << 20)
         for name in ("CACHE_AUTOTUNING", "PRINT_AUTOTUNING"):

@@ -21,7 +21,7 @@ X = np.arange(1000, dtype=np.float32)
 
 
 def by_block(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """A benchmark without a clock: runs the call once and says that block 128 is the fastest."""
+    """A benchmark without a clock: runs the call once and reports block 128 as the fastest."""
     call()
     TRIED.append(LAST["BLOCK"])
     return [abs(LAST["BLOCK"] - 128) + 1.0] * len(quantiles)

@@ -34,7 +34,7 @@ def scale(x, out, n, factor, BLOCK: tl.constexpr, MOST: tl.constexpr = 4096):
 
 @pytest.fixture(autouse=True)
 def begun(monkeypatch, tmp_path) -> list[Any]:
-    """The BLOCKs of all compilations that are begun, with an empty cache."""
+    """The BLOCKs of all started compilations, with an empty cache."""
     seen, real = [], job.Job.begin
 
     def begin(one: job.Job) -> None:

@@ -161,7 +161,7 @@ def test_times_of_any_number_type_and_reasons_are_restored() -> None:
 
 
 def _write(root: str, number: int, times: int) -> int:
-    """What another process does: writes and reads the same entry again and again; how often it read something whole."""
+    """Runs in another process: writes and reads one entry repeatedly, and returns the number of complete reads."""
     cache.shared = lambda kept=cache.Cache(root): kept  # type: ignore[assignment]
     place, read = store.StorePlace(cache.key("contended"), tuple(CONFIGS)), 0
     for i in range(times):

@@ -18,7 +18,7 @@ SEEN: list[dict[str, Any]] = []
 
 
 def set_blocks(nargs: dict[str, Any]) -> None:
-    """As the hook of a persistent product: blocks of operands, and of the result in halves where the epilogue stores halves."""
+    """The hook of a persistent product. It sets the blocks of the operands and of the result, halved for an epilogue in subtiles."""
     SEEN.append(dict(nargs))
     m, n, k = (nargs[f"BLOCK_{axis}"] for axis in "MNK")
     nargs["a_desc"].block_shape = [m, k]
@@ -53,7 +53,7 @@ CONFIGS = [
 
 
 def preferring(number: int) -> Callable[..., list[float]]:
-    """A clock for which this configuration (in their order) is the fastest; it runs each."""
+    """A clock that runs each configuration and reports the one with this number as the fastest."""
     calls: list[int] = []
 
     def bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
