@@ -6,8 +6,7 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 from __future__ import annotations
 
 from blocknb.codegen.cpu import atomics, memory, nontemporal_stores, scalar_accesses
-from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis, Varying
@@ -18,15 +17,16 @@ from blocknb.codegen.scalar_math.structured import when
 from blocknb.ir.core import Op
 
 
-class RowAccesses:
+class RowAccesses(Emitter):
     """The accesses of a row of `size` positions.
 
     `masks` has the mask of each access, None if all lanes are on. `bounds` has the positions (i64) at which uniform masks end. `unsafe`
     has an i1 for each access: "true" if every vector must check its lanes, or whether they must because the row check failed.
     """
 
-    def __init__(self, code: KernelBuilder, checks: BoundsChecks, forms: UniformityAnalysis):
-        self.code, self.checks, self.forms = code, checks, forms
+    def __init__(self, context: KernelContext, forms: UniformityAnalysis):
+        super().__init__(context)
+        self.forms = forms
         self.masks: dict[Op, Uniformity | None] = {}
         self.bounds: list[str] = []
         self.unsafe: dict[Op, str] = {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu import atomics, scalar_accesses
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import Emitter
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS
@@ -14,11 +13,8 @@ from blocknb.language.ops import OPS
 ELEMENTWISE = tuple(name for name, row in OPS.items() if row.kind == "elementwise")
 
 
-class ScalarLowerings:
+class ScalarLowerings(Emitter):
     """Lowers operations whose results are scalars."""
-
-    def __init__(self, code: KernelBuilder, scalars: ScalarNames, checks: BoundsChecks):
-        self.code, self.scalars, self.checks = code, scalars, checks
 
     def _args(self, op: Op) -> list[str]:
         return [self.scalars.of(a) for a in op.args]
