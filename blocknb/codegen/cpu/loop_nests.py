@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from blocknb.codegen.cpu.context import KernelContext
-from blocknb.codegen.cpu.dataflow import Index, identity
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.nests import LoopNest, NestPlanner
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.reductions import Reduction
@@ -44,7 +44,7 @@ class LoopNestEmitter(NestPlanner):
     def _note(self, nest: LoopNest) -> None:
         """Says how each access is made."""
         for op in nest.ops:
-            if op.name not in ("load", "store") or nest.axis is None:
+            if op.name not in PLAIN_ACCESSES or nest.axis is None:
                 continue
             index = identity(op.args[0].type.shape)
             axis = f"axis {index.index(nest.axis)}" if len(index) > 1 else "the block"

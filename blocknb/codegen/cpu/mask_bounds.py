@@ -15,7 +15,7 @@ from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.context import Emitter, KernelContext
-from blocknb.codegen.cpu.dataflow import Index, identity
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.reductions import Reduction
@@ -67,11 +67,11 @@ class MaskBounds(Emitter):
         self._finish()
         return True
 
-    # -- whether ---------------------------------------------------------------------------------------------------------
+    # -- whether the row may end early ------------------------------------------------------------------------------------
 
     def _may_end(self, op: Op) -> bool:
         """Whether an op does nothing of its own beyond the masks."""
-        if op.name in ("load", "store"):
+        if op.name in PLAIN_ACCESSES:
             if op.name == "load" and isinstance(self._loaded_once(op), Uniform):
                 return True
             mask = self.masks.get(op)
@@ -117,10 +117,10 @@ class MaskBounds(Emitter):
         return OPS[op.name].kind == "elementwise" and all(self._is_uniform(a, i) for a, i in self._operands(op, index))
 
     def _operands(self, op: Op, index: Index) -> list[tuple[Value, Index]]:
-        again = self.forms.program.recomputed(op.result)
-        return [(a, (index if again else identity(a.type.shape)) if a.type.shape else ()) for a in op.args]
+        recomputed = self.forms.program.recomputed(op.result)
+        return [(a, (index if recomputed else identity(a.type.shape)) if a.type.shape else ()) for a in op.args]
 
-    # -- what ------------------------------------------------------------------------------------------------------------
+    # -- the end of the row, and the values beyond it ---------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Computes where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the tail at once."""

@@ -26,6 +26,7 @@ from blocknb.codegen.scalar_math.structured import counted
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.ops import PRESERVING
 from blocknb.language.types import DType
 
 Panel = tuple[int, int, int]  # axis of k, axis of n, width
@@ -145,7 +146,7 @@ class Dots(Emitter):
         while (op := self.program.definition.get(value)) is not None:
             if op.name == "const":
                 return op.attrs["value"] == 0
-            if op.name not in ("splat", "broadcast", "reshape", "expand_dims"):
+            if op.name not in PRESERVING:
                 return False
             value = op.args[0]
         return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
 from blocknb.codegen.scalar_math.register_types import register_bits
 from blocknb.ir.core import Op, Value
@@ -76,7 +77,7 @@ class NestPlanner(Emitter):
         def score(loop: int) -> tuple[float, int]:
             total = 0.0
             for op in ops:
-                if op.name in ("load", "store") and loop in self.addresses.contiguous(op):
+                if op.name in PLAIN_ACCESSES and loop in self.addresses.contiguous(op):
                     total += op.args[0].type.dtype.element.bytes
                 for a in op.args:
                     total += self.tiles.contiguous_bytes(a, loop)

@@ -15,6 +15,7 @@ from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import memory_type
 from blocknb.codegen.scalar_math.structured import when
 from blocknb.ir.core import Op
+from blocknb.language.ops import MASK_AT
 
 
 class RowAccesses(Emitter):
@@ -59,7 +60,7 @@ class RowAccesses(Emitter):
             self.unsafe[op] = "true"
 
     def _row_mask(self, op: Op) -> Uniformity | None:
-        mask_at = 1 if op.name == "load" else 2
+        mask_at = MASK_AT[op.name]
         mask = self.forms.of_operand(op.args[mask_at]) if len(op.args) > mask_at else None
         return None if isinstance(mask, Uniform) and mask.text == "true" else mask
 
@@ -128,7 +129,7 @@ class RowAccesses(Emitter):
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op, body: VectorBody) -> str:
         """One element of an atomic: nests with atomics have vectors of one lane."""
-        count = 2 if op.name == "atomic" else 3
+        count = MASK_AT[op.name]
         self._take_lane_owners(op, body)
         address, *values = (body.value(a) for a in op.args[:count])
         mask = body.value(op.args[count]) if len(op.args) > count else None
@@ -141,7 +142,7 @@ class RowAccesses(Emitter):
             return None
         if isinstance(form, Prefix):
             return body.prefix(form.count)
-        return body.value(op.args[1 if op.name == "load" else 2])
+        return body.value(op.args[MASK_AT[op.name]])
 
     def _contiguous(self, op: Op, body: VectorBody) -> Strided | None:
         """The addresses of an access, if its lanes are contiguous."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.lowering import lowering_table
 from blocknb.codegen.cpu.mask_bounds import MaskBounds, fill_read
 from blocknb.codegen.cpu.nests import LoopNest
@@ -45,7 +46,7 @@ class RowLoops(Emitter):
         """Emits the row. With `ends_at_masks` it ends at its masks, if it may end there."""
         nest, c = self.nest, self.code
         for op in nest.ops:
-            if op.name in ("load", "store"):
+            if op.name in PLAIN_ACCESSES:
                 with c.at(op):
                     self.accesses.prepare(op)
         self.outputs.prepare()
@@ -58,7 +59,7 @@ class RowLoops(Emitter):
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
-            begin = self._two_ways(nontemporal.worth(nest, self.forms, stores, least), least, full)
+            begin = self._two_versions(nontemporal.worth(nest, self.forms, stores, least), least, full)
         else:
             begin = self._vectors(full)
         if not full.isdigit():
@@ -99,7 +100,7 @@ class RowLoops(Emitter):
                 self._vector(at, u, True, streaming)
         return stop
 
-    def _two_ways(self, streaming: str, least: str, full: str) -> str:
+    def _two_versions(self, streaming: str, least: str, full: str) -> str:
         """Two versions of the vectors: with non-temporal stores if the i1 holds, else with ordinary ones; returns where they end."""
         w = self.code.w
         past, through, done, end = w.fresh("past"), w.fresh("through"), w.fresh("streamed"), w.slot("i64", "end")

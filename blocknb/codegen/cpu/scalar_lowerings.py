@@ -8,7 +8,7 @@ from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS
 from blocknb.ir.core import Op
-from blocknb.language.ops import OPS
+from blocknb.language.ops import MASK_AT, OPS
 
 ELEMENTWISE = tuple(name for name, row in OPS.items() if row.kind == "elementwise")
 
@@ -24,7 +24,7 @@ class ScalarLowerings(Emitter):
         """Arithmetic on scalars."""
         self.scalars[op.result] = elementwise(self.code, op, self._args(op), 1)
 
-    @lowers("broadcast", "splat", "trans")
+    @lowers("broadcast", "splat", "trans")  # the ops of `PRESERVING` that may have a scalar result, but for `reshape`
     def view(self, op: Op) -> None:
         """A change of shape of a scalar is the scalar."""
         self.scalars[op.result] = self.scalars.of(*op.args)
@@ -61,6 +61,6 @@ class ScalarLowerings(Emitter):
     def atomic(self, op: Op) -> None:
         """One atomic operation."""
         args = self._args(op)
-        count = 2 if op.name == "atomic" else 3
+        count = MASK_AT[op.name]
         mask = args[count] if len(args) > count else None
         self.scalars[op.result] = atomics.update(self.code, self.checks, op, args[0], args[1:count], mask)
