@@ -9,21 +9,14 @@ their arrays. Each optimization has a module: `row_prefetch`, `nontemporal_store
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from blocknb.codegen.cpu.module import CpuModule, generate
     from blocknb.codegen.cpu.options import OPTIMIZATIONS
 
-#: Names of the package and their modules. A name is imported when it is first used: an import of the modules here would let two threads
-#: deadlock, one that imports the package and one that imports a module of it.
-_PLACES = {"OPTIMIZATIONS": "options", "CpuModule": "module", "generate": "module"}
-
 __all__ = ["OPTIMIZATIONS", "CpuModule", "generate"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = lazy_names(__name__, {"OPTIMIZATIONS": "options", "CpuModule": "module", "generate": "module"})

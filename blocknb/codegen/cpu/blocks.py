@@ -5,38 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from blocknb.codegen.cpu import row_prefetch
-from blocknb.codegen.cpu.addresses import AddressAnalysis
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.dataflow import Dataflow
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
 from blocknb.codegen.cpu.lowering import Targets, lowering_table
-from blocknb.codegen.cpu.options import CpuOptions
 from blocknb.codegen.cpu.outlining import Outliner
 from blocknb.codegen.cpu.placement import OutputPlacement
 from blocknb.codegen.cpu.scopes import BlockScope
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 
 
-class BlockEmitter:
+class BlockEmitter(Emitter):
     """Emits blocks. `assumptions` has the pairs of arguments that fused nests assume not to overlap."""
 
-    def __init__(
-        self,
-        program: Dataflow,
-        code: KernelBuilder,
-        options: CpuOptions,
-        scalars: ScalarNames,
-        tiles: TileBuffers,
-        addresses: AddressAnalysis,
-        nests: LoopNestEmitter,
-        outliner: Outliner,
-    ):
-        self.program, self.code, self.options, self.scalars = program, code, options, scalars
-        self.tiles, self.addresses, self.nests, self.outliner = tiles, addresses, nests, outliner
-        self.placement = OutputPlacement(tiles, options.machine)
+    def __init__(self, context: KernelContext, nests: LoopNestEmitter, outliner: Outliner):
+        super().__init__(context)
+        self.nests, self.outliner, self.placement = nests, outliner, OutputPlacement(context)
         self.lowerings: dict[str, Callable[[Op], None]] = {}
         self.assumptions: dict[tuple[Value, Value], bool] = {}
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.copies import TileCopies
-from blocknb.codegen.cpu.dataflow import Dataflow, identity
-from blocknb.codegen.cpu.lowering import NestedBlocks, lowers
+from blocknb.codegen.cpu.dataflow import identity
+from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import poll
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Op, Value
@@ -37,20 +37,12 @@ def _targets(
     return found
 
 
-class ControlFlow:
+class ControlFlow(Emitter):
     """Lowers loops and branches; `blocks` emits their bodies."""
 
-    def __init__(
-        self,
-        program: Dataflow,
-        code: KernelBuilder,
-        scalars: ScalarNames,
-        tiles: TileBuffers,
-        copies: TileCopies,
-        blocks: NestedBlocks,
-    ):
-        self.program, self.code, self.scalars = program, code, scalars
-        self.tiles, self.copies, self.blocks = tiles, copies, blocks
+    def __init__(self, context: KernelContext, copies: TileCopies, blocks: BlockEmitter):
+        super().__init__(context)
+        self.copies, self.blocks = copies, blocks
 
     def _carry(self, op: Op, inits: Sequence[Value], types: Sequence[Any]) -> list[Home]:
         """The homes of carried values, with the initial values: a buffer for a tile, a stack slot for a scalar."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer, row_major
-from blocknb.codegen.cpu.builder import ScalarNames
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import squeezed
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
 from blocknb.codegen.cpu.lowering import lowers
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.ir.core import Op, Value
 
 
-class TileCopies:
+class TileCopies(Emitter):
     """Copies tiles by loop nests of their own."""
 
-    def __init__(self, tiles: TileBuffers, nests: LoopNestEmitter, scalars: ScalarNames):
-        self.tiles, self.nests, self.scalars = tiles, nests, scalars
+    def __init__(self, context: KernelContext, nests: LoopNestEmitter):
+        super().__init__(context)
+        self.nests = nests
 
     def copy(self, value: Value, buffer: ScratchBuffer) -> None:
         """Writes a tile, whatever it is made of, to a buffer."""

@@ -11,12 +11,11 @@ import math
 
 from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.elementwise import combine
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.reduction_kinds import plain_combine
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, SIZES
 from blocknb.codegen.scalar_math.structured import counted
@@ -29,11 +28,12 @@ def _sizes(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-class DataMovement:
+class DataMovement(Emitter):
     """Lowers scans, flips and gathers."""
 
-    def __init__(self, code: KernelBuilder, tiles: TileBuffers, copies: TileCopies):
-        self.code, self.tiles, self.copies = code, tiles, copies
+    def __init__(self, context: KernelContext, copies: TileCopies):
+        super().__init__(context)
+        self.copies = copies
 
     def _buffers(self, op: Op) -> tuple[list[ScratchBuffer], list[ScratchBuffer]]:
         """The operands in row-major order, and new buffers for the results."""

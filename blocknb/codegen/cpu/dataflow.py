@@ -14,12 +14,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from blocknb.ir.core import Func, Op, Value, block_arguments, definitions
-from blocknb.language.ops import OPS, lane_cost, named
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, lane_cost, named
 from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
-VIEWS = named("view") | {"convert"}
+VIEWS = named("view")
+PLAIN_ACCESSES = ACCESSES - ATOMICS  # loads and stores, for which there are vector instructions
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -70,24 +72,21 @@ class Dataflow:
         op = self.definition.get(value)
         if op is None:
             return float("inf")
-        match op.name:
-            case "const" | "arange" | "splat":
-                return 0
-            case "expand_dims" | "broadcast" | "trans" | "convert":
-                return self.cost(op.args[0])
-            case "reshape":
-                keeps = squeezed(op.args[0].type.shape) == squeezed(op.result.type.shape)
-                return self.cost(op.args[0]) if keeps or self._same_everywhere(op.args[0]) else float("inf")
+        if OPS[op.name].has("rematerializable"):
+            return 0
+        if op.name in VIEWS:
+            return float("inf") if self.view_of(value) is None else self.cost(op.args[0])
         if OPS[op.name].kind != "elementwise":
             return float("inf")
         total = lane_cost(op.name) + sum(self.cost(a) for a in op.args)
         return total if total <= RECOMPUTE_LIMIT else float("inf")
 
-    def _same_everywhere(self, value: Value) -> bool:
+    def is_uniform(self, value: Value) -> bool:
+        """Whether all elements of a tile are equal, as its ops show."""
         op = self.definition.get(value)
-        return op is not None and (
-            OPS[op.name].has("uniform") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
-        )
+        if op is None:
+            return False
+        return OPS[op.name].has("uniform") or (op.name in VIEWS and self.is_uniform(op.args[0]))
 
     def recomputed(self, value: Value) -> bool:
         """Whether a tile is computed again wherever it is used."""
@@ -99,7 +98,7 @@ class Dataflow:
         if op is None or op.name not in VIEWS:
             return None
         if op.name == "reshape" and squeezed(op.args[0].type.shape) != squeezed(op.result.type.shape):
-            return op.args[0] if self._same_everywhere(op.args[0]) else None
+            return op.args[0] if self.is_uniform(op.args[0]) else None
         return op.args[0]
 
     def is_stored(self, value: Value) -> bool:
@@ -128,25 +127,17 @@ class Dataflow:
 
     def leaves(self, value: Value, index: Index) -> set[tuple[Value, Index]]:
         """The scalars (under the index ()) and stored tiles that a value is made of, each with its index."""
-        found: set[tuple[Value, Index]] = set()
-        seen = set()
-        todo = [(value, index)]
-        while todo:
-            item = todo.pop()
-            if item in seen:
-                continue
-            seen.add(item)
+
+        def operands(item: tuple[Value, Index]) -> list[tuple[Value, Index]]:
             v, i = item
-            if not v.type.shape:
-                found.add((v, ()))
-            elif self.view_of(v) is not None:
-                todo.append((self.definition[v].args[0], self.operand_index(v, i)))
-            elif self.recomputed(v):
-                op = self.definition[v]
-                todo += [(a, i if a.type.shape else ()) for a in op.args]
-            else:
-                found.add((v, i))
-        return found
+            if not v.type.shape or self.is_stored(v):
+                return []
+            if self.view_of(v) is not None:
+                i = self.operand_index(v, i)
+            return [(a, i if a.type.shape else ()) for a in self.definition[v].args]
+
+        parts = reachable([(value, index if value.type.shape else ())], operands)
+        return {(v, i) for v, i in parts if not v.type.shape or self.is_stored(v)}
 
     def operands(self, op: Op) -> tuple[Value, ...]:
         """The operands of an op, and the owner that a bounds check of an access asks for."""
@@ -185,7 +176,7 @@ class Dataflow:
             return None
         position = op.results.index(value)
         match op.name:
-            case "ptradd" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+            case name if name == "ptradd" or name in PRESERVING:
                 return self.root(op.args[0])
             case "select":
                 a, b = self.root(op.args[1]), self.root(op.args[2])

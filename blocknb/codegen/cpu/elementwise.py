@@ -18,6 +18,7 @@ from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
 from blocknb.language.meaning import FARTHEST
+from blocknb.language.ops import PRESERVING
 from blocknb.language.types import Pointer
 
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -59,13 +60,8 @@ def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dt
         case "inside":
             return code.inside(args[0], op.attrs["argument"], op.args[0].type.dtype.element.bytes, width)
         case "ptradd":
-            offset = casts.cast(
-                code,
-                args[1],
-                op.args[1].type.dtype,
-                t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype,
-                width,
-            )
+            dtype = op.args[1].type.dtype
+            offset = casts.cast(code, args[1], dtype, t.int64 if dtype.bits < 64 else dtype, width)
             return move_pointer(code, args[0], offset, source, width, bool(op.attrs.get("saturate")))
     if target.is_float:
         return _float(code, op, args, target, width)
@@ -303,7 +299,7 @@ def combine(code: KernelBuilder, block: Block, args: Sequence[str], width: int) 
             return [values[v] for v in op.args]
         if op.name == "const":
             values[op.result] = constant(op.attrs["value"], op.result.type.dtype, width)
-        elif op.name in ("splat", "broadcast", "reshape"):
+        elif op.name in PRESERVING:
             values[op.result] = values[op.args[0]]
         else:
             values[op.result] = elementwise(code, op, [values[a] for a in op.args], width)

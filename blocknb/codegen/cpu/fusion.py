@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from blocknb.codegen.cpu.dataflow import VIEWS, Dataflow, Index, identity, squeezed
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, VIEWS, Dataflow, Index, identity, squeezed
 from blocknb.ir.core import Block, Op, Value
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, TERMINATORS
 
 OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
 
@@ -139,7 +139,7 @@ class FusionGraph:
 
     def _may_share(self, earlier: NestAccess, second: Op, pairs: list) -> bool:
         first = earlier.op
-        if not {first.name, second.name} <= {"load", "store"}:
+        if not {first.name, second.name} <= PLAIN_ACCESSES:
             return False
         a, b = self.program.root(first.args[0]), self.program.root(second.args[0])
         if a is None or b is None or not first.args[0].type.shape:
@@ -168,8 +168,7 @@ class FusionGraph:
         if x is None or y is None or x.name != "ptradd" or y.name != "ptradd" or x.args[1] is not y.args[1]:
             return False
         return all(
-            self.program._same_everywhere(v) and self._splatted(v) in self.program.func.params
-            for v in (x.args[0], y.args[0])
+            self.program.is_uniform(v) and self._splatted(v) in self.program.func.params for v in (x.args[0], y.args[0])
         )
 
     def _all_distinct(self, value: Value) -> bool:
@@ -177,12 +176,13 @@ class FusionGraph:
         op = self.program.definition.get(value)
         if op is None or not value.type.shape:
             return False
-        if op.name == "arange" or self.program._same_everywhere(value):
+        if op.name == "arange" or self.program.is_uniform(value):
             return True
+        # Not the trait `ring`: a product with zero repeats an address.
         return op.name in ("ptradd", "add", "sub", *VIEWS) and all(map(self._all_distinct, op.args))
 
     def _splatted(self, value: Value) -> Value:
-        while (op := self.program.definition.get(value)) is not None and op.name in (*VIEWS, "splat"):
+        while (op := self.program.definition.get(value)) is not None and op.name in PRESERVING:
             value = op.args[0]
         return value
 
@@ -200,7 +200,7 @@ class FusionGraph:
         return None
 
     def _axes(self, op: Op) -> frozenset[int]:
-        return frozenset(self.contiguous(op)) if op.name in ("load", "store") else frozenset()
+        return frozenset(self.contiguous(op)) if op.name in PLAIN_ACCESSES else frozenset()
 
     def _join(self, node: FusionNode, op: Op, edges: list[tuple[FusionNode, bool]], pairs: list) -> None:
         node.ops.append(op)

@@ -8,31 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blocknb.codegen.cpu import redzones
-from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.blocks import BlockEmitter
-from blocknb.codegen.cpu.buffers import Scratch
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import KernelContext
 from blocknb.codegen.cpu.control_flow import ControlFlow
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.data_movement import DataMovement
 from blocknb.codegen.cpu.dataflow import Dataflow
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
 from blocknb.codegen.cpu.microkernel import Dots
-from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.options import CpuOptions
 from blocknb.codegen.cpu.outlining import Outliner
 from blocknb.codegen.cpu.redzones import GuardedScratch
 from blocknb.codegen.cpu.reports import Reports
 from blocknb.codegen.cpu.scalar_lowerings import ScalarLowerings
 from blocknb.codegen.cpu.status import READONLY, load_word, poll
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.report import Site
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.ir.core import Value
 from blocknb.language.types import Pointer
-from blocknb.trace import Notes
 
 POINTER_WORDS = 3
 SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"
@@ -47,47 +41,45 @@ class KernelVersion:
 
     name: str
     texts: list[str]
-    scratch: Scratch
-    sites: list[Site]
+    context: KernelContext
     first_site: int
     assumptions: dict[tuple[Value, Value], bool]
-    notes: Notes
+
+    @property
+    def sites(self) -> list[Site]:
+        """What may fail, by the number of the site from `first_site` on."""
+        return self.context.checks.sites
 
     def redzone_functions(self) -> str:
         """LLVM text of the functions that poison scratch and verify it; the guarded bytes become sites."""
-        assert isinstance(self.scratch, GuardedScratch)
+        scratch = self.context.tiles.scratch
+        assert isinstance(scratch, GuardedScratch)
         first = self.first_site + len(self.sites)
-        self.sites.extend(zone.site for zone in self.scratch.zones)
-        return redzones.functions(self.name, self.scratch, first)
+        self.sites.extend(zone.site for zone in scratch.zones)
+        return redzones.functions(self.name, scratch, first)
 
 
 def emit_version(
     program: Dataflow, options: CpuOptions, helpers: dict[str, str], debug: DebugInfo | None, first_site: int
 ) -> KernelVersion:
     """Emits the function that runs programs first..last-1, and the parts that are outlined from it."""
-    name, notes = "run.overlapping" if options.alias else "run", Notes("codegen")
-    code = KernelBuilder(options.machine, helpers, debug)
-    scalars = ScalarNames(program.definition)
-    scratch = GuardedScratch() if options.redzones else Scratch()
-    checks = BoundsChecks(code, program.guards, scalars, first_site)
-    outliner = Outliner(name, code, scalars.types)
-    nontemporal = NontemporalStores(program, code, not options.alias and options.uses("nontemporal_stores"))
-    tiles = TileBuffers(program, code, scratch)
-    addresses = AddressAnalysis(program, options.machine, scalars.known, options.uses("loop_versioning"))
-    nests = LoopNestEmitter(program, code, options, scalars, tiles, checks, addresses, nontemporal, notes)
-    copies = TileCopies(tiles, nests, scalars)
-    blocks = BlockEmitter(program, code, options, scalars, tiles, addresses, nests, outliner)
+    name = "run.overlapping" if options.alias else "run"
+    context = KernelContext(program, options, helpers, debug, first_site)
+    outliner = Outliner(name, context.code, context.scalars.types)
+    nests = LoopNestEmitter(context)
+    blocks = BlockEmitter(context, nests, outliner)
+    copies = TileCopies(context, nests)
     blocks.register(
         copies,
-        ScalarLowerings(code, scalars, checks),
-        ControlFlow(program, code, scalars, tiles, copies, blocks),
-        DataMovement(code, tiles, copies),
-        Dots(program, code, tiles, copies, notes),
-        Reports(code, scalars, tiles, copies, checks),
+        ScalarLowerings(context),
+        ControlFlow(context, copies, blocks),
+        DataMovement(context, copies),
+        Dots(context, copies),
+        Reports(context, copies),
     )
-    w = code.w
-    with code.at(None):
-        _load_arguments(program, code, scalars, checks)
+    w = context.code.w
+    with context.code.at(None):
+        _load_arguments(context)
         _start_programs(w)
         poll(w)
         for axis in range(3):
@@ -99,11 +91,11 @@ def emit_version(
         if options.redzones:
             w.do(f"call void @{name}.verify(ptr %scratch, ptr %status, i32 %pid0, i32 %pid1, i32 %pid2)")
         _next_program(w)
-        if nontemporal.used:  # such stores become visible in any order
+        if nests.nontemporal.used:  # such stores become visible in any order
             w.do("fence seq_cst")
         w.end("ret void")
     texts = [*outliner.texts, _function(name, w, debug)]
-    return KernelVersion(name, texts, scratch, checks.sites, first_site, blocks.assumptions, notes)
+    return KernelVersion(name, texts, context, first_site, blocks.assumptions)
 
 
 def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
@@ -112,8 +104,9 @@ def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
     return f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n{body}\n}}\n"
 
 
-def _load_arguments(program: Dataflow, code: KernelBuilder, scalars: ScalarNames, checks: BoundsChecks) -> None:
+def _load_arguments(context: KernelContext) -> None:
     """Loads the grid and the arguments into registers."""
+    program, code, scalars = context.program, context.code, context.scalars
     w, at = code.w, 0
     for axis in range(3):
         wide = load_word(w, "%grid", axis)
@@ -134,7 +127,7 @@ def _load_arguments(program: Dataflow, code: KernelBuilder, scalars: ScalarNames
         scalars[param] = value if bits == element else code.convert("bitcast", value, bits, element, 1)
         at += 1
     if any(guard.asks_readonly for guard in program.guards.values()):
-        checks.load_locked(load_word(w, "%status", READONLY))
+        context.checks.load_locked(load_word(w, "%status", READONLY))
 
 
 def _start_programs(w: Writer) -> None:

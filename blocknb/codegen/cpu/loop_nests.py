@@ -8,53 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from blocknb.codegen.cpu.addresses import AddressAnalysis
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.checks import BoundsChecks
-from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
-from blocknb.codegen.cpu.mask_bounds import MaskBounds
-from blocknb.codegen.cpu.nests import LoopNest, NestPlanner, Placement
+from blocknb.codegen.cpu.context import KernelContext
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
+from blocknb.codegen.cpu.nests import LoopNest, NestPlanner
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
-from blocknb.codegen.cpu.options import CpuOptions
 from blocknb.codegen.cpu.reductions import Reduction
-from blocknb.codegen.cpu.row_accesses import RowAccesses
 from blocknb.codegen.cpu.row_prefetch import RowPrefetch
 from blocknb.codegen.cpu.rows import RowLoops
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.cpu.uniformity import VARYING, Uniformity, UniformityAnalysis
 from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op, Value
-from blocknb.trace import Notes
 
 
-class LoopNestEmitter:
+class LoopNestEmitter(NestPlanner):
     """Plans and emits loop nests."""
 
-    def __init__(
-        self,
-        program: Dataflow,
-        code: KernelBuilder,
-        options: CpuOptions,
-        scalars: ScalarNames,
-        tiles: TileBuffers,
-        checks: BoundsChecks,
-        addresses: AddressAnalysis,
-        nontemporal: NontemporalStores,
-        notes: Notes,
-    ):
-        self.program, self.code, self.options, self.scalars, self.tiles = program, code, options, scalars, tiles
-        self.checks, self.addresses, self.nontemporal, self.notes = checks, addresses, nontemporal, notes
-        self.planner = NestPlanner(addresses, tiles, options)
-
-    def plan(self, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Placement) -> LoopNest:
-        """The loop nest of some ops; `place` gives each output its buffer."""
-        return self.planner.plan(ops, shape, outputs, place)
+    def __init__(self, context: KernelContext):
+        super().__init__(context)
+        self.nontemporal = NontemporalStores(context)
 
     def emit(self, nest: LoopNest, prefetches: Sequence[Op] = ()) -> None:
         """Emits a nest, which also prefetches for some loads of other nests."""
-        reductions = {
-            op: Reduction(op, nest, self.code, self.scalars, self.tiles) for op in nest.ops if op.name == "reduce"
-        }
+        reductions = {op: Reduction(self.context, op, nest) for op in nest.ops if op.name == "reduce"}
         prefetch = RowPrefetch(prefetches, self.code, self.notes)
         self._note(nest)
         for r in reductions.values():
@@ -69,7 +44,7 @@ class LoopNestEmitter:
     def _note(self, nest: LoopNest) -> None:
         """Says how each access is made."""
         for op in nest.ops:
-            if op.name not in ("load", "store") or nest.axis is None:
+            if op.name not in PLAIN_ACCESSES or nest.axis is None:
                 continue
             index = identity(op.args[0].type.shape)
             axis = f"axis {index.index(nest.axis)}" if len(index) > 1 else "the block"
@@ -104,33 +79,17 @@ class LoopNestEmitter:
                 holds = self.code.binary("and", holds, condition, "i1", 1)
             w.branch(holds, fast, slow)
             w.place(fast)
-            self._version(nest, forms, reductions, prefetch, alone=False)
+            RowLoops(self.context, nest, forms, reductions, prefetch).emit(self.nontemporal)
             w.jump(done)
             w.place(slow)
-            self._version(nest, self._row_analysis(nest, speculate=False), reductions, prefetch, alone=False)
+            general = self._row_analysis(nest, speculate=False)
+            RowLoops(self.context, nest, general, reductions, prefetch).emit(self.nontemporal)
             w.place(done)
         else:
-            self._version(nest, forms, reductions, prefetch, alone=True)
+            rows = RowLoops(self.context, nest, forms, reductions, prefetch)
+            rows.emit(self.nontemporal, ends_at_masks=not self.options.alias and self.options.uses("mask_bounds"))
         for r in reductions.values():
             r.end_row()
-
-    def _version(
-        self,
-        nest: LoopNest,
-        forms: UniformityAnalysis,
-        reductions: Mapping[Op, Reduction],
-        prefetch: RowPrefetch,
-        alone: bool,
-    ) -> None:
-        """The loops of a row under what `forms` assumes; only a row that has a single version (`alone`) ends at its masks."""
-        accesses = RowAccesses(self.code, self.checks, forms)
-        rows = RowLoops(nest, forms, accesses, reductions, prefetch, self.code, self.tiles, self.options)
-        bounds = None
-        if alone and not self.options.alias and self.options.uses("mask_bounds"):
-            bounds = MaskBounds(nest, forms, accesses.masks, reductions, self.code, self.tiles)
-        rows.emit(self.nontemporal, bounds)
-        if bounds is not None and bounds.end:
-            bounds.leave(self.scalars, self.options.redzones)
 
     def _row_analysis(self, nest: LoopNest, speculate: bool) -> UniformityAnalysis:
         """How the operands and outputs of a nest vary along a row."""

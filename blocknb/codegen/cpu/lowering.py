@@ -6,10 +6,10 @@ A lowering is a method of a small object that holds only what its operations use
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.ir.core import Block, Value
+from blocknb.ir.core import Value
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 #: For each tile that a block yields: the buffer it should be made in, and the argument that lives there now.
@@ -35,13 +35,3 @@ def lowering_table(*objects: object) -> dict[str, Callable[..., Any]]:
                 assert name not in found, f"{name} has two lowerings"
                 found[name] = getattr(one, attribute)
     return found
-
-
-class NestedBlocks(Protocol):
-    """What control flow asks of the code that emits blocks."""
-
-    def enter(self, block: Block, targets: Targets | None = None) -> None:
-        """Emits the ops of a block, but not its terminator. Its buffers stay held until `leave`."""
-
-    def leave(self) -> None:
-        """Ends the innermost block and frees what it holds."""

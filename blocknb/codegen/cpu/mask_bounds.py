@@ -13,8 +13,9 @@ from collections.abc import Mapping
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.dataflow import Index, identity
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.reductions import Reduction
@@ -31,26 +32,19 @@ MOST = 8  # results of a loop nest, each of which takes code of its own
 VECTORS = 4  # a row of fewer is not worth it
 
 
-class MaskBounds:
+class MaskBounds(Emitter):
     """The part of a row beyond all masks. `masks` has the mask of each access; `counts` are the positions at which masks end."""
 
     def __init__(
         self,
+        context: KernelContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
         masks: Mapping[Op, Uniformity | None],
         reductions: Mapping[Op, Reduction],
-        code: KernelBuilder,
-        tiles: TileBuffers,
     ):
-        self.nest, self.forms, self.masks, self.reductions, self.code, self.tiles = (
-            nest,
-            forms,
-            masks,
-            reductions,
-            code,
-            tiles,
-        )
+        super().__init__(context)
+        self.nest, self.forms, self.masks, self.reductions = nest, forms, masks, reductions
         self.counts: list[str] = []
         self._uniform: dict[tuple[Value, Index], bool] = {}
         self._values: dict[tuple[Value, Index], str] = {}
@@ -73,11 +67,11 @@ class MaskBounds:
         self._finish()
         return True
 
-    # -- whether ---------------------------------------------------------------------------------------------------------
+    # -- whether the row may end early ------------------------------------------------------------------------------------
 
     def _may_end(self, op: Op) -> bool:
         """Whether an op does nothing of its own beyond the masks."""
-        if op.name in ("load", "store"):
+        if op.name in PLAIN_ACCESSES:
             if op.name == "load" and isinstance(self._loaded_once(op), Uniform):
                 return True
             mask = self.masks.get(op)
@@ -123,10 +117,10 @@ class MaskBounds:
         return OPS[op.name].kind == "elementwise" and all(self._is_uniform(a, i) for a, i in self._operands(op, index))
 
     def _operands(self, op: Op, index: Index) -> list[tuple[Value, Index]]:
-        again = self.forms.program.recomputed(op.result)
-        return [(a, (index if again else identity(a.type.shape)) if a.type.shape else ()) for a in op.args]
+        recomputed = self.forms.program.recomputed(op.result)
+        return [(a, (index if recomputed else identity(a.type.shape)) if a.type.shape else ()) for a in op.args]
 
-    # -- what ------------------------------------------------------------------------------------------------------------
+    # -- the end of the row, and the values beyond it ---------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Computes where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the tail at once."""
@@ -184,18 +178,15 @@ class MaskBounds:
             )
         return elementwise(self.code, op, [self._of(a, i) for a, i in self._operands(op, index)], 1)
 
-    def leave(self, scalars: ScalarNames, poisoned: bool) -> None:
-        """After the loops: hands the tails to the reductions, and notes which tails of results are not written.
-
-        `poisoned` writes the poison of redzones to them.
-        """
-        c, nest, tiles = self.code, self.nest, self.tiles
+    def leave(self) -> None:
+        """After the loops: hands the tails to the reductions, and notes which tails of results are not written. Redzones poison those."""
+        c, nest, tiles, types = self.code, self.nest, self.tiles, self.scalars.types
         skipped = c.w.value(f"icmp slt i64 {self.end}, {nest.size}")
         for op, reduction in self.reductions.items():
             reduction.tail = (skipped, self.value(op.args[0]))
         for value, buffer in nest.outputs:
             tail = TileTail(self.end, self.value(value), nest.width)
-            if poisoned:
+            if self.options.redzones:
                 fill(c, tiles, buffer, tail, str(nest.size), poison=True)
             copied = (
                 tiles.buffers.get(value) is not buffer
@@ -203,7 +194,7 @@ class MaskBounds:
             if copied or not _read_by_rows(tiles, value, nest.shape):
                 fill(c, tiles, buffer, tail, str(nest.size))
             else:
-                scalars.types[tail.end], scalars.types[tail.value] = "i64", register_type(value.type.dtype)
+                types[tail.end], types[tail.value] = "i64", register_type(value.type.dtype)
                 tiles.tails[value] = tail
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.cpu.lowering import lowers
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
@@ -26,8 +26,8 @@ from blocknb.codegen.scalar_math.structured import counted
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.ops import PRESERVING
 from blocknb.language.types import DType
-from blocknb.trace import Notes
 
 Panel = tuple[int, int, int]  # axis of k, axis of n, width
 
@@ -63,11 +63,12 @@ def _panel(machine: TargetFeatures, op: Op, index: Index) -> Panel | None:
     return index.index(0), index.index(1), register_tile(machine, op)[1]
 
 
-class Dots:
+class Dots(Emitter):
     """Lowers dots: packs the operands and calls a microkernel for their shapes."""
 
-    def __init__(self, program: Dataflow, code: KernelBuilder, tiles: TileBuffers, copies: TileCopies, notes: Notes):
-        self.program, self.code, self.tiles, self.copies, self.notes = program, code, tiles, copies, notes
+    def __init__(self, context: KernelContext, copies: TileCopies):
+        super().__init__(context)
+        self.copies = copies
 
     @lowers("dot")
     def dot(self, op: Op) -> None:
@@ -145,7 +146,7 @@ class Dots:
         while (op := self.program.definition.get(value)) is not None:
             if op.name == "const":
                 return op.attrs["value"] == 0
-            if op.name not in ("splat", "broadcast", "reshape", "expand_dims"):
+            if op.name not in PRESERVING:
                 return False
             value = op.args[0]
         return False

@@ -98,9 +98,11 @@ def _generate(func: Func, options: CpuOptions) -> CpuModule:
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
     loops = any(op.name in LOOPS for op in func.ops())
-    scratch = max(LINE, *(version.scratch.bytes for version in versions))
+    scratch = max(LINE, *(version.context.tiles.scratch.bytes for version in versions))
     sites = tuple(site for version in versions for site in version.sites)
-    return CpuModule("\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.notes.list))
+    return CpuModule(
+        "\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.context.notes.list)
+    )
 
 
 def prepared(func: Func) -> Func:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.options import CpuOptions
+from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math.register_types import register_bits
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import ATOMICS, lane_cost
@@ -58,11 +57,8 @@ def cost(ops: Sequence[Op]) -> int:
     return sum(lane_cost(op.name) for op in ops)
 
 
-class NestPlanner:
+class NestPlanner(Emitter):
     """Plans loop nests for a target."""
-
-    def __init__(self, addresses: AddressAnalysis, tiles: TileBuffers, options: CpuOptions):
-        self.addresses, self.tiles, self.options = addresses, tiles, options
 
     def plan(self, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Placement) -> LoopNest:
         """The loop nest of some ops; `place` gives each output its buffer."""
@@ -81,7 +77,7 @@ class NestPlanner:
         def score(loop: int) -> tuple[float, int]:
             total = 0.0
             for op in ops:
-                if op.name in ("load", "store") and loop in self.addresses.contiguous(op):
+                if op.name in PLAIN_ACCESSES and loop in self.addresses.contiguous(op):
                     total += op.args[0].type.dtype.element.bytes
                 for a in op.args:
                     total += self.tiles.contiguous_bytes(a, loop)

@@ -10,8 +10,7 @@ Manual, "Non-temporal stores".
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.dataflow import Dataflow
+from blocknb.codegen.cpu.context import Emitter
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
 from blocknb.ir.core import Op
@@ -21,17 +20,21 @@ MOST = 4  # stores of a loop nest, whose loop is written twice
 UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
-class NontemporalStores:
+class NontemporalStores(Emitter):
     """Decides which rows bypass the cache; `used` says whether the kernel has such stores."""
 
-    def __init__(self, program: Dataflow, code: KernelBuilder, enabled: bool):
-        self.program, self.code, self.enabled = program, code, enabled
-        self.used = False
+    used = False
 
     def stores(self, nest: LoopNest, forms: UniformityAnalysis) -> list[Op]:
         """The stores of a row that may bypass the cache: all of them, or none."""
         found = [op for op in nest.ops if op.name == "store"]
-        if not self.enabled or nest.axis is None or len(found) > MOST or not nest.memory_bound:
+        if (
+            self.options.alias
+            or not self.options.uses("nontemporal_stores")
+            or nest.axis is None
+            or len(found) > MOST
+            or not nest.memory_bound
+        ):
             return []
         for op in found:
             element, form = op.args[0].type.dtype.element, forms.of_operand(op.args[0])

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 
 from blocknb.codegen.cpu import microkernel
 from blocknb.codegen.cpu.buffers import ScratchBuffer, strides_along
+from blocknb.codegen.cpu.context import Emitter
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.fusion import FusionNode
-from blocknb.codegen.cpu.tiles import TileBuffers
-from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.ir.core import Op, Value
 
 
-class OutputPlacement:
+class OutputPlacement(Emitter):
     """Gives the values that a node makes their buffers."""
-
-    def __init__(self, tiles: TileBuffers, machine: TargetFeatures):
-        self.tiles, self.program, self.machine = tiles, tiles.program, machine
 
     def outputs(self, node: FusionNode) -> list[Value]:
         """The values of a node that others need, those of reductions left out."""
@@ -56,7 +52,7 @@ class OutputPlacement:
             home, argument = scope.targets[value]
             if home.strides == strides and tiles.free_home(home, argument, reader):
                 return home
-        panel = None if reduced else microkernel.panel_for(self.program, self.machine, value, axis)
+        panel = None if reduced else microkernel.panel_for(self.program, self.options.machine, value, axis)
         if panel is not None:
             return tiles.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel, value)
         wanted = (value.type.dtype, value.type.shape, strides)

@@ -13,13 +13,12 @@ from typing import Any
 
 from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.elementwise import combine, machine_extremum
 from blocknb.codegen.cpu.extrema import ExtremumAccumulators
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
@@ -29,17 +28,18 @@ from blocknb.ir.core import Op, Value
 REGISTER = 16  # bytes of the smallest vector register
 
 
-class Reduction:
+class Reduction(Emitter):
     """Emits one reduce op of a nest.
 
     `tail` says whether elements at the end of the row were left out (an i1), and what each of them is.
     """
 
-    def __init__(self, op: Op, nest: LoopNest, code: KernelBuilder, scalars: ScalarNames, tiles: TileBuffers):
-        self.kind, self.nest, self.code, self.scalars, self.tiles = ReductionKind(op), nest, code, scalars, tiles
+    def __init__(self, context: KernelContext, op: Op, nest: LoopNest):
+        super().__init__(context)
+        self.kind, self.nest = ReductionKind(op), nest
         self.extremes: ExtremumAccumulators | None = None
         if self.inner and self.kind.plain and self.kind.is_float_extremum():
-            self.extremes = ExtremumAccumulators(code, self.kind.plain.name, self.kind.dtypes[0])
+            self.extremes = ExtremumAccumulators(self.code, self.kind.plain.name, self.kind.dtypes[0])
         self.slots: list[list[str]] = []
         self.tail: tuple[str, str] | None = None
 

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from blocknb.codegen.cpu import memory
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS, REPORT
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, register_type
@@ -61,13 +59,12 @@ done:
 """
 
 
-class Reports:
+class Reports(Emitter):
     """Lowers prints and assertions."""
 
-    def __init__(
-        self, code: KernelBuilder, scalars: ScalarNames, tiles: TileBuffers, copies: TileCopies, checks: BoundsChecks
-    ):
-        self.code, self.scalars, self.tiles, self.copies, self.checks = code, scalars, tiles, copies, checks
+    def __init__(self, context: KernelContext, copies: TileCopies):
+        super().__init__(context)
+        self.copies = copies
 
     @lowers("assert")
     def assertion(self, op: Op) -> None:

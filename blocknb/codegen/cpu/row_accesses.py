@@ -6,8 +6,7 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 from __future__ import annotations
 
 from blocknb.codegen.cpu import atomics, memory, nontemporal_stores, scalar_accesses
-from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis, Varying
@@ -16,17 +15,19 @@ from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import memory_type
 from blocknb.codegen.scalar_math.structured import when
 from blocknb.ir.core import Op
+from blocknb.language.ops import MASK_AT
 
 
-class RowAccesses:
+class RowAccesses(Emitter):
     """The accesses of a row of `size` positions.
 
     `masks` has the mask of each access, None if all lanes are on. `bounds` has the positions (i64) at which uniform masks end. `unsafe`
     has an i1 for each access: "true" if every vector must check its lanes, or whether they must because the row check failed.
     """
 
-    def __init__(self, code: KernelBuilder, checks: BoundsChecks, forms: UniformityAnalysis):
-        self.code, self.checks, self.forms = code, checks, forms
+    def __init__(self, context: KernelContext, forms: UniformityAnalysis):
+        super().__init__(context)
+        self.forms = forms
         self.masks: dict[Op, Uniformity | None] = {}
         self.bounds: list[str] = []
         self.unsafe: dict[Op, str] = {}
@@ -59,7 +60,7 @@ class RowAccesses:
             self.unsafe[op] = "true"
 
     def _row_mask(self, op: Op) -> Uniformity | None:
-        mask_at = 1 if op.name == "load" else 2
+        mask_at = MASK_AT[op.name]
         mask = self.forms.of_operand(op.args[mask_at]) if len(op.args) > mask_at else None
         return None if isinstance(mask, Uniform) and mask.text == "true" else mask
 
@@ -128,7 +129,7 @@ class RowAccesses:
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op, body: VectorBody) -> str:
         """One element of an atomic: nests with atomics have vectors of one lane."""
-        count = 2 if op.name == "atomic" else 3
+        count = MASK_AT[op.name]
         self._take_lane_owners(op, body)
         address, *values = (body.value(a) for a in op.args[:count])
         mask = body.value(op.args[count]) if len(op.args) > count else None
@@ -141,7 +142,7 @@ class RowAccesses:
             return None
         if isinstance(form, Prefix):
             return body.prefix(form.count)
-        return body.value(op.args[1 if op.name == "load" else 2])
+        return body.value(op.args[MASK_AT[op.name]])
 
     def _contiguous(self, op: Op, body: VectorBody) -> Strided | None:
         """The addresses of an access, if its lanes are contiguous."""

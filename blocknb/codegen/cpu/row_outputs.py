@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.nests import LoopNest
-from blocknb.codegen.cpu.tiles import TileBuffers, to_buffer
+from blocknb.codegen.cpu.tiles import to_buffer
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Value
 
 
-class RowOutputs:
+class RowOutputs(Emitter):
     """The outputs of one row. `starts` has the pointer to position 0 of the row, and the stride along it."""
 
-    def __init__(self, nest: LoopNest, code: KernelBuilder, tiles: TileBuffers):
-        self.nest, self.code, self.tiles = nest, code, tiles
+    def __init__(self, context: KernelContext, nest: LoopNest):
+        super().__init__(context)
+        self.nest = nest
         self.starts: dict[Value, tuple[str, int]] = {}
 
     def prepare(self) -> None:

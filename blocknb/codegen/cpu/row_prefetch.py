@@ -17,7 +17,7 @@ from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.buffers import LINE
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.dataflow import Dataflow, identity
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Dataflow, identity
 from blocknb.codegen.cpu.fusion import FusionNode
 from blocknb.codegen.cpu.nests import cost
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
@@ -37,7 +37,7 @@ def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNo
     for node in reversed(nodes):
         if node.is_group and node.shape in best:
             hosts += [(op, best[node.shape]) for op in reversed(node.ops) if op.name == "load"]
-        if cost(node.ops) >= COST and (node.shape not in best or _leisure(node) >= _leisure(best[node.shape])):
+        if cost(node.ops) >= COST and (node.shape not in best or _idle_rank(node) >= _idle_rank(best[node.shape])):
             best[node.shape] = node
     found: dict[FusionNode, list[Op]] = {}
     chosen = (pair for pair in reversed(hosts) if _worth(program, addresses, pair[0]))
@@ -61,9 +61,9 @@ def _moves(program: Dataflow, scalar: Value) -> bool:
     return scalar not in program.func.params and (op is None or op.name != "const")
 
 
-def _leisure(node: FusionNode) -> tuple[bool, int]:
+def _idle_rank(node: FusionNode) -> tuple[bool, int]:
     """Ranks nests by the time they have: first those that touch no array, then those that compute more."""
-    return all(op.name not in ("load", "store") for op in node.ops), cost(node.ops)
+    return all(op.name not in PLAIN_ACCESSES for op in node.ops), cost(node.ops)
 
 
 class RowPrefetch:

@@ -9,71 +9,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.lowering import lowering_table
 from blocknb.codegen.cpu.mask_bounds import MaskBounds, fill_read
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
-from blocknb.codegen.cpu.options import CpuOptions
 from blocknb.codegen.cpu.reductions import Reduction
 from blocknb.codegen.cpu.row_accesses import RowAccesses
 from blocknb.codegen.cpu.row_outputs import RowOutputs
 from blocknb.codegen.cpu.row_prefetch import RowPrefetch
-from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.cpu.uniformity import Prefix, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op
 
 
-class RowLoops:
-    """Emits the loops of a row. `forms` says how values vary along it, and `accesses` how it loads and stores."""
+class RowLoops(Emitter):
+    """Emits the loops of a row. `forms` says how values vary along it."""
 
     def __init__(
         self,
+        context: KernelContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
-        accesses: RowAccesses,
         reductions: Mapping[Op, Reduction],
         prefetch: RowPrefetch,
-        code: KernelBuilder,
-        tiles: TileBuffers,
-        options: CpuOptions,
     ):
-        self.nest, self.forms, self.accesses, self.reductions, self.prefetch = (
-            nest,
-            forms,
-            accesses,
-            reductions,
-            prefetch,
-        )
-        self.code, self.tiles, self.options = code, tiles, options
-        self.outputs = RowOutputs(nest, code, tiles)
-        self.lowerings = lowering_table(accesses)
+        super().__init__(context)
+        self.nest, self.forms, self.reductions, self.prefetch = nest, forms, reductions, prefetch
+        self.accesses, self.outputs = RowAccesses(context, forms), RowOutputs(context, nest)
+        self.lowerings = lowering_table(self.accesses)
         self._prefetched: list[tuple[str, int]] = []
 
-    def emit(self, nontemporal: NontemporalStores, bounds: MaskBounds | None) -> None:
-        """Emits the row. `bounds` ends it at its masks, if it may end there."""
+    def emit(self, nontemporal: NontemporalStores, ends_at_masks: bool = False) -> None:
+        """Emits the row. With `ends_at_masks` it ends at its masks, if it may end there."""
         nest, c = self.nest, self.code
         for op in nest.ops:
-            if op.name in ("load", "store"):
+            if op.name in PLAIN_ACCESSES:
                 with c.at(op):
                     self.accesses.prepare(op)
         self.outputs.prepare()
         self._prefetched = self.prefetch.next_rows(self.forms)
-        ends_early = bounds is not None and bounds.find()
-        end = bounds.end if bounds and ends_early else self._end()
+        bounds = MaskBounds(self.context, self.nest, self.forms, self.accesses.masks, self.reductions)
+        ends_early = ends_at_masks and bounds.find()
+        end = bounds.end if ends_early else self._end()
         fill_read(nest, c, self.tiles, end)
         least = self._least(end) if ends_early else self._least()
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
-            begin = self._two_ways(nontemporal.worth(nest, self.forms, stores, least), least, full)
+            begin = self._two_versions(nontemporal.worth(nest, self.forms, stores, least), least, full)
         else:
             begin = self._vectors(full)
         if not full.isdigit():
             with counted(c.w, begin, end, nest.width, "tail") as position:
                 self._vector(position, 0, False)
+        if ends_early:
+            bounds.leave()
 
     def _end(self) -> str:
         """Where the row ends: a row that only stores ends where the masks of its stores do."""
@@ -107,7 +100,7 @@ class RowLoops:
                 self._vector(at, u, True, streaming)
         return stop
 
-    def _two_ways(self, streaming: str, least: str, full: str) -> str:
+    def _two_versions(self, streaming: str, least: str, full: str) -> str:
         """Two versions of the vectors: with non-temporal stores if the i1 holds, else with ordinary ones; returns where they end."""
         w = self.code.w
         past, through, done, end = w.fresh("past"), w.fresh("through"), w.fresh("streamed"), w.slot("i64", "end")

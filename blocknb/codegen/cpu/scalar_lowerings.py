@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu import atomics, scalar_accesses
-from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
-from blocknb.codegen.cpu.checks import BoundsChecks
+from blocknb.codegen.cpu.context import Emitter
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS
 from blocknb.ir.core import Op
-from blocknb.language.ops import OPS
+from blocknb.language.ops import MASK_AT, OPS
 
 ELEMENTWISE = tuple(name for name, row in OPS.items() if row.kind == "elementwise")
 
 
-class ScalarLowerings:
+class ScalarLowerings(Emitter):
     """Lowers operations whose results are scalars."""
-
-    def __init__(self, code: KernelBuilder, scalars: ScalarNames, checks: BoundsChecks):
-        self.code, self.scalars, self.checks = code, scalars, checks
 
     def _args(self, op: Op) -> list[str]:
         return [self.scalars.of(a) for a in op.args]
@@ -28,7 +24,7 @@ class ScalarLowerings:
         """Arithmetic on scalars."""
         self.scalars[op.result] = elementwise(self.code, op, self._args(op), 1)
 
-    @lowers("broadcast", "splat", "trans")
+    @lowers("broadcast", "splat", "trans")  # the ops of `PRESERVING` that may have a scalar result, but for `reshape`
     def view(self, op: Op) -> None:
         """A change of shape of a scalar is the scalar."""
         self.scalars[op.result] = self.scalars.of(*op.args)
@@ -65,6 +61,6 @@ class ScalarLowerings:
     def atomic(self, op: Op) -> None:
         """One atomic operation."""
         args = self._args(op)
-        count = 2 if op.name == "atomic" else 3
+        count = MASK_AT[op.name]
         mask = args[count] if len(args) > count else None
         self.scalars[op.result] = atomics.update(self.code, self.checks, op, args[0], args[1:count], mask)

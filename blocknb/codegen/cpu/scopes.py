@@ -25,7 +25,7 @@ class BlockScope:
             for inner in (op, *(o for b in op.blocks for o in walk(b))):
                 self.when[inner] = at
         self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
-        self.again: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
+        self.prefetched_at: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
 
     def _ranks(self) -> dict[FusionNode, int]:
         return {node: i for i, node in enumerate(self.nodes)}
@@ -36,7 +36,7 @@ class BlockScope:
         for node, loads in prefetches.items():
             for op in loads:
                 for leaf, _ in program.leaves(op.args[0], identity(op.args[0].type.shape)):
-                    self.again[leaf] = max(self.again.get(leaf, -1), rank[node])
+                    self.prefetched_at[leaf] = max(self.prefetched_at.get(leaf, -1), rank[node])
 
     @property
     def current_op(self) -> Op | None:
@@ -47,4 +47,4 @@ class BlockScope:
     def last_use(self, program: Dataflow, value: Value) -> int:
         """The index of the last node that reads a value, -1 if none does."""
         uses = program.uses.get(value, ())
-        return max([self.again.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
+        return max([self.prefetched_at.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])

@@ -11,21 +11,14 @@ A thread holds its part of a tile in registers, one LLVM value each; a scalar ha
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu.generator import generate
     from blocknb.codegen.gpu.module import GpuModule
 
-#: Names of the package and their modules. A name is imported when it is first used: an import of the modules here would let two threads
-#: deadlock, one that imports the package and one that imports a module of it.
-_PLACES = {"GpuModule": "module", "generate": "generator"}
-
 __all__ = ["GpuModule", "generate"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = lazy_names(__name__, {"GpuModule": "module", "generate": "generator"})
