@@ -163,9 +163,18 @@ numpy_address: Callable[[np.ndarray], int] = (
 )
 
 
+@functools.cache
+def _writable_kinds(dtype: np.dtype) -> tuple[int, Kind, Kind]:
+    return _array_kinds(dtype, HOST)
+
+
 def describe_numpy(array: np.ndarray) -> tuple[Kind, int]:
     """Describes a NumPy array."""
-    return _array(_array_kinds(array.dtype, HOST, not array.flags.writeable), numpy_address(array))
+    address = numpy_address(array)
+    kinds = _writable_kinds(array.dtype) if array.flags.writeable else _array_kinds(array.dtype, HOST, True)
+    if address & kinds[0]:
+        return _array(kinds, address)  # raises
+    return (kinds[1] if address & 15 else kinds[2]), address
 
 
 def _masked(array: Any) -> tuple[Kind, int]:
