@@ -113,16 +113,13 @@ class AsyncCopies(OpLowering):
         threads with the same elements copies for all. A predicate says what is ignored: from a size ptxas would compute one."""
         text = self.text
         operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
-        guard = ignored = ""
+        ignored = ""
         if mask != "true":
             off = text.in_block(("off", mask), lambda: text.emit(f"xor i1 {mask}, true"))
             ignored = f", ${len(operands)}"
             operands.append(f"i1 {off}")
             constraints.append("b")
-        if owner:
-            guard = f"@${len(operands)} "
-            operands.append(f"i1 {owner}")
-            constraints.append("b")
         to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
         cache = "cg" if size == 16 else "ca"
-        text.asm(f"{guard}cp.async.{cache}.shared.global {to}, {come}, {size}{ignored};", constraints, operands)
+        ptx = f"cp.async.{cache}.shared.global {to}, {come}, {size}{ignored};"
+        text.asm(ptx, constraints, operands, on=owner)

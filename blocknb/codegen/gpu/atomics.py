@@ -140,13 +140,11 @@ class Atomics(OpLowering):
         """Adds fp32 numbers side by side (PTX ISA: red, `.vec_32_bit`)."""
         name, distance = self.addresses.of(op.args[0], register)
         count = len(words)
-        inputs = [f"ptr addrspace(1) {name}", *(f"i32 {w}" for w in words)] + ([f"i1 {on}"] if on else [])
-        constraints = ["l", *["r"] * count] + (["b"] if on else []) + ["~{memory}"]
-        guard = f"@${count + 1} " if on else ""
+        inputs = [f"ptr addrspace(1) {name}", *(f"i32 {w}" for w in words)]
         places = ", ".join(f"${1 + i}" for i in range(count))
         where = f"[$0+{distance}]" if distance else "[$0]"
-        ptx = f"{guard}red.{form.semantics}.{form.scope}.global.add.v{count}.f32 {where}, {{{places}}};"
-        self.text.asm(ptx, constraints, inputs)
+        ptx = f"red.{form.semantics}.{form.scope}.global.add.v{count}.f32 {where}, {{{places}}};"
+        self.text.asm(ptx, ["l", *["r"] * count, "~{memory}"], inputs, on=on)
 
     def float_extremum(self, form: AtomicStep, address: str, word: str, on: str) -> str:
         """The extreme of floats. Their bits order like signed integers above zero and, seen as unsigned ones, backwards below."""

@@ -100,10 +100,5 @@ class Mbarriers(OpLowering):
             self.threads.warp_barrier()
             first = text.once(("first lane",), lambda: text.emit("icmp eq i32 %lane, 0"))
             condition = text.both(condition, first)
-        operands, constraints, guard = [f"i32 {where}"], ["r"], ""
-        if condition not in ("", "true"):
-            operands.append(f"i1 {condition}")
-            constraints.append("b")
-            guard = "@$1 "
-        ptx = f"{guard}mbarrier.arrive.shared::cta.b64 _, [$0+{distance}];"
-        text.asm(ptx, [*constraints, "~{memory}"], operands)
+        ptx = f"mbarrier.arrive.shared::cta.b64 _, [$0+{distance}];"
+        text.asm(ptx, ["r", "~{memory}"], [f"i32 {where}"], on=condition)

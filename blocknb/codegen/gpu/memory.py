@@ -149,14 +149,9 @@ def predicated_store(
     if bits == 8:
         words = [text.emit(f"zext i8 {w} to i32") for w in words]
     ins = ", ".join(f"${i + 1}" for i in range(n))
-    guard = f"@${n + 1} " if predicate else ""
     source = f"{{{ins}}}" if n > 1 else ins
     where = f"[$0+{distance}]" if distance else "[$0]"
-    ptx = f"{guard}st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
+    ptx = f"st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
     operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words)]
-    constraints = ["l"] + [LETTER[bits]] * n
-    if predicate:
-        operands.append(f"i1 {predicate}")
-        constraints.append("b")
     # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses what was loaded.
-    text.asm(ptx, [*constraints, "~{memory}"], operands)
+    text.asm(ptx, ["l", *[LETTER[bits]] * n, "~{memory}"], operands, on=predicate)

@@ -99,9 +99,14 @@ class TextWriter:
         got = self.emit(f"call {kind} {call}")
         return [got] if len(kinds) == 1 else [self.emit(f"extractvalue {kind} {got}, {i}") for i in range(len(kinds))]
 
-    def asm(self, text: str, constraints: Sequence[str], operands: Sequence[str], convergent: bool = False) -> None:
-        """Writes inline PTX with side effects and without results."""
-        mark = " #1" if convergent else ""
+    def asm(
+        self, text: str, constraints: Sequence[str], operands: Sequence[str], convergent: bool = False, on: str = ""
+    ) -> None:
+        """Writes inline PTX with side effects and without results, predicated by the i1 `on` if there is one."""
+        mark, count = " #1" if convergent else "", len(operands)
+        if on not in ("", "true"):
+            text, operands = f"@${count} {text}", [*operands, f"i1 {on}"]
+            constraints = [*constraints[:count], "b", *constraints[count:]]
         self.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)}){mark}')
 
     def once(self, key: tuple, make: Callable[[], str]) -> str:

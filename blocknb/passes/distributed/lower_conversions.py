@@ -265,10 +265,9 @@ class ConversionLowering(Rebuild):
         """Stores `value` to a new buffer, rounded to `tf32` if requested. The buffer starts at a multiple of `align` bytes."""
         b = self.builder
         kind = Buffer(value.type.dtype, value.type.shape, layout)
-        aligned: dict[str, Any] = {"align": align} if align else {}
-        rounded: dict[str, Any] = {"tf32": True} if tf32 else {}
-        buffer = b.value("alloc", type=kind, **aligned)
+        buffer = b.value("alloc", type=kind, **({"align": align} if align else {}))
         buffer.name = value.name
+        rounded: dict[str, Any] = {"tf32": True} if tf32 else {}
         stored = b.op("local_store", buffer, value, **rounded)
         bits = max(8, value.type.dtype.bits)
         plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None

@@ -145,11 +145,7 @@ def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tupl
     made = {value: op for op in body.ops for value in op.results}
     awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
     place = {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}  # the carried pipeline state
-    late, moved = dict[Op, None](), set(place)  # the second product and all that uses the state, and their results
-    for op in body.ops[:-1]:
-        if op is second or any(value in moved for value in operands(op)):
-            late[op] = None
-            moved.update(op.results)
+    late, moved = hanging_on(body, second, place)
     if any(op.blocks for op in late):
         return None
     own = [value for op in late for value in (op.args[1:2] if op is second else op.args)]
@@ -160,6 +156,16 @@ def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tupl
     if not carried <= {*states, _place(body.terminator, second.result)}:
         return None
     return tuple(late), states
+
+
+def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
+    """The second product and all ops that use a pipeline state, directly or not; and the values that follow from it."""
+    late, moved = dict[Op, None](), set(place)
+    for op in body.ops[:-1]:
+        if op is second or any(value in moved for value in operands(op)):
+            late[op] = None
+            moved.update(op.results)
+    return late, moved
 
 
 def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:

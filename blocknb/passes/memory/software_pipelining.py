@@ -91,7 +91,7 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
 
     After:
 
-        copy_async %slot0, %p0, %mask0 {vec=8}
+        copy_async %stage0, %p0, %mask0 {vec=8}
         commit
         for %k = 0 to %n step 32 iter(%acc = %zero, %read = %0, %write = %1) {
           wait {in_flight=0}

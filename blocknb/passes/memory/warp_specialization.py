@@ -145,9 +145,8 @@ class WarpSpecializationPlanner:
                 group.stages = 2  # copies of the next program begin while this one computes
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
         many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
-        return WarpSpecializationPlan(
-            groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, consumer_groups
-        )
+        registers = SHARED_OUT.get(warps) if many else None
+        return WarpSpecializationPlan(groups, persistent, warps >= ALONE, registers, consumer_groups)
 
     def take_turns(self, groups: list[CopyGroup]) -> bool:
         """Whether two groups of consumer warps, of one warpgroup and one program each, can take turns: one multiplies while the other
@@ -317,9 +316,8 @@ class WarpSpecializationPlanner:
         found = [copy for copy in copies if self.stores(copy.load.result) <= stores]
         for copy in copies:
             if copy not in found:
-                self.notes(
-                    copy.load, "not copied by the producer warp: its tile is also stored in another way", "missed"
-                )
+                why = "not copied by the producer warp: its tile is also stored in another way"
+                self.notes(copy.load, why, "missed")
         return found
 
     def stores(self, value: Value) -> set[Op]:

@@ -7,6 +7,7 @@ through the async proxy; `barriers` adds the barrier. Source: PTX ISA, "Async Pr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from blocknb.ir.build import Builder
@@ -68,13 +69,8 @@ class OperandBuffers:
             buffer = next((level[value, layout] for level in self.stored if (value, layout) in level), None)
             if buffer is None:
                 with self.builder.at(op):
-                    buffer = self.store(
-                        value,
-                        layout,
-                        f"dot operand {'ab'[side]}",
-                        align=wgmma.ALIGNMENT,
-                        tf32=value.type.dtype == t.float32,
-                    )
+                    tf32 = value.type.dtype == t.float32
+                    buffer = self.store(value, layout, f"dot operand {'ab'[side]}", align=wgmma.ALIGNMENT, tf32=tf32)
                 self.stored[-1][value, layout] = buffer
             buffers.append(buffer)
         if len(self.stored[-1]) > count:
@@ -103,10 +99,7 @@ def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
     (block,) = loop.blocks
     made = {value for op in walk(block) for value in op.results}
     end, found = block.terminator, []
-    uses: dict[Value, int] = {}
-    for op in walk(block):
-        for value in op.args:
-            uses[value] = uses.get(value, 0) + 1
+    uses = Counter(value for op in walk(block) for value in op.args)
     for op in block.ops:
         if not any(inner.name == "dot" for inner in within(op)):
             continue

@@ -55,9 +55,8 @@ class WarpPartition:
             for copy in owner.copies:
                 alloc = self.facts.definition[copy.buffer]
                 with b.at(alloc):
-                    made.append(
-                        b.value("alloc", **{**alloc.attrs, "type": replace(copy.buffer.type, stages=owner.stages)})
-                    )
+                    kind = replace(copy.buffer.type, stages=owner.stages)
+                    made.append(b.value("alloc", **{**alloc.attrs, "type": kind}))
                 made[-1].name = copy.buffer.name
             self.circular_buffers[owner] = made
             self.full[owner] = full = b.value("mbarriers", stages=owner.stages, arrivals=1)
@@ -78,14 +77,10 @@ class WarpPartition:
                 role.all()
                 b.op("yield")
             blocks.append(opened.done)
-        groups: dict[str, Any] = {"consumer_groups": self.plan.consumer_groups} if self.plan.consumer_groups > 1 else {}
-        b.op(
-            "roles",
-            blocks=blocks,
-            warps=(num_warps * self.plan.consumer_groups, self.plan.warps),
-            registers=self.plan.registers,
-            **groups,
-        )
+        count = self.plan.consumer_groups
+        groups: dict[str, Any] = {"consumer_groups": count} if count > 1 else {}
+        warps = num_warps * count, self.plan.warps
+        b.op("roles", blocks=blocks, warps=warps, registers=self.plan.registers, **groups)
         cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
         return cut.with_attrs(persistent=True) if self.plan.persistent else cut
 
@@ -146,13 +141,9 @@ class RolePart:
         if roles.programs is None:
             self.ops(roles.func.body.ops)
             return
-        first, step = b.value("cta_id"), b.value("num_ctas")
-        first, step, start = self.begin(first, step)
-        start = [*self.places.values(owners), *start]
-        program, inner = (
-            Value(NUMBER, "program"),
-            [*fresh(owners), *(Value(value.type) for value in start[2 * len(owners) :])],
-        )
+        first, step, more = self.begin(b.value("cta_id"), b.value("num_ctas"))
+        start, program = [*self.places.values(owners), *more], Value(NUMBER, "program")
+        inner = [*fresh(owners), *(Value(value.type) for value in more)]
         with b.block((program, *inner)) as opened:
             self.places.enter(owners, inner)
             self.ids = self.place(program)

@@ -11,6 +11,7 @@ from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language.bulk import TensorMap
 from blocknb.layouts import wgmma
+from blocknb.passes.support.pipelining_support import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -102,13 +103,9 @@ class WarpSpecializationPlan:
         least = min(2, max(owner.stages for owner in self.owners))
         largest = max(self.owners, key=lambda owner: (owner.stages > least, owner.bytes * owner.stages))
         if largest.stages <= least:
-            for group in self.groups:
-                for copy in group.copies:
-                    notes(
-                        copy.load,
-                        "not copied by the producer warp: shared memory has no room for two of its tiles",
-                        "missed",
-                    )
+            why = "not copied by the producer warp: shared memory has no room for two of its tiles"
+            for load in (copy.load for group in self.groups for copy in group.copies):
+                notes(load, why, "missed")
             return None
         largest.stages -= 1
         return self
@@ -121,12 +118,8 @@ class WarpSpecializationPlan:
                 text = f"copied by TMA, by the producer warp: {stages} stage{'s' if stages > 1 else ''} of {size} bytes"
                 if copy.kind.swizzle:
                     text += f", {copy.kind.swizzle}-byte swizzle"
-                if group.shared_with is not None:
-                    text += (
-                        f", those of the loop at line {group.shared_with.loop.loc.line}"
-                        if group.shared_with.loop and group.shared_with.loop.loc
-                        else ""
-                    )
+                if group.shared_with is not None and (loop := group.shared_with.loop) is not None:
+                    text += f", those of the loop{at_line(loop)}"
                 if copy.store.attrs.get("tf32"):
                     text += "; truncated to tf32 by wgmma, not rounded"
                 if group.named and stages < group.wanted:
@@ -138,13 +131,11 @@ class WarpSpecializationPlan:
             consumer, producer = self.registers
             notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer")
         if self.consumer_groups > 1:
-            notes(
-                None,
+            text = (
                 f"{self.consumer_groups} groups of consumer warps take turns: one multiplies for its program while the other stores "
-                "(ping-pong)",
+                "(ping-pong)"
             )
+            notes(None, text)
         if self.persistent:
-            notes(
-                None,
-                "each CTA runs one program after another: copies for the next one begin while the last one is stored",
-            )
+            text = "each CTA runs one program after another: copies for the next one begin while the last one is stored"
+            notes(None, text)

@@ -113,9 +113,8 @@ class PrefetchPlanner(PipeliningObstacles):
             if op.name == "for":
                 most = max(most, self.loop(op))
             elif op.name in ("if", "while"):
-                waits = (
-                    "how often a `while` runs is not known before" if op.name == "while" else "an iteration may skip it"
-                )
+                unknown = "how often a `while` runs is not known before"
+                waits = unknown if op.name == "while" else "an iteration may skip it"
                 for nested in op.blocks:
                     self.refuse((x for x in nested.ops if x.name == "load" and inside), waits)
                     most = max(most, self.reserved(nested, inside))
@@ -133,10 +132,8 @@ class PrefetchPlanner(PipeliningObstacles):
                 early = [x for x in self.lines(loop) if not self.against(x, loop)]
                 return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
             if not self.copies:
-                self.refuse(
-                    loads,
-                    f"the loop holds a product{at_line(dot)}, whose operands are left for asynchronous copies, which sm_80 has",
-                )
+                copies = "whose operands are left for asynchronous copies, which sm_80 has"
+                self.refuse(loads, f"the loop holds a product{at_line(dot)}, {copies}")
             return within
         if why := self.against_loop(loop):
             self.refuse(loads, why)
@@ -173,10 +170,8 @@ class PrefetchPlanner(PipeliningObstacles):
         for load in loads:
             needs = self.registers(load) * ahead
             if taken + needs > budget:
-                self.refuse(
-                    [load],
-                    f"it takes {counted(needs, 'register')} per thread, and {max(0, budget - taken)} are left for that",
-                )
+                left = max(0, budget - taken)
+                self.refuse([load], f"it takes {counted(needs, 'register')} per thread, and {left} are left for that")
                 continue
             kept.append(load)
             taken += needs

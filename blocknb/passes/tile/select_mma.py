@@ -65,10 +65,8 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
         new = revised(op, attrs={**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps})
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
-        notes(
-            new,
-            f"dot: mma.sync.{instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
-        )
+        split = f"{warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}"
+        notes(new, f"dot: mma.sync.{instruction.name}, {count} per program ({split})")
         return new.results
 
     return rebuild(func, visit)

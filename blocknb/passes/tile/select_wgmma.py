@@ -61,10 +61,10 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.id in choice.transposed:
-            notes(
-                op,
-                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts",
+            text = (
+                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts"
             )
+            notes(op, text)
             rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.transposed[op.id], "vec": 1}))
             return op.results
         if op.name != "dot":
