@@ -11,10 +11,8 @@ from collections.abc import Sequence
 
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.checks import BoundsChecks
-from blocknb.codegen.cpu.memory import pointer
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
-from blocknb.codegen.scalar_math.structured import guarded
 from blocknb.ir.core import Op
 from blocknb.language.types import DType
 
@@ -29,12 +27,12 @@ def update(
     checks.scalar(op, address, mask)
     if mask is None or mask == "true":
         return _step(c, op, address, values, dtype)
-    return guarded(c.w, mask, register_type(dtype), constant(0, dtype), lambda: _step(c, op, address, values, dtype))
+    return c.w.guarded(mask, register_type(dtype), constant(0, dtype), lambda: _step(c, op, address, values, dtype))
 
 
 def _step(c: KernelBuilder, op: Op, address: str, values: Sequence[str], dtype: DType) -> str:
     w = c.w
-    place, order = pointer(c, address), ORDER[op.attrs["sem"]]
+    place, order = c.pointer(address), ORDER[op.attrs["sem"]]
     element = register_type(dtype)
     bits = f"i{dtype.bits}"
     if op.name == "atomic_cas":

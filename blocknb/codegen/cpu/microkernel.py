@@ -22,7 +22,6 @@ from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
-from blocknb.codegen.scalar_math.structured import counted
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -192,7 +191,7 @@ def _define_transpose(
         chosen = ", ".join(f"i32 {lane(i)}" for i in range(lanes))
         return w.value(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{chosen}>")
 
-    with counted(w, "0", str(n), lanes, "n") as column, counted(w, "0", str(k), lanes, "k") as depth:
+    with w.counted("0", str(n), lanes, "n") as column, w.counted("0", str(k), lanes, "k") as depth:
         corner = code.i64("add", code.i64("mul", column, str(stride)), depth)
         first = w.value(f"getelementptr inbounds {element}, ptr %from, i64 {corner}")
         rows = []
@@ -243,9 +242,9 @@ def _define(
     def at(base: str, index: str, unit: str) -> str:
         return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
 
-    with counted(w, "0", str(n), nr, "n") as column:
+    with w.counted("0", str(n), nr, "n") as column:
         panel = at("%b", code.i64("mul", column, str(k)), element)
-        with counted(w, "0", str(m), mr, "m") as row:
+        with w.counted("0", str(m), mr, "m") as row:
             corner = at("%c", code.i64("add", code.i64("mul", row, str(n)), column), element)
             places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
             first = at("%a", code.i64("mul", row, str(strides[0])), a.element)
@@ -257,7 +256,7 @@ def _define(
                         else w.value(f"load {vector}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
                     )
                     w.do(f"store {vector} {start}, ptr {sums[i][j]}")
-            with counted(w, "0", str(k), 1, "k") as depth:
+            with w.counted("0", str(k), 1, "k") as depth:
                 line = at(panel, code.i64("mul", depth, str(nr)), element)
                 bs = [
                     w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}")

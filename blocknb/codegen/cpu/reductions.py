@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
@@ -163,9 +162,8 @@ class Reduction(Emitter):
             return
         for result in self.kind.op.results:
             if not result.type.shape:  # an axis of size one: the loop stored its value in a slot
-                self.scalars[result] = self._read(
-                    self.slots[0][self.kind.op.results.index(result)], register_type(result.type.dtype), 1
-                )
+                slot = self.slots[0][self.kind.op.results.index(result)]
+                self.scalars[result] = self._read(slot, register_type(result.type.dtype), 1)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -213,10 +211,7 @@ class Reduction(Emitter):
             return
         places = [self._place(r, body) for r in self.kind.op.results]
         if self.kind.loop is not None:
-            old = []
-            for (place, buffer), _ in zip(places, self.kind.dtypes, strict=True):
-                raw = memory.load_vector(c, place, buffer.element, width, SIZES[buffer.element])
-                old.append(casts.from_scratch(c, raw, buffer.dtype, width))
+            old = [self.tiles.read(buffer, place, width) for place, buffer in places]
             new = self._combine(old, values, width)
             values = self._unless_first(nest.counters[self.kind.loop], new, values, width)
             if self.kind.wide:
@@ -224,6 +219,4 @@ class Reduction(Emitter):
                 rounded = narrow_floats.rounded(c, values[0], self.kind.dtypes[0], width)
                 values = [c.select(c.splat(last, "i1", width), rounded, values[0], "float", width)]
         for (place, buffer), value in zip(places, values, strict=True):
-            memory.store_vector(
-                c, place, casts.to_scratch(c, value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element]
-            )
+            self.tiles.write(buffer, place, value, width)

@@ -5,7 +5,7 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu import atomics, memory, nontemporal_stores, scalar_accesses
+from blocknb.codegen.cpu import atomics, nontemporal_stores, scalar_accesses
 from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.lowering import lowers
@@ -13,7 +13,6 @@ from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uni
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import memory_type
-from blocknb.codegen.scalar_math.structured import when
 from blocknb.ir.core import Op
 from blocknb.language.ops import MASK_AT
 
@@ -106,9 +105,9 @@ class RowAccesses(Emitter):
         element, volatile = memory_type(dtype), bool(op.attrs.get("volatile"))
         if addresses is None:
             first = self._first(op, body)
-            raw = memory.load_vector(c, first, element, body.width, dtype.bytes, mask, other, volatile)
+            raw = c.load_vector(first, element, body.width, dtype.bytes, mask, other, volatile)
         else:
-            raw = memory.gather(c, addresses, element, body.width, dtype.bytes, mask, other)
+            raw = c.gather(addresses, element, body.width, dtype.bytes, mask, other)
         if volatile:
             c.w.do("fence acquire")  # keeps LLVM from merging the load with another one, or moving others across it
         return casts.from_memory(c, raw, dtype, body.width)
@@ -122,9 +121,9 @@ class RowAccesses(Emitter):
         element = memory_type(dtype)
         if addresses is None:
             align = nontemporal_stores.UNIT if body.streaming else dtype.bytes
-            memory.store_vector(c, self._first(op, body), value, element, body.width, align, mask, body.streaming)
+            c.store_vector(self._first(op, body), value, element, body.width, align, mask, body.streaming)
         else:
-            memory.scatter(c, addresses, value, element, body.width, dtype.bytes, mask)
+            c.scatter(addresses, value, element, body.width, dtype.bytes, mask)
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op, body: VectorBody) -> str:
@@ -155,7 +154,7 @@ class RowAccesses(Emitter):
         form, c = self._contiguous(op, body), self.code
         assert form is not None
         at = c.i64("mul", body.position, str(form.step))
-        return memory.pointer(c, c.i64("add", form.base, at))
+        return c.pointer(c.i64("add", form.base, at))
 
     def _addresses(self, op: Op, body: VectorBody, mask: str | None) -> str | None:
         """Checks the lanes of an access if the row was not found safe; returns their addresses, None if they are contiguous."""
@@ -166,7 +165,7 @@ class RowAccesses(Emitter):
         if unsafe == "true":
             self.checks.lanes(op, addresses, mask, body.width)
         elif unsafe != "false":
-            when(self.code.w, unsafe, lambda: self.checks.lanes(op, addresses, mask, body.width))
+            self.code.w.when(unsafe, lambda: self.checks.lanes(op, addresses, mask, body.width))
         return addresses if apart else None
 
     def _take_lane_owners(self, op: Op, body: VectorBody) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
@@ -33,7 +32,7 @@ class RowOutputs(Emitter):
         for value, buffer in self.nest.outputs:
             raw = to_buffer(self.code, body.value(value), buffer, value.type.dtype, body.width)
             place, step = self._place(value, buffer, body.position)
-            memory.store_strided(self.code, place, raw, buffer.element, body.width, step)
+            self.code.store_strided(place, raw, buffer.element, body.width, step)
 
     def _place(self, value: Value, buffer: ScratchBuffer, position: str) -> tuple[str, int]:
         """The pointer to the lane at a position, and the stride of the lanes."""

@@ -21,7 +21,6 @@ from blocknb.codegen.cpu.row_outputs import RowOutputs
 from blocknb.codegen.cpu.row_prefetch import RowPrefetch
 from blocknb.codegen.cpu.uniformity import Prefix, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
-from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op
 
 
@@ -63,7 +62,7 @@ class RowLoops(Emitter):
         else:
             begin = self._vectors(full)
         if not full.isdigit():
-            with counted(c.w, begin, end, nest.width, "tail") as position:
+            with c.w.counted(begin, end, nest.width, "tail") as position:
                 self._vector(position, 0, False)
         if ends_early:
             bounds.leave()
@@ -94,7 +93,7 @@ class RowLoops(Emitter):
         """Several vectors per iteration, none of which a mask reaches into; returns `stop`."""
         nest, c = self.nest, self.code
         unroll = 1 if streaming else nest.unroll
-        with counted(c.w, "0", stop, nest.width * unroll, "j") as position:
+        with c.w.counted("0", stop, nest.width * unroll, "j") as position:
             for u in range(unroll):
                 at = c.i64("add", position, str(u * nest.width)) if u else position
                 self._vector(at, u, True, streaming)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.checks import BoundsChecks
-from blocknb.codegen.cpu.memory import pointer
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import constant, memory_type, register_type
-from blocknb.codegen.scalar_math.structured import guarded, when
 from blocknb.ir.core import Op
 
 
@@ -19,14 +17,14 @@ def load(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, mask: str
 
     def read() -> str:
         load = "load volatile" if op.attrs.get("volatile") else "load"
-        raw = c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}")
+        raw = c.w.value(f"{load} {element}, ptr {c.pointer(address)}, align {dtype.bytes}")
         if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
             c.w.do("fence acquire")
         return casts.from_memory(c, raw, dtype, 1)
 
     if mask is None or mask == "true":
         return read()
-    return guarded(c.w, mask, register_type(dtype), other or constant(0, dtype), read)
+    return c.w.guarded(mask, register_type(dtype), other or constant(0, dtype), read)
 
 
 def store(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, value: str, mask: str | None) -> None:
@@ -36,9 +34,9 @@ def store(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, value: s
 
     def write() -> None:
         raw = casts.to_memory(c, value, dtype, 1)
-        c.w.do(f"store {memory_type(dtype)} {raw}, ptr {pointer(c, address)}, align {dtype.bytes}")
+        c.w.do(f"store {memory_type(dtype)} {raw}, ptr {c.pointer(address)}, align {dtype.bytes}")
 
     if mask is None or mask == "true":
         write()
     else:
-        when(c.w, mask, write)
+        c.w.when(mask, write)

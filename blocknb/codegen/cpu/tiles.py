@@ -156,6 +156,15 @@ class TileBuffers:
         """The pointer to the element at an i64 offset."""
         return self.code.w.value(f"getelementptr inbounds {buffer.element}, ptr {self.base(buffer)}, i64 {offset}")
 
+    def read(self, buffer: ScratchBuffer, place: str, width: int) -> str:
+        """The register for `width` contiguous elements of a buffer, from the pointer `place` on."""
+        return casts.from_scratch(self.code, self.code.load_strided(place, buffer.element, width), buffer.dtype, width)
+
+    def write(self, buffer: ScratchBuffer, place: str, value: str, width: int) -> None:
+        """Stores a register to `width` contiguous elements of a buffer."""
+        stored = casts.to_scratch(self.code, value, buffer.dtype, width)
+        self.code.store_strided(place, stored, buffer.element, width)
+
     def row_start(
         self, buffer: ScratchBuffer, index: Index, axis: int | None, counters: Mapping[int, str]
     ) -> tuple[str, int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
@@ -108,5 +107,5 @@ class VectorBody:
         c, element = self.code, form.buffer.element
         at = self.position if form.step == 1 else c.i64("mul", self.position, str(form.step))
         place = c.w.value(f"getelementptr inbounds {element}, ptr {form.base}, i64 {at}")
-        raw = memory.load_strided(c, place, element, self.width, form.step)
+        raw = c.load_strided(place, element, self.width, form.step)
         return from_buffer(c, raw, form.buffer, dtype, self.width)

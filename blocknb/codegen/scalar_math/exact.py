@@ -12,7 +12,6 @@ from functools import partial
 
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.lanes import LaneFunction, Lanes
-from blocknb.codegen.scalar_math.structured import counted, when
 from blocknb.codegen.text import float_literal, vector_type
 
 PI_2 = 1.5707963267948966
@@ -122,7 +121,7 @@ def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]
     )
 
     def each() -> None:
-        with counted(w, "0", str(width), 1, "lane") as lane:
+        with w.counted("0", str(width), 1, "lane") as lane:
 
             def place(base: str, unit: str) -> str:
                 return w.value(f"getelementptr {unit}, ptr {base}, i64 {lane}")
@@ -136,9 +135,9 @@ def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]
                 w.do(f"store i64 {w.value(f'extractvalue {{ double, i64 }} {pair}, 1')}, ptr {place(slots[2], 'i64')}")
 
             flag = w.value(f"load i8, ptr {place(mask_slot, 'i8')}")
-            when(w, w.value(f"icmp ne i8 {flag}, 0"), one)
+            w.when(w.value(f"icmp ne i8 {flag}, 0"), one)
 
-    when(w, code.any(large.text, width), each)
+    w.when(code.any(large.text, width), each)
     return Lanes(f, "float", w.value(f"load {doubles}, ptr {slots[1]}")), Lanes(
         f, "int", w.value(f"load {integers}, ptr {slots[2]}")
     )
