@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures, suffix
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
 from blocknb.codegen.text import DebugInfo, Writer, vector_type
 from blocknb.ir.core import Op, Value
@@ -60,7 +60,7 @@ class KernelBuilder(InstructionBuilder):
         if width == 1:
             return self.w.guarded(mask, element, other, lambda: self.w.value(f"load {ty}, ptr {place}, align {align}"))
         operands = f"ptr align {align} {place}, <{width} x i1> {mask}, {ty} {other}"
-        return self.w.value(f"call {ty} @llvm.masked.load.v{width}{_suffix(element)}.p0({operands})")
+        return self.w.value(f"call {ty} @llvm.masked.load.{suffix(element, width)}.p0({operands})")
 
     def store_vector(
         self,
@@ -82,7 +82,7 @@ class KernelBuilder(InstructionBuilder):
             if element in ("i8", "i16", "i32"):
                 value = self._not_truncated(value, element, width)
             operands = f"{ty} {value}, ptr align {align} {place}, <{width} x i1> {mask}"
-            self.w.do(f"call void @llvm.masked.store.v{width}{_suffix(element)}.p0({operands})")
+            self.w.do(f"call void @llvm.masked.store.{suffix(element, width)}.p0({operands})")
 
     def _not_truncated(self, value: str, element: str, width: int) -> str:
         """The same value in a form that LLVM does not recognise as a truncation.
@@ -104,7 +104,7 @@ class KernelBuilder(InstructionBuilder):
         mask = mask or "splat (i1 true)"
         other = other or "zeroinitializer"
         operands = f"<{width} x ptr> align {align} {places}, <{width} x i1> {mask}, {ty} {other}"
-        return self.w.value(f"call {ty} @llvm.masked.gather.v{width}{_suffix(element)}.v{width}p0({operands})")
+        return self.w.value(f"call {ty} @llvm.masked.gather.{suffix(element, width)}.v{width}p0({operands})")
 
     def scatter(self, addresses: str, value: str, element: str, width: int, align: int, mask: str | None) -> None:
         """Stores elements to a vector of i64 addresses; the last of several lanes with one address wins."""
@@ -115,7 +115,7 @@ class KernelBuilder(InstructionBuilder):
         places = self.w.value(f"inttoptr <{width} x i64> {addresses} to <{width} x ptr>")
         mask = mask or "splat (i1 true)"
         operands = f"{ty} {value}, <{width} x ptr> align {align} {places}, <{width} x i1> {mask}"
-        self.w.do(f"call void @llvm.masked.scatter.v{width}{_suffix(element)}.v{width}p0({operands})")
+        self.w.do(f"call void @llvm.masked.scatter.{suffix(element, width)}.v{width}p0({operands})")
 
     def lane_addresses(self, place: str, step: int, width: int) -> str:
         """The addresses place, place + step, ... in bytes, as a vector of i64."""
@@ -136,10 +136,6 @@ class KernelBuilder(InstructionBuilder):
             self.store_vector(place, value, element, width, size)
         else:
             self.scatter(self.lane_addresses(place, step * size, width), value, element, width, size, None)
-
-
-def _suffix(element: str) -> str:
-    return {"float": "f32", "double": "f64"}.get(element, element)
 
 
 class ScalarNames(dict[Value, str]):

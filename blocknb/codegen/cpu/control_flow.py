@@ -7,15 +7,14 @@ there. Loops of many iterations test the stop flag in each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import poll
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import register_type
@@ -74,6 +73,17 @@ class ControlFlow(Emitter):
             self.tiles.buffers.pop(init).holders.discard(init)
         return homes
 
+    def _new_home(self, type: Any, hint: str) -> Home:
+        """A buffer for a tile, or a stack slot for a scalar."""
+        if type.shape:
+            return self.tiles.allocate(type.shape, type.dtype)
+        return self.code.w.slot(register_type(type.dtype), hint)
+
+    def _hold(self, holder: Hashable, homes: Sequence[Home]) -> None:
+        for home in homes:
+            if isinstance(home, ScratchBuffer):
+                self.tiles.hold(holder, home)
+
     def _load(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
         """Binds values to what their homes hold now."""
         for value, home in zip(values, homes, strict=True):
@@ -127,12 +137,7 @@ class ControlFlow(Emitter):
         w, c = self.code.w, self.code
         body = op.blocks[0]
         counter_type = op.args[0].type.dtype
-        lower, upper, step = (
-            casts.cast(c, self.scalars.of(a), counter_type, t.int64, 1)
-            if counter_type.bits < 64
-            else self.scalars.of(a)
-            for a in op.args[:3]
-        )
+        lower, upper, step = (casts.cast(c, self.scalars.of(a), counter_type, t.int64, 1) for a in op.args[:3])
         homes = self._carry(op, op.args[3:], [a.type for a in body.args[1:]])
         slot = w.slot("i64", "i")
         w.do(f"store i64 {lower}, ptr {slot}")
@@ -180,14 +185,9 @@ class ControlFlow(Emitter):
         passed = test.terminator.args[1:]
         inner: list[Home] = []
         for value, type, i in zip(passed, [a.type for a in body.args], range(len(passed)), strict=True):
-            if type.shape:
-                same = i < len(test.args) and value is test.args[i]
-                buffer = homes[i] if same else self.tiles.allocate(type.shape, type.dtype)
-                assert isinstance(buffer, ScratchBuffer)
-                self.tiles.hold((op, "inner"), buffer)
-                inner.append(buffer)
-            else:
-                inner.append(w.slot(register_type(type.dtype), "carried"))
+            same = type.shape and i < len(test.args) and value is test.args[i]
+            inner.append(homes[i] if same else self._new_home(type, "carried"))
+            self._hold((op, "inner"), inner[-1:])
         head, inside, done = (w.fresh(s) for s in ("while", "while.body", "while.done"))
         w.place(head)
         poll(w)
@@ -218,14 +218,8 @@ class ControlFlow(Emitter):
     def conditional(self, op: Op) -> None:
         """A branch with two blocks."""
         w = self.code.w
-        homes: list[Home] = []
-        for result in op.results:
-            if result.type.shape:
-                buffer = self.tiles.allocate(result.type.shape, result.type.dtype)
-                self.tiles.hold(op, buffer)
-                homes.append(buffer)
-            else:
-                homes.append(w.slot(register_type(result.type.dtype), "chosen"))
+        homes = [self._new_home(result.type, "chosen") for result in op.results]
+        self._hold(op, homes)
         yes, no, done = (w.fresh(s) for s in ("if", "else", "endif"))
         w.branch(self.scalars.of(op.args[0]), yes, no)
         for label, block in ((yes, op.blocks[0]), (no, op.blocks[1])):

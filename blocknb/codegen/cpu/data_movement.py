@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.elementwise import combine
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.reduction_kinds import plain_combine
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, SIZES
@@ -122,10 +121,7 @@ class DataMovement(Emitter):
         ):
             terms = (slab, rows * inner), (row, inner), (j, 1)
             wanted = self.tiles.read(index, self._at(index, *terms), 1)
-            dtype = index.dtype
-            wide = (
-                casts.cast(c, wanted, dtype, t.int64 if dtype.is_signed else t.uint64, 1) if dtype.bits < 64 else wanted
-            )
+            wide = casts.cast(c, wanted, index.dtype, t.int64, 1)
             wide = c.i64("and", wide, str(size - 1))
             value = self.tiles.read(source, self._at(source, (slab, size * inner), (wide, inner), (j, 1)), 1)
             self.tiles.write(result, self._at(result, *terms), value, 1)

@@ -15,10 +15,9 @@ from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type

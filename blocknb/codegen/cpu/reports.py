@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS, REPORT
 from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.codegen.scalar_math import casts

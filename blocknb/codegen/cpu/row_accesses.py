@@ -5,10 +5,9 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu import atomics, nontemporal_stores, scalar_accesses
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu import nontemporal_stores, scalar_accesses
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.dataflow import identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis, Varying
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math import casts
@@ -132,7 +131,7 @@ class RowAccesses(Emitter):
         self._take_lane_owners(op, body)
         address, *values = (body.value(a) for a in op.args[:count])
         mask = body.value(op.args[count]) if len(op.args) > count else None
-        return atomics.update(self.code, self.checks, op, address, values, mask)
+        return scalar_accesses.update(self.code, self.checks, op, address, values, mask)
 
     def _mask(self, op: Op, body: VectorBody) -> str | None:
         """The mask of a vector; None if all lanes are on."""

@@ -13,13 +13,12 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.buffers import LINE
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Dataflow, identity
 from blocknb.codegen.cpu.fusion import FusionNode
 from blocknb.codegen.cpu.nests import cost
-from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
+from blocknb.codegen.cpu.uniformity import AddressAnalysis, Strided, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
 from blocknb.trace import Notes

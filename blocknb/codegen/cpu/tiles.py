@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from blocknb.codegen.cpu.buffers import Scratch, ScratchBuffer, strides_along
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
-from blocknb.codegen.cpu.scopes import BlockScope
+from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Block, Op, Value, walk
 from blocknb.language.types import Pointer
 
 
@@ -44,6 +44,50 @@ def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, w
     if buffer.dtype != dtype and not isinstance(dtype, Pointer):
         value = casts.cast(c, value, dtype, buffer.dtype, width)
     return casts.to_scratch(c, value, buffer.dtype, width)
+
+
+#: For each tile that a block yields: the buffer it should be made in, and the argument that lives there now.
+Targets = Mapping[Value, tuple[ScratchBuffer, Value]]
+
+
+class BlockScope:
+    """A block that is being emitted. `now` is the index of the current node. `prefetches` has the loads that a node prefetches for."""
+
+    def __init__(self, block: Block, graph: FusionGraph, targets: Targets | None = None):
+        self.graph, self.targets = graph, targets or {}
+        self.nodes = graph.order()
+        self.now = -1
+        self.local = {*block.args, *(r for op in block.ops for r in op.results)}
+        self.when: dict[Op, int] = {}  # the index of the node in which an op is emitted
+        rank = self._ranks()
+        for op in block.ops:
+            at = rank.get(graph.node_of.get(op), len(self.nodes))  # type: ignore[arg-type]
+            for inner in (op, *(o for b in op.blocks for o in walk(b))):
+                self.when[inner] = at
+        self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
+        self.prefetched_at: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
+
+    def _ranks(self) -> dict[FusionNode, int]:
+        return {node: i for i, node in enumerate(self.nodes)}
+
+    def set_prefetches(self, program: Dataflow, prefetches: Mapping[FusionNode, Sequence[Op]]) -> None:
+        """Takes the prefetches of each node. The values that their addresses are made of stay alive until then."""
+        self.prefetches, rank = prefetches, self._ranks()
+        for node, loads in prefetches.items():
+            for op in loads:
+                for leaf, _ in program.leaves(op.args[0], identity(op.args[0].type.shape)):
+                    self.prefetched_at[leaf] = max(self.prefetched_at.get(leaf, -1), rank[node])
+
+    @property
+    def current_op(self) -> Op | None:
+        """The op that is being emitted; the last one when the block ends, None if it has none."""
+        nodes = self.nodes[: self.now + 1]
+        return nodes[-1].ops[-1] if nodes else None
+
+    def last_use(self, program: Dataflow, value: Value) -> int:
+        """The index of the last node that reads a value, -1 if none does."""
+        uses = program.uses.get(value, ())
+        return max([self.prefetched_at.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
 
 
 class TileBuffers:
