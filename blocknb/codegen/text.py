@@ -153,6 +153,12 @@ class Writer:
         self.do(text)
         self._open = False
 
+    def function(self, head: str, ending: str) -> str:
+        """The definition of a function with this body, which ends with the terminator `ending`."""
+        self.end(ending)
+        body = "\n".join([*self.slots, *self.lines])
+        return f"define {head} {{\nentry:\n{body}\n}}\n"
+
     @contextmanager
     def at(self, location: str) -> Iterator[None]:
         """Instructions emitted inside carry the debug location, a metadata reference such as "!7" (or "")."""

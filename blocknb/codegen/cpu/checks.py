@@ -48,9 +48,8 @@ class BoundsChecks:
         self.sites: list[Site] = []
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
-        self._locked: dict[
-            int, str
-        ] = {}  # of each pointer argument: the bytes of its array if that is read-only, else 0
+        #: Of each pointer argument: the bytes of its array if that is read-only, else 0.
+        self._locked: dict[int, str] = {}
 
     def load_locked(self, readonly: str) -> None:
         """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""

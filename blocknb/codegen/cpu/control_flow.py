@@ -50,19 +50,12 @@ class ControlFlow(Emitter):
         for init, type in zip(inits, types, strict=True):
             if type.shape:
                 buffer = self.tiles.take(init, [op])
-                taken = (
-                    buffer is not None
-                    and buffer not in homes
-                    and inits.count(init) == 1
-                    and buffer.dtype == type.dtype
-                    and buffer.row_major()
-                )
-                if not taken:
+                free = buffer is not None and buffer not in homes and inits.count(init) == 1
+                if buffer is None or not free or buffer.dtype != type.dtype or not buffer.row_major():
                     buffer = self.tiles.allocate(type.shape, type.dtype)
                     self.copies.copy(init, buffer)
-                elif init in self.tiles.buffers:
+                else:
                     moved.append(init)
-                assert buffer is not None
                 self.tiles.hold(op, buffer)
                 homes.append(buffer)
             else:
@@ -121,9 +114,8 @@ class ControlFlow(Emitter):
 
     def _copy_bytes(self, source: ScratchBuffer, target: ScratchBuffer) -> None:
         a, b = self.tiles.base(target), self.tiles.base(source)
-        self.code.w.do(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr align 64 {a}, ptr align 64 {b}, i64 {source.bytes}, i1 false)"
-        )
+        operands = f"ptr align 64 {a}, ptr align 64 {b}, i64 {source.bytes}, i1 false"
+        self.code.w.do(f"call void @llvm.memcpy.p0.p0.i64({operands})")
 
     def _results(self, op: Op, homes: Sequence[Home]) -> None:
         self._load(op.results, homes)
@@ -163,10 +155,8 @@ class ControlFlow(Emitter):
         c = self.code
         if step.lstrip("-").isdigit():
             return c.w.value(f"icmp {'sgt' if step.startswith('-') else 'slt'} i64 {counter}, {upper}")
-        up, below, above = (
-            c.w.value(f"icmp {p}")
-            for p in (f"sgt i64 {step}, 0", f"slt i64 {counter}, {upper}", f"sgt i64 {counter}, {upper}")
-        )
+        up = c.w.value(f"icmp sgt i64 {step}, 0")
+        below, above = (c.w.value(f"icmp {p} i64 {counter}, {upper}") for p in ("slt", "sgt"))
         return c.select(up, below, above, "i1", 1)
 
     def _short(self, op: Op) -> bool:

@@ -64,12 +64,9 @@ class DataMovement(Emitter):
                 first = str(rows - 1 if reverse else 0)
                 for source, result in zip(sources, results, strict=True):
                     terms = (slab, rows * inner), (first, inner), (j, 1)
-                    self.tiles.write(
-                        result,
-                        self._at(result, *terms),
-                        self.tiles.read(source, self._at(source, *terms), width),
-                        width,
-                    )
+                    place = self._at(result, *terms)
+                    value = self.tiles.read(source, self._at(source, *terms), width)
+                    self.tiles.write(result, place, value, width)
             with w.counted("1", str(rows), 1) as step, w.counted("0", str(inner), width) as j:
                 row = self.code.i64("sub", str(rows - 1), step) if reverse else step
                 previous = self.code.i64("add" if reverse else "sub", row, "1")

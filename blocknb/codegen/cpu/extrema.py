@@ -77,9 +77,8 @@ class ExtremumAccumulators:
         wins, loses = (float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0)))
         zero = c.select(winner, wins, loses, element, 1)
         is_zero = c.w.value(f"fcmp oeq {element} {total}, {wins}")
-        return c.select(
-            number, c.select(is_zero, zero, total, element, 1), float_literal(math.nan, element), element, 1
-        )
+        extreme = c.select(is_zero, zero, total, element, 1)
+        return c.select(number, extreme, float_literal(math.nan, element), element, 1)
 
     def _pattern(self, width: int) -> str:
         return self.code.splat(str(self.winner), self.bits, width)

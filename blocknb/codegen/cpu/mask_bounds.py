@@ -125,10 +125,7 @@ class MaskBounds(Emitter):
         """Computes where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the tail at once."""
         c, nest = self.code, self.nest
         size = str(nest.size)
-        end, *others = dict.fromkeys(self.counts)
-        for other in others:
-            end = c.intrinsic("smax", "i64", 1, end, other)
-        end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
+        end = c.i64_most(c.i64_least(c.i64_most(*dict.fromkeys(self.counts)), size), "0")
         end = c.i64("add", end, str(nest.width - 1))
         end = c.i64("and", end, str(-nest.width))
         self.end = c.w.guarded(c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._compute_tails(end))

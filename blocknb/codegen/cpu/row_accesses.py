@@ -37,12 +37,7 @@ class RowAccesses(Emitter):
         pointers = self.forms.of_operand(op.args[0])
         mask = self._row_mask(op)
         uniform_owner = self._take_owner(op)
-        if (
-            op.name == "load"
-            and uniform_owner
-            and isinstance(pointers, Uniform)
-            and self._load_once(op, pointers, mask)
-        ):
+        if op.name == "load" and uniform_owner and self._load_once(op, pointers, mask):
             return
         if isinstance(mask, Uniform):
             mask = self.forms.as_prefix(mask)
@@ -51,7 +46,7 @@ class RowAccesses(Emitter):
         self.masks[op] = mask
         count = str(self.forms.size)
         if isinstance(mask, Prefix):
-            count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
+            count = self.code.i64_least(mask.count, count)
         if isinstance(pointers, Strided) and uniform_owner:
             self._check(op, pointers, mask, count)
         else:
@@ -62,12 +57,12 @@ class RowAccesses(Emitter):
         mask = self.forms.of_operand(op.args[mask_at]) if len(op.args) > mask_at else None
         return None if isinstance(mask, Uniform) and mask.text == "true" else mask
 
-    def _load_once(self, op: Op, pointers: Uniform, mask: Uniformity | None) -> bool:
+    def _load_once(self, op: Op, pointers: Uniformity, mask: Uniformity | None) -> bool:
         """Loads one element for the whole row, if the mask and the other value are uniform, too."""
-        if mask is not None and not isinstance(mask, Uniform):
+        if not isinstance(pointers, Uniform) or not isinstance(mask, Uniform | None):
             return False
         other = self.forms.of_operand(op.args[2]) if len(op.args) > 2 else None
-        if other is not None and not isinstance(other, Uniform):
+        if not isinstance(other, Uniform | None):
             return False
         texts = mask.text if mask else None, other.text if other else None
         value = scalar_accesses.load(self.code, self.checks, op, pointers.text, *texts)

@@ -79,19 +79,15 @@ class RowLoops(Emitter):
             return str(nest.size)
         if not masks or not all(isinstance(m, Prefix) for m in masks):
             return str(nest.size)
-        end, *others = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
-        for other in others:
-            end = c.intrinsic("smax", "i64", 1, end, other)
-        return c.intrinsic("smin", "i64", 1, end, str(nest.size))
+        ends = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
+        return c.i64_least(c.i64_most(*ends), str(nest.size))
 
     def _least(self, *more: str) -> str:
         """The position from which on a mask reaches into the row, or its size."""
         c, size = self.code, str(self.nest.size)
         found = [*(p.count for p in self.forms.prefixes()), *self.accesses.bounds, *more]
-        bounds, least = [b for b in found if b != size], size
-        for bound in bounds:
-            least = c.intrinsic("smin", "i64", 1, least, bound)
-        return c.intrinsic("smax", "i64", 1, least, "0") if bounds else least
+        bounds = [b for b in found if b != size]
+        return c.i64_most(c.i64_least(size, *bounds), "0") if bounds else size
 
     def _vectors(self, stop: str, streaming: bool = False) -> str:
         """Several vectors per iteration, none of which a mask reaches into; returns `stop`."""

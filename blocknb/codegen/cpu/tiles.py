@@ -17,7 +17,7 @@ from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
-from blocknb.ir.core import Block, Op, Value, walk
+from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.types import Pointer
 
 
@@ -32,16 +32,12 @@ class TileTail(NamedTuple):
 def from_buffer(c: KernelBuilder, raw: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
     """A register of `dtype` from what a buffer holds."""
     value = casts.from_scratch(c, raw, buffer.dtype, width)
-    return (
-        value
-        if buffer.dtype == dtype or isinstance(dtype, Pointer)
-        else casts.cast(c, value, buffer.dtype, dtype, width)
-    )
+    return value if isinstance(dtype, Pointer) else casts.cast(c, value, buffer.dtype, dtype, width)
 
 
 def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
     """What a buffer holds for a register of `dtype`."""
-    if buffer.dtype != dtype and not isinstance(dtype, Pointer):
+    if not isinstance(dtype, Pointer):
         value = casts.cast(c, value, dtype, buffer.dtype, width)
     return casts.to_scratch(c, value, buffer.dtype, width)
 
@@ -62,7 +58,7 @@ class BlockScope:
         rank = self._ranks()
         for op in block.ops:
             at = rank.get(graph.node_of.get(op), len(self.nodes))  # type: ignore[arg-type]
-            for inner in (op, *(o for b in op.blocks for o in walk(b))):
+            for inner in within(op):
                 self.when[inner] = at
         self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
         self.prefetched_at: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
@@ -178,9 +174,8 @@ class TileBuffers:
             return None
         for use in self.program.uses.get(value, ()):
             when = scope.when.get(use.op, -1)
-            if when > scope.now or (
-                when == scope.now and (use.op not in reader or use.at != identity(value.type.shape))
-            ):
+            in_place = use.op in reader and use.at == identity(value.type.shape)
+            if when > scope.now or (when == scope.now and not in_place):
                 return None
         return buffer
 

@@ -284,7 +284,7 @@ class UniformityAnalysis:
         p, q = self.as_prefix(a), self.as_prefix(b)
         if p is None or q is None:
             return VARYING
-        return Prefix(self.code.intrinsic("smin", "i64", 1, p.count, q.count))
+        return Prefix(self.code.i64_least(p.count, q.count))
 
     def _wrap(self, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         if (
@@ -320,9 +320,8 @@ class AddressAnalysis:
             for axis in loops:
                 code = KernelBuilder(self.machine, {})
                 counters = {loop: "%counter" for loop in loops if loop != axis}
-                forms = UniformityAnalysis(
-                    self.program, code, axis, 1, counters, self.scalar, lambda v, i: VARYING, self.speculate
-                )
+                leaf = lambda value, index: VARYING  # noqa: E731
+                forms = UniformityAnalysis(self.program, code, axis, 1, counters, self.scalar, leaf, self.speculate)
                 form = forms.of(pointers, identity(pointers.type.shape))
                 if isinstance(form, Strided) and form.step == pointers.type.dtype.element.bytes:
                     found.add(axis)

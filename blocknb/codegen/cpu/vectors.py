@@ -86,9 +86,8 @@ class VectorBody:
         first = c.binary("add", base, at, element, 1)
         if self.width == 1:
             return first
-        return c.binary(
-            "add", c.splat(first, element, self.width), c.iota(element, self.width, step), element, self.width
-        )
+        lanes = c.splat(first, element, self.width)
+        return c.binary("add", lanes, c.iota(element, self.width, step), element, self.width)
 
     def prefix(self, count: str) -> str:
         """Lanes before the bound, compared in the narrowest integers that count the lanes."""
@@ -96,7 +95,7 @@ class VectorBody:
         rest = c.i64("sub", count, self.position)
         if self.width == 1:
             return c.w.value(f"icmp sgt i64 {rest}, 0")
-        rest = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, rest, str(self.width)), "0")
+        rest = c.i64_most(c.i64_least(rest, str(self.width)), "0")
         element = f"i{c.machine.vector_bytes * 8 // self.width}"
         if element not in ("i8", "i16", "i32", "i64"):
             element = "i32"

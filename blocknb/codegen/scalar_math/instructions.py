@@ -94,6 +94,18 @@ class InstructionBuilder:
         """An instruction on two i64 scalars: addresses, counters and sizes."""
         return self.binary(instruction, a, b, "i64", 1)
 
+    def i64_least(self, first: str, *others: str) -> str:
+        """The least of i64 scalars, as signed numbers."""
+        for other in others:
+            first = self.intrinsic("smin", "i64", 1, first, other)
+        return first
+
+    def i64_most(self, first: str, *others: str) -> str:
+        """The greatest of i64 scalars, as signed numbers."""
+        for other in others:
+            first = self.intrinsic("smax", "i64", 1, first, other)
+        return first
+
     def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
         """Elements of `a` where the condition holds, of `b` elsewhere.
 

@@ -150,9 +150,8 @@ class LaneFunction:
 
     def copy_sign(self, magnitude: Lanes, sign: Lanes) -> Lanes:
         """The magnitude of one value with the sign of another."""
-        return Lanes(
-            self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
-        )
+        made = self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
+        return Lanes(self, "float", made)
 
     def clamp(self, x: Lanes, low: float, high: float) -> Lanes:
         """Between low and high; a NaN passes."""
@@ -183,11 +182,8 @@ class LaneFunction:
         ty, suffix = self.type("float"), "ps" if self.single else "pd"
         mask = f"i{max(self.width, 8)} -1" + (", i32 4" if size == 512 else "")
         name = f"llvm.x86.avx512.mask.scalef.{suffix}.{size}"
-        return Lanes(
-            self,
-            "float",
-            self.code.w.value(f"call {ty} @{name}({ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask})"),
-        )
+        operands = f"{ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask}"
+        return Lanes(self, "float", self.code.w.value(f"call {ty} @{name}({operands})"))
 
 
 def define(
@@ -203,6 +199,5 @@ def define(
     f = LaneFunction(inner, element, width)
     value = function(f, Lanes(f, "int" if element.startswith("i") else "float", "%x"))
     ty, returns = vector_type(element, width), vector_type(result or element, width)
-    body = "\n".join([*inner.w.slots, *inner.w.lines])
     # Inlined, so that a loop keeps its vectors in registers and LLVM sees constants.
-    return f"define internal {returns} @{name}({ty} %x) alwaysinline nounwind {{\nentry:\n{body}\n  ret {returns} {value.text}\n}}\n"
+    return inner.w.function(f"internal {returns} @{name}({ty} %x) alwaysinline nounwind", f"ret {returns} {value.text}")
