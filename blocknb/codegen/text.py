@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from blocknb.errors import Loc
@@ -153,6 +153,12 @@ class Writer:
         self.do(text)
         self._open = False
 
+    def function(self, head: str, ending: str) -> str:
+        """The definition of a function with this body, which ends with the terminator `ending`."""
+        self.end(ending)
+        body = "\n".join([*self.slots, *self.lines])
+        return f"define {head} {{\nentry:\n{body}\n}}\n"
+
     @contextmanager
     def at(self, location: str) -> Iterator[None]:
         """Instructions emitted inside carry the debug location, a metadata reference such as "!7" (or "")."""
@@ -161,6 +167,42 @@ class Writer:
             yield
         finally:
             self.location = saved
+
+    # -- structured control flow: its state lives in stack slots, so no phi node is needed ----------------------------------
+
+    @contextmanager
+    def counted(self, start: str, stop: str, step: int, hint: str = "i") -> Iterator[str]:
+        """A loop of an i64 counter from `start` to `stop`, which may run zero times; yields the counter's name.
+
+        The test stands at the end of the loop. LLVM would otherwise rotate each loop itself, which takes long in kernels of many loops.
+        """
+        slot = self.slot("i64", hint)
+        body, done = (self.fresh(hint + s) for s in (".body", ".done"))
+        self.do(f"store i64 {start}, ptr {slot}")
+        if not (start.isdigit() and stop.isdigit() and int(start) < int(stop)):
+            self.branch(self.value(f"icmp slt i64 {start}, {stop}"), body, done)
+        self.place(body)
+        counter = self.value(f"load i64, ptr {slot}")
+        yield counter
+        after = self.value(f"add nsw i64 {counter}, {step}")
+        self.do(f"store i64 {after}, ptr {slot}")
+        self.branch(self.value(f"icmp slt i64 {after}, {stop}"), body, done)
+        self.place(done)
+
+    def when(self, condition: str, action: Callable[[], object]) -> None:
+        """Runs the code that `action` emits if the i1 holds."""
+        yes, after = self.fresh("then"), self.fresh("after")
+        self.branch(condition, yes, after)
+        self.place(yes)
+        action()
+        self.place(after)
+
+    def guarded(self, condition: str, type: str, other: str, action: Callable[[], str]) -> str:
+        """The value that `action` emits if the i1 holds, else `other`."""
+        slot = self.slot(type)
+        self.do(f"store {type} {other}, ptr {slot}")
+        self.when(condition, lambda: self.do(f"store {type} {action()}, ptr {slot}"))
+        return self.value(f"load {type}, ptr {slot}")
 
 
 class DebugInfo:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from blocknb.codegen.cpu import row_prefetch
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu import microkernel, row_prefetch
+from blocknb.codegen.cpu.buffers import ScratchBuffer, strides_along
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
+from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
-from blocknb.codegen.cpu.lowering import Targets, lowering_table
 from blocknb.codegen.cpu.outlining import Outliner
-from blocknb.codegen.cpu.placement import OutputPlacement
-from blocknb.codegen.cpu.scopes import BlockScope
+from blocknb.codegen.cpu.tiles import BlockScope, Targets
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 
@@ -21,7 +21,7 @@ class BlockEmitter(Emitter):
 
     def __init__(self, context: KernelContext, nests: LoopNestEmitter, outliner: Outliner):
         super().__init__(context)
-        self.nests, self.outliner, self.placement = nests, outliner, OutputPlacement(context)
+        self.nests, self.outliner = nests, outliner
         self.lowerings: dict[str, Callable[[Op], None]] = {}
         self.assumptions: dict[tuple[Value, Value], bool] = {}
 
@@ -32,7 +32,7 @@ class BlockEmitter(Emitter):
     def enter(self, block: Block, targets: Targets | None = None) -> None:
         """Emits the ops of a block, but not its terminator. Its buffers stay held until `leave`.
 
-        `targets` has, for tiles that the block yields, the buffer that each should be made in (see `placement`).
+        `targets` has, for tiles that the block yields, the buffer that each should be made in (see `_choose`).
         """
         scope = self._scope(block, targets)
         self.tiles.scopes.append(scope)
@@ -84,10 +84,59 @@ class BlockEmitter(Emitter):
 
     def _nest(self, node: FusionNode) -> None:
         assert node.shape is not None
-        place = self.placement.place
-        outputs = self.placement.outputs(node)
-        nest = self.nests.plan(node.ops, node.shape, outputs, lambda v, axis: place(v, axis, node))
+        outputs = self._outputs(node)
+        nest = self.nests.plan(node.ops, node.shape, outputs, lambda v, axis: self._place(v, axis, node))
         for op in node.ops:
             if op.name == "reduce":
-                self.placement.place_reduced(op, nest.axis, node)
+                self._place_reduced(op, nest.axis, node)
         self.nests.emit(nest, self.tiles.scope.prefetches.get(node, ()))
+
+    # -- where the results of a loop nest are written ----------------------------------------------------------------------
+
+    def _outputs(self, node: FusionNode) -> list[Value]:
+        """The values of a node that others need, those of reductions left out."""
+        made = [r for op in node.ops if op.name != "reduce" for r in op.results]
+        return [r for r in made if any(use.op not in node.ops for use in self.program.uses.get(r, ()))]
+
+    def _place(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
+        """Gives a value made by a node its buffer; the node's vectors run along `loop`."""
+        buffer = self._choose(value, loop, node)
+        self.tiles.hold(value, buffer)
+        return buffer
+
+    def _place_reduced(self, op: Op, loop: int | None, node: FusionNode) -> None:
+        """Gives the tiles that a reduction makes their buffers."""
+        axis = op.attrs["axis"]
+        index = identity(op.args[0].type.shape)
+        left = [i for i in index[:axis] + index[axis + 1 :] if i is not None]
+        for result in op.results:
+            if result.type.shape:
+                self._place(result, left.index(loop) if loop in left else None, node)
+
+    def _choose(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
+        """The buffer for a value made by a node whose vectors run along `loop`.
+
+        It is the buffer that the loop around carries it in (`targets`), if the old value is not needed any more; a buffer in the
+        microkernel's order, if only dots read it; the buffer of an operand that is read here for the last time; or a new one.
+        """
+        scope, tiles = self.tiles.scope, self.tiles
+        index = identity(value.type.shape)
+        axis = index.index(loop) if loop is not None and loop in index else None
+        strides = strides_along(value.type.shape, axis)
+        # A reduction writes as it goes, before ops after it have read: its place may not be a tile that this node reads.
+        reduced = self.program.definition[value].name == "reduce"
+        reader: Sequence[Op] = () if reduced else node.ops
+        if value in scope.targets:
+            home, argument = scope.targets[value]
+            if home.strides == strides and tiles.free_home(home, argument, reader):
+                return home
+        panel = None if reduced else microkernel.panel_for(self.program, self.options.machine, value, axis)
+        if panel is not None:
+            return tiles.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel, value)
+        wanted = (value.type.dtype, value.type.shape, strides)
+        for op in node.ops:
+            for operand in op.args:
+                buffer = tiles.take(operand, reader)
+                if buffer is not None and (buffer.dtype, buffer.shape, buffer.strides) == wanted:
+                    return buffer
+        return tiles.allocate(value.type.shape, value.type.dtype, axis, None, value)

@@ -48,16 +48,15 @@ class BoundsChecks:
         self.sites: list[Site] = []
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
-        self._locked: dict[
-            int, str
-        ] = {}  # of each pointer argument: the bytes of its array if that is read-only, else 0
+        #: Of each pointer argument: the bytes of its array if that is read-only, else 0.
+        self._locked: dict[int, str] = {}
 
     def load_locked(self, readonly: str) -> None:
         """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
         c = self.code
         for argument, (_, lower, upper) in self.code.bounds.items():
             bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
-            size = c.select(bit, c.binary("sub", upper, lower, "i64", 1), "0", "i64", 1)
+            size = c.select(bit, c.i64("sub", upper, lower), "0", "i64", 1)
             self.scalars.types[size] = "i64"
             self._locked[argument] = size
 
@@ -103,7 +102,7 @@ class BoundsChecks:
         """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
         start, lower, upper = self.code.bounds[argument]
         if guard.asks_readonly:
-            upper = self.code.binary("sub", upper, self._locked[argument], "i64", 1)
+            upper = self.code.i64("sub", upper, self._locked[argument])
         return start, lower, upper
 
     def _hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
@@ -144,9 +143,7 @@ class BoundsChecks:
         for argument, hit in self._hits(guard, address, 1):
             site = str(self._numbers[op] + guard.possible.index(argument))
             place = replace(place, number=c.select(hit, site, place.number, "i64", 1))
-        offset = c.binary(
-            "ashr", c.binary("sub", address, place.start, "i64", 1), str(place.size.bit_length() - 1), "i64", 1
-        )
+        offset = c.binary("ashr", c.i64("sub", address, place.start), str(place.size.bit_length() - 1), "i64", 1)
         self._leave(place.number, offset, on)
 
     def _leave(self, number: str, index: str, on: str) -> None:
@@ -178,7 +175,7 @@ class BoundsChecks:
         if place.width != width:
             lower, upper = c.splat(lower, "i64", width), c.splat(upper, "i64", width)
         below = c.w.value(f"icmp slt {ty} {address}, {lower}")
-        end = address if reach == "0" else c.binary("add", address, reach, "i64", 1)
+        end = address if reach == "0" else c.i64("add", address, reach)
         end = c.binary("add", end, constant(place.size, t.int64, width), "i64", width)
         return c.binary("or", below, c.w.value(f"icmp ugt {ty} {end}, {upper}"), "i1", width)
 
@@ -217,8 +214,8 @@ class BoundsChecks:
     def _reach(self, base: str, step: int, count: str) -> tuple[str, str]:
         """The lowest address of a row, and how far the highest is from it."""
         c = self.code
-        reach = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(abs(step)), "i64", 1)
-        return base if step > 0 else c.binary("sub", base, reach, "i64", 1), reach
+        reach = c.binary("mul", c.i64("sub", count, "1"), str(abs(step)), "i64", 1)
+        return base if step > 0 else c.i64("sub", base, reach), reach
 
     def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether an element is outside, or the row may meet an array that is read-only."""
@@ -226,10 +223,10 @@ class BoundsChecks:
         assert place is not None
         bad = self._row_outside(op, place, base, step, count)
         low, reach = self._reach(base, step, count)
-        high = c.binary("add", low, reach, "i64", 1)
+        high = c.i64("add", low, reach)
         for argument, size in self._locked.items():
             lower = self.code.bounds[argument][1]
-            end = c.binary("add", lower, size, "i64", 1)
+            end = c.i64("add", lower, size)
             below = c.w.value(f"icmp ult i64 {low}, {end}")
             above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(place.size), 'i64', 1)}, {lower}")
             some = c.w.value(f"icmp ne i64 {size}, 0")
@@ -244,11 +241,11 @@ class BoundsChecks:
         c = self.code
         _, on = self._guard(self._row_outside(op, place, base, step, count))
         # The first element may be outside itself; else so many steps remain inside.
-        top = c.binary("sub", place.upper, str(place.size), "i64", 1)
-        room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, place.lower, "i64", 1)
+        top = c.i64("sub", place.upper, str(place.size))
+        room = c.i64("sub", top, base) if step > 0 else c.i64("sub", base, place.lower)
         steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
         lane = c.select(self._outside(op, base, place), "0", steps, "i64", 1)
-        address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
+        address = c.binary("add", base, c.i64("mul", lane, str(step)), "i64", 1)
         self._report(op, place, address, on)
 
     def lanes(self, op: Op, addresses: str, mask: str | None, width: int) -> None:

@@ -7,15 +7,14 @@ there. Loops of many iterations test the stop flag in each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import poll
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import register_type
@@ -51,19 +50,12 @@ class ControlFlow(Emitter):
         for init, type in zip(inits, types, strict=True):
             if type.shape:
                 buffer = self.tiles.take(init, [op])
-                taken = (
-                    buffer is not None
-                    and buffer not in homes
-                    and inits.count(init) == 1
-                    and buffer.dtype == type.dtype
-                    and buffer.row_major()
-                )
-                if not taken:
+                free = buffer is not None and buffer not in homes and inits.count(init) == 1
+                if buffer is None or not free or buffer.dtype != type.dtype or not buffer.row_major():
                     buffer = self.tiles.allocate(type.shape, type.dtype)
                     self.copies.copy(init, buffer)
-                elif init in self.tiles.buffers:
+                else:
                     moved.append(init)
-                assert buffer is not None
                 self.tiles.hold(op, buffer)
                 homes.append(buffer)
             else:
@@ -73,6 +65,17 @@ class ControlFlow(Emitter):
         for init in moved:  # in the end, because another initial value may be a view of it
             self.tiles.buffers.pop(init).holders.discard(init)
         return homes
+
+    def _new_home(self, type: Any, hint: str) -> Home:
+        """A buffer for a tile, or a stack slot for a scalar."""
+        if type.shape:
+            return self.tiles.allocate(type.shape, type.dtype)
+        return self.code.w.slot(register_type(type.dtype), hint)
+
+    def _hold(self, holder: Hashable, homes: Sequence[Home]) -> None:
+        for home in homes:
+            if isinstance(home, ScratchBuffer):
+                self.tiles.hold(holder, home)
 
     def _load(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
         """Binds values to what their homes hold now."""
@@ -111,9 +114,8 @@ class ControlFlow(Emitter):
 
     def _copy_bytes(self, source: ScratchBuffer, target: ScratchBuffer) -> None:
         a, b = self.tiles.base(target), self.tiles.base(source)
-        self.code.w.do(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr align 64 {a}, ptr align 64 {b}, i64 {source.bytes}, i1 false)"
-        )
+        operands = f"ptr align 64 {a}, ptr align 64 {b}, i64 {source.bytes}, i1 false"
+        self.code.w.do(f"call void @llvm.memcpy.p0.p0.i64({operands})")
 
     def _results(self, op: Op, homes: Sequence[Home]) -> None:
         self._load(op.results, homes)
@@ -127,12 +129,7 @@ class ControlFlow(Emitter):
         w, c = self.code.w, self.code
         body = op.blocks[0]
         counter_type = op.args[0].type.dtype
-        lower, upper, step = (
-            casts.cast(c, self.scalars.of(a), counter_type, t.int64, 1)
-            if counter_type.bits < 64
-            else self.scalars.of(a)
-            for a in op.args[:3]
-        )
+        lower, upper, step = (casts.cast(c, self.scalars.of(a), counter_type, t.int64, 1) for a in op.args[:3])
         homes = self._carry(op, op.args[3:], [a.type for a in body.args[1:]])
         slot = w.slot("i64", "i")
         w.do(f"store i64 {lower}, ptr {slot}")
@@ -158,10 +155,8 @@ class ControlFlow(Emitter):
         c = self.code
         if step.lstrip("-").isdigit():
             return c.w.value(f"icmp {'sgt' if step.startswith('-') else 'slt'} i64 {counter}, {upper}")
-        up, below, above = (
-            c.w.value(f"icmp {p}")
-            for p in (f"sgt i64 {step}, 0", f"slt i64 {counter}, {upper}", f"sgt i64 {counter}, {upper}")
-        )
+        up = c.w.value(f"icmp sgt i64 {step}, 0")
+        below, above = (c.w.value(f"icmp {p} i64 {counter}, {upper}") for p in ("slt", "sgt"))
         return c.select(up, below, above, "i1", 1)
 
     def _short(self, op: Op) -> bool:
@@ -180,14 +175,9 @@ class ControlFlow(Emitter):
         passed = test.terminator.args[1:]
         inner: list[Home] = []
         for value, type, i in zip(passed, [a.type for a in body.args], range(len(passed)), strict=True):
-            if type.shape:
-                same = i < len(test.args) and value is test.args[i]
-                buffer = homes[i] if same else self.tiles.allocate(type.shape, type.dtype)
-                assert isinstance(buffer, ScratchBuffer)
-                self.tiles.hold((op, "inner"), buffer)
-                inner.append(buffer)
-            else:
-                inner.append(w.slot(register_type(type.dtype), "carried"))
+            same = type.shape and i < len(test.args) and value is test.args[i]
+            inner.append(homes[i] if same else self._new_home(type, "carried"))
+            self._hold((op, "inner"), inner[-1:])
         head, inside, done = (w.fresh(s) for s in ("while", "while.body", "while.done"))
         w.place(head)
         poll(w)
@@ -218,14 +208,8 @@ class ControlFlow(Emitter):
     def conditional(self, op: Op) -> None:
         """A branch with two blocks."""
         w = self.code.w
-        homes: list[Home] = []
-        for result in op.results:
-            if result.type.shape:
-                buffer = self.tiles.allocate(result.type.shape, result.type.dtype)
-                self.tiles.hold(op, buffer)
-                homes.append(buffer)
-            else:
-                homes.append(w.slot(register_type(result.type.dtype), "chosen"))
+        homes = [self._new_home(result.type, "chosen") for result in op.results]
+        self._hold(op, homes)
         yes, no, done = (w.fresh(s) for s in ("if", "else", "endif"))
         w.branch(self.scalars.of(op.args[0]), yes, no)
         for label, block in ((yes, op.blocks[0]), (no, op.blocks[1])):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer, row_major
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.dataflow import squeezed
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.ir.core import Op, Value
 
 

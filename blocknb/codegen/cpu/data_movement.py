@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.elementwise import combine
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.reduction_kinds import plain_combine
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, SIZES
-from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op
 from blocknb.language import types as t
 
@@ -53,14 +50,6 @@ class DataMovement(Emitter):
     def _width(self, buffers: list[ScratchBuffer], inner: int) -> int:
         return min(inner, self.code.machine.vector_bytes // max(SIZES[b.element] for b in buffers))
 
-    def _read(self, buffer: ScratchBuffer, place: str, width: int) -> str:
-        raw = memory.load_vector(self.code, place, buffer.element, width, SIZES[buffer.element])
-        return casts.from_scratch(self.code, raw, buffer.dtype, width)
-
-    def _write(self, buffer: ScratchBuffer, place: str, value: str, width: int) -> None:
-        stored = casts.to_scratch(self.code, value, buffer.dtype, width)
-        memory.store_vector(self.code, place, stored, buffer.element, width, SIZES[buffer.element])
-
     @lowers("scan")
     def scan(self, op: Op) -> None:
         """Combines the elements along an axis, and keeps all partial results."""
@@ -70,37 +59,37 @@ class DataMovement(Emitter):
         reverse = bool(op.attrs.get("reverse"))
         plain = plain_combine(op)
         wide = plain is not None and plain.name == "add" and sources[0].dtype.name in NARROW
-        with counted(w, "0", str(slabs), 1) as slab:
-            with counted(w, "0", str(inner), width) as j:
+        with w.counted("0", str(slabs), 1) as slab:
+            with w.counted("0", str(inner), width) as j:
                 first = str(rows - 1 if reverse else 0)
                 for source, result in zip(sources, results, strict=True):
                     terms = (slab, rows * inner), (first, inner), (j, 1)
-                    self._write(
-                        result, self._at(result, *terms), self._read(source, self._at(source, *terms), width), width
-                    )
-            with counted(w, "1", str(rows), 1) as step, counted(w, "0", str(inner), width) as j:
+                    place = self._at(result, *terms)
+                    value = self.tiles.read(source, self._at(source, *terms), width)
+                    self.tiles.write(result, place, value, width)
+            with w.counted("1", str(rows), 1) as step, w.counted("0", str(inner), width) as j:
                 row = self.code.i64("sub", str(rows - 1), step) if reverse else step
                 previous = self.code.i64("add" if reverse else "sub", row, "1")
                 terms = (slab, rows * inner), (row, inner), (j, 1)
                 before = (slab, rows * inner), (previous, inner), (j, 1)
-                left = [self._read(b, self._at(b, *before), width) for b in results]
-                right = [self._read(b, self._at(b, *terms), width) for b in sources]
+                left = [self.tiles.read(b, self._at(b, *before), width) for b in results]
+                right = [self.tiles.read(b, self._at(b, *terms), width) for b in sources]
                 if wide:
                     found = [self.code.binary("fadd", left[0], right[0], "float", width)]
                 else:
                     found = combine(self.code, op.blocks[0], [*left, *right], width)
                 for value, result in zip(found, results, strict=True):
-                    self._write(result, self._at(result, *terms), value, width)
+                    self.tiles.write(result, self._at(result, *terms), value, width)
         if wide:
             self._round(results[0], slabs * rows * inner)
 
     def _round(self, buffer: ScratchBuffer, size: int) -> None:
         """Rounds what a buffer holds to its dtype, in place."""
         width = self._width([buffer], size)
-        with counted(self.code.w, "0", str(size), width) as j:
+        with self.code.w.counted("0", str(size), width) as j:
             place = self._at(buffer, (j, 1))
-            value = narrow_floats.rounded(self.code, self._read(buffer, place, width), buffer.dtype, width)
-            self._write(buffer, place, value, width)
+            value = narrow_floats.rounded(self.code, self.tiles.read(buffer, place, width), buffer.dtype, width)
+            self.tiles.write(buffer, place, value, width)
 
     @lowers("flip")
     def flip(self, op: Op) -> None:
@@ -108,13 +97,12 @@ class DataMovement(Emitter):
         (source,), (result,) = self._buffers(op)
         slabs, rows, inner = _sizes(op.args[0].type.shape, op.attrs["axis"])
         width, w = self._width([source], inner), self.code.w
-        with counted(
-            w, "0", str(slabs * rows), 1
-        ) as row:  # the mask is less than the number of rows, so this stays in the slab
+        with w.counted("0", str(slabs * rows), 1) as row:
+            # The mask is less than the number of rows, so the other row is in the same slab.
             other = self.code.i64("xor", row, str(op.attrs["mask"]))
-            with counted(w, "0", str(inner), width) as j:
-                value = self._read(source, self._at(source, (other, inner), (j, 1)), width)
-                self._write(result, self._at(result, (row, inner), (j, 1)), value, width)
+            with w.counted("0", str(inner), width) as j:
+                value = self.tiles.read(source, self._at(source, (other, inner), (j, 1)), width)
+                self.tiles.write(result, self._at(result, (row, inner), (j, 1)), value, width)
 
     @lowers("gather")
     def gather(self, op: Op) -> None:
@@ -124,16 +112,13 @@ class DataMovement(Emitter):
         slabs, rows, inner = _sizes(op.result.type.shape, axis)
         size = op.args[0].type.shape[axis]
         with (
-            counted(c.w, "0", str(slabs), 1) as slab,
-            counted(c.w, "0", str(rows), 1) as row,
-            counted(c.w, "0", str(inner), 1) as j,
+            c.w.counted("0", str(slabs), 1) as slab,
+            c.w.counted("0", str(rows), 1) as row,
+            c.w.counted("0", str(inner), 1) as j,
         ):
             terms = (slab, rows * inner), (row, inner), (j, 1)
-            wanted = self._read(index, self._at(index, *terms), 1)
-            dtype = index.dtype
-            wide = (
-                casts.cast(c, wanted, dtype, t.int64 if dtype.is_signed else t.uint64, 1) if dtype.bits < 64 else wanted
-            )
+            wanted = self.tiles.read(index, self._at(index, *terms), 1)
+            wide = casts.cast(c, wanted, index.dtype, t.int64, 1)
             wide = c.i64("and", wide, str(size - 1))
-            value = self._read(source, self._at(source, (slab, size * inner), (wide, inner), (j, 1)), 1)
-            self._write(result, self._at(result, *terms), value, 1)
+            value = self.tiles.read(source, self._at(source, (slab, size * inner), (wide, inner), (j, 1)), 1)
+            self.tiles.write(result, self._at(result, *terms), value, 1)

@@ -12,7 +12,7 @@ from typing import Any
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.scalar_math import casts, elementary, exact, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
-from blocknb.codegen.scalar_math.register_types import NARROW, constant, register_type
+from blocknb.codegen.scalar_math.register_types import NARROW, SIZES, constant, register_type
 from blocknb.codegen.text import float_literal, vector_type
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
@@ -32,15 +32,7 @@ _MAXIMA = {
     ("double", 4): "avx.{}.pd.256",
     ("double", 2): "sse2.{}.pd",
 }
-#: VFPCLASS (AVX-512), and the bits of the classes that it looks for.
-_CLASSES = {
-    ("float", 16): "avx512.fpclass.ps.512",
-    ("float", 8): "avx512.fpclass.ps.256",
-    ("float", 4): "avx512.fpclass.ps.128",
-    ("double", 8): "avx512.fpclass.pd.512",
-    ("double", 4): "avx512.fpclass.pd.256",
-    ("double", 2): "avx512.fpclass.pd.128",
-}
+#: The bits of the classes that VFPCLASS (AVX-512) looks for.
 _NAN, _POSITIVE_ZERO, _NEGATIVE_ZERO = 0x81, 0x02, 0x04
 
 
@@ -60,8 +52,7 @@ def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dt
         case "inside":
             return code.inside(args[0], op.attrs["argument"], op.args[0].type.dtype.element.bytes, width)
         case "ptradd":
-            dtype = op.args[1].type.dtype
-            offset = casts.cast(code, args[1], dtype, t.int64 if dtype.bits < 64 else dtype, width)
+            offset = casts.cast(code, args[1], op.args[1].type.dtype, t.int64, width)
             return move_pointer(code, args[0], offset, source, width, bool(op.attrs.get("saturate")))
     if target.is_float:
         return _float(code, op, args, target, width)
@@ -102,8 +93,8 @@ def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, na
     if len(fixed) == 1:
         other = b if a == fixed[0] else a
         return nearly_extremum(code, name, *_in_order(other, fixed[0], name, element, nan), dtype, nan, width)
-    if not nan and (classify := _CLASSES.get((element, width))) and code.machine.avx512:
-        return _by_class(code, name, a, b, element, width, classify)
+    if not nan and code.machine.avx512 and (element, width) in _MAXIMA:
+        return _by_class(code, name, a, b, element, width)
     chosen = nearly_extremum(code, name, a, b, dtype, nan, width)
     # Equal numbers have the same bits, except zeros: the result is -0 if both are (max) or either is (min).
     bits = "i64" if element == "double" else "i32"
@@ -113,13 +104,14 @@ def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, na
     return code.select(equal, code.convert("bitcast", merged, bits, element, width), chosen, element, width)
 
 
-def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int, classify: str) -> str:
+def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int) -> str:
     """The extremum by VFPCLASS, which finds each `b` that `a` wins against: NaNs, and the zero that loses.
 
     The machine's instruction returns its second operand for zeros and NaNs. So `a` goes second in those lanes, unless it is a NaN.
     """
     ty = vector_type(element, width)
     kinds = _NAN | (_NEGATIVE_ZERO if name == "max" else _POSITIVE_ZERO)
+    classify = f"avx512.fpclass.{'ps' if element == 'float' else 'pd'}.{8 * SIZES[element] * width}"
     losing = code.w.value(f"call <{width} x i1> @llvm.x86.{classify}({ty} {b}, i32 {kinds})")
     number = code.w.value(f"fcmp ord {ty} {a}, {a}")
     plain, other = (machine_extremum(code, name, x, y, element, width) for x, y in ((a, b), (b, a)))
@@ -205,20 +197,17 @@ def _integer(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, 
     element = register_type(dtype)
     a, b = args[0], args[-1]
     match op.name:
-        case "add" | "sub" | "mul":
+        case "add" | "sub" | "mul" | "and" | "or" | "xor":
             return code.binary(op.name, a, b, element, width)
         case "mulhi":
             wide, grow = f"i{2 * dtype.bits}", "sext" if dtype.is_signed else "zext"
             x, y = (code.convert(grow, factor, element, wide, width) for factor in (a, b))
             product = code.binary("mul", x, y, wide, width)
-            count = str(dtype.bits) if width == 1 else f"splat ({wide} {dtype.bits})"
-            return code.convert("trunc", code.binary("lshr", product, count, wide, width), wide, element, width)
-        case "and" | "or" | "xor":
-            return code.binary(op.name, a, b, element, width)
+            high = code.binary("lshr", product, code.splat(str(dtype.bits), wide, width), wide, width)
+            return code.convert("trunc", high, wide, element, width)
         case "shl" | "shr":
-            return _shift(
-                code, "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr", a, b, dtype, width
-            )
+            right = "ashr" if dtype.is_signed else "lshr"
+            return _shift(code, "shl" if op.name == "shl" else right, a, b, dtype, width)
         case "min" | "max":
             return extremum(code, op.name, a, b, dtype, False, width)
         case "neg":
@@ -226,9 +215,7 @@ def _integer(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, 
         case "not":
             return code.binary("xor", a, constant(-1 if dtype.bits > 1 else True, dtype, width), element, width)
         case "abs":
-            if not dtype.is_signed:
-                return a
-            return code.w.value(_abs_call(element, width, a))
+            return code.integer_abs(a, element, width) if dtype.is_signed else a
         case "div":
             return divide(code, a, b, dtype, width)[0]
         case "rem":
@@ -242,19 +229,9 @@ def _shift(code: InstructionBuilder, instruction: str, a: str, b: str, dtype: An
     if instruction == "ashr":
         count = code.intrinsic("umin", element, width, b, constant(dtype.bits - 1, dtype, width))
         return code.binary(instruction, a, count, element, width)
-    inside = code.w.value(f"icmp ult {vector_type(element, width)} {b}, {_count(dtype.bits, element, width)}")
+    inside = code.w.value(f"icmp ult {vector_type(element, width)} {b}, {code.splat(str(dtype.bits), element, width)}")
     moved = code.binary(instruction, a, b, element, width)
     return code.select(inside, moved, constant(0, dtype, width), element, width)
-
-
-def _count(bits: int, element: str, width: int) -> str:
-    return str(bits) if width == 1 else f"splat ({element} {bits})"
-
-
-def _abs_call(element: str, width: int, x: str) -> str:
-    ty = vector_type(element, width)
-    suffix = element if width == 1 else f"v{width}{element}"
-    return f"call {ty} @llvm.abs.{suffix}({ty} {x}, i1 false)"
 
 
 def divide(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> tuple[str, str]:

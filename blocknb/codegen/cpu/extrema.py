@@ -37,7 +37,7 @@ class ExtremumAccumulators:
         low, high = (float_literal(x, self.element) for x in (-math.inf, math.inf))
         numbers = (low, high) if self.largest else (high, low)
         started = (*numbers, str(self.farthest if self.by_minimum else 0))
-        return [self._splat(x, e, width) for x, e in zip(started, self.elements, strict=True)]
+        return [self.code.splat(x, e, width) for x, e in zip(started, self.elements, strict=True)]
 
     def taken(self, old: list[str], x: str, width: int) -> list[str]:
         """The accumulators after one more vector."""
@@ -67,7 +67,7 @@ class ExtremumAccumulators:
         c, lanes = self.code, vector_type(self.bits, width)
         low, high = (all[1], all[0]) if self.largest else (all[0], all[1])
         number = c.any(c.w.value(f"fcmp ole {vector_type(self.element, width)} {low}, {high}"), width)
-        wanted = self._pattern(width) if self.by_minimum else self._splat("-1", self.bits, width)
+        wanted = self._pattern(width) if self.by_minimum else self.code.splat("-1", self.bits, width)
         return number, c.any(c.w.value(f"icmp eq {lanes} {all[2]}, {wanted}"), width)
 
     def result(self, total: str, found: tuple[str, str]) -> str:
@@ -77,12 +77,8 @@ class ExtremumAccumulators:
         wins, loses = (float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0)))
         zero = c.select(winner, wins, loses, element, 1)
         is_zero = c.w.value(f"fcmp oeq {element} {total}, {wins}")
-        return c.select(
-            number, c.select(is_zero, zero, total, element, 1), float_literal(math.nan, element), element, 1
-        )
+        extreme = c.select(is_zero, zero, total, element, 1)
+        return c.select(number, extreme, float_literal(math.nan, element), element, 1)
 
     def _pattern(self, width: int) -> str:
-        return self._splat(str(self.winner), self.bits, width)
-
-    def _splat(self, literal: str, element: str, width: int) -> str:
-        return literal if width == 1 else f"splat ({element} {literal})"
+        return self.code.splat(str(self.winner), self.bits, width)

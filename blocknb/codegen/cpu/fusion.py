@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, VIEWS, Dataflow, Index, identity, squeezed
-from blocknb.ir.core import Block, Op, Value
+from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, TERMINATORS
 
 OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
@@ -90,11 +90,9 @@ class FusionGraph:
         for access in self._memory(op):
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
-        node = None
-        if (
-            self.fuse and shape is not None and op.name not in ATOMICS
-        ):  # atomics have no vectors, and a loop nest of their own
-            node = self._find_group(op, shape, edges)
+        # Atomics have no vectors, and a loop nest of their own.
+        joins = self.fuse and shape is not None and op.name not in ATOMICS
+        node = self._find_group(op, shape, edges) if joins else None
         if node is None:
             node = FusionNode(len(self.nodes), [], shape)
             self.nodes.append(node)
@@ -109,18 +107,12 @@ class FusionGraph:
         self._closed, self._accesses = len(self.nodes), []
 
     def _reads(self, op: Op) -> Iterator[tuple[Value, Index]]:
-        for leaf, _, index in self.program.needs(op):
-            yield leaf, index
-        for block in op.blocks:
-            for inner in block.ops:
-                yield from self._reads(inner)
+        for inner in within(op):
+            for leaf, _, index in self.program.needs(inner):
+                yield leaf, index
 
     def _memory(self, op: Op) -> Iterator[Op]:
-        if OPS[op.name].reads or OPS[op.name].writes:
-            yield op
-        for block in op.blocks:
-            for inner in block.ops:
-                yield from self._memory(inner)
+        return (inner for inner in within(op) if OPS[inner.name].reads or OPS[inner.name].writes)
 
     def _group_shape(self, op: Op) -> tuple[int, ...] | None:
         """The loops of an op that can share them; None for other ops."""
@@ -167,9 +159,8 @@ class FusionGraph:
         x, y = self.program.definition.get(p), self.program.definition.get(q)
         if x is None or y is None or x.name != "ptradd" or y.name != "ptradd" or x.args[1] is not y.args[1]:
             return False
-        return all(
-            self.program.is_uniform(v) and self._splatted(v) in self.program.func.params for v in (x.args[0], y.args[0])
-        )
+        bases, params = (x.args[0], y.args[0]), self.program.func.params
+        return all(self.program.is_uniform(base) and self._splatted(base) in params for base in bases)
 
     def _all_distinct(self, value: Value) -> bool:
         """Whether contiguous addresses are sums of a range and uniform terms, so that no address repeats (a remainder would)."""

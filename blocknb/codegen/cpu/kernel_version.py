@@ -93,15 +93,9 @@ def emit_version(
         _next_program(w)
         if nests.nontemporal.used:  # such stores become visible in any order
             w.do("fence seq_cst")
-        w.end("ret void")
-    texts = [*outliner.texts, _function(name, w, debug)]
-    return KernelVersion(name, texts, context, first_site, blocks.assumptions)
-
-
-def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
-    scope = f" !dbg {debug.subprogram}" if debug else ""
-    body = "\n".join([*w.slots, *w.lines])
-    return f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n{body}\n}}\n"
+        scope = f" !dbg {debug.subprogram}" if debug else ""
+        body = w.function(f"internal void @{name}({SIGNATURE}) noinline nounwind{scope}", "ret void")
+    return KernelVersion(name, [*outliner.texts, body], context, first_site, blocks.assumptions)
 
 
 def _load_arguments(context: KernelContext) -> None:

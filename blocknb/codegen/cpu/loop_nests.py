@@ -16,7 +16,6 @@ from blocknb.codegen.cpu.reductions import Reduction
 from blocknb.codegen.cpu.row_prefetch import RowPrefetch
 from blocknb.codegen.cpu.rows import RowLoops
 from blocknb.codegen.cpu.uniformity import VARYING, Uniformity, UniformityAnalysis
-from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op, Value
 
 
@@ -62,7 +61,7 @@ class LoopNestEmitter(NestPlanner):
         if not loops:
             row()
             return
-        with counted(self.code.w, "0", str(nest.shape[loops[0]]), 1) as counter:
+        with self.code.w.counted("0", str(nest.shape[loops[0]]), 1) as counter:
             nest.counters[loops[0]] = counter
             self._outer(nest, loops[1:], row)
 

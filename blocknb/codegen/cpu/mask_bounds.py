@@ -23,7 +23,6 @@ from blocknb.codegen.cpu.tiles import TileBuffers, TileTail
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
-from blocknb.codegen.scalar_math.structured import counted, guarded
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
@@ -126,13 +125,10 @@ class MaskBounds(Emitter):
         """Computes where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the tail at once."""
         c, nest = self.code, self.nest
         size = str(nest.size)
-        end, *others = dict.fromkeys(self.counts)
-        for other in others:
-            end = c.intrinsic("smax", "i64", 1, end, other)
-        end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
+        end = c.i64_most(c.i64_least(c.i64_most(*dict.fromkeys(self.counts)), size), "0")
         end = c.i64("add", end, str(nest.width - 1))
         end = c.i64("and", end, str(-nest.width))
-        self.end = guarded(c.w, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._compute_tails(end))
+        self.end = c.w.guarded(c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._compute_tails(end))
 
     def _compute_tails(self, end: str) -> str:
         """The end of the row. Also computes the values beyond it, unless the row is as long as its tile and would wait for them."""
@@ -224,7 +220,7 @@ def fill(
     scalar = redzones.poison(element) if poison else casts.to_scratch(c, tail.value, buffer.dtype, 1)
     vector = c.splat(scalar, element, width)
     base = tiles.base(buffer)
-    with counted(c.w, tail.end, stop, width, "rest") as position:
+    with c.w.counted(tail.end, stop, width, "rest") as position:
         place = c.w.value(f"getelementptr inbounds {element}, ptr {base}, i64 {position}")
         c.w.do(f"store {vector_type(element, width)} {vector}, ptr {place}, align {SIZES[element]}")
 

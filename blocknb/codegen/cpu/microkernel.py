@@ -15,14 +15,12 @@ from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
-from blocknb.codegen.scalar_math.structured import counted
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -108,25 +106,18 @@ class Dots(Emitter):
             self.copies.copy(value, buffer)
             return buffer, buffer.strides[0], buffer.strides[1]
         buffer, index = found
-        loops = identity(value.type.shape)
-        m, k = (
-            sum(s for i, s in zip(index, buffer.strides, strict=True) if loop is not None and i == loop)
-            for loop in loops
-        )
+        pairs = [(i, stride) for i, stride in zip(index, buffer.strides, strict=True) if i is not None]
+        m, k = (sum(stride for i, stride in pairs if i == loop) for loop in identity(value.type.shape))
         return buffer, m, k
 
     def _operand_b(self, op: Op, value: Value) -> ScratchBuffer:
         """B in panels."""
         _, nr, _ = register_tile(self.code.machine, op)
         found = self._stored(value)
-        if (
-            found is not None
-            and found[0].panel is not None
-            and found[0].panel == _panel(self.code.machine, op, found[1])
-        ):
+        if found and found[0].panel and found[0].panel == _panel(self.code.machine, op, found[1]):
             return found[0]
         buffer = self.tiles.temporary(value.type.shape, packed_dtype(value.type.dtype), (0, 1, nr))
-        if found is not None and _runs_along_k(found) and found[0].dtype == buffer.dtype:
+        if found and _runs_along_k(found) and found[0].dtype == buffer.dtype:
             self._transpose(found[0], found[1], buffer)
         else:
             self.copies.copy(value, buffer)
@@ -158,11 +149,8 @@ class Dots(Emitter):
         read = {leaf for x in (a, b) for leaf, _ in self.program.leaves(x, identity(x.type.shape))}
         if result in scope.targets:
             home, argument = scope.targets[result]
-            if (
-                (argument is c or self._is_zero(c))
-                and argument not in read
-                and self.tiles.free_home(home, argument, [op])
-            ):
+            starts = (argument is c or self._is_zero(c)) and argument not in read
+            if starts and self.tiles.free_home(home, argument, [op]):
                 return home
         buffer = self.tiles.take(c, [op]) if c not in read else None
         if buffer is not None and buffer.row_major() and buffer.dtype == c.type.dtype:
@@ -192,7 +180,7 @@ def _define_transpose(
         chosen = ", ".join(f"i32 {lane(i)}" for i in range(lanes))
         return w.value(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{chosen}>")
 
-    with counted(w, "0", str(n), lanes, "n") as column, counted(w, "0", str(k), lanes, "k") as depth:
+    with w.counted("0", str(n), lanes, "n") as column, w.counted("0", str(k), lanes, "k") as depth:
         corner = code.i64("add", code.i64("mul", column, str(stride)), depth)
         first = w.value(f"getelementptr inbounds {element}, ptr %from, i64 {corner}")
         rows = []
@@ -215,9 +203,8 @@ def _define_transpose(
             offset = code.i64("add", code.i64("add", panel, line), inside)
             at = w.value(f"getelementptr inbounds {element}, ptr %to, i64 {offset}")
             w.do(f"store {ty} {row}, ptr {at}, align {SIZES[element]}")
-    body = "\n".join([*w.slots, *w.lines])
     signature = "ptr noalias %to, ptr noalias readonly %from"
-    return f"define internal void @{name}({signature}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+    return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
 
 
 def _define(
@@ -237,32 +224,28 @@ def _define(
     accumulator = op.results[0].type.dtype
     element = register_type(accumulator)
     vector = vector_type(element, lanes)
-    size = SIZES[element]
+    aligned = f"align {min(lanes * SIZES[element], 64)}"
     sums = [[w.slot(vector, "c") for _ in range(nr // lanes)] for _ in range(mr)]
 
     def at(base: str, index: str, unit: str) -> str:
         return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
 
-    with counted(w, "0", str(n), nr, "n") as column:
+    with w.counted("0", str(n), nr, "n") as column:
         panel = at("%b", code.i64("mul", column, str(k)), element)
-        with counted(w, "0", str(m), mr, "m") as row:
+        with w.counted("0", str(m), mr, "m") as row:
             corner = at("%c", code.i64("add", code.i64("mul", row, str(n)), column), element)
             places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
             first = at("%a", code.i64("mul", row, str(strides[0])), a.element)
             for i in range(mr):
                 for j in range(nr // lanes):
-                    start = (
-                        constant(0, accumulator, lanes)
-                        if zero
-                        else w.value(f"load {vector}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
-                    )
+                    start = constant(0, accumulator, lanes)
+                    if not zero:
+                        start = w.value(f"load {vector}, ptr {places[i][j]}, {aligned}")
                     w.do(f"store {vector} {start}, ptr {sums[i][j]}")
-            with counted(w, "0", str(k), 1, "k") as depth:
+            with w.counted("0", str(k), 1, "k") as depth:
                 line = at(panel, code.i64("mul", depth, str(nr)), element)
-                bs = [
-                    w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}")
-                    for j in range(nr // lanes)
-                ]
+                starts = (at(line, str(j * lanes), element) for j in range(nr // lanes))
+                bs = [w.value(f"load {vector}, ptr {start}, {aligned}") for start in starts]
                 along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
                 for i in range(mr):
                     x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
@@ -273,10 +256,9 @@ def _define(
             for i in range(mr):
                 for j in range(nr // lanes):
                     total = narrow_floats.rounded(code, w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
-                    w.do(f"store {vector} {total}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
-    body = "\n".join([*w.slots, *w.lines])
+                    w.do(f"store {vector} {total}, ptr {places[i][j]}, {aligned}")
     signature = "ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b"
-    return f"define internal void @{name}({signature}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+    return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
 
 
 def _widen(code: InstructionBuilder, x: str, dtype: Any, accumulator: DType) -> str:

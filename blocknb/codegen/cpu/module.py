@@ -100,9 +100,8 @@ def _generate(func: Func, options: CpuOptions) -> CpuModule:
     loops = any(op.name in LOOPS for op in func.ops())
     scratch = max(LINE, *(version.context.tiles.scratch.bytes for version in versions))
     sites = tuple(site for version in versions for site in version.sites)
-    return CpuModule(
-        "\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.context.notes.list)
-    )
+    said = (*notes.list, *plain.context.notes.list)
+    return CpuModule("\n".join(parts), entry, scratch, sites, func.params, loops, said)
 
 
 def prepared(func: Func) -> Func:
@@ -132,7 +131,7 @@ def _entry(func: Func, name: str, assumptions: Mapping[tuple[Value, Value], bool
     first = w.value(f"atomicrmw add ptr {counter}, i64 %chunk seq_cst")
     w.branch(w.value(f"icmp slt i64 {first}, %total"), "range", "leave")
     w.place("range")
-    last = c.intrinsic("smin", "i64", 1, w.value(f"add i64 {first}, %chunk"), "%total")
+    last = c.i64_least(w.value(f"add i64 {first}, %chunk"), "%total")
     call = f"(i64 {first}, i64 {last}, ptr %grid, ptr %arguments, ptr %scratch, ptr %status)"
     if assumptions:
         w.branch(apart, "apart", "overlapping")
@@ -144,10 +143,8 @@ def _entry(func: Func, name: str, assumptions: Mapping[tuple[Value, Value], bool
     w.place("on")
     w.branch(w.value(f"icmp eq i64 {w.value('load volatile i64, ptr %status')}, 0"), "take", "leave")
     w.place("leave")
-    w.end("ret void")
-    body = "\n".join([*w.slots, *w.lines])
     signature = "i64 %chunk, i64 %limit, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status"
-    return f"define void @{name}({signature}) nounwind {{\nentry:\n{body}\n}}\n"
+    return w.function(f"void @{name}({signature}) nounwind", "ret void")
 
 
 def _apart(c: InstructionBuilder, func: Func, assumptions: Mapping[tuple[Value, Value], bool]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from blocknb.analysis.ranges import limits
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.scalar_math.register_types import NARROW
 from blocknb.ir.core import Op
@@ -52,17 +53,14 @@ def identity_of_places(op: Op) -> tuple[float | int, int] | None:
         or steps != [step.replace("better", predicate) for step in wins]
     ):
         return None
-    low = -(1 << value.bits - 1) if value.is_signed else 0
-    worst = math.nan if value.is_float else low if predicate == "gt" else low + (1 << value.bits) - 1
+    worst = math.nan if value.is_float else limits(value)[predicate == "lt"]
     return worst, (1 << place.bits - 1) - 1
 
 
 def identity_of(op: Op, dtype: DType) -> float | int | None:
     """The identity of a plain combination, None if it has none."""
     nan = op.attrs.get("nan")
-    low, high = (
-        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
-    )
+    low, high = limits(dtype)
     match op.name:
         case "add":
             return -0.0 if dtype.is_float else 0
@@ -75,10 +73,8 @@ def identity_of(op: Op, dtype: DType) -> float | int | None:
         case "max" | "min" if dtype.is_float:
             # If NaNs lose, a NaN is the identity, and a row of NaNs gives a NaN.
             return math.nan if not nan else -math.inf if op.name == "max" else math.inf
-        case "max":
-            return low
-        case "min":
-            return high
+        case "max" | "min":
+            return low if op.name == "max" else high
     return None
 
 
@@ -108,9 +104,6 @@ class ReductionKind:
     def is_float_extremum(self) -> bool:
         """Whether it is a maximum or minimum of floats in which NaNs lose."""
         plain = self.plain
-        return (
-            plain is not None
-            and plain.name in ("max", "min")
-            and self.dtypes[0].is_float
-            and not plain.attrs.get("nan")
-        )
+        if plain is None or plain.name not in ("max", "min"):
+            return False
+        return self.dtypes[0].is_float and not plain.attrs.get("nan")

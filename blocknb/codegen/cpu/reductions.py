@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.context import Emitter, KernelContext
 from blocknb.codegen.cpu.dataflow import identity
@@ -61,9 +60,6 @@ class Reduction(Emitter):
     def _merged(self, a: list[str], b: list[str], width: int) -> list[str]:
         return self.extremes.merged(a, b, width) if self.extremes else self._combine(a, b, width)
 
-    def _zero(self, dtype: Any, width: int) -> str:
-        return constant(self.kind.start if self.kind.start is not None else 0, dtype, width)
-
     # -- around the loops ------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -80,24 +76,22 @@ class Reduction(Emitter):
         if not self.inner:
             return
         for slots in self.slots:
-            for slot, element, start in zip(slots, self._elements, self._starts(), strict=True):
-                self.code.w.do(f"store {vector_type(element, self.nest.width)} {start}, ptr {slot}")
+            self._store(slots, self._starts(), self.nest.width)
 
     def _starts(self) -> list[str]:
         """The initial values of the accumulators along the vectors."""
         width = self.nest.width
         if self.kind.places:
             return [constant(x, d, width) for x, d in zip(self.kind.places, self.kind.dtypes, strict=True)]
-        return self.extremes.starts(width) if self.extremes else [self._zero(d, width) for d in self.kind.dtypes]
+        start = 0 if self.kind.start is None else self.kind.start
+        return self.extremes.starts(width) if self.extremes else [constant(start, d, width) for d in self.kind.dtypes]
 
     def end_row(self) -> None:
         """Combines the accumulators and the lanes of a row."""
         if not self.inner:
             return
         width = self.nest.width
-        sets = [
-            [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)] for slots in self.slots
-        ]
+        sets = [self._load(slots, width) for slots in self.slots]
         while len(sets) > 1:
             sets = [self._merged(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
         total, found = sets[0], None
@@ -131,12 +125,16 @@ class Reduction(Emitter):
     def takes_at_once(self, value: str) -> str:
         """Whether combining with a scalar many times is the same as combining with it once, as an i1."""
         twice, element = self._combine([value], [value], 1)[0], register_type(self.kind.dtypes[0])
-        return self.code.w.value(
-            f"{'fcmp ueq' if self.kind.dtypes[0].is_float else 'icmp eq'} {element} {twice}, {value}"
-        )
+        equal = "fcmp ueq" if self.kind.dtypes[0].is_float else "icmp eq"
+        return self.code.w.value(f"{equal} {element} {twice}, {value}")
 
-    def _read(self, slot: str, element: str, width: int) -> str:
-        return self.code.w.value(f"load {vector_type(element, width)}, ptr {slot}")
+    def _load(self, slots: list[str], width: int) -> list[str]:
+        types = [vector_type(element, width) for element in self._elements]
+        return [self.code.w.value(f"load {ty}, ptr {slot}") for slot, ty in zip(slots, types, strict=True)]
+
+    def _store(self, slots: list[str], values: list[str], width: int) -> None:
+        for slot, element, value in zip(slots, self._elements, values, strict=True):
+            self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")
 
     def _lanes(self, vector: str, dtype: Any, have: int, chosen: Sequence[int]) -> str:
         """Some of the lanes of a vector of `have`."""
@@ -161,11 +159,10 @@ class Reduction(Emitter):
         """After all loops."""
         if self.inner:
             return
-        for result in self.kind.op.results:
-            if not result.type.shape:  # an axis of size one: the loop stored its value in a slot
-                self.scalars[result] = self._read(
-                    self.slots[0][self.kind.op.results.index(result)], register_type(result.type.dtype), 1
-                )
+        results = self.kind.op.results
+        if not results[0].type.shape:  # an axis of size one: the loop stored its values in slots
+            for result, value in zip(results, self._load(self.slots[0], 1), strict=True):
+                self.scalars[result] = value
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -176,20 +173,17 @@ class Reduction(Emitter):
             self._add_outer(body, values)
             return
         width, slots = body.width, self.slots[body.number]
-        old = [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)]
+        old = self._load(slots, width)
         new = self.extremes.taken(old, values[0], width) if self.extremes else self._combine(old, values, width)
         if self.kind.start is None and self.kind.places is None:
             new = self._unless_first(body.position, new, values, width)
-        for slot, element, value in zip(slots, self._elements, new, strict=True):
-            self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")
+        self._store(slots, new, width)
 
     def _unless_first(self, counter: str, new: list[str], first: list[str], width: int) -> list[str]:
         c = self.code
         is_first = c.splat(c.w.value(f"icmp eq i64 {counter}, 0"), "i1", width)
-        return [
-            c.select(is_first, f, n, register_type(d), width)
-            for f, n, d in zip(first, new, self.kind.dtypes, strict=True)
-        ]
+        pairs = zip(first, new, self.kind.dtypes, strict=True)
+        return [c.select(is_first, f, n, register_type(d), width) for f, n, d in pairs]
 
     def _place(self, result: Value, body: VectorBody | None) -> tuple[str, ScratchBuffer]:
         """The pointer to the element of a result for the current counters (and the first lane of a body)."""
@@ -208,15 +202,11 @@ class Reduction(Emitter):
     def _add_outer(self, body: VectorBody, values: list[str]) -> None:
         c, nest, width = self.code, self.nest, body.width
         if not self.kind.op.results[0].type.shape:
-            for slot, dtype, value in zip(self.slots[0], self.kind.dtypes, values, strict=True):
-                c.w.do(f"store {register_type(dtype)} {value}, ptr {slot}")
+            self._store(self.slots[0], values, 1)
             return
         places = [self._place(r, body) for r in self.kind.op.results]
         if self.kind.loop is not None:
-            old = []
-            for (place, buffer), _ in zip(places, self.kind.dtypes, strict=True):
-                raw = memory.load_vector(c, place, buffer.element, width, SIZES[buffer.element])
-                old.append(casts.from_scratch(c, raw, buffer.dtype, width))
+            old = [self.tiles.read(buffer, place, width) for place, buffer in places]
             new = self._combine(old, values, width)
             values = self._unless_first(nest.counters[self.kind.loop], new, values, width)
             if self.kind.wide:
@@ -224,6 +214,4 @@ class Reduction(Emitter):
                 rounded = narrow_floats.rounded(c, values[0], self.kind.dtypes[0], width)
                 values = [c.select(c.splat(last, "i1", width), rounded, values[0], "float", width)]
         for (place, buffer), value in zip(places, values, strict=True):
-            memory.store_vector(
-                c, place, casts.to_scratch(c, value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element]
-            )
+            self.tiles.write(buffer, place, value, width)

@@ -10,15 +10,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blocknb.codegen.cpu import memory
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS, REPORT
 from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.codegen.scalar_math import casts
-from blocknb.codegen.scalar_math.register_types import SIZES, register_type
-from blocknb.codegen.scalar_math.structured import counted
+from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Op, Value
 from blocknb.ir.report import Assertion, prints
 from blocknb.language.types import DType, Pointer
@@ -91,10 +88,9 @@ class Reports(Emitter):
             yield "0", self.scalars.of(value)
             return
         buffer, c = self.copies.row_major(value), self.code
-        with counted(c.w, "0", str(math.prod(value.type.shape)), 1) as index:
+        with c.w.counted("0", str(math.prod(value.type.shape)), 1) as index:
             place = self.tiles.element(buffer, index)
-            raw = memory.load_vector(c, place, buffer.element, 1, SIZES[buffer.element])
-            yield index, casts.from_scratch(c, raw, buffer.dtype, 1)
+            yield index, self.tiles.read(buffer, place, 1)
 
     def _bits(self, value: str, dtype: DType | Pointer) -> str:
         """The bits of an element in an i64."""

@@ -5,15 +5,13 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu import atomics, memory, nontemporal_stores, scalar_accesses
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu import nontemporal_stores, scalar_accesses
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
 from blocknb.codegen.cpu.dataflow import identity
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis, Varying
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import memory_type
-from blocknb.codegen.scalar_math.structured import when
 from blocknb.ir.core import Op
 from blocknb.language.ops import MASK_AT
 
@@ -39,12 +37,7 @@ class RowAccesses(Emitter):
         pointers = self.forms.of_operand(op.args[0])
         mask = self._row_mask(op)
         uniform_owner = self._take_owner(op)
-        if (
-            op.name == "load"
-            and uniform_owner
-            and isinstance(pointers, Uniform)
-            and self._load_once(op, pointers, mask)
-        ):
+        if op.name == "load" and uniform_owner and self._load_once(op, pointers, mask):
             return
         if isinstance(mask, Uniform):
             mask = self.forms.as_prefix(mask)
@@ -53,7 +46,7 @@ class RowAccesses(Emitter):
         self.masks[op] = mask
         count = str(self.forms.size)
         if isinstance(mask, Prefix):
-            count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
+            count = self.code.i64_least(mask.count, count)
         if isinstance(pointers, Strided) and uniform_owner:
             self._check(op, pointers, mask, count)
         else:
@@ -64,12 +57,12 @@ class RowAccesses(Emitter):
         mask = self.forms.of_operand(op.args[mask_at]) if len(op.args) > mask_at else None
         return None if isinstance(mask, Uniform) and mask.text == "true" else mask
 
-    def _load_once(self, op: Op, pointers: Uniform, mask: Uniformity | None) -> bool:
+    def _load_once(self, op: Op, pointers: Uniformity, mask: Uniformity | None) -> bool:
         """Loads one element for the whole row, if the mask and the other value are uniform, too."""
-        if mask is not None and not isinstance(mask, Uniform):
+        if not isinstance(pointers, Uniform) or not isinstance(mask, Uniform | None):
             return False
         other = self.forms.of_operand(op.args[2]) if len(op.args) > 2 else None
-        if other is not None and not isinstance(other, Uniform):
+        if not isinstance(other, Uniform | None):
             return False
         texts = mask.text if mask else None, other.text if other else None
         value = scalar_accesses.load(self.code, self.checks, op, pointers.text, *texts)
@@ -106,9 +99,9 @@ class RowAccesses(Emitter):
         element, volatile = memory_type(dtype), bool(op.attrs.get("volatile"))
         if addresses is None:
             first = self._first(op, body)
-            raw = memory.load_vector(c, first, element, body.width, dtype.bytes, mask, other, volatile)
+            raw = c.load_vector(first, element, body.width, dtype.bytes, mask, other, volatile)
         else:
-            raw = memory.gather(c, addresses, element, body.width, dtype.bytes, mask, other)
+            raw = c.gather(addresses, element, body.width, dtype.bytes, mask, other)
         if volatile:
             c.w.do("fence acquire")  # keeps LLVM from merging the load with another one, or moving others across it
         return casts.from_memory(c, raw, dtype, body.width)
@@ -122,9 +115,9 @@ class RowAccesses(Emitter):
         element = memory_type(dtype)
         if addresses is None:
             align = nontemporal_stores.UNIT if body.streaming else dtype.bytes
-            memory.store_vector(c, self._first(op, body), value, element, body.width, align, mask, body.streaming)
+            c.store_vector(self._first(op, body), value, element, body.width, align, mask, body.streaming)
         else:
-            memory.scatter(c, addresses, value, element, body.width, dtype.bytes, mask)
+            c.scatter(addresses, value, element, body.width, dtype.bytes, mask)
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op, body: VectorBody) -> str:
@@ -133,7 +126,7 @@ class RowAccesses(Emitter):
         self._take_lane_owners(op, body)
         address, *values = (body.value(a) for a in op.args[:count])
         mask = body.value(op.args[count]) if len(op.args) > count else None
-        return atomics.update(self.code, self.checks, op, address, values, mask)
+        return scalar_accesses.update(self.code, self.checks, op, address, values, mask)
 
     def _mask(self, op: Op, body: VectorBody) -> str | None:
         """The mask of a vector; None if all lanes are on."""
@@ -155,7 +148,7 @@ class RowAccesses(Emitter):
         form, c = self._contiguous(op, body), self.code
         assert form is not None
         at = c.i64("mul", body.position, str(form.step))
-        return memory.pointer(c, c.i64("add", form.base, at))
+        return c.pointer(c.i64("add", form.base, at))
 
     def _addresses(self, op: Op, body: VectorBody, mask: str | None) -> str | None:
         """Checks the lanes of an access if the row was not found safe; returns their addresses, None if they are contiguous."""
@@ -166,7 +159,7 @@ class RowAccesses(Emitter):
         if unsafe == "true":
             self.checks.lanes(op, addresses, mask, body.width)
         elif unsafe != "false":
-            when(self.code.w, unsafe, lambda: self.checks.lanes(op, addresses, mask, body.width))
+            self.code.w.when(unsafe, lambda: self.checks.lanes(op, addresses, mask, body.width))
         return addresses if apart else None
 
     def _take_lane_owners(self, op: Op, body: VectorBody) -> None:

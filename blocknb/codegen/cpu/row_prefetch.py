@@ -13,14 +13,12 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from blocknb.codegen.cpu import memory
-from blocknb.codegen.cpu.addresses import AddressAnalysis
 from blocknb.codegen.cpu.buffers import LINE
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Dataflow, identity
 from blocknb.codegen.cpu.fusion import FusionNode
 from blocknb.codegen.cpu.nests import cost
-from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
+from blocknb.codegen.cpu.uniformity import AddressAnalysis, Strided, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
 from blocknb.trace import Notes
@@ -109,5 +107,5 @@ class RowPrefetch:
                 continue
             at = c.i64("add", base, c.i64("mul", body.position, str(size)))
             for line in range(0, length, LINE):
-                place = memory.pointer(c, c.i64("add", at, str(line)) if line else at)
+                place = c.pointer(c.i64("add", at, str(line)) if line else at)
                 c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blocknb.codegen.cpu.context import Emitter, KernelContext
-from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
-from blocknb.codegen.cpu.lowering import lowering_table
+from blocknb.codegen.cpu.buffers import ScratchBuffer
+from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
+from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, identity
 from blocknb.codegen.cpu.mask_bounds import MaskBounds, fill_read
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.reductions import Reduction
 from blocknb.codegen.cpu.row_accesses import RowAccesses
-from blocknb.codegen.cpu.row_outputs import RowOutputs
 from blocknb.codegen.cpu.row_prefetch import RowPrefetch
+from blocknb.codegen.cpu.tiles import to_buffer
 from blocknb.codegen.cpu.uniformity import Prefix, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
-from blocknb.codegen.scalar_math.structured import counted
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, Value
 
 
 class RowLoops(Emitter):
@@ -38,8 +37,9 @@ class RowLoops(Emitter):
     ):
         super().__init__(context)
         self.nest, self.forms, self.reductions, self.prefetch = nest, forms, reductions, prefetch
-        self.accesses, self.outputs = RowAccesses(context, forms), RowOutputs(context, nest)
+        self.accesses = RowAccesses(context, forms)
         self.lowerings = lowering_table(self.accesses)
+        self._starts: dict[Value, tuple[str, int]] = {}  # of each output: the pointer to position 0, and the stride
         self._prefetched: list[tuple[str, int]] = []
 
     def emit(self, nontemporal: NontemporalStores, ends_at_masks: bool = False) -> None:
@@ -49,7 +49,10 @@ class RowLoops(Emitter):
             if op.name in PLAIN_ACCESSES:
                 with c.at(op):
                     self.accesses.prepare(op)
-        self.outputs.prepare()
+        for value, buffer in nest.outputs:
+            if buffer.panel is None:
+                index = identity(value.type.shape)
+                self._starts[value] = self.tiles.row_start(buffer, index, nest.axis, nest.counters)
         self._prefetched = self.prefetch.next_rows(self.forms)
         bounds = MaskBounds(self.context, self.nest, self.forms, self.accesses.masks, self.reductions)
         ends_early = ends_at_masks and bounds.find()
@@ -63,7 +66,7 @@ class RowLoops(Emitter):
         else:
             begin = self._vectors(full)
         if not full.isdigit():
-            with counted(c.w, begin, end, nest.width, "tail") as position:
+            with c.w.counted(begin, end, nest.width, "tail") as position:
                 self._vector(position, 0, False)
         if ends_early:
             bounds.leave()
@@ -76,25 +79,21 @@ class RowLoops(Emitter):
             return str(nest.size)
         if not masks or not all(isinstance(m, Prefix) for m in masks):
             return str(nest.size)
-        end, *others = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
-        for other in others:
-            end = c.intrinsic("smax", "i64", 1, end, other)
-        return c.intrinsic("smin", "i64", 1, end, str(nest.size))
+        ends = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
+        return c.i64_least(c.i64_most(*ends), str(nest.size))
 
     def _least(self, *more: str) -> str:
         """The position from which on a mask reaches into the row, or its size."""
         c, size = self.code, str(self.nest.size)
         found = [*(p.count for p in self.forms.prefixes()), *self.accesses.bounds, *more]
-        bounds, least = [b for b in found if b != size], size
-        for bound in bounds:
-            least = c.intrinsic("smin", "i64", 1, least, bound)
-        return c.intrinsic("smax", "i64", 1, least, "0") if bounds else least
+        bounds = [b for b in found if b != size]
+        return c.i64_most(c.i64_least(size, *bounds), "0") if bounds else size
 
     def _vectors(self, stop: str, streaming: bool = False) -> str:
         """Several vectors per iteration, none of which a mask reaches into; returns `stop`."""
         nest, c = self.nest, self.code
         unroll = 1 if streaming else nest.unroll
-        with counted(c.w, "0", stop, nest.width * unroll, "j") as position:
+        with c.w.counted("0", stop, nest.width * unroll, "j") as position:
             for u in range(unroll):
                 at = c.i64("add", position, str(u * nest.width)) if u else position
                 self._vector(at, u, True, streaming)
@@ -126,4 +125,41 @@ class RowLoops(Emitter):
                     self.reductions[op].add(body)
                 else:
                     body.value(op.result)
-        self.outputs.store(body)
+        self._store_outputs(body)
+
+    # -- results that another node reads: each vector is written to its buffer in scratch -----------------------------------
+
+    def _store_outputs(self, body: VectorBody) -> None:
+        """Writes one vector of each output."""
+        for value, buffer in self.nest.outputs:
+            raw = to_buffer(self.code, body.value(value), buffer, value.type.dtype, body.width)
+            place, step = self._place(value, buffer, body.position)
+            self.code.store_strided(place, raw, buffer.element, body.width, step)
+
+    def _place(self, value: Value, buffer: ScratchBuffer, position: str) -> tuple[str, int]:
+        """The pointer to the lane at a position, and the stride of the lanes."""
+        if buffer.panel is not None:
+            return self._panel_place(value, buffer, position)
+        c, (base, step) = self.code, self._starts[value]
+        at = position if step == 1 else c.i64("mul", position, str(step))
+        return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {at}"), step
+
+    def _panel_place(self, value: Value, buffer: ScratchBuffer, position: str) -> tuple[str, int]:
+        """The same in panels, which the microkernel reads."""
+        c, axis = self.code, self.nest.axis
+        assert buffer.panel is not None
+        k_axis, n_axis, panel = buffer.panel
+        index = identity(value.type.shape)
+
+        def at(loop: int | None) -> str:
+            return "0" if loop is None else position if loop == axis else self.nest.counters[loop]
+
+        k, n = at(index[k_axis]), at(index[n_axis])
+        shift = panel.bit_length() - 1
+        whole = c.i64("mul", c.i64("lshr", n, str(shift)), str(buffer.shape[k_axis] * panel))
+        line = c.i64("mul", k, str(panel))
+        inside = c.i64("add", line, c.i64("and", n, str(panel - 1)))
+        base = self.tiles.base(buffer)
+        offset = c.i64("add", whole, inside)
+        place = c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {offset}")
+        return place, panel if index[k_axis] is not None and index[k_axis] == axis else 1

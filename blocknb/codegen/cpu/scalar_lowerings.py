@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu import atomics, scalar_accesses
-from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu import scalar_accesses
+from blocknb.codegen.cpu.context import Emitter, lowers
 from blocknb.codegen.cpu.elementwise import elementwise
-from blocknb.codegen.cpu.lowering import lowers
 from blocknb.codegen.cpu.status import PROGRAM_IDS
 from blocknb.ir.core import Op
 from blocknb.language.ops import MASK_AT, OPS
@@ -63,4 +62,4 @@ class ScalarLowerings(Emitter):
         args = self._args(op)
         count = MASK_AT[op.name]
         mask = args[count] if len(args) > count else None
-        self.scalars[op.result] = atomics.update(self.code, self.checks, op, args[0], args[1:count], mask)
+        self.scalars[op.result] = scalar_accesses.update(self.code, self.checks, op, args[0], args[1:count], mask)

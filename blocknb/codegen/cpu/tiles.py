@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from blocknb.codegen.cpu.buffers import Scratch, ScratchBuffer, strides_along
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
-from blocknb.codegen.cpu.scopes import BlockScope
+from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.types import Pointer
 
 
@@ -32,18 +32,58 @@ class TileTail(NamedTuple):
 def from_buffer(c: KernelBuilder, raw: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
     """A register of `dtype` from what a buffer holds."""
     value = casts.from_scratch(c, raw, buffer.dtype, width)
-    return (
-        value
-        if buffer.dtype == dtype or isinstance(dtype, Pointer)
-        else casts.cast(c, value, buffer.dtype, dtype, width)
-    )
+    return value if isinstance(dtype, Pointer) else casts.cast(c, value, buffer.dtype, dtype, width)
 
 
 def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
     """What a buffer holds for a register of `dtype`."""
-    if buffer.dtype != dtype and not isinstance(dtype, Pointer):
+    if not isinstance(dtype, Pointer):
         value = casts.cast(c, value, dtype, buffer.dtype, width)
     return casts.to_scratch(c, value, buffer.dtype, width)
+
+
+#: For each tile that a block yields: the buffer it should be made in, and the argument that lives there now.
+Targets = Mapping[Value, tuple[ScratchBuffer, Value]]
+
+
+class BlockScope:
+    """A block that is being emitted. `now` is the index of the current node. `prefetches` has the loads that a node prefetches for."""
+
+    def __init__(self, block: Block, graph: FusionGraph, targets: Targets | None = None):
+        self.graph, self.targets = graph, targets or {}
+        self.nodes = graph.order()
+        self.now = -1
+        self.local = {*block.args, *(r for op in block.ops for r in op.results)}
+        self.when: dict[Op, int] = {}  # the index of the node in which an op is emitted
+        rank = self._ranks()
+        for op in block.ops:
+            at = rank.get(graph.node_of.get(op), len(self.nodes))  # type: ignore[arg-type]
+            for inner in within(op):
+                self.when[inner] = at
+        self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
+        self.prefetched_at: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
+
+    def _ranks(self) -> dict[FusionNode, int]:
+        return {node: i for i, node in enumerate(self.nodes)}
+
+    def set_prefetches(self, program: Dataflow, prefetches: Mapping[FusionNode, Sequence[Op]]) -> None:
+        """Takes the prefetches of each node. The values that their addresses are made of stay alive until then."""
+        self.prefetches, rank = prefetches, self._ranks()
+        for node, loads in prefetches.items():
+            for op in loads:
+                for leaf, _ in program.leaves(op.args[0], identity(op.args[0].type.shape)):
+                    self.prefetched_at[leaf] = max(self.prefetched_at.get(leaf, -1), rank[node])
+
+    @property
+    def current_op(self) -> Op | None:
+        """The op that is being emitted; the last one when the block ends, None if it has none."""
+        nodes = self.nodes[: self.now + 1]
+        return nodes[-1].ops[-1] if nodes else None
+
+    def last_use(self, program: Dataflow, value: Value) -> int:
+        """The index of the last node that reads a value, -1 if none does."""
+        uses = program.uses.get(value, ())
+        return max([self.prefetched_at.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
 
 
 class TileBuffers:
@@ -134,9 +174,8 @@ class TileBuffers:
             return None
         for use in self.program.uses.get(value, ()):
             when = scope.when.get(use.op, -1)
-            if when > scope.now or (
-                when == scope.now and (use.op not in reader or use.at != identity(value.type.shape))
-            ):
+            in_place = use.op in reader and use.at == identity(value.type.shape)
+            if when > scope.now or (when == scope.now and not in_place):
                 return None
         return buffer
 
@@ -155,6 +194,15 @@ class TileBuffers:
     def element(self, buffer: ScratchBuffer, offset: str) -> str:
         """The pointer to the element at an i64 offset."""
         return self.code.w.value(f"getelementptr inbounds {buffer.element}, ptr {self.base(buffer)}, i64 {offset}")
+
+    def read(self, buffer: ScratchBuffer, place: str, width: int) -> str:
+        """The register for `width` contiguous elements of a buffer, from the pointer `place` on."""
+        return casts.from_scratch(self.code, self.code.load_strided(place, buffer.element, width), buffer.dtype, width)
+
+    def write(self, buffer: ScratchBuffer, place: str, value: str, width: int) -> None:
+        """Stores a register to `width` contiguous elements of a buffer."""
+        stored = casts.to_scratch(self.code, value, buffer.dtype, width)
+        self.code.store_strided(place, stored, buffer.element, width)
 
     def row_start(
         self, buffer: ScratchBuffer, index: Index, axis: int | None, counters: Mapping[int, str]

@@ -21,9 +21,10 @@ from typing import Any
 from blocknb.analysis.ranges import limits, within
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
+from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity, squeezed
 from blocknb.codegen.cpu.elementwise import elementwise, move_pointer
 from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.codegen.scalar_math.register_types import constant, register_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -283,7 +284,7 @@ class UniformityAnalysis:
         p, q = self.as_prefix(a), self.as_prefix(b)
         if p is None or q is None:
             return VARYING
-        return Prefix(self.code.intrinsic("smin", "i64", 1, p.count, q.count))
+        return Prefix(self.code.i64_least(p.count, q.count))
 
     def _wrap(self, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         if (
@@ -300,3 +301,36 @@ class UniformityAnalysis:
         self.conditions.append(self.code.w.value(f"icmp sge i64 {base}, 0"))
         self.conditions.append(self.code.w.value(f"icmp sle i64 {last}, {limit}"))
         return a
+
+
+class AddressAnalysis:
+    """The contiguous loops of each access. `scalar` names a scalar; `speculate` allows assumptions that a test at run time checks."""
+
+    def __init__(self, program: Dataflow, machine: TargetFeatures, scalar: Callable[[Value], str], speculate: bool):
+        self.program, self.machine, self.scalar, self.speculate = program, machine, scalar, speculate
+        self._contiguous: dict[Op, frozenset[int]] = {}
+        self._uniform: set[tuple[Op, int]] = set()
+
+    def contiguous(self, op: Op) -> frozenset[int]:
+        """The loops along which a load or store visits neighbouring addresses."""
+        if op not in self._contiguous:
+            pointers = op.args[0]
+            loops = range(len(squeezed(pointers.type.shape)))
+            found = set()
+            for axis in loops:
+                code = KernelBuilder(self.machine, {})
+                counters = {loop: "%counter" for loop in loops if loop != axis}
+                leaf = lambda value, index: VARYING  # noqa: E731
+                forms = UniformityAnalysis(self.program, code, axis, 1, counters, self.scalar, leaf, self.speculate)
+                form = forms.of(pointers, identity(pointers.type.shape))
+                if isinstance(form, Strided) and form.step == pointers.type.dtype.element.bytes:
+                    found.add(axis)
+                if isinstance(form, Uniform):
+                    self._uniform.add((op, axis))
+            self._contiguous[op] = frozenset(found)
+        return self._contiguous[op]
+
+    def one_element(self, op: Op, loop: int) -> bool:
+        """Whether an access touches the same element at all positions of a loop."""
+        self.contiguous(op)
+        return (op, loop) in self._uniform

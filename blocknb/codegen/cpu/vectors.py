@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blocknb.codegen.cpu import memory
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
@@ -87,9 +86,8 @@ class VectorBody:
         first = c.binary("add", base, at, element, 1)
         if self.width == 1:
             return first
-        return c.binary(
-            "add", c.splat(first, element, self.width), c.iota(element, self.width, step), element, self.width
-        )
+        lanes = c.splat(first, element, self.width)
+        return c.binary("add", lanes, c.iota(element, self.width, step), element, self.width)
 
     def prefix(self, count: str) -> str:
         """Lanes before the bound, compared in the narrowest integers that count the lanes."""
@@ -97,7 +95,7 @@ class VectorBody:
         rest = c.i64("sub", count, self.position)
         if self.width == 1:
             return c.w.value(f"icmp sgt i64 {rest}, 0")
-        rest = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, rest, str(self.width)), "0")
+        rest = c.i64_most(c.i64_least(rest, str(self.width)), "0")
         element = f"i{c.machine.vector_bytes * 8 // self.width}"
         if element not in ("i8", "i16", "i32", "i64"):
             element = "i32"
@@ -108,5 +106,5 @@ class VectorBody:
         c, element = self.code, form.buffer.element
         at = self.position if form.step == 1 else c.i64("mul", self.position, str(form.step))
         place = c.w.value(f"getelementptr inbounds {element}, ptr {form.base}, i64 {at}")
-        raw = memory.load_strided(c, place, element, self.width, form.step)
+        raw = c.load_strided(place, element, self.width, form.step)
         return from_buffer(c, raw, form.buffer, dtype, self.width)

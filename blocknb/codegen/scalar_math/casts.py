@@ -12,6 +12,7 @@ conversions never see a value out of range, which would be poison.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from blocknb.codegen.scalar_math import narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
@@ -156,21 +157,14 @@ def rounded_to_odd(code: InstructionBuilder, x: str, source: DType, low: int, wi
     """
     element = f"i{source.bits}"
     ty = vector_type(element, width)
-
-    def number(value: int) -> str:
-        return str(value) if width == 1 else f"splat ({element} {value})"
-
-    size = code.w.value(f"call {ty} @llvm.abs.{_suffix(element, width)}({ty} {x}, i1 false)") if source.is_signed else x
+    number = partial(constant, dtype=source, width=width)
+    size = code.integer_abs(x, element, width) if source.is_signed else x
     large = code.w.value(f"icmp ugt {ty} {size}, {number(1 << source.bits - low)}")
     rest = code.binary("and", x, number((1 << low) - 1), element, width)
     some = code.w.value(f"icmp ne {ty} {rest}, {number(0)}")
     sticky = code.w.value(f"select {vector_type('i1', width)} {some}, {ty} {number(1 << low)}, {ty} {number(0)}")
     odd = code.binary("or", code.binary("and", x, number(-(1 << low)), element, width), sticky, element, width)
     return code.select(large, odd, x, element, width)
-
-
-def _suffix(element: str, width: int) -> str:
-    return element if width == 1 else f"v{width}{element}"
 
 
 # ---- casts of the op table ----------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from functools import partial
 
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.lanes import LaneFunction, Lanes
-from blocknb.codegen.scalar_math.structured import counted, when
 from blocknb.codegen.text import float_literal, vector_type
 
 PI_2 = 1.5707963267948966
@@ -117,12 +116,11 @@ def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]
     for slot, value, ty in zip(slots, (x, r, n), (doubles, doubles, integers), strict=True):
         w.do(f"store {ty} {value.text}, ptr {slot}")
     mask_slot = w.slot(f"[{width} x i8]", "large")
-    w.do(
-        f"store {vector_type('i8', width)} {code.convert('zext', large.text, 'i1', 'i8', width)}, ptr {mask_slot}, align 1"
-    )
+    mask = code.convert("zext", large.text, "i1", "i8", width)
+    w.do(f"store {vector_type('i8', width)} {mask}, ptr {mask_slot}, align 1")
 
     def each() -> None:
-        with counted(w, "0", str(width), 1, "lane") as lane:
+        with w.counted("0", str(width), 1, "lane") as lane:
 
             def place(base: str, unit: str) -> str:
                 return w.value(f"getelementptr {unit}, ptr {base}, i64 {lane}")
@@ -130,18 +128,16 @@ def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]
             def one() -> None:
                 value = w.value(f"load double, ptr {place(slots[0], 'double')}")
                 pair = w.value(f"call {{ double, i64 }} @blocknb.reduce(double {value})")
-                w.do(
-                    f"store double {w.value(f'extractvalue {{ double, i64 }} {pair}, 0')}, ptr {place(slots[1], 'double')}"
-                )
-                w.do(f"store i64 {w.value(f'extractvalue {{ double, i64 }} {pair}, 1')}, ptr {place(slots[2], 'i64')}")
+                for i, (slot, element) in enumerate(((slots[1], "double"), (slots[2], "i64"))):
+                    part = w.value(f"extractvalue {{ double, i64 }} {pair}, {i}")
+                    w.do(f"store {element} {part}, ptr {place(slot, element)}")
 
             flag = w.value(f"load i8, ptr {place(mask_slot, 'i8')}")
-            when(w, w.value(f"icmp ne i8 {flag}, 0"), one)
+            w.when(w.value(f"icmp ne i8 {flag}, 0"), one)
 
-    when(w, code.any(large.text, width), each)
-    return Lanes(f, "float", w.value(f"load {doubles}, ptr {slots[1]}")), Lanes(
-        f, "int", w.value(f"load {integers}, ptr {slots[2]}")
-    )
+    w.when(code.any(large.text, width), each)
+    angle, quadrant = w.value(f"load {doubles}, ptr {slots[1]}"), w.value(f"load {integers}, ptr {slots[2]}")
+    return Lanes(f, "float", angle), Lanes(f, "int", quadrant)
 
 
 def _circular(outer: LaneFunction, x: Lanes, quarter: int) -> Lanes:

@@ -11,6 +11,12 @@ from blocknb.target import Target
 Define = Callable[[str, str, int], str]  # (name, element, width) -> the definition of a helper function
 
 
+def suffix(element: str, width: int) -> str:
+    """How the name of an intrinsic ends for `<width x element>`, such as `v8f32`."""
+    name = {"float": "f32", "double": "f64"}.get(element, element)
+    return name if width == 1 else f"v{width}{name}"
+
+
 @dataclass(frozen=True)
 class TargetFeatures:
     """What code generation asks of a target: the bytes of a vector that it writes and of the widest vector register, fused multiply-add,
@@ -66,10 +72,14 @@ class InstructionBuilder:
     def intrinsic(self, name: str, element: str, width: int, *operands: str, result: str = "") -> str:
         """Calls an elementwise intrinsic such as llvm.sqrt; all operands have the type of the first."""
         ty = vector_type(element, width)
-        suffix = {"float": "f32", "double": "f64"}.get(element, element)
-        suffix = suffix if width == 1 else f"v{width}{suffix}"
-        made = self.w.value(f"call {result or ty} @llvm.{name}.{suffix}({', '.join(f'{ty} {o}' for o in operands)})")
+        listed = ", ".join(f"{ty} {o}" for o in operands)
+        made = self.w.value(f"call {result or ty} @llvm.{name}.{suffix(element, width)}({listed})")
         return self._noted(made, name in ("fabs", "copysign"))
+
+    def integer_abs(self, x: str, element: str, width: int) -> str:
+        """The magnitude of signed integers; that of the least one wraps around."""
+        ty = vector_type(element, width)
+        return self.w.value(f"call {ty} @llvm.abs.{suffix(element, width)}({ty} {x}, i1 false)")
 
     def fma(self, a: str, b: str, c: str, element: str, width: int) -> str:
         """a * b + c, fused where the machine can: for polynomials and dot products."""
@@ -83,6 +93,18 @@ class InstructionBuilder:
     def i64(self, instruction: str, a: str, b: str) -> str:
         """An instruction on two i64 scalars: addresses, counters and sizes."""
         return self.binary(instruction, a, b, "i64", 1)
+
+    def i64_least(self, first: str, *others: str) -> str:
+        """The least of i64 scalars, as signed numbers."""
+        for other in others:
+            first = self.intrinsic("smin", "i64", 1, first, other)
+        return first
+
+    def i64_most(self, first: str, *others: str) -> str:
+        """The greatest of i64 scalars, as signed numbers."""
+        for other in others:
+            first = self.intrinsic("smax", "i64", 1, first, other)
+        return first
 
     def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
         """Elements of `a` where the condition holds, of `b` elsewhere.
@@ -99,9 +121,9 @@ class InstructionBuilder:
         as_float = {"i32": "float", "i64": "double", "float": "float", "double": "double"}.get(element)
         if as_float is None:  # masks of vpternlog have a bit for 32 or 64 bits
             return x
-        ty, suffix = vector_type(as_float, width), {"float": "f32", "double": "f64"}[as_float]
+        ty = vector_type(as_float, width)
         bits = x if element == as_float else self.w.value(f"bitcast {vector_type(element, width)} {x} to {ty}")
-        kept = self.w.value(f"call {ty} @llvm.arithmetic.fence.v{width}{suffix}({ty} {bits})")
+        kept = self.w.value(f"call {ty} @llvm.arithmetic.fence.{suffix(as_float, width)}({ty} {bits})")
         return kept if element == as_float else self.w.value(f"bitcast {ty} {kept} to {vector_type(element, width)}")
 
     def _noted(self, made: str, bitwise: bool) -> str:

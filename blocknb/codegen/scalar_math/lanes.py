@@ -43,6 +43,17 @@ FORMATS = {
 }
 
 
+def _operator(**instructions: str) -> Callable[[Lanes, Operand], Lanes]:
+    """An operator of `Lanes`: the LLVM instruction for each kind of lanes that has it."""
+
+    def apply(self: Lanes, other: Operand) -> Lanes:
+        f, element = self.f, self.f.element(self.kind)
+        made = f.code.binary(instructions[self.kind], self.text, f.like(self, other).text, element, f.width)
+        return Lanes(f, self.kind, made)
+
+    return apply
+
+
 class Lanes:
     """A vector value under construction: floats, integers or truth values, with operators."""
 
@@ -51,40 +62,17 @@ class Lanes:
     def __init__(self, f: LaneFunction, kind: str, text: str):
         self.f, self.kind, self.text = f, kind, text
 
-    def _binary(self, names: dict[str, str], other: Operand) -> Lanes:
-        f, b = self.f, self.f.like(self, other)
-        return Lanes(f, self.kind, f.code.binary(names[self.kind], self.text, b.text, f.element(self.kind), f.width))
-
-    def __add__(self, other: Operand) -> Lanes:
-        return self._binary({"float": "fadd", "int": "add"}, other)
-
-    def __sub__(self, other: Operand) -> Lanes:
-        return self._binary({"float": "fsub", "int": "sub"}, other)
-
-    def __mul__(self, other: Operand) -> Lanes:
-        return self._binary({"float": "fmul", "int": "mul"}, other)
-
-    def __truediv__(self, other: Operand) -> Lanes:
-        return self._binary({"float": "fdiv"}, other)
-
-    def __and__(self, other: Operand) -> Lanes:
-        return self._binary({"int": "and", "bool": "and"}, other)
-
-    def __or__(self, other: Operand) -> Lanes:
-        return self._binary({"int": "or", "bool": "or"}, other)
-
-    def __xor__(self, other: Operand) -> Lanes:
-        return self._binary({"int": "xor", "bool": "xor"}, other)
-
-    def __lshift__(self, count: int) -> Lanes:
-        return self._binary({"int": "shl"}, count)
-
-    def __rshift__(self, count: int) -> Lanes:
-        return self._binary({"int": "ashr"}, count)
-
-    def logical_right(self, count: int) -> Lanes:
-        """A shift right that fills with zeros."""
-        return self._binary({"int": "lshr"}, count)
+    __add__ = _operator(float="fadd", int="add")
+    __sub__ = _operator(float="fsub", int="sub")
+    __mul__ = _operator(float="fmul", int="mul")
+    __truediv__ = _operator(float="fdiv")
+    __and__ = _operator(int="and", bool="and")
+    __or__ = _operator(int="or", bool="or")
+    __xor__ = _operator(int="xor", bool="xor")
+    __lshift__ = _operator(int="shl")
+    __rshift__ = _operator(int="ashr")
+    #: A shift right that fills with zeros.
+    logical_right = _operator(int="lshr")
 
     def __neg__(self) -> Lanes:
         return Lanes(self.f, "float", self.f.code.w.value(f"fneg {self.f.type('float')} {self.text}"))
@@ -162,9 +150,8 @@ class LaneFunction:
 
     def copy_sign(self, magnitude: Lanes, sign: Lanes) -> Lanes:
         """The magnitude of one value with the sign of another."""
-        return Lanes(
-            self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
-        )
+        made = self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
+        return Lanes(self, "float", made)
 
     def clamp(self, x: Lanes, low: float, high: float) -> Lanes:
         """Between low and high; a NaN passes."""
@@ -195,11 +182,8 @@ class LaneFunction:
         ty, suffix = self.type("float"), "ps" if self.single else "pd"
         mask = f"i{max(self.width, 8)} -1" + (", i32 4" if size == 512 else "")
         name = f"llvm.x86.avx512.mask.scalef.{suffix}.{size}"
-        return Lanes(
-            self,
-            "float",
-            self.code.w.value(f"call {ty} @{name}({ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask})"),
-        )
+        operands = f"{ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask}"
+        return Lanes(self, "float", self.code.w.value(f"call {ty} @{name}({operands})"))
 
 
 def define(
@@ -215,6 +199,5 @@ def define(
     f = LaneFunction(inner, element, width)
     value = function(f, Lanes(f, "int" if element.startswith("i") else "float", "%x"))
     ty, returns = vector_type(element, width), vector_type(result or element, width)
-    body = "\n".join([*inner.w.slots, *inner.w.lines])
     # Inlined, so that a loop keeps its vectors in registers and LLVM sees constants.
-    return f"define internal {returns} @{name}({ty} %x) alwaysinline nounwind {{\nentry:\n{body}\n  ret {returns} {value.text}\n}}\n"
+    return inner.w.function(f"internal {returns} @{name}({ty} %x) alwaysinline nounwind", f"ret {returns} {value.text}")
