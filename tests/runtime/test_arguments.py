@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import struct
 from typing import Any
 
 import numpy as np
@@ -193,3 +194,11 @@ def test_a_summary_has_shape_and_bytes_but_no_array() -> None:
     assert (found["shape"], found["bytes"]) == ((5, 8), 32)  # the five rows are the same bytes
     assert not any(isinstance(v, np.ndarray) for v in found.values())
     assert summary(3.5, describe(3.5)[0]) == {"kind": "scalar", "type": "fp32", "value": 3.5}
+
+
+@pytest.mark.parametrize("value", [3.4028234663852886e38, 3.4028235677973362e38, 3.4028235677973366e38, 2.0**128, 1e300])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_floats_around_the_largest_fp32_number_round_as_numpy_rounds(value: float, sign: int) -> None:
+    with np.errstate(over="ignore"):
+        expected = np.float32(sign * value)
+    assert struct.unpack("f", struct.pack("f", arguments.fp32_or_infinity(sign * value))) == (expected,)
