@@ -27,6 +27,7 @@ KNOWN: dict[str, set[str]] = {
     ),
     "functions above complexity 20": set(
         """
+        blocknb.profile.work.demands
         """.split()
     ),
     "class names with several classes": set(

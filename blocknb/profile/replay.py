@@ -1,7 +1,7 @@
-"""Repeatable launches, which measurements run many times without changing the user's arrays.
+"""Launches that can be repeated as often as one likes without changing anything that the user has.
 
-A Replay holds a kernel, its grid and its arguments; arrays that the kernel writes are copies. Its `work` turns a time into a rate.
-`captured_by(call)` records the launches that a call would make.
+A Replay holds a kernel, its grid and its arguments, of which the memory that the kernel writes is a copy. `work` is what it does (see
+`work`), from which a time becomes a rate. `captured_by(call)` has the replays of the launches that a call would make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blocknb.runtime.launch_context import Grid, captured
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One launch. `given`: the arguments by name. `arguments`: their summaries by name."""
+    """One launch. `given` are arguments by name, `arguments` their summaries."""
 
     kernel: Kernel
     compiled: Compiled
@@ -43,16 +43,17 @@ class Replay:
 
 
 def work_of(compiled: Compiled, arguments: Mapping[str, Mapping[str, Any]], grid: Grid) -> Work:
-    """Counts the work of a launch from its compiled kernel and the summaries of its arguments."""
+    """The work of a launch from what is kept of it."""
     stages = compiled.trace.stages
     if not len(stages):
-        return Work.unknown("the stages of the compilation were not kept")
+        why = "the stages of the compilation are not there"
+        return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
     sizes = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items() if "bytes" in summary}
     return count(stages[0].after, scalars_of(arguments), grid, sizes)
 
 
 def captured_by(call: Callable[[], Any]) -> list[Replay]:
-    """Records the launches of a call without running them. Raises LaunchError if an array that a kernel writes cannot be copied."""
+    """What a call launches, nothing of which is launched now. Raises LaunchError where a launch cannot be repeated."""
     found: list[Replay] = []
 
     def take(launch: Launch) -> None:

@@ -1,21 +1,21 @@
 """The work of a launch: operations, unique bytes, issued bytes and atomics, counted from the tile IR with masks evaluated.
 
-`count(func, scalars, grid)` evaluates all programs (see `evaluate`), or a sample of them if all would take too long. It counts:
+`count(func, scalars, grid)` follows all programs (see `evaluate`), or, where that costs too much, some of them, and says which.
+What is counted:
 
-- *flops*: an add, sub, mul, div, rem, min or max of floats is one, an fma two, a dot 2 M N K. A special function (exp, sqrt, ...) is one
-  and is also counted by name. Comparisons, selections, casts and signs are free. A reduction of n elements is n - 1 of its combines.
-  An element counts only if its loads were not masked off and a store needs it.
-- *issued flops*: the same for all elements of the tiles, masked off or not. The hardware executes these.
-- *unique bytes*: the bytes that loads read, each once, plus the bytes that stores write, each once. Memory moves at least these.
-- *issued bytes*: the bytes of every access of every program. The caches serve these.
+- *flops*: add, sub, mul, div, rem, min and max of floats count one, fma two, a dot 2 M N K, a special function (exp, sqrt, ...) one and is
+  listed apart; comparisons, selections, casts and signs count nothing; a reduction of n elements is n - 1 of its combines.
+  An operation counts only for elements that are real: loaded under a mask that was on, and needed for an element that is stored.
+- *issued flops*: the same for all elements of the tiles, which is what the hardware was asked to do.
+- *unique bytes*: those that loads touch, each once, and those that stores touch, each once; what memory must move at least.
+- *issued bytes*: those of every access of every program; what the caches are asked for.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,25 +28,21 @@ from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown,
 from blocknb.profile.factored_tiles import FactoredTile
 from blocknb.profile.unique_bytes import Touched, touch
 
-BUDGET = 1.5e9  # evaluated elements; each takes about a nanosecond
+BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
 LARGEST = 1 << 22  # elements of the largest array
-LEAST_SAMPLE = 32  # programs
+LEAST_SAMPLE = 32
 FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
 SPECIAL = named("special_function")
 VIEWS = named("view")
-ALL = None  # a mask that is on everywhere
-_MOVES = named("move") | {"trans"}  # `trans` is a view, but a transposed square tile has the shape of its operand
-Masks = frozenset[Value] | None
-MasksOf = Callable[[Value], Masks]
-Uses = Iterator[tuple[Value, Masks]]
+ALL = None  # of masks: everything
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a launch. A number is None if it depends on data; `why_flops` or `why_bytes` then gives the reason.
+    """What a launch does. Numbers are None where the data decide, and `why_flops` and `why_bytes` then say how.
 
-    `read` and `written`: unique bytes by array. `special`: special functions by name, which `flops` includes. `atomics`: updates of
-    single elements. `programs`: how many programs were evaluated; if not all, the numbers are scaled up and `exact` is False.
+    `read` and `written` are unique bytes by array; `special` counts special functions by name (they are in `flops`, too); `atomics`
+    counts single updates. `programs` of the `grid` were followed; if not all, numbers are scaled up and `exact` is False.
     """
 
     flops: int | None
@@ -62,18 +58,13 @@ class Work:
     why_flops: str = ""
     why_bytes: str = ""
 
-    @classmethod
-    def unknown(cls, why: str) -> Work:
-        """The work of a launch that cannot be evaluated."""
-        return cls(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
-
     @property
     def unique_bytes(self) -> int | None:
         return None if self.why_bytes else sum(self.read.values()) + sum(self.written.values())
 
     @property
     def intensity(self) -> float | None:
-        """Arithmetic intensity: flops per unique byte."""
+        """Flops for each unique byte."""
         return self.flops / self.unique_bytes if self.flops is not None and self.unique_bytes else None
 
 
@@ -84,10 +75,8 @@ def count(
     sizes: Mapping[str, int] | None = None,
     budget: float = BUDGET,
 ) -> Work:
-    """Counts the work of a launch of a tile-level Func, in about a second at most.
-
-    `scalars`: the run-time numbers by parameter name. `sizes`: the bytes of the arrays by name, an upper bound of the unique bytes when
-    only a sample of the programs is evaluated."""
+    """The work of a launch of a tile-level Func: `scalars` are its numbers by parameter name, `sizes` the bytes of its arrays,
+    which bound the unique bytes where only some programs are followed. Costs about a second at most."""
     programs = math.prod(grid)
     try:
         chosen, step = _chosen(func, scalars, grid, programs, budget)
@@ -95,12 +84,13 @@ def count(
         for at in range(0, len(chosen), step):
             found.follow(chosen[at : at + step])
     except TooMuch:
-        return Work.unknown("even one program takes too long to evaluate")
+        why = "even one program is too long to follow"
+        return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
     return found.result(len(chosen), programs, sizes or {})
 
 
 def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the numbers in the summaries of a launch's arguments, with the sizes and strides of tensor descriptors."""
+    """The numbers among the summaries of a launch's arguments, the sizes and strides of tensor descriptors included."""
     from blocknb.frontend.descriptors import field_names
 
     found = {name: s["value"] for name, s in arguments.items() if s["kind"] == "scalar"}
@@ -113,9 +103,8 @@ def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _chosen(
     func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float
 ) -> tuple[np.ndarray, int]:
-    """Returns the program numbers to evaluate, and the batch size: all programs, or an evenly spread sample that the budget allows.
-
-    The cost of a batch is estimated from a batch of one and a batch of LEAST_SAMPLE programs."""
+    """The programs to follow, and how many together: all, or as many, evenly spread, as the budget allows, by what one and some of
+    them cost."""
     everyone = np.arange(programs)
     some = min(LEAST_SAMPLE, programs)
     if programs <= some:
@@ -129,7 +118,7 @@ def _chosen(
         except TooMuch:
             if n == 1:
                 raise
-            fewer = max(1, int(budget / (cost[0][0] + cost[0][1])))  # their control flow differs
+            fewer = max(1, int(budget / (cost[0][0] + cost[0][1])))  # they go different ways
             return np.unique(np.linspace(0, programs - 1, min(fewer, some)).astype(np.int64)), some
         cost.append((probe.overhead, probe.elements))
         peak = probe.peak
@@ -199,9 +188,9 @@ class _Counter(Evaluator):
             case name if name in REDUCTIONS:
                 self.combine(op, batch)
             case "asm":
-                self.why_flops = self.why_flops or f"the operations of the assembly {line(op)} are unknown"
+                self.why_flops = self.why_flops or f"what the assembly {line(op)} computes is not known"
             case name if name in FLOPS:
-                if getattr(op.result.type.dtype, "is_float", False):
+                if op.result.type.dtype.is_float if hasattr(op.result.type.dtype, "is_float") else False:
                     self.elementwise(op, batch)
         self.validity(op, batch)
 
@@ -226,7 +215,7 @@ class _Counter(Evaluator):
                     self.spend(touch(touched, address, mask, shape, size), batch.size)
 
     def number(self, shape: tuple[int, ...], mask: FactoredTile | None, batch: Batch) -> int:
-        """Counts the elements of a mask that are on, in the tiles of all programs."""
+        """How many elements of all programs' tiles are on."""
         if mask is ALL:
             return math.prod(shape) * batch.size
         return int(factored_tiles.true_counts(mask, shape, batch.size).sum())
@@ -253,9 +242,10 @@ class _Counter(Evaluator):
         if rows is None or len(a.type.shape) > 2:
             self.add(issued, issued, issued)
             return
-        sides = ((rows, m), (columns, n), (inner, k))
-        counts = [factored_tiles.true_counts(mask, (size,), batch.size) for mask, size in sides]
-        useful = 2 * int(math.prod(counts).sum()) * self.scale
+        found = factored_tiles.true_counts(rows, (m,), batch.size) * factored_tiles.true_counts(
+            columns, (n,), batch.size
+        )
+        useful = 2 * int((found * factored_tiles.true_counts(inner, (k,), batch.size)).sum()) * self.scale
         self.add(useful, issued, useful)
         left, right = _sides(live_a, 0), _sides(live_b, 1)
         if left is not None and right is not None:
@@ -297,7 +287,7 @@ class _Counter(Evaluator):
         return factored_tiles.gathered(parts.values()) if parts else ALL
 
     def validity(self, op: Op, batch: Batch) -> None:
-        """Records which elements of a result come from loads that were not masked off."""
+        """Marks the elements of a result that come from elements which a mask had switched off."""
         if not op.results or op.name in ("reduce", "dot"):
             return
         env = batch.env
@@ -318,65 +308,47 @@ class _Counter(Evaluator):
                     env["live", op.result] = factored_tiles.gathered(parts.values())
 
 
-def demands(func: Func) -> dict[Value, Masks]:
-    """Finds for each value the masks of the stores that its elements reach, by a backward data-flow analysis over the whole function.
+def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
+    """For each value the masks of the stores that it ends in element by element; None when it is used in any other way, too."""
+    found: dict[Value, frozenset[Value] | None] = {}
 
-    An element counts as useful only where such a mask is on. A value that is also used in another way has None."""
-    found: dict[Value, Masks] = {}
-
-    def of(value: Value) -> Masks:
-        return found.get(value, frozenset())
+    def join(value: Value, masks: frozenset[Value] | None) -> None:
+        old = found.get(value, frozenset())
+        found[value] = None if old is None or masks is None else old | masks
 
     ops = list(func.ops())[::-1]
     for _ in range(2 + max(_depth(op) for op in ops) if ops else 0):
         for op in ops:
-            for value, masks in _USES.get(op.name, _other_uses)(op, of):
-                old = of(value)
-                found[value] = None if old is None or masks is None else old | masks
+            match op.name:
+                case "store" | "atomic" if len(op.args) > 2:
+                    join(op.args[1], frozenset([op.args[2]]))
+                case "for":
+                    ends = op.blocks[0].terminator.args
+                    triples = zip(op.results, op.blocks[0].args[1:], op.args[3:], ends, strict=True)
+                    for result, inside, first, last in triples:
+                        for source in (first, last):
+                            join(source, found.get(result, frozenset()))
+                            join(source, found.get(inside, frozenset()))
+                case "if":
+                    for result, *sources in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
+                        for source in sources:
+                            join(source, found.get(result, frozenset()))
+                case "yield":
+                    pass
+                case "dot":
+                    join(op.args[2], found.get(op.result, frozenset()))
+                    for value in op.args[:2]:
+                        join(value, None)
+                case _:
+                    one = len(op.results) == 1 and not op.blocks
+                    for value in op.args:
+                        same = (
+                            one
+                            and value.type.shape == op.result.type.shape
+                            and op.name not in ("flip", "gather", "trans")  # moves that may keep the shape
+                        )
+                        join(value, found.get(op.result, frozenset()) if same else None)
     return found
-
-
-def _store_uses(op: Op, of: MasksOf) -> Uses:
-    if len(op.args) > 2:
-        yield op.args[1], frozenset([op.args[2]])
-    else:
-        yield from _other_uses(op, of)
-
-
-def _for_uses(op: Op, of: MasksOf) -> Uses:
-    ends = op.blocks[0].terminator.args
-    for result, inside, *sources in zip(op.results, op.blocks[0].args[1:], op.args[3:], ends, strict=True):
-        for source, value in itertools.product(sources, (result, inside)):
-            yield source, of(value)
-
-
-def _if_uses(op: Op, of: MasksOf) -> Uses:
-    for result, *sources in zip(op.results, *(block.terminator.args for block in op.blocks), strict=True):
-        for source in sources:
-            yield source, of(result)
-
-
-def _dot_uses(op: Op, of: MasksOf) -> Uses:
-    yield op.args[2], of(op.result)
-    yield from ((value, None) for value in op.args[:2])
-
-
-def _other_uses(op: Op, of: MasksOf) -> Uses:
-    """Elementwise ops pass the masks on to operands of the same shape."""
-    one = len(op.results) == 1 and not op.blocks and op.name not in _MOVES
-    for value in op.args:
-        yield value, of(op.result) if one and value.type.shape == op.result.type.shape else None
-
-
-#: How an op uses its operands, by op name. The terminator `yield` belongs to `for` and `if`.
-_USES: Mapping[str, Callable[[Op, MasksOf], Uses]] = {
-    "store": _store_uses,
-    "atomic": _store_uses,
-    "for": _for_uses,
-    "if": _if_uses,
-    "yield": lambda op, of: iter(()),
-    "dot": _dot_uses,
-}
 
 
 def _depth(op: Op) -> int:
@@ -384,8 +356,7 @@ def _depth(op: Op) -> int:
 
 
 def _sides(live: FactoredTile | None, side: int) -> FactoredTile | None:
-    """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if the mask is not a product
-    of a row mask and a column mask."""
+    """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if it is no product."""
     if live is ALL:
         return (np.ones((1, 1), bool),)
     split = factored_tiles.by_axis(live, 2)
@@ -396,7 +367,7 @@ def _sides(live: FactoredTile | None, side: int) -> FactoredTile | None:
 
 
 def _dot_parts(a: FactoredTile | None, b: FactoredTile | None, wanted: FactoredTile | None) -> tuple[Any, Any, Any]:
-    """The masks of the rows, columns and inner indices that a dot needs; None if a mask is not a product of masks per axis."""
+    """Masks of rows, columns and the inner axis for which a dot is of use; None where masks are no products of axes."""
     found = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
     sides = [side for side in found if side is not None]
     if len(sides) < len(found):
@@ -410,7 +381,7 @@ def _dot_parts(a: FactoredTile | None, b: FactoredTile | None, wanted: FactoredT
 
 
 def _any(mask: FactoredTile, axis: int, shape: tuple[int, ...]) -> FactoredTile:
-    """Reduces a mask along an axis by logical or."""
+    """Where anything along an axis is on."""
     split = factored_tiles.by_axis(mask, len(shape))
     if split is None:
         return (np.any(factored_tiles.whole(mask), axis=1 + axis),)
