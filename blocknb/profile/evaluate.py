@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.analysis.provenance import flows
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp_tile import elementwise, numpy_dtype
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer
 from blocknb.profile import factored_tiles
+from blocknb.profile.addresses import access_operands, control_operands
 from blocknb.profile.factored_tiles import FactoredTile
 
 SHAPES = named("shape")
@@ -353,40 +355,18 @@ def written_out(op: Op, args: list[FactoredTile]) -> FactoredTile:
 
 
 def needed(func: Func) -> set[Value]:
-    """The values that addresses, masks, bounds and conditions are computed from."""
-    flows: dict[Value, list[Value]] = {}
+    """The values from which addresses, masks, bounds and conditions are computed."""
+    sources: dict[Value, list[Value]] = {}
     wanted: list[Value] = []
     for op in func.ops():
-        match op.name:
-            case "load":
-                wanted += op.args[:2]
-            case "store":
-                wanted += [op.args[0], *op.args[2:]]
-            case "atomic":
-                wanted += [op.args[0], *op.args[2:]]
-            case "atomic_cas":
-                wanted.append(op.args[0])
-            case "for":
-                wanted += op.args[:3]
-                ends = op.blocks[0].terminator.args
-                for value, *sources in zip(op.blocks[0].args[1:], op.args[3:], ends, strict=True):
-                    flows[value] = sources
-                for value, source, first in zip(op.results, ends, op.args[3:], strict=True):
-                    flows[value] = [source, first]
-            case "while":
-                before, after = op.blocks
-                wanted.append(before.terminator.args[0])
-                passed = before.terminator.args[1:]
-                flows |= {v: list(s) for v, *s in zip(before.args, op.args, after.terminator.args, strict=True)}
-                flows |= {v: [s] for v, s in zip(after.args, passed, strict=True)}
-                flows |= {v: [s] for v, s in zip(op.results, passed, strict=True)}
-            case "if":
-                wanted.append(op.args[0])
-                pairs = [b.terminator.args for b in op.blocks]
-                flows |= {v: [a, b] for v, a, b in zip(op.results, *pairs, strict=True)}
-            case name if OPS[name].kind in ("elementwise", "shape"):
-                flows |= {value: list(op.args) for value in op.results}
-    return set(reachable(wanted, lambda value: flows.get(value, ())))
+        if op.name in ACCESSES:
+            wanted += access_operands(op)
+        elif op.name in STRUCTURED:
+            wanted += control_operands(op)
+            sources |= flows(op)
+        elif OPS[op.name].kind in ("elementwise", "shape"):
+            sources |= {value: list(op.args) for value in op.results}
+    return set(reachable(wanted, lambda value: sources.get(value, ())))
 
 
 def counted(op: Op) -> bool:

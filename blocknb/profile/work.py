@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from blocknb.analysis.effects import mask_of
+from blocknb.analysis.provenance import flows
 from blocknb.ir.core import Func, Op, Value
-from blocknb.language.ops import ATOMICS, MASK_AT, OPS, REDUCTIONS, named
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
 from blocknb.profile import factored_tiles
 from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
 from blocknb.profile.factored_tiles import FactoredTile
@@ -150,7 +152,10 @@ class _Counter(Evaluator):
 
     def result(self, followed: int, programs: int, sizes: Mapping[str, int]) -> Work:
         exact, factor = followed == programs, programs / max(1, followed)
-        scale = lambda n: n if exact else round(n * factor)  # noqa: E731
+
+        def scale(n: int) -> int:
+            return n if exact else round(n * factor)
+
         tables = []
         for touched in (self.reads, self.writes):
             table = {self.names[window]: n for window, n in touched.by_window(WINDOW).items()}
@@ -181,7 +186,7 @@ class _Counter(Evaluator):
 
     def work(self, op: Op, batch: Batch) -> None:
         match op.name:
-            case "load" | "store" | "atomic" | "atomic_cas":
+            case name if name in ACCESSES:
                 self.access(op, batch)
             case "dot":
                 self.dot(op, batch)
@@ -190,14 +195,12 @@ class _Counter(Evaluator):
             case "asm":
                 self.why_flops = self.why_flops or f"what the assembly {line(op)} computes is not known"
             case name if name in FLOPS:
-                if op.result.type.dtype.is_float if hasattr(op.result.type.dtype, "is_float") else False:
+                if getattr(op.result.type.dtype, "is_float", False):
                     self.elementwise(op, batch)
         self.validity(op, batch)
 
     def access(self, op: Op, batch: Batch) -> None:
-        pointer = op.args[0]
-        position = MASK_AT.get(op.name)
-        given = op.args[position] if position is not None and len(op.args) > position else None
+        pointer, given = op.args[0], mask_of(op)
         address, mask = batch.env.get(pointer), ALL if given is None else batch.env.get(given)
         size, shape = pointer.type.dtype.element.bytes, pointer.type.shape
         for value, what in ((address, "the address"), (mask, "the mask")):
@@ -308,47 +311,40 @@ class _Counter(Evaluator):
                     env["live", op.result] = factored_tiles.gathered(parts.values())
 
 
-def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
-    """For each value the masks of the stores that it ends in element by element; None when it is used in any other way, too."""
-    found: dict[Value, frozenset[Value] | None] = {}
+Masks = frozenset[Value] | None  # None: the value has another use than a store
 
-    def join(value: Value, masks: frozenset[Value] | None) -> None:
-        old = found.get(value, frozenset())
-        found[value] = None if old is None or masks is None else old | masks
 
+def demands(func: Func) -> dict[Value, Masks]:
+    """For each value the masks of the stores that it reaches element by element; None if it has any other use, too."""
+    found: dict[Value, Masks] = {}
     ops = list(func.ops())[::-1]
     for _ in range(2 + max(_depth(op) for op in ops) if ops else 0):
         for op in ops:
-            match op.name:
-                case "store" | "atomic" if len(op.args) > 2:
-                    join(op.args[1], frozenset([op.args[2]]))
-                case "for":
-                    ends = op.blocks[0].terminator.args
-                    triples = zip(op.results, op.blocks[0].args[1:], op.args[3:], ends, strict=True)
-                    for result, inside, first, last in triples:
-                        for source in (first, last):
-                            join(source, found.get(result, frozenset()))
-                            join(source, found.get(inside, frozenset()))
-                case "if":
-                    for result, *sources in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
-                        for source in sources:
-                            join(source, found.get(result, frozenset()))
-                case "yield":
-                    pass
-                case "dot":
-                    join(op.args[2], found.get(op.result, frozenset()))
-                    for value in op.args[:2]:
-                        join(value, None)
-                case _:
-                    one = len(op.results) == 1 and not op.blocks
-                    for value in op.args:
-                        same = (
-                            one
-                            and value.type.shape == op.result.type.shape
-                            and op.name not in ("flip", "gather", "trans")  # moves that may keep the shape
-                        )
-                        join(value, found.get(op.result, frozenset()) if same else None)
+            for value, masks in _demanded_by(op, found):
+                old = found.get(value, frozenset())
+                found[value] = None if old is None or masks is None else old | masks
     return found
+
+
+def _demanded_by(op: Op, found: Mapping[Value, Masks]) -> Iterator[tuple[Value, Masks]]:
+    """Yields the operands of an op with the masks of the stores to which the op passes them on."""
+    match op.name:
+        case "store" | "atomic" if len(op.args) > 2:
+            yield op.args[1], frozenset([op.args[2]])
+        case "for" | "if":
+            for target, sources in flows(op):
+                for source in sources:
+                    yield source, found.get(target, frozenset())
+        case "yield":  # `flows` of the op around it has its operands
+            pass
+        case "dot":
+            yield op.args[2], found.get(op.result, frozenset())
+            yield from ((value, None) for value in op.args[:2])
+        case _:
+            one = len(op.results) == 1 and not op.blocks and not OPS[op.name].has("permutes")
+            for value in op.args:
+                same = one and value.type.shape == op.result.type.shape
+                yield value, found.get(op.result, frozenset()) if same else None
 
 
 def _depth(op: Op) -> int:

@@ -114,7 +114,7 @@ ROWS = (
         ),
         operands="x",
         attrs=("perm",),
-        traits=traits("preserves_elements moves_data view reshapes"),
+        traits=traits("permutes preserves_elements moves_data view reshapes"),
     ),
     OpSpec(
         "flip",
@@ -128,7 +128,7 @@ ROWS = (
         ),
         operands="x",
         attrs=("axis", "mask", "layout"),
-        traits=traits("moves_data reads_buffers exchanges"),
+        traits=traits("permutes moves_data reads_buffers exchanges"),
     ),
     OpSpec(
         "gather",
@@ -142,7 +142,7 @@ ROWS = (
         ),
         operands="x index",
         attrs=("axis",),
-        traits=traits("moves_data reads_buffers exchanges"),
+        traits=traits("permutes moves_data reads_buffers exchanges"),
     ),
     OpSpec(
         "reduce",

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from blocknb.errors import Unsupported
+from blocknb.profile.ceilings import name_of
 from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
 from blocknb.profile.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
 from blocknb.profile.suite.search import Best, text
+from blocknb.runtime.kinds import HOST
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2000000000"}  # freed memory is kept
@@ -110,7 +112,7 @@ def on_cpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
     session = MeasuringSession("cpu", options.peers or None, rounds=options.rounds)
     if session.torch is not None:
         session.torch.set_num_threads(threads)
-    name = f"{_cpu_name()}, {threads} thread{'s' * (threads > 1)}"
+    name = name_of(HOST)
     return _measured(
         names, options, session, Best(name, fresh=options.search), name, lambda: {"load": os.getloadavg()[0]}
     )
@@ -267,14 +269,6 @@ def _state_text(state: dict[str, Any]) -> str:
     units = {"clocks.sm": "SM {:.0f} MHz", "clocks.mem": "memory {:.0f} MHz", "power.draw": "{:.0f} W"}
     units |= {"temperature.gpu": "{:.0f} C", "load": "load {:.1f}"}
     return ", ".join(units[key].format(value) for key, value in state.items()) or "clocks unknown"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
