@@ -7,7 +7,7 @@ import { describeSpan, drawing, type Packed, read, ticks } from '../src/core/vie
 import { fixture, shown, until } from './fixtures';
 
 const facts: Packed = {
-  lanes: ['a, b 0', 'a, b 1', 'producer', 'team', 'team products'],
+  lanes: ['a, b 0', 'a, b 1', 'producer', 'warps', 'warps MMA'],
   words: ['a, b', 'wgmma.m64n128k16', 'full', ''],
   spans: [
     [0, 0, 0, 1212, 1724, 0, 6, 75, 0, 0, 32768],
@@ -33,9 +33,9 @@ describe('the timeline', () => {
     expect(texts[0]).toBe(
       'copy 0 of a, b to stage 0: cycles 0 to 1,212, 32,768 bytes, in use until cycle 1,724',
     );
-    expect(texts[2]).toBe('team waits for full: cycles 0 to 1,212');
-    expect(texts[4]).toBe('team: wgmma.m64n128k16 of copy 1, stage 1: cycles 1,724 to 2,236');
-    expect(texts[5]).toBe('team: store: cycles 2,236 to 2,500, 1,024 bytes');
+    expect(texts[2]).toBe('warps waits for full: cycles 0 to 1,212');
+    expect(texts[4]).toBe('warps: wgmma.m64n128k16 of copy 1, stage 1: cycles 1,724 to 2,236');
+    expect(texts[5]).toBe('warps: store: cycles 2,236 to 2,500, 1,024 bytes');
   });
 
   test('an MMA has the colour and number of the stage that it reads, at its position in time', () => {
@@ -51,7 +51,7 @@ describe('the timeline', () => {
     expect(number(boxes[0], 'x')).toBeCloseTo(number(copy, 'x') + number(copy, 'width') + 0.5, 3);
     expect(number(boxes[1], 'x')).toBeGreaterThan(number(boxes[0], 'x'));
     expect([...element.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
-    expect([...element.querySelectorAll('text')].map((t) => t.textContent)).toContain('team products');
+    expect([...element.querySelectorAll('text')].map((t) => t.textContent)).toContain('warps MMA');
   });
 
   test.each([1, 4])('the tick labels at both ends of the axis are not clipped (zoom %i)', (zoom) => {

@@ -36,7 +36,7 @@ def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multipl
     assert "MMA in flight" in multiplied.html()
     (section,) = [s for s in multiplied.sections if s.key == "timeline"]
     drawn = section.text.split("\n")
-    assert any(line.startswith("team products") and "█" in line for line in drawn)
+    assert any(line.startswith("warps MMA") and "█" in line for line in drawn)
     assert any(line.startswith("a, b 0") and "░" in line for line in drawn)
     assert "They are not measured" in section.text
 

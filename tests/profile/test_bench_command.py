@@ -31,7 +31,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
         (("--threads", "1,0"), "'0' is no positive number"),
         (("--rounds", "many"), "'many' is no positive number"),
         (("--peers", "Nobody"), "no peer 'Nobody'; there are CuPy, NumPy"),
-        (("--dtypes", "f32"), "nothing to measure: no benchmark has such shapes in such dtypes on a CPU (add: fp32)"),
+        (("--dtypes", "f32"), "nothing to measure: no benchmark has these shapes and dtypes on a CPU (add: fp32)"),
         (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),
     ],
 )
