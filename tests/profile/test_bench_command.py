@@ -59,7 +59,7 @@ def test_a_run_on_one_thread_prints_a_table_and_writes_json(tmp_path: Path, capf
     assert main(["bench", "softmax", "add", *given, "--json", str(path)]) == 0
     said = capfd.readouterr().out
     assert "1 thread:" in said and "x NumPy" in said and f"written: {path}" in said
-    assert "5x33" in said and "Promises" in said and "softmax against NumPy" in said
+    assert "5x33" in said and "Targets" in said and "softmax against NumPy" in said
     (document,) = json.loads(path.read_text())["kernels"]
     assert document["threads"] == 1 and document["versions"]["numpy"]
     assert [(r["benchmark"], r["shape"]) for r in document["rows"]] == [("softmax", [5, 33]), ("add", [1000])]
