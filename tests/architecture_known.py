@@ -28,7 +28,7 @@ KNOWN: dict[str, set[str]] = {
     "functions above complexity 20": set(
         """
         blocknb.ir.interp_roles.run_roles blocknb.language.assembly.immediates
-        blocknb.passes.support.operand_prefetch.leading_to blocknb.profile.work.demands
+        blocknb.passes.support.operand_prefetch.leading_to
         """.split()
     ),
     "class names with several classes": set(

@@ -76,7 +76,7 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
     monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
     assert main(["bench", "softmax", "launch", "scaling", "--device", "gpu"]) == 1
     said = capsys.readouterr().err
-    assert "kernels: these benchmarks need a GPU" in said and "launch: launches on a GPU need one" in said
+    assert "kernels: CuPy found no GPU" in said and "launch: CuPy found no GPU" in said
 
 
 def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_written(
