@@ -27,7 +27,6 @@ KNOWN: dict[str, set[str]] = {
     ),
     "functions above complexity 20": set(
         """
-        blocknb.profile.work.demands
         """.split()
     ),
     "class names with several classes": set(

@@ -34,6 +34,7 @@ TRAITS: Mapping[str, str] = {
     # where elements come from
     "preserves_elements": "Every element of the result is an element of the operand; the shape or the layout tells which.",
     "moves_data": "The op puts the elements of its first operand, a tile, in other places and does not change them.",
+    "permutes": "The op moves elements to other places of a tile, whose shape may stay the same.",
     "view": "The result is the operand under another shape, as NumPy's views are.",
     "reshapes": "A view that has every element of the operand once.",
     "replicates": "The result has elements of the operand several times.",

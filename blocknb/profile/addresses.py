@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from blocknb.analysis.effects import global_operands, mask_of
+from blocknb.analysis.provenance import flows
 from blocknb.ir import interp_tile
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, OPS, PRESERVING, TERMINATORS, named
+from blocknb.language.ops import ACCESSES, OPS, PRESERVING, STRUCTURED, TERMINATORS, named
 from blocknb.passes.support import program_order
 
 Program = tuple[int, int, int]
@@ -161,7 +162,7 @@ class _AddressWalk:
         self.machine = interp_tile.Machine(home.func, AddressSpace(), home.grid, program)
 
     def block(self, block: Block) -> list[Known]:
-        """Walks a block; what its terminator passes on."""
+        """Walks a block. Returns the values that its terminator passes on."""
         for op in block.ops:
             if op.name in TERMINATORS:
                 return [self.env.get(arg) for arg in op.args]
@@ -197,7 +198,7 @@ class _AddressWalk:
                 self.assign(op.results, [np.asarray(0, np.int32)])
             case "num_ctas":
                 self.assign(op.results, [np.asarray(math.prod(self.home.grid), np.int32)])
-            case "inside":  # the test of checked mode, which a launch that went well has passed
+            case "inside":  # the bounds check of checked mode; a launch that succeeded has passed it
                 self.assign(op.results, [np.ones(() if self.flat else op.result.type.shape, bool)])
             case "local_store":
                 self.buffers[op.args[0]] = self.env.get(op.args[1])
@@ -207,7 +208,7 @@ class _AddressWalk:
                 self.assign(op.results, self.compute(op))
 
     def number(self) -> np.ndarray:
-        """The number of the program, in the order in which they are launched."""
+        """The linear index of the program; the first axis of the grid varies fastest."""
         return self.numbers(np.asarray(self.program))
 
     def numbers(self, ids: np.ndarray) -> np.ndarray:
@@ -227,7 +228,7 @@ class _AddressWalk:
             self.found[op.id] = (op, *self.box(op), False, self.trips[-1])
 
     def box(self, op: Op) -> tuple[Known, Known]:
-        """Addresses and bounds of the elements that the copy engine moves, in the shape of the buffer."""
+        """Addresses of the elements that the copy engine moves, and whether they are inside the array, in the shape of the buffer."""
         parts, made = bulk_parts(op), self.home.maps.get(bulk_parts(op).map)
         rank = len(parts.start)
         args = [] if made is None else [self.env.get(arg) for arg in made.args]
@@ -290,19 +291,18 @@ class _AddressWalk:
         self.assign(op.results, carried)
 
     def once(self, op: Op, block: Block, values: Sequence[Known]) -> None:
-        """A loop whose bounds are not known: its first trip, as if there was one."""
+        """Walks the first iteration of a loop whose bounds are unknown, as if there was one."""
         self.trips += (None,)
         self.assign(block.args, values)
         self.block(block)
         self.trips = self.trips[:-1]
         self.assign(op.results, [None] * len(op.results))
 
-    def start_trip(self, *blocks: Block) -> None:
-        """What an earlier trip touched is not what this one touches."""
+    def start_trip(self, block: Block) -> None:
+        """Forgets the accesses of the previous iteration."""
         if self.recording:
-            for block in blocks:
-                for op in walk(block):
-                    self.found.pop(op.id, None)
+            for op in walk(block):
+                self.found.pop(op.id, None)
 
     def repeat(self, op: Op) -> None:
         before, after = op.blocks
@@ -400,48 +400,41 @@ class _AddressOrigins(_AddressWalk):
         self.active = active
 
 
-# -- what has to be computed -----------------------------------------------------------------------------------------------
+# -- the slice that the walk computes --------------------------------------------------------------------------------
+
+
+def access_operands(op: Op) -> list[Value]:
+    """The pointer of an access, and its mask if it has one."""
+    mask = mask_of(op)
+    return [global_operands(op)[0]] + ([] if mask is None else [mask])
+
+
+def control_operands(op: Op) -> Sequence[Value]:
+    """The bounds of a `for`, or the condition of an `if` or of a `while`."""
+    if op.name == "while":
+        return op.blocks[0].terminator.args[:1]
+    return op.args[:3] if op.name == "for" else op.args[:1]
 
 
 def _needed(func: Func) -> set[Value]:
-    """The values that an address, a mask, a bound or a condition follows from."""
-    makes: dict[Value, list[Value]] = {}
+    """The values from which the walk computes addresses, masks, bounds and conditions."""
+    sources: dict[Value, list[Value]] = {}
     todo: list[Value] = []
-
-    def follows(values: Sequence[Value], sources: Sequence[Value]) -> None:
-        for value, source in zip(values, sources, strict=True):
-            makes.setdefault(value, []).append(source)
-
     for op in func.ops():
-        match op.name:
-            case _ if is_access(op):
-                todo += [value for value in (global_operands(op)[0], mask_of(op)) if value is not None]
-            case _ if is_bulk(op):
-                parts = bulk_parts(op)
-                todo += [parts.map, *parts.start]
-            case "for":
-                (block,), passed = op.blocks, op.blocks[0].terminator.args
-                todo += op.args[:3]
-                follows(block.args[1:], op.args[3:])
-                follows(block.args[1:], passed)
-                follows(op.results, passed)
-                follows(op.results, op.args[3:])
-            case "if":
-                todo.append(op.args[0])
-                for block in op.blocks:
-                    if op.results:
-                        follows(op.results, block.terminator.args)
-            case "while":
-                before, after = op.blocks
-                todo.append(before.terminator.args[0])
-                follows(before.args, op.args)
-                follows(before.args, after.terminator.args)
-                follows(after.args, before.terminator.args[1:])
-                follows(op.results, before.terminator.args[1:])
-            case "local_store":
-                follows(op.args[:1], op.args[1:])
-            case _:
-                outside = [arg for block in op.blocks for inner in walk(block) for arg in inner.args]
-                for result in op.results:
-                    makes.setdefault(result, []).extend((*op.args, *outside))
-    return set(reachable(todo, lambda value: makes.get(value, ())))
+        found: Iterable[tuple[Value, Sequence[Value]]] = ()
+        if is_access(op):
+            todo += access_operands(op)
+        elif is_bulk(op):
+            parts = bulk_parts(op)
+            todo += [parts.map, *parts.start]
+        elif op.name in STRUCTURED:
+            todo += control_operands(op)
+            found = flows(op)
+        elif op.name == "local_store":
+            found = [(op.args[0], op.args[1:])]
+        else:
+            outside = [arg for block in op.blocks for inner in walk(block) for arg in inner.args]
+            found = [(result, [*op.args, *outside]) for result in op.results]
+        for value, given in found:
+            sources.setdefault(value, []).extend(given)
+    return set(reachable(todo, lambda value: sources.get(value, ())))

@@ -1,6 +1,7 @@
-"""`blocknb bench`: which benchmarks there are, and how they are run one after another; a benchmark that cannot run leaves the others.
+"""`blocknb bench`: lists the benchmarks and runs them one after another. If one fails, the others still run.
 
-Those of ready-made kernels are `suite`'s, by name; `launch` is too. The rest are functions here, which print a table and return its rows.
+The package `suite` defines `launch` and the benchmarks of ready-made kernels. The functions of this module are the other benchmarks; each
+prints a table and returns its rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def benchmark(function: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
 
 @benchmark
 def ceilings() -> list[Row]:
-    """Measures the limits of this machine's devices anew, which rooflines compare with: memory, caches, FP32, tensor cores."""
+    """Measures the ceilings of this machine for rooflines: memory, caches, FP32, tensor cores."""
     from blocknb.profile import ceilings as limits
     from blocknb.runtime import machine
     from blocknb.runtime.kinds import HOST
@@ -59,7 +60,7 @@ def ceilings() -> list[Row]:
 
 @benchmark
 def compile() -> list[Row]:
-    """Compile times on this machine against Triton's, where BLOCKNB_TRITON_PYTHON names a Python that has it. Needs no GPU."""
+    """Compile times, compared with Triton's if BLOCKNB_TRITON_PYTHON names a Python that has it. Needs no GPU."""
     from blocknb.profile import bench_compile
 
     return bench_compile.run()
@@ -67,41 +68,40 @@ def compile() -> list[Row]:
 
 @benchmark
 def scaling() -> list[Row]:
-    """Compile times by stage as kernels get longer (125 to 2000 statements of many kinds), and on tiles of 2^16 elements."""
+    """Compile times by stage, for kernels of 125 to 2000 statements and for tiles of 2^16 elements."""
     from blocknb.profile import scaling
 
     rows = scaling.statements()
-    show("Milliseconds by stage, and the power with which they grow over the larger sizes (1: linear)", rows)
+    show("Milliseconds by stage, and the exponent of their growth over the larger sizes (1: linear)", rows)
     sizes = scaling.tiles()
     show("Milliseconds by stage for one operation on a tile of 2^16 elements", sizes)
     return rows + sizes
 
 
-# -- from multiply-adds to warps with roles
+# -- from multiply-adds to warp specialization
 
 
 @benchmark
 def gemm_steps() -> list[Row]:
-    """One matrix product in eight steps, from multiply-adds to tensor cores that never wait: what each step brings. Needs a GPU."""
+    """One matrix product in eight steps, from multiply-adds to a persistent, warp-specialized kernel. Needs a GPU."""
     from blocknb.profile.suite import steps
 
     rows = steps.measure()
     for shape in dict.fromkeys(row["shape"] for row in rows):
         mine = [{k: v for k, v in row.items() if k != "device"} for row in rows if row["shape"] == shape]
-        show(f"C = A B^T, fp16, {shape}, {rows[0]['device']}: a step at a time", mine)
+        show(f"C = A B^T, fp16, {shape}, {rows[0]['device']}: one optimization per step", mine)
     return rows
 
 
 def names() -> list[str]:
-    """Every benchmark: those of ready-made kernels, then the others. See `groups` for names of several."""
+    """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
     return [*kernels, "launch", *BENCHMARKS]
 
 
 def groups() -> dict[str, list[str]]:
-    """Names that stand for several benchmarks: "kernels" all ready-made kernels, "gemm" the products of matrices,
-    "attention" attention and its gradients."""
+    """Names of groups: "kernels" (all ready-made kernels), "gemm" (matrix products), "attention" (forward and backward)."""
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
     families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in ("gemm", "attention")}
@@ -109,11 +109,11 @@ def groups() -> dict[str, list[str]]:
 
 
 def listing() -> str:
-    """What `blocknb bench` knows: names of several benchmarks, those of ready-made kernels with what they run on a GPU, the others."""
+    """The text of `blocknb bench --list`: groups, benchmarks of ready-made kernels with their dtypes on a GPU, and the others."""
     from blocknb.profile.suite import launching
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
-    several = {name: f"{len(members)} of those below" for name, members in groups().items()}
+    several = {name: f"{len(members)} of the benchmarks below" for name, members in groups().items()}
     ours = {
         name: ", ".join(f"{dtype} ({len(shapes)} size{'s' * (len(shapes) > 1)})" for dtype, shapes in one.gpu.items())
         for name, one in kernels.items()
@@ -127,9 +127,9 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks (all of them when none is named; some names are of `groups`). Returns an exit status.
+    """Runs the named benchmarks or groups, or all benchmarks without names. Returns an exit status.
 
-    Those of kernels run first and together. Rows go to the file `path`, as JSON, if it is given.
+    The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
     from blocknb.profile.suite import launching, runner
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
@@ -140,7 +140,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
         return 2
     if path:
         try:
-            Path(path).open("a").close()  # hours of measuring should not end with a file that cannot be written
+            Path(path).open("a").close()  # fail before the measurements, not after them
         except OSError as error:
             print(f"--json {path}: {error.strerror}", file=sys.stderr)
             return 2
@@ -158,7 +158,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
 
 def _measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
-    """Runs benchmarks one after another: the exit status, and the rows of those that ended."""
+    """Runs benchmarks one after another. Returns the exit status, and the rows of the completed ones."""
     status, found = 0, {}
     for name, job in jobs.items():
         try:
@@ -168,10 +168,10 @@ def _measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, 
         except KeyboardInterrupt:
             status = INTERRUPTED
             break
-        except (KernelError, ValueError) as error:  # what it measures is not there; the other benchmarks may be
+        except (KernelError, ValueError) as error:  # a missing device or library; other benchmarks may run
             print(f"{name}: {error}", file=sys.stderr)
             status = 1
-        except Exception:  # a fault of the benchmark: told in full, and the time that the others took is not lost
+        except Exception:  # a bug of the benchmark must not lose the results of the others
             traceback.print_exc()
             status = 1
     return status, found

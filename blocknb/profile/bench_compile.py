@@ -1,7 +1,7 @@
-"""`blocknb bench compile`: how long compiles take, beside Triton's where BLOCKNB_TRITON_PYTHON names a Python that has it.
+"""`blocknb bench compile`: compile times, compared with Triton's if BLOCKNB_TRITON_PYTHON names a Python that has it.
 
-Both compilers do the same kernels in processes of their own (`compile_peer`), which take turns: a neighbour's load hits both. The
-ratio is of medians, ours over Triton's: below one, we are faster. No GPU is needed; the target is sm_90a, ptxas included.
+Each compiler compiles the same kernels in its own process (`compile_peer`). The processes alternate, so other load on the machine affects
+both. The ratio divides our median by Triton's; below one, blocknb is faster. The target is sm_90a and includes ptxas. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 7
 
 
 def run(rounds: int = ROUNDS) -> list[Row]:
-    """Measures everything, prints the tables, and returns their rows."""
+    """Measures compile times, prints the tables, and returns their rows, in milliseconds."""
     peers = {"ours": sys.executable}
     if other := os.environ.get("BLOCKNB_TRITON_PYTHON"):
         peers["Triton"] = other
@@ -36,7 +36,7 @@ def run(rounds: int = ROUNDS) -> list[Row]:
 
 
 def in_warm_processes(peers: dict[str, str], rounds: int) -> list[Row]:
-    """One process each, which has compiled before: with an empty cache, and the same once more from the disk."""
+    """Times compiles in a warm process of each compiler: with an empty cache, and again from the disk cache."""
     rows = []
     with contextlib.ExitStack() as stack:
         servers = {peer: stack.enter_context(_server(peer, python)) for peer, python in peers.items()}
@@ -46,14 +46,14 @@ def in_warm_processes(peers: dict[str, str], rounds: int) -> list[Row]:
                 for turn in range(rounds + 1):
                     for peer, server in servers.items():
                         time = _ask(server, f"{what} {kernel}")
-                        if turn:  # the first one is warming up
+                        if turn:  # the first turn is the warm-up
                             times[peer].append(time)
                 rows.append(_row(f"{kernel}, {title}", times))
     return rows
 
 
 def in_new_processes(peers: dict[str, str], rounds: int) -> list[Row]:
-    """A process for each call. The import, and what comes behind it, are counted in; the start of Python is not."""
+    """Times calls in new processes. The time includes the import but not the start of Python."""
     columns: dict[str, dict[str, list[float]]] = {}
 
     def add(title: str, peer: str, time: float) -> None:
@@ -68,7 +68,7 @@ def in_new_processes(peers: dict[str, str], rounds: int) -> list[Row]:
                         compiled = _call(peer, python, empty, "first", kernel)
                     hit = _call(peer, python, filled[peer], "first", kernel)
                     rested = _call(peer, python, filled[peer], "first", kernel, "1")
-                    if turn:  # the first one fills caches, those of the system too
+                    if turn:  # the first turn fills the caches, including those of the system
                         add(f"import, decorator, first compile: {kernel}", peer, sum(compiled))
                         add(f"import, decorator, first call, on disk: {kernel}", peer, sum(hit))
                         add(f"first call, on disk: {kernel}", peer, hit[2])
@@ -98,7 +98,7 @@ def _command(peer: str, python: str, *arguments: str) -> list[str]:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """This blocknb and not another one that the interpreter may have; and byte code is kept, as users' Pythons do."""
+    """Variables that select this blocknb, not an installed one, and that keep byte code, as a user's Python does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     paths = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths)} | more
@@ -123,7 +123,7 @@ def _ask(server: subprocess.Popen[str], request: str) -> float:
 
 
 def _call(peer: str, python: str, folder: str, *arguments: str) -> list[float]:
-    """Milliseconds of the import, of the decorator and of the call, in a new process whose cache is `folder`."""
+    """Milliseconds of the import, the decorator and the call, in a new process with the cache directory `folder`."""
     environment = _environment(BLOCKNB_CACHE_DIR=folder, TRITON_CACHE_DIR=folder)
     said = subprocess.run(
         _command(peer, python, *arguments), stdout=subprocess.PIPE, text=True, check=True, env=environment

@@ -8,7 +8,7 @@ Row = dict[str, Any]
 
 
 def show(title: str, rows: list[Row]) -> None:
-    """A plain table: the columns are the keys of the first row."""
+    """Prints a table with a column for each key of the rows."""
     print(f"\n{title}")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[_cell(row.get(c, "")) for c in columns] for row in rows]

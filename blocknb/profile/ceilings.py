@@ -223,7 +223,7 @@ def _gpu_l2(session: _Session, name: str) -> None:
     block, programs, trips = 2048, found["MultiProcessorCount"] * 8, max(1, session.sizes.trips // 4)
     blocks = max(1, min(16 << 20, found["L2CacheSize"] // 4) // (4 * block))
     x, out = cupy.ones(blocks * block, cupy.float32), cupy.empty(programs * block, cupy.float32)
-    how = f"a block program that reads {x.nbytes >> 20} MiB again and again, past L1"
+    how = f"a block program that reads {x.nbytes >> 20} MiB repeatedly, bypassing L1"
     call = lambda: reread_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
     session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
 
@@ -302,7 +302,7 @@ def _gpu_tensor(session: _Session, name: str) -> None:
 
 
 def _gpu_tensor_bytes(session: _Session, name: str) -> None:
-    """Operands of 8 bits, which cuBLAS takes in few forms: products of tiles that are in shared memory already."""
+    """8-bit operands, by a block program that multiplies tiles in shared memory; cuBLAS supports few combinations of them."""
     import cupy
 
     import blocknb.language as bl
@@ -310,7 +310,7 @@ def _gpu_tensor_bytes(session: _Session, name: str) -> None:
 
     form = bl.float8e4nv if name == "tensor fp8" else bl.int8
     if form is bl.float8e4nv and cupy.cuda.Device().compute_capability != "90":
-        raise Unsupported("8-bit floats are multiplied as fp16 there")
+        raise Unsupported("this GPU has no fp8 tensor cores that blocknb uses; it multiplies fp8 as fp16")
     (m, n, k), programs = PRODUCT, cupy.cuda.Device().attributes["MultiProcessorCount"] * 2
     trips = max(1, session.sizes.trips // 4)
     # As floats they are from -1.9 to 1.9.
@@ -337,7 +337,7 @@ def _cpu_memory(session: _Session, name: str) -> None:
         ways = {
             "a copy by a block program": lambda: copy_kernel[-(-size // block),](x, y, size, BLOCK=block),
             "an update in place by a block program": lambda: update_kernel[-(-size // block),](x, size, BLOCK=block),
-            "copies by NumPy, one slice a thread": lambda: list(pool.map(lambda pair: np.copyto(*pair), pairs)),
+            "copies by NumPy, one slice per thread": lambda: list(pool.map(lambda pair: np.copyto(*pair), pairs)),
         }
         session.best(name, "GB/s", dict.fromkeys(ways, 2.0 * x.nbytes), ways)
 
@@ -355,12 +355,12 @@ def _cpu_one_way(session: _Session, name: str) -> None:
         if name == "memory reads":
             ways: dict[str, Callable[[], Any]] = {
                 "a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, TRIPS=trips),
-                "sums by NumPy, one slice a thread": lambda: list(pool.map(np.sum, slices)),
+                "sums by NumPy, one slice per thread": lambda: list(pool.map(np.sum, slices)),
             }
         else:
             ways = {
                 "a fill by a block program": lambda: fill_kernel[programs * trips,](x, BLOCK=block),
-                "fills by NumPy, one slice a thread": lambda: list(pool.map(lambda part: part.fill(0), slices)),
+                "fills by NumPy, one slice per thread": lambda: list(pool.map(lambda part: part.fill(0), slices)),
             }
         session.best(name, "GB/s", dict.fromkeys(ways, float(x.nbytes)), ways)
 
@@ -370,7 +370,7 @@ def _cpu_cache(session: _Session, name: str) -> None:
 
     block, blocks, programs, trips = 4096, 16, 4 * thread_count(), session.sizes.trips
     x, out = np.ones(blocks * block, np.float32), np.empty(programs, np.float32)
-    how = f"a block program that adds up {x.nbytes >> 10} KiB again and again on each thread"
+    how = f"a block program that adds up {x.nbytes >> 10} KiB repeatedly on each thread"
     call = lambda: reread_sum_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
     session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
 

@@ -1,13 +1,13 @@
-"""A script that times one compiler, ours or Triton's, on the same kernels: `python compile_peer.py blocknb|triton MODE ...`.
+"""A script that times one compiler, blocknb or Triton, on the same kernels: `python compile_peer.py blocknb|triton MODE ...`.
 
-Each compiler runs in processes of its own, so that both are measured in the same way; `bench_compile` starts them and lets them take
-turns. The script imports nothing but the package it is given, and needs no GPU: the target is an H100 (sm_90a).
+`bench_compile` starts one process per compiler and alternates between them. The script imports only the named package and needs no GPU:
+the target is an H100 (sm_90a).
 
-`first KERNEL [PAUSE]`: in a new process. Prints milliseconds of the import, of the decorator, and of the first call, which comes PAUSE
-seconds after it. The folder of the cache is the package's own variable's, so a filled one makes this a hit.
-`launch KERNEL [PAUSE]`: the same with a launch of `add` on the CPU, on NumPy arrays (blocknb only).
-`serve`: a warm process. Reads lines `cold KERNEL` (with an empty cache) and `hit KERNEL` (what the compile before has stored), and
-answers each with milliseconds of decorator and compile.
+`first KERNEL [PAUSE]` prints the milliseconds of the import, the decorator, and the first compile, which follows PAUSE seconds later. The
+package's own environment variable names the cache directory. If the kernel is in it, the compile is a cache hit.
+`launch KERNEL [PAUSE]` does the same with a launch of `add` on NumPy arrays (blocknb only).
+`serve` is a warm process. It reads lines `cold KERNEL` (compile with an empty cache) and `hit KERNEL` (compile again, from the disk
+cache), and answers each with the milliseconds of the decorator and the compile.
 """
 
 import time
@@ -152,7 +152,7 @@ def first(call, name, pause="0"):
 
 
 def forget(folder):
-    """The state of a new process; with a folder, an empty cache there."""
+    """Clears the in-memory caches. `folder`, if given, becomes the disk cache."""
     if PACKAGE == "triton":
         if folder:
             package.knobs.cache.dir = folder

@@ -1,4 +1,4 @@
-"""The copies of a timeline: which one fills a stage of a circular buffer, when it lands, and until when it is needed."""
+"""The copies of a timeline: the stage of a circular buffer that each fills, when it completes, and when its last reader ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.profile.timeline_spans import TimelineSpan
 
 @dataclass(frozen=True)
 class BufferStage:
-    """A stage of a circular buffer, or a whole buffer."""
+    """One stage of a circular buffer (`buffer` is its op id), or a single buffer."""
 
     buffer: int
     name: str
@@ -20,7 +20,7 @@ class BufferStage:
 
 
 class CopyLog:
-    """The copies to the stages of circular buffers, in the order in which they begin, and until when each is needed."""
+    """The copies to the stages of circular buffers, in the order of their starts."""
 
     def __init__(self) -> None:
         self.spans: list[TimelineSpan] = []
@@ -28,7 +28,7 @@ class CopyLog:
         self.merged: dict[Any, int] = {}  # key -> the copy that those with this key are part of
 
     def add(self, op: Op, stage: BufferStage, bytes: int, start: float, landed: float, key: Any) -> None:
-        """Adds a copy to a stage. Copies with one key arrive together."""
+        """Adds a copy to a stage. Copies with the same key are one copy, as those of one mbarrier phase."""
         if key in self.merged:
             at = self.merged[key]
             old = self.spans[at]
@@ -44,17 +44,17 @@ class CopyLog:
             found.append(at)
 
     def read(self, stage: BufferStage, now: float, end: float) -> int:
-        """Somebody reads a stage from now to the end; which copy that is, -1 for none."""
+        """Records that an op reads a stage from `now` to `end`. Returns the index of the copy it reads; -1 if there is none."""
         found = self.newest.get((stage.buffer, stage.index))
         if not found:
             return -1
-        # The newest that has landed: one that is on its way is for a later product.
+        # The newest completed copy: a copy in flight belongs to a later product.
         at = next((i for i in reversed(found) if self.spans[i].end <= now + 1e-6), found[-1])
         self.spans[at] = replace(self.spans[at], until=max(self.spans[at].until, end))
         return at
 
     def numbered(self) -> tuple[list[TimelineSpan], list[str]]:
-        """The copies with their numbers and lanes, and the lanes in order: buffers that are filled together share lanes."""
+        """The copies with their numbers and lanes, and the lanes in order. Circular buffers that are filled together share lanes."""
         stages: dict[str, int] = {}
         for copy in self.spans:
             stages[copy.what] = max(stages.get(copy.what, 0), copy.stage)

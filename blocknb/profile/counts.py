@@ -18,6 +18,7 @@ import numpy as np
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp_tile import elementwise
 from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.profile.addresses import program_at
 
 Grid = tuple[int, int, int]
 SAMPLE = 512  # programs looked at when they differ; the rest is taken to be like them
@@ -46,9 +47,9 @@ def dot_flops(func: Func, scalars: Mapping[str, Any], grid: Grid) -> Flops | Non
         pass
     try:
         if programs <= SAMPLE:
-            return Flops(sum(_CountWalk(func, scalars, grid, _program(i, grid)).total() for i in range(programs)))
+            return Flops(sum(_CountWalk(func, scalars, grid, program_at(i, grid)).total() for i in range(programs)))
         picked = np.random.default_rng(0).choice(programs, SAMPLE, replace=False)
-        found = sum(_CountWalk(func, scalars, grid, _program(int(i), grid)).total() for i in picked)
+        found = sum(_CountWalk(func, scalars, grid, program_at(int(i), grid)).total() for i in picked)
         return Flops(found * programs // SAMPLE, exact=False)
     except _Unknown:
         return None
@@ -69,10 +70,6 @@ class _Unknown(Exception):
 
 def _has_dot(*blocks: Block) -> bool:
     return any(op.name == "dot" for block in blocks for op in walk(block))
-
-
-def _program(index: int, grid: Grid) -> Grid:
-    return index % grid[0], index // grid[0] % grid[1], index // (grid[0] * grid[1])
 
 
 class _CountWalk:

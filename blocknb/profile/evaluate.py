@@ -1,9 +1,9 @@
-"""Follows a launch without running it: what decides addresses, masks and trips is computed for many programs at once.
+"""Abstract interpretation of a launch: computes the addresses, masks and iteration counts of many programs at once, without memory.
 
-Only values that an address, a mask, a bound or a condition depends on are computed, with the op table's own meaning and in parts
-(see `factored_tiles`); everything else is work to be counted. Where programs go different ways, they are split into groups that go the same
-way. What depends on loaded data is `Unknown`, with the reason, and whoever needs it says so. Masks are worked out when their block
-is entered, before the loops in it, because the mask of a store after a loop tells which elements inside the loop were of use.
+The evaluator computes only the values that an address, a mask, a bound or a condition depends on, by the NumPy meaning in the op table
+and as factored tiles (see `factored_tiles`). Subclasses count all other ops. Programs that take different branches continue as separate
+batches. A value that depends on loaded data is `Unknown`, with the reason. The evaluator computes the masks of a block before its loops,
+because the mask of a store after a loop tells which elements inside the loop are needed.
 """
 
 from __future__ import annotations
@@ -14,35 +14,38 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.analysis.provenance import flows
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp_tile import elementwise, numpy_dtype
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer
 from blocknb.profile import factored_tiles
+from blocknb.profile.addresses import access_operands, control_operands
 from blocknb.profile.factored_tiles import FactoredTile
 
 SHAPES = named("shape")
 
-WINDOW = 40  # bits of an array's own range of addresses
-OVERHEAD = 20_000  # what looking at an op costs, in elements, each of about a nanosecond
-MOST_ROUNDS = 100_000  # of a while loop
+WINDOW = 40  # address bits of the window of one array
+OVERHEAD = 20_000  # cost of visiting an op, in elements; an element takes about a nanosecond
+MOST_ROUNDS = 100_000  # iterations of a while loop
 
 
 class TooMuch(Exception):
-    """Following the launch costs more than the budget."""
+    """The evaluation of the launch exceeds the budget."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that cannot be known before the launch; `why` completes "depends on"."""
+    """A value that is unknown before the launch. `why` completes the sentence "... depends on"."""
 
     why: str
 
 
 @dataclass
 class Batch:
-    """Some programs: their ids along the three axes of the grid, and what is known of each value (of validity under ("live", value))."""
+    """Programs that take the same path: their ids along the three axes of the grid, and the known values. The key ("live", value) holds the
+    mask of the elements of a value that count."""
 
     ids: tuple[np.ndarray, np.ndarray, np.ndarray]
     env: dict[Any, Any]
@@ -57,13 +60,16 @@ class Batch:
 
 
 class Evaluator:
-    """Walks the body of a tile-level Func for batches of programs. Subclasses override `work`, which sees each op that is no control
-    flow, and `unsure`, which is told of control flow that cannot be followed."""
+    """Walks the body of a tile-level Func for batches of programs.
+
+    A subclass overrides `work(op, batch)`, called for each op except control flow, and `unsure(op, why)`, called for control flow that
+    depends on unknown values.
+    """
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], budget: float):
         self.func, self.grid, self.budget = func, grid, budget
         self.overhead, self.elements, self.scale = 0, 0, 1
-        self.peak = 1.0  # elements a program of the largest array
+        self.peak = 1.0  # elements per program of the largest array
         self.needed = needed(func)
         self.start: dict[Any, Any] = {}
         self.names: dict[int, str] = {}
@@ -78,7 +84,7 @@ class Evaluator:
                 self.start[param] = Unknown(f"the argument `{name}`")
 
     def follow(self, programs: np.ndarray) -> None:
-        """Walks programs, given by their numbers (axis 0 of the grid the fastest). Raises TooMuch."""
+        """Walks programs, given by linear index (axis 0 of the grid varies fastest). Raises TooMuch beyond the budget."""
         x, y, _ = self.grid
         batch = Batch((programs % x, programs // x % y, programs // (x * y)), dict(self.start))
         self.block(self.func.body, batch)
@@ -122,19 +128,19 @@ class Evaluator:
             batch.env[value] = Unknown(why)
 
     def known(self, batch: Batch, values: Sequence[Value]) -> tuple[list[np.ndarray], str]:
-        """Scalars as arrays [programs], or why one is not known."""
+        """Scalars as arrays [programs], or the reason why one is unknown."""
         arrays = []
         for value in values:
             found = batch.env.get(value)
             if type(found) is not tuple:
-                return [], found.why if isinstance(found, Unknown) else "a value that is not followed"
+                return [], found.why if isinstance(found, Unknown) else "a value that the analysis does not track"
             arrays.append(np.broadcast_to(factored_tiles.whole(found).reshape(-1), batch.size))
         return arrays, ""
 
     def _for(self, op: Op, batch: Batch) -> None:
         limits, why = self.known(batch, op.args[:3])
         if why:
-            self.unsure(op, f"how often the loop {line(op)} runs depends on {why}")
+            self.unsure(op, f"the iteration count of the loop {line(op)} depends on {why}")
             return self.forget(op, batch, why)
         lower, upper, step = (limit.astype(np.int64) for limit in limits)
         trips = np.maximum(0, -((lower - upper) // np.where(step == 0, 1, step)))
@@ -152,12 +158,12 @@ class Evaluator:
         return None
 
     def same_work(self, op: Op) -> bool:
-        """Whether every trip is the same work: it accesses no memory and has no control flow of its own."""
+        """Whether all iterations do the same work: the body accesses no memory and has no control flow."""
         inside = op.blocks[0].ops
         return not any(o.name in ACCESSES or (o.blocks and OPS[o.name].kind == "control") for o in inside)
 
     def once(self, op: Op, batch: Batch, trips: int) -> list[Any]:
-        """One trip for all of them."""
+        """Walks one iteration and scales its work by the iteration count."""
         (block,), why = op.blocks, Unknown(f"the loop {line(op)}")
         batch.env.update(dict.fromkeys(block.args, why))
         if trips:
@@ -169,8 +175,11 @@ class Evaluator:
     def loop(
         self, op: Op, batch: Batch, members: np.ndarray, lower: np.ndarray, by: int, trips: np.ndarray
     ) -> list[tuple[np.ndarray, list[Any]]]:
-        """Trip after trip, for the programs that still go on: results by groups of programs (`members`, as `lower` and `trips` count
-        them). Programs that begin elsewhere go together: a persistent kernel's loop over rows begins at its program's number."""
+        """Walks the iterations one by one, for the programs that have not finished. Returns the results by groups of programs.
+
+        `members` are indices into `lower` and `trips`. Programs with different lower bounds stay in one batch, because the row loop of a
+        persistent kernel begins at the program id.
+        """
         (block,), carried, results = op.blocks, [batch.env.get(a) for a in op.args[3:]], []
         index, *rest = block.args
         for number in range(int(trips[members].max())):
@@ -190,7 +199,7 @@ class Evaluator:
     def _if(self, op: Op, batch: Batch) -> None:
         found, why = self.known(batch, op.args[:1])
         if why:
-            self.unsure(op, f"whether the branch {line(op)} is taken depends on {why}")
+            self.unsure(op, f"the branch taken by the `if` {line(op)} depends on {why}")
             return self.forget(op, batch, why)
         results = []
         for block, way in zip(op.blocks, (True, False), strict=True):
@@ -210,7 +219,7 @@ class Evaluator:
             passed = self.block(before, rest)
             go, why = self.known(rest, before.terminator.args[:1])
             if why:
-                self.unsure(op, f"how often the loop {line(op)} runs depends on {why}")
+                self.unsure(op, f"the iteration count of the loop {line(op)} depends on {why}")
                 return self.forget(op, batch, why)
             on = go[0].astype(bool)
             if not on.all():
@@ -222,11 +231,11 @@ class Evaluator:
                 passed = [None, *(rest.env.get(a) for a in before.terminator.args[1:])]
             rest.env.update(zip(after.args, passed[1:], strict=True))
             carried = self.block(after, rest)
-        self.unsure(op, f"the loop {line(op)} runs more than {MOST_ROUNDS} times")
-        return self.forget(op, batch, "a loop that was not followed to its end")
+        self.unsure(op, f"the loop {line(op)} has more than {MOST_ROUNDS} iterations")
+        return self.forget(op, batch, "a loop with too many iterations")
 
     def merge(self, op: Op, batch: Batch, results: list[tuple[np.ndarray, list[Any]]]) -> None:
-        """The results of an op from groups of programs."""
+        """Joins the results of an op from groups of programs."""
         for i, value in enumerate(op.results):
             groups = [(chosen, values[i]) for chosen, values in results]
             if len(groups) == 1:
@@ -235,7 +244,8 @@ class Evaluator:
                 batch.env[value] = factored_tiles.joined(groups, batch.size)
             else:
                 missing = next(
-                    (f for _, f in groups if isinstance(f, Unknown)), Unknown("a value that is not followed")
+                    (f for _, f in groups if isinstance(f, Unknown)),
+                    Unknown("a value that the analysis does not track"),
                 )
                 batch.env[value] = missing
 
@@ -253,9 +263,9 @@ class Evaluator:
         bad = next((a for a in args if type(a) is not tuple), None)
         found: Any
         if not OPS[op.name].pure:  # memory, reductions and scans, assembly
-            found = Unknown(f"what is loaded {line(op)}" if op.name == "load" else f"the {op.name} {line(op)}")
+            found = Unknown(f"the value loaded {line(op)}" if op.name == "load" else f"the {op.name} {line(op)}")
         elif bad is not None or any(a is None for a in args):
-            found = bad if isinstance(bad, Unknown) else Unknown("a value that is not followed")
+            found = bad if isinstance(bad, Unknown) else Unknown("a value that the analysis does not track")
         else:
             found = self.value(op, args, batch)
             self.spend(sum(p.size for p in found) if type(found) is tuple else 0, batch.size)
@@ -283,12 +293,12 @@ class Evaluator:
 
 
 def _of(value: Any, chosen: np.ndarray, programs: int) -> Any:
-    """What is known of a value, for some of the programs."""
+    """The known value for a subset of the programs."""
     return factored_tiles.take(value, chosen, programs) if type(value) is tuple else value
 
 
 def reshaped(op: Op, parts: FactoredTile) -> FactoredTile:
-    """Another shape of each part."""
+    """Applies a shape op to each part."""
     rank = len(op.result.type.shape)
     match op.name:
         case "splat":
@@ -310,7 +320,7 @@ def reshaped(op: Op, parts: FactoredTile) -> FactoredTile:
 
 
 def lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
-    """The result in parts, where parts stay parts; None otherwise."""
+    """The result of an op as a factored tile, computed part by part; None if the op needs the whole arrays."""
     type = op.result.type.dtype
     if op.name == "cmp":
         kind = op.args[0].type.dtype
@@ -328,7 +338,7 @@ def lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
 
 
 def _integers_lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
-    """The result of integer arithmetic in parts; None where it has to be computed as a whole."""
+    """The same for integer arithmetic."""
     type = op.result.type.dtype
     match op.name:
         case "add":
@@ -348,49 +358,27 @@ def _integers_lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
 
 
 def written_out(op: Op, args: list[FactoredTile]) -> FactoredTile:
-    """The op table's meaning on whole arrays, which are no larger than they must be."""
+    """The result of an op by its NumPy meaning, on arrays that are broadcast only as far as necessary."""
     return (elementwise(op, np.broadcast_arrays(*map(factored_tiles.whole, args))),)
 
 
 def needed(func: Func) -> set[Value]:
-    """The values that addresses, masks, bounds and conditions are computed from."""
-    flows: dict[Value, list[Value]] = {}
+    """The values from which addresses, masks, bounds and conditions are computed."""
+    sources: dict[Value, list[Value]] = {}
     wanted: list[Value] = []
     for op in func.ops():
-        match op.name:
-            case "load":
-                wanted += op.args[:2]
-            case "store":
-                wanted += [op.args[0], *op.args[2:]]
-            case "atomic":
-                wanted += [op.args[0], *op.args[2:]]
-            case "atomic_cas":
-                wanted.append(op.args[0])
-            case "for":
-                wanted += op.args[:3]
-                ends = op.blocks[0].terminator.args
-                for value, *sources in zip(op.blocks[0].args[1:], op.args[3:], ends, strict=True):
-                    flows[value] = sources
-                for value, source, first in zip(op.results, ends, op.args[3:], strict=True):
-                    flows[value] = [source, first]
-            case "while":
-                before, after = op.blocks
-                wanted.append(before.terminator.args[0])
-                passed = before.terminator.args[1:]
-                flows |= {v: list(s) for v, *s in zip(before.args, op.args, after.terminator.args, strict=True)}
-                flows |= {v: [s] for v, s in zip(after.args, passed, strict=True)}
-                flows |= {v: [s] for v, s in zip(op.results, passed, strict=True)}
-            case "if":
-                wanted.append(op.args[0])
-                pairs = [b.terminator.args for b in op.blocks]
-                flows |= {v: [a, b] for v, a, b in zip(op.results, *pairs, strict=True)}
-            case name if OPS[name].kind in ("elementwise", "shape"):
-                flows |= {value: list(op.args) for value in op.results}
-    return set(reachable(wanted, lambda value: flows.get(value, ())))
+        if op.name in ACCESSES:
+            wanted += access_operands(op)
+        elif op.name in STRUCTURED:
+            wanted += control_operands(op)
+            sources |= flows(op)
+        elif OPS[op.name].kind in ("elementwise", "shape"):
+            sources |= {value: list(op.args) for value in op.results}
+    return set(reachable(wanted, lambda value: sources.get(value, ())))
 
 
 def counted(op: Op) -> bool:
-    """Whether there is work, or a value that something needs, inside an op with blocks."""
+    """Whether the blocks of an op contain accesses or arithmetic."""
     return any(
         inner.name in ACCESSES or OPS[inner.name].kind in ("dot", "reduce", "elementwise", "assembly")
         for block in op.blocks

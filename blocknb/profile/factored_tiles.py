@@ -1,9 +1,9 @@
-"""Tiles of many programs at once, kept in parts: `tile_m * 64 + arange(64)` over 1000 programs is 1000 + 64 numbers, not 64 000.
+"""Factored tiles: the tiles of many programs as sums of one term per axis.
 
-A factored tile stands for an array [programs, *shape of the tile]. It is a tuple of arrays with that many axes, each of size one along the
-axes on which it does not depend; for numbers and addresses the parts are added, for truth values they are and-ed. The trick is
-that addresses and masks of real kernels nearly always are such sums and products of axes, so that what would take the work of
-the whole launch takes that of its edges. Whatever does not fit is written out with NumPy's broadcasting, and is still right.
+`tile_m * 64 + arange(64)` over 1000 programs takes 1000 + 64 numbers instead of 64,000. A factored tile represents an array [programs,
+*tile shape] by a tuple of arrays of that rank. Each part has size one along the axes on which it does not depend. The value of numbers
+and addresses is the sum of the parts; the value of masks is their conjunction. Addresses and masks of most kernels have this form, so an
+analysis of a launch costs the sum of its axes instead of their product. Other tiles are broadcast to one full array.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def axes(part: np.ndarray) -> frozenset[int]:
 
 
 def whole(parts: FactoredTile) -> np.ndarray:
-    """One array for the parts, as small as broadcasting allows."""
+    """Combines the parts into one array, broadcast only as far as necessary."""
     found = parts[0]
     for part in parts[1:]:
         found = found & part if part.dtype == bool else found + part
@@ -30,7 +30,7 @@ def whole(parts: FactoredTile) -> np.ndarray:
 
 
 def gathered(parts: Iterable[np.ndarray]) -> FactoredTile:
-    """Parts with those joined that depend on no more axes than another."""
+    """Merges each part into another one that depends on the same axes or more."""
     kept: list[np.ndarray] = []
     for part in sorted(parts, key=lambda p: -len(axes(p))):
         for i, other in enumerate(kept):
@@ -48,14 +48,14 @@ def bounds(parts: FactoredTile) -> tuple[int, int]:
 
 
 def add(a: FactoredTile, b: FactoredTile) -> FactoredTile | None:
-    """The sum in parts; None when it leaves the dtype, so that it would wrap."""
+    """The sum as a factored tile; None if it overflows the dtype."""
     parts, limits = gathered((*a, *b)), np.iinfo(a[0].dtype)
     low, high = bounds((*a, *b))
     return parts if limits.min <= low and high <= limits.max else None
 
 
 def scaled(a: FactoredTile, factor: np.ndarray) -> FactoredTile | None:
-    """Each part times a factor that is the same all over a tile; None when that would wrap."""
+    """The product with a factor that is uniform over each tile; None if it overflows the dtype."""
     limits, ends = np.iinfo(a[0].dtype), (int(factor.min()), int(factor.max()))
     products = [x * y for x in bounds(a) for y in ends]
     wide = [int(p.min()) * y for p in a for y in ends] + [int(p.max()) * y for p in a for y in ends]
@@ -73,7 +73,7 @@ def reaches(parts: FactoredTile) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decided(predicate: str, a: FactoredTile, b: FactoredTile) -> FactoredTile | None:
-    """A comparison that comes out the same all over every program's tile; None when it does not."""
+    """A comparison whose result is uniform over the tile of each program; None if it is not."""
     (a_low, a_high), (b_low, b_high) = reaches(a), reaches(b)
     match predicate:
         case "lt":
@@ -90,12 +90,12 @@ def decided(predicate: str, a: FactoredTile, b: FactoredTile) -> FactoredTile | 
 
 
 def take(parts: FactoredTile, chosen: np.ndarray, programs: int) -> FactoredTile:
-    """The parts for some of the programs."""
+    """The tiles of a subset of the programs."""
     return tuple(p[chosen] if len(p) == programs and programs > 1 else p for p in parts)
 
 
 def joined(groups: list[tuple[np.ndarray, FactoredTile]], programs: int) -> FactoredTile:
-    """What groups of programs (by index) hold, again as one factored tile over all of them."""
+    """One factored tile over all programs from groups of programs, each given by indices."""
     arrays = [(chosen, whole(parts)) for chosen, parts in groups]
     shape = np.broadcast_shapes(*(a.shape[1:] for _, a in arrays))
     found = np.empty((programs, *shape), arrays[0][1].dtype)
@@ -105,8 +105,8 @@ def joined(groups: list[tuple[np.ndarray, FactoredTile]], programs: int) -> Fact
 
 
 def by_axis(parts: FactoredTile, rank: int) -> tuple[np.ndarray, list[np.ndarray]] | None:
-    """A factored tile as one array [programs or 1] and one [programs or 1, size or 1] for each axis of the tile; None when a part depends
-    on two of the tile's axes."""
+    """Splits a factored tile into an array [programs or 1] and one array [programs or 1, size or 1] per axis of the tile. None if a part
+    depends on two axes of the tile."""
     truth = parts[0].dtype == bool
     neutral = np.ones if truth else np.zeros
     alone: np.ndarray = neutral(1, parts[0].dtype)
@@ -126,7 +126,7 @@ def by_axis(parts: FactoredTile, rank: int) -> tuple[np.ndarray, list[np.ndarray
 
 
 def true_counts(parts: FactoredTile, shape: tuple[int, ...], programs: int) -> np.ndarray:
-    """How many elements of each program's tile are true, [programs]."""
+    """The number of true elements in the tile of each program, [programs]."""
     split = by_axis(parts, len(shape))
     if split is None:
         array = whole(parts)

@@ -1,7 +1,7 @@
-"""Launches that can be repeated as often as one likes without changing anything that the user has.
+"""Launches that can be repeated for measurements without a change to the arrays of the user.
 
-A Replay holds a kernel, its grid and its arguments, of which the memory that the kernel writes is a copy. `work` is what it does (see
-`work`), from which a time becomes a rate. `captured_by(call)` has the replays of the launches that a call would make.
+A Replay holds a kernel, its grid and its arguments. The arrays that the kernel writes are copies. `Replay.work` counts the work of the
+launch, from which a measured time gives a rate. `captured_by(call)` returns the replays of the launches that a call would make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blocknb.runtime.launch_context import Grid, captured
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One launch. `given` are arguments by name, `arguments` their summaries."""
+    """One launch. `given` holds the arguments by name, `arguments` their summaries."""
 
     kernel: Kernel
     compiled: Compiled
@@ -43,17 +43,18 @@ class Replay:
 
 
 def work_of(compiled: Compiled, arguments: Mapping[str, Mapping[str, Any]], grid: Grid) -> Work:
-    """The work of a launch from what is kept of it."""
+    """The work of a launch, from its compilation, the summaries of its arguments and its grid."""
     stages = compiled.trace.stages
     if not len(stages):
-        why = "the stages of the compilation are not there"
+        why = "the trace of the compilation has no stages"
         return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
     sizes = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items() if "bytes" in summary}
     return count(stages[0].after, scalars_of(arguments), grid, sizes)
 
 
 def captured_by(call: Callable[[], Any]) -> list[Replay]:
-    """What a call launches, nothing of which is launched now. Raises LaunchError where a launch cannot be repeated."""
+    """Runs a call and captures its launches instead of starting them. Raises LaunchError if a written array cannot
+    be copied."""
     found: list[Replay] = []
 
     def take(launch: Launch) -> None:

@@ -1,8 +1,8 @@
-"""How the time of a compilation grows: with the number of statements, by kind of statement and by stage, and with the size of a tile.
+"""Compile time as a function of kernel size: by number and kind of statements, by stage, and by tile size.
 
-Each family is a kernel written out for any number of statements; `kernel(family, n)` makes it as a cell of a notebook would, and
-`stages` adds the times of a compilation up by stage. A stage grows as n to the power of its slope: 1 is linear, and what LLVM and
-ptxas do stands apart from what is ours. The tiles are one operation each, of 2^10 up to 2^16 elements.
+A family generates a kernel with any number of statements. `kernel(family, n)` defines it as a notebook cell does, and `stages` sums its
+compile time by stage. The time of a stage grows as n to the power of its slope; 1 is linear. LLVM and ptxas are separate stages. The tile
+kernels apply one operation to tiles of 2^10 to 2^16 elements.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FAMILIES: dict[str, Callable[[int], Iterator[str]]] = {}
 
 
 def family(write: Callable[[int], Iterator[str]]) -> Callable[[int], Iterator[str]]:
-    """Registers the body of a kernel: a function from the number of statements to its lines."""
+    """Registers the body of a kernel: a generator of the lines of n statements."""
     FAMILIES[write.__name__] = write
     return write
 
@@ -56,7 +56,7 @@ def family(write: Callable[[int], Iterator[str]]) -> Callable[[int], Iterator[st
 
 @family
 def arithmetic(n: int) -> Iterator[str]:
-    """Elementwise statements, each on the results of the two before."""
+    """Elementwise statements, each on the results of the previous two."""
     for k in range(n // 2):
         yield f"x = x * {1 + k % 7 / 8} + y"
         yield f"y = tl.where(x > {k % 5}.0, y - x, x)"
@@ -64,7 +64,7 @@ def arithmetic(n: int) -> Iterator[str]:
 
 @family
 def names(n: int) -> Iterator[str]:
-    """As many names as statements, all of which live to the end."""
+    """One variable per two statements, all live to the end."""
     for k in range(n // 2):
         yield f"a{k} = x + {k}.0"
     for k in range(n // 2):
@@ -88,7 +88,7 @@ def calls(n: int) -> Iterator[str]:
 
 @family
 def branches(n: int) -> Iterator[str]:
-    """A run-time `if` for every two statements."""
+    """One run-time `if` per two statements."""
     for k in range(n // 2):
         yield f"if s > {k}:"
         yield f"    x = x + {k}.0"
@@ -96,7 +96,7 @@ def branches(n: int) -> Iterator[str]:
 
 @family
 def returns(n: int) -> Iterator[str]:
-    """A few early returns, and then the kernel: it stands as deep as these are many."""
+    """Up to 16 early returns; each nests the rest of the kernel one level deeper."""
     for k in range(min(n // 2, 16)):
         yield f"if s == {k}:"
         yield "    return"
@@ -116,7 +116,7 @@ def loops(n: int) -> Iterator[str]:
 
 @family
 def carried(n: int) -> Iterator[str]:
-    """One loop that carries as many names as it has statements."""
+    """One loop with as many loop-carried values as statements."""
     for k in range(n // 2):
         yield f"a{k} = s + {k}"
     yield "for k in range(s):"
@@ -129,7 +129,7 @@ def carried(n: int) -> Iterator[str]:
 
 @family
 def nested(n: int) -> Iterator[str]:
-    """Loops in loops in loops, five statements in the innermost one."""
+    """Three nested loops, with five statements in the innermost one."""
     for _ in range(n // 8):
         yield "for a in range(s):"
         yield "    for b in range(s):"
@@ -143,7 +143,7 @@ def nested(n: int) -> Iterator[str]:
 
 @family
 def reductions(n: int) -> Iterator[str]:
-    """Reductions across warps, each with its place in shared memory."""
+    """Reductions across warps, each through shared memory."""
     for k in range(n // 2):
         yield f"m = tl.{('sum', 'max')[k % 2]}(x, 0)"
         yield "x = x * 0.5 + m"
@@ -151,7 +151,7 @@ def reductions(n: int) -> Iterator[str]:
 
 @family
 def blocks(n: int) -> Iterator[str]:
-    """Many names, and branches and loops among them."""
+    """Many variables that branches and loops assign."""
     for k in range(n // 3):
         yield f"a{k} = s + {k}"
     for k in range(n // 6):
@@ -165,13 +165,13 @@ def blocks(n: int) -> Iterator[str]:
 
 @family
 def unrolled(n: int) -> Iterator[str]:
-    """One statement, unrolled while compiling."""
+    """One statement, unrolled at compile time."""
     yield "for k in tl.static_range(COUNT):"
     yield "    x = x * 0.5 + k"
 
 
 def source(name: str, n: int) -> str:
-    """The text of a family's kernel with about n statements."""
+    """The source of a kernel of a family, with about n statements."""
     return HEADER + "".join(f"    {line}\n" for line in (*FAMILIES[name](n), FOOTER))
 
 
@@ -181,7 +181,7 @@ def kernel(name: str, n: int) -> Any:
 
 
 def made(title: str, text: str) -> dict[str, Any]:
-    """Runs a text as a notebook runs a cell: its lines are known to linecache. Returns its names."""
+    """Executes a source as a notebook executes a cell, with its lines in linecache. Returns its globals."""
     file = f"<scaling {title}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     names: dict[str, Any] = {"__name__": __name__}
@@ -231,7 +231,7 @@ def tile(operation: str, size: int) -> Any:
 
 @contextmanager
 def own_cache() -> Iterator[None]:
-    """A cache of its own, empty: what the user has compiled stays."""
+    """Replaces the shared compilation cache by an empty, temporary one."""
     from blocknb.runtime import cache
 
     with tempfile.TemporaryDirectory() as folder:
@@ -241,7 +241,7 @@ def own_cache() -> Iterator[None]:
 
 
 def stages(trace: Any) -> dict[str, float]:
-    """Milliseconds by stage: the front end, the passes, code generation (ours), LLVM, ptxas."""
+    """Milliseconds by stage: front end, passes, code generation, LLVM and ptxas."""
     groups = {"front": 0.0, "passes": 0.0, "codegen": 0.0, "LLVM": 0.0, "ptxas": 0.0}
     for stage, elapsed in trace.milliseconds.items():
         if stage == "worker":
@@ -252,7 +252,7 @@ def stages(trace: Any) -> dict[str, float]:
 
 
 def slope(times: dict[int, float]) -> float:
-    """The power with which a time grows over the larger half of the sizes, by least squares on the logarithms; nan if it is 0."""
+    """The exponent of growth over the larger half of the sizes, by least squares on logarithms; nan without two positive times."""
     points = [(math.log(n), math.log(times[n])) for n in sorted(times)[len(times) // 2 :] if times[n] > 0]
     if len(points) < 2:
         return math.nan
@@ -266,8 +266,8 @@ def statements(
     sizes: Sequence[int] = SIZES,
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """A row for each family, target and size, in milliseconds; the last of each has the slopes of its stages. A time is the least of
-    `rounds` compilations with an empty cache: whatever else a machine does makes it longer, never shorter."""
+    """A row per family, target and size, in milliseconds; the last row of each family and target has the slopes. A time is the minimum of
+    `rounds` compilations with an empty cache, because other load on the machine only adds time."""
     rows: list[dict[str, Any]] = []
     for target in targets:
         cold("arithmetic", 20, target)  # starts the workers
@@ -285,7 +285,7 @@ def statements(
 
 
 def cold(name: str, n: int, target: str) -> dict[str, float]:
-    """Milliseconds by stage of a family's kernel, compiled anew."""
+    """Milliseconds by stage of one compilation with empty caches."""
     from blocknb.runtime import compile as compiler
 
     made = kernel(name, n)
@@ -298,8 +298,8 @@ def cold(name: str, n: int, target: str) -> dict[str, float]:
 def tiles(
     names: Sequence[str] = tuple(TILES), targets: Sequence[str] = ("sm_90a", "cpu"), size: int = 1 << 16
 ) -> list[dict[str, Any]]:
-    """A row for each operation and target: milliseconds by stage on a tile of `size` elements, or the error that names the limit.
-    On a GPU with 4 to 32 warps."""
+    """A row per operation, target and number of warps (4 to 32 on a GPU): milliseconds by stage on a tile of `size` elements, or the
+    error message."""
     rows: list[dict[str, Any]] = []
     with own_cache():
         for target in targets:

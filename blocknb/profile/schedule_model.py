@@ -1,6 +1,7 @@
 """The schedule model of `timeline`: a discrete-event simulation of one multiprocessor.
 
-Consumer warps and the producer are coroutines. The module defines what they share (copies, barriers, units) and the order of events.
+Each warp role (a consumer warpgroup or the producer warp) is a coroutine. The roles share copies, mbarriers and functional units. An
+event queue resumes the role with the earliest clock.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ SPECIAL = named("special_unit")
 
 
 class Undecided(Unsupported):
-    """Data decide what the kernel does, and there are none."""
+    """Control flow depends on loaded data, which the model does not have."""
 
 
 @dataclass(eq=False)
 class BarrierPhases:
-    """As `ir.mbarriers.Mbarrier`, with the time at which its last phase ended."""
+    """An mbarrier as in `ir.mbarriers.Mbarrier`, with the time at which its last phase ended."""
 
     arrivals: int
     phase: int = 0
@@ -40,14 +41,14 @@ class BarrierPhases:
     bytes: int = 0
     ended: float = 0.0
     waiting: list[tuple[int, ScheduledRole]] = field(default_factory=list)
-    number: int = 0  # of those of the multiprocessor
+    number: int = 0  # unique in the model
 
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
 
 class ScheduleModel:
-    """What the roles of a multiprocessor share, and the order of events."""
+    """The state that the roles of a multiprocessor share, and the event queue."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Any, ctas: int, rates: Rates, most: int):
         self.func, self.grid, self.ctas, self.rates, self.left = func, grid, ctas, rates, most
@@ -59,7 +60,7 @@ class ScheduleModel:
         }
         self.events: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
-        self.free: dict[str, float] = {}  # until when each unit is taken
+        self.free: dict[str, float] = {}  # the time from which each unit is free
         self.copies = CopyLog()
         self.spans: list[TimelineSpan] = []
         self.now, self.cut, self.program = 0.0, False, (0, 0, 0)
@@ -80,7 +81,7 @@ class ScheduleModel:
         self.cut = self.left <= 0
 
     def take(self, unit: str, start: float, clocks: float) -> tuple[float, float]:
-        """A unit that does one thing after another: from when to when it does this."""
+        """Reserves a unit that serves one request at a time. Returns the start and the end."""
         begin = max(start, self.free.get(unit, 0.0))
         self.free[unit] = begin + clocks
         return begin, begin + clocks
@@ -98,18 +99,18 @@ class ScheduleModel:
                     self.at(self.now, agent.resume)
 
     def fetch(self, op: Op, stage: BufferStage, bytes: int, start: float, key: Any) -> float:
-        """A copy to a stage; when it has landed. Copies with one key arrive together."""
+        """Starts a copy to a stage and returns its completion time. Copies with the same key count as one."""
         _, sent = self.take("memory", start, bytes / self.rates.memory)
         landed = sent + self.rates.latency
         self.copies.add(op, stage, bytes, start, landed, key)
         return landed
 
     def reads(self, stage: BufferStage, end: float) -> int:
-        """Somebody reads a stage up to then; which copy that is, -1 for none."""
+        """Records that an op reads a stage up to `end`. Returns the index of the copy it reads; -1 if there is none."""
         return self.copies.read(stage, self.now, end)
 
     def result(self) -> Timeline:
-        """The timeline: lanes of copies, then of roles."""
+        """The timeline: lanes of copies, then lanes of roles."""
         found, lanes = self.copies.numbered()
         spans = [
             replace(s, number=found[s.number].number, stage=found[s.number].stage) if s.number >= 0 else s
@@ -122,7 +123,7 @@ class ScheduleModel:
 
 
 class ScheduledRole:
-    """A consumer group, or the producer: its values, and its clock."""
+    """A consumer warpgroup or the producer warp: its values and its clock."""
 
     def __init__(
         self, machine: ScheduleModel, lane: str, warps: int, env: dict, ready: dict, now: float, consumer_group: int = 0
@@ -131,9 +132,9 @@ class ScheduledRole:
         self.env: dict[Value, Any] = env
         self.ready: dict[Value, float] = ready
         self.now = now
-        self.products: list[float] = []  # ends of those that nobody has waited for
+        self.products: list[float] = []  # ends of the products in flight
         self.stores: list[float] = []
-        self.copied: dict[Value, int] = {}  # tiles in registers, and the copy that they are of
+        self.copied: dict[Value, int] = {}  # the copy that a tile in registers came from
         self.groups: list[float] = [now]
         self.group, self.number = 0, next(machine.order)
         self.walk: Generator[Any, None, Any] | None = None
@@ -143,7 +144,7 @@ class ScheduledRole:
         self.machine.at(self.now, self.resume)
 
     def resume(self) -> None:
-        """Goes on until it must let others go first, or wait."""
+        """Runs the role until it yields to another role or waits for an mbarrier."""
         assert self.walk is not None
         self.now = max(self.now, self.machine.now)
         for wish in self.walk:
@@ -177,7 +178,7 @@ class ScheduledRole:
     def scalar(self, value: Value, op: Op) -> Any:
         found = self.env.get(value)
         if found is None:
-            raise Undecided(f"loaded data decide on the {op.name} in line {_line(op)}")
+            raise Undecided(f"the {op.name} in line {_line(op)} depends on loaded data")
         return found
 
     def op(self, op: Op) -> Generator[Any, None, None]:
@@ -188,7 +189,7 @@ class ScheduledRole:
                 block = op.blocks[0 if bool(self.scalar(op.args[0], op)) else 1]
                 self.assign(op.results, (yield from self.block(block)))
             case "while":
-                raise Undecided(f"the loop in line {_line(op)} ends when data say so")
+                raise Undecided(f"the iteration count of the while loop in line {_line(op)} depends on data")
             case "roles":
                 self.roles(op)
             case "mbarriers":
@@ -208,7 +209,7 @@ class ScheduledRole:
                 yield from self.asynchronous(op)
 
     def asynchronous(self, op: Op) -> Generator[Any, None, None]:
-        """Copies, products and stores that run beside the role, and what waits for them; any other op is the role's own work."""
+        """Runs asynchronous copies, products and stores, and the waits for them. `plain` runs all other ops."""
         match op.name:
             case "await":
                 yield None
@@ -245,7 +246,7 @@ class ScheduledRole:
                 yield from self.plain(op)
 
     def plain(self, op: Op) -> Generator[Any, None, None]:
-        """Ops of the consumers' own: they begin when what they need is there."""
+        """Runs a synchronous op, which begins when its operands are ready."""
         rates, name = self.machine.rates, op.name
         arrays = name in ("load", "store", "store_bulk") or name in ATOMICS
         if arrays or name in ("local_store", "local_load"):
@@ -285,7 +286,7 @@ class ScheduledRole:
                 yield from self.arithmetic(op, clocks)
 
     def clocks(self, op: Op) -> float:
-        """What arithmetic on floats takes. That on indices is mostly folded into addresses, and is left out."""
+        """The clocks of float arithmetic. Index arithmetic is mostly folded into addresses and takes none."""
         if op.name in REDUCTIONS:
             return float(op.args[0].type.size / self.machine.rates.lanes)
         if OPS[op.name].kind not in ("elementwise", "assembly") or not op.results or not op.result.type.shape:
@@ -296,7 +297,7 @@ class ScheduledRole:
         return float(op.result.type.size / self.machine.rates.lanes)
 
     def place(self, op: Op) -> int | None:
-        """The result of an op that asks where the program runs; None for any other."""
+        """The result of an op that reads the place of the program; None for other ops."""
         match op.name:
             case "cta_id":
                 return 0
@@ -311,7 +312,7 @@ class ScheduledRole:
         return None
 
     def compute(self, op: Op) -> list[tuple[Any, float]]:
-        """Scalars, and tiles of truth values that are one value everywhere."""
+        """Computes scalars and uniform masks. Returns each result (None if unknown) with the time at which it is ready."""
         args = [self.env.get(a) for a in op.args]
         ready = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
         unknown = [(None, ready)] * len(op.results)
@@ -331,7 +332,7 @@ class ScheduledRole:
 
     @staticmethod
     def number_of(op: Op, args: Sequence[Any]) -> Any:
-        """The result of an op on numbers; None where it is not known."""
+        """The result of an op on numbers; None if it is unknown."""
         if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
             return np.asarray(False)
         if op.name == "const":
@@ -390,7 +391,7 @@ class ScheduledRole:
         number = max([*read, *held], default=-1)
         self.machine.spans.append(
             TimelineSpan(
-                f"{self.lane} products", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number
+                f"{self.lane} MMA", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number
             )
         )
         self.products.append(end)
@@ -399,7 +400,7 @@ class ScheduledRole:
             yield from self.finish(op, op.attrs.get("in_flight", 0))
 
     def finish(self, op: Op, pending: int) -> Generator[Any, None, None]:
-        """Waits until no more products than that are under way."""
+        """Waits until at most `pending` products are in flight."""
         done = self.products[: len(self.products) - pending]
         del self.products[: len(done)]
         yield from self.sleep(max(done, default=0.0), op, "")
@@ -419,7 +420,8 @@ class ScheduledRole:
             self.ready[value] = self.now
 
     def arithmetic(self, op: Op, clocks: float) -> Generator[Any, None, None]:
-        """Arithmetic begins with the first elements of what it needs, and ends behind the last. A unit of its own does exp2."""
+        """Runs float arithmetic, pipelined with its operands: it begins with their first elements and ends after their last. The special
+        function unit computes exp2."""
         needed = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
         yield from self.sleep(needed - clocks, op, "")
         begin, end = self.machine.take("lanes", self.now, clocks)
@@ -440,7 +442,7 @@ class ScheduledRole:
 
 
 def _joined(spans: list[TimelineSpan]) -> list[TimelineSpan]:
-    """Arithmetic and stores that follow each other in a lane, as one span."""
+    """Joins adjacent spans of arithmetic or of stores in a lane into one."""
     found: list[TimelineSpan] = []
     for span in sorted(spans, key=lambda s: (s.lane, s.start)):
         last = found[-1] if found else None

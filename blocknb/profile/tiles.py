@@ -1,10 +1,10 @@
-"""What the hardware does for an access of a tile: requests and sectors of global memory, wavefronts and conflicts of shared memory.
+"""Memory traffic of a tile access: requests and sectors of global memory, wavefronts and bank conflicts of shared memory.
 
-A request is one instruction of one warp. Global memory answers it in sectors of 32 bytes, four to a cache line of 128; the ideal
-is as many sectors as its different bytes fill. Shared memory answers in wavefronts (`layouts.shared` has the formula and tells why);
-`wavefronts` here counts them one bank at a time, for what is not linear and as the check of what is. Sizes are in bytes. Arrays
-are taken to begin at a multiple of 128, as all allocators have it. (CUDA C++ Programming Guide, device memory accesses and shared
-memory; Nsight Compute, "Sectors/Req".)
+A request is one instruction of one warp. Global memory serves it in sectors of 32 bytes, four per cache line of 128 bytes. The ideal is
+the number of sectors that its distinct bytes fill. Shared memory serves a request in wavefronts. `layouts.shared` computes them by a
+formula for linear layouts. `wavefronts` counts them bank by bank, for other layouts and as a test of the formula. Sizes are in bytes.
+Arrays are assumed to be aligned to 128 bytes. (CUDA C++ Programming Guide, device memory accesses and shared memory; Nsight Compute,
+"Sectors/Req".)
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _NOWHERE = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests of one access of one program. `sectors`, `ideal` and `lines` are summed over the requests; `most` and `least` are
-    the sectors of the worst and the best. `together`: the most lanes of a request that meet at one address."""
+    """The requests of one access of one program. `sectors`, `ideal` and `lines` (cache lines) are sums over the requests. `most` and
+    `least` are the sectors of the worst and the best request. `together` is the largest number of lanes of a request at one address."""
 
     requests: int
     sectors: int
@@ -47,20 +47,20 @@ class Traffic:
 
 
 def layout_of(op: Op, num_warps: int) -> Layout:
-    """The layout of a global access's tile; a scalar is held by every thread."""
+    """The layout of the tile of a global access. Every thread holds a scalar."""
     type_ = global_operands(op)[0].type
     return type_.layout if type_.shape else Layout((), (), (0,) * 5, (0,) * (num_warps.bit_length() - 1))
 
 
 def instructions(facts: Facts, op: Op, layout: Layout) -> list[tuple[int, ...]]:
-    """The registers of each instruction that a thread issues for a load, store or atomic, as the code generator has it."""
+    """The registers of each instruction that a thread issues for a load, store or atomic, as the code generator groups them."""
     if op.name not in ATOMICS:
         return accesses(facts, op)
     return [(register,) for register in range(layout.num_registers)]
 
 
 def owners(op: Op, layout: Layout) -> np.ndarray:
-    """The threads that take part, bool [warps, lanes]: all in a load, one for each element in what writes (or copies)."""
+    """The active threads, bool [warps, lanes]: all threads for a load, one thread per element for a store, atomic or copy."""
     warps, lanes = np.arange(layout.num_warps)[:, None], np.arange(layout.num_lanes)[None, :]
     if op.name == "load":
         return (warps >= 0) & (lanes >= 0)
@@ -68,7 +68,7 @@ def owners(op: Op, layout: Layout) -> np.ndarray:
 
 
 def traffic(access: TracedAccess, layout: Layout, groups: Sequence[tuple[int, ...]], element_bytes: int) -> Traffic:
-    """What the memory system sees of an access whose offsets are known. Lanes that are masked off ask for nothing."""
+    """The traffic of an access with known offsets. Masked-off lanes request nothing."""
     assert access.offsets is not None
     first = layout.indices()[:, :, [group[0] for group in groups]].transpose(0, 2, 1)  # [warps, instructions, lanes]
     starts = access.offsets.reshape(-1)[first]
@@ -79,7 +79,7 @@ def traffic(access: TracedAccess, layout: Layout, groups: Sequence[tuple[int, ..
 
 
 def request_traffic(starts: np.ndarray, on: np.ndarray, width: int) -> Traffic:
-    """The same of requests given lane by lane: byte offsets and masks, [requests, lanes]; each lane moves `width` bytes."""
+    """The traffic of requests given as byte offsets and masks, [requests, lanes]. Each lane moves `width` bytes."""
     starts, on = starts[on.any(axis=1)], on[on.any(axis=1)]
     if not len(starts):
         return Traffic(0, 0, 0, 0, 0, 0, 0)
@@ -105,7 +105,7 @@ def request_traffic(starts: np.ndarray, on: np.ndarray, width: int) -> Traffic:
 
 
 def _different(starts: np.ndarray, on: np.ndarray, width: int, unit: int) -> np.ndarray:
-    """How many units of so many bytes each request touches."""
+    """The number of units of `unit` bytes that each request accesses, [requests]."""
     parts = [np.where(on, (starts + at) // unit, _NOWHERE) for at in (*range(0, width, unit), width - 1)]
     units = np.sort(np.concatenate(parts, axis=1), axis=1)
     new = np.ones(units.shape, bool)
@@ -118,8 +118,8 @@ def _different(starts: np.ndarray, on: np.ndarray, width: int, unit: int) -> np.
 
 @dataclass(frozen=True)
 class SharedTraffic:
-    """What a warp needs to move its part of a tile. `how`: "ldmatrix.x4", "128-bit"...; `wavefronts` of all its instructions, and
-    `ideal` without a conflict; `elements` that a lane moves in one instruction."""
+    """The shared-memory traffic of one warp for its part of a tile. `how` names the instruction: "ldmatrix.x4", "128-bit"... `wavefronts`
+    is the sum over all instructions, `ideal` the sum without conflicts, and `elements` the elements per lane and instruction."""
 
     how: str
     instructions: int
@@ -129,12 +129,12 @@ class SharedTraffic:
 
     @property
     def ways(self) -> int:
-        """The degree of the bank conflict: 1 is none."""
+        """The degree of the bank conflict; 1 means no conflict."""
         return self.wavefronts // self.ideal
 
 
 def shared_traffic(op: Op, target: Target) -> SharedTraffic:
-    """Of a local_store or local_load."""
+    """The traffic of a local_store or local_load."""
     buffer = op.args[0].type
     bits = memory_bits(buffer.dtype)
     layout = op.args[1].type.layout if op.name == "local_store" else op.attrs["layout"]
@@ -153,9 +153,10 @@ def shared_traffic(op: Op, target: Target) -> SharedTraffic:
 
 
 def wavefronts(starts: Sequence[int], width: int) -> tuple[int, int]:
-    """Wavefronts of one instruction, by counting, and how many without conflicts; `starts`: for each lane its byte address.
+    """The wavefronts of one instruction, counted bank by bank, and their number without conflicts. `starts` has the byte address of each
+    lane.
 
-    Lanes of 8 bytes go in halves of a warp and lanes of 16 in quarters. Within a part each bank gives one word a wavefront.
+    Accesses of 8 bytes per lane are served by half-warps, and of 16 bytes by quarter-warps. A bank serves one word per wavefront.
     """
     parts = max(1, len(starts) * width // (BANKS * WORD_BYTES))
     lanes = len(starts) // parts
@@ -170,7 +171,8 @@ def wavefronts(starts: Sequence[int], width: int) -> tuple[int, int]:
 
 
 def operand_wavefronts(op: Op, operand: int) -> tuple[int, int] | None:
-    """Wavefronts of one load of a plain dot's operand (0: A, 1: B) from shared memory, at the first K; None if no thread loads it."""
+    """The wavefronts of one load of an operand (0: A, 1: B) of a dot without an MMA instruction, from shared memory at K = 0.
+    None if threads do not load it."""
     buffer, layout = op.args[operand].type, op.args[2].type.layout
     if not isinstance(buffer, Buffer) or "instr" in op.attrs:
         return None

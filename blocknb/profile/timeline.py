@@ -1,10 +1,10 @@
-"""What is under way when: copies, products, arithmetic and stores of one multiprocessor, drawn from a kernel's memory IR.
+"""The timeline of a kernel: copies, MMAs, arithmetic, stores and waits of one multiprocessor, modelled from the memory IR.
 
-The IR is walked with the launch's numbers and no arrays: who waits for whom, which stage of a circular buffer is filled and read, how
-far copies run ahead follow from its mbarriers, groups and waits, as hardware obeys them (`ir.mbarriers` has the rule of parities). Each
-consumer group, and the producer, is a coroutine with its own clock; the earliest one continues. **Lengths are not measured**: they are of
-the table `Rates`, for a multiprocessor that has its memory to itself, and arithmetic on addresses takes none. So the picture shows
-what a kernel can do at best, and why it cannot do better; a profiler shows what it did.
+`schedule_model` walks the IR with the scalars of the launch and without arrays. Waits, the stages of circular buffers and the distance
+between copies and their readers follow from the mbarriers, commit groups and waits in the IR (`ir.mbarriers` explains parities). Each
+warpgroup and the producer warp is a coroutine with its own clock, and the earliest one runs next. **Durations are not measured.** They
+come from the table `Rates`, for a multiprocessor without contention for memory; address arithmetic takes no time. The timeline therefore
+shows the best case of a kernel and its dependences. A profiler shows the actual durations.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from blocknb.profile.schedule_model import ScheduleModel
 from blocknb.profile.timeline_spans import Rates, Timeline
 
 H200 = Rates()
-MOST_STEPS = 30_000  # ops; what is behind is left out
-COUNTED = named("async_copy", "dot")  # a kernel without any of them has nothing to overlap
+MOST_STEPS = 30_000  # ops; the timeline is cut after them
+COUNTED = named("async_copy", "dot")  # a kernel without any of them overlaps nothing
 
 
 def timeline(
@@ -34,9 +34,11 @@ def timeline(
     rates: Rates = H200,
     most: int = MOST_STEPS,
 ) -> Timeline:
-    """The timeline of CTA 0 of a memory-level function. `ctas`: of a persistent kernel, how many share the grid (all of it by default,
-    so that each has one program); `programs`: of another kernel, how many CTAs run one after another. Raises Undecided where loaded
-    data decide on the way of the program."""
+    """Returns the timeline of CTA 0 of a memory-level function.
+
+    For a persistent kernel, `ctas` is the number of CTAs that share the grid (by default one per program). For other kernels, `programs`
+    is the number of CTAs drawn one after another. Raises Undecided if control flow depends on loaded data.
+    """
     count = max(1, int(np.prod(grid)))
     machine = ScheduleModel(func, scalars, grid, min(count, ctas or count), rates, most)
     for number in range(1 if func.attrs.get("persistent") else min(programs, count)):
@@ -49,5 +51,5 @@ def timeline(
 
 
 def has_timeline(func: Func) -> bool:
-    """Whether a function has anything under way beside its own arithmetic."""
+    """Whether a memory-level function has asynchronous copies or dots."""
     return func.level == "memory" and any(op.name in COUNTED for op in func.ops())

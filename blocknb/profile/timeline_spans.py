@@ -1,18 +1,21 @@
-"""What `timeline` finds: spans of time, by lanes; and the rates by which their lengths are reckoned."""
+"""The result of `timeline`: spans by lane, and the rates from which their durations follow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What stands for a span where there are only characters.
+#: The character of each kind of span in `Timeline.text`.
 SIGNS = {"copy": "░", "product": "█", "arithmetic": "▒", "store": "s", "wait": "·"}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a multiprocessor does in a clock, an H200's by NVIDIA's tables: `product` multiply-adds of fp16 by wgmma (mma.sync does half
-    of it, plain multiply-adds `lanes`), `lanes` elements of arithmetic, `special` ones of exp2 and the like, bytes of `shared` memory and
-    of `memory` (the L2 cache). `latency`: clocks until memory answers."""
+    """Throughput of a multiprocessor per clock; the defaults are those of an H200 in NVIDIA's tables.
+
+    `product`: fp16 multiply-adds by wgmma (mma.sync has half the rate). `lanes`: elements of arithmetic, or multiply-adds without MMA.
+    `special`: elements of exp2 and other special functions. `shared` and `memory`: bytes of shared memory and of the L2 cache. `latency`:
+    clocks until a load from memory returns.
+    """
 
     product: int = 4096 // 2
     lanes: int = 128
@@ -24,9 +27,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class TimelineSpan:
-    """From `start` to `end`, in clocks. `kind`: "copy", "product", "arithmetic", "store" or "wait"; `lane` as in Timeline.lanes. A copy
-    stays in its stage up to `until`, when the last product that reads it ends. `number`: which copy of its lane's buffer,
-    or which a product reads (-1: none). `line` of the source, 0 for none."""
+    """An interval from `start` to `end`, in clocks.
+
+    `kind` is "copy", "product" (an MMA), "arithmetic", "store" or "wait", and `lane` is one of Timeline.lanes. A copy occupies its stage
+    (`stage`) up to `until`, when the last product that reads it ends. `number` is the index of a copy in its circular buffer, or of the
+    copy that a product reads (-1: none). `line` is the source line, or 0.
+    """
 
     lane: str
     kind: str
@@ -43,7 +49,8 @@ class TimelineSpan:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one CTA after another on a multiprocessor. `lanes`: stages of buffers, then who works; `cut`: the kernel goes on."""
+    """The spans of the CTAs that run one after another on a multiprocessor. `lanes` lists the stages of circular buffers, then the warp
+    roles. `cut`: the kernel continues after the last span."""
 
     lanes: tuple[str, ...]
     spans: tuple[TimelineSpan, ...]
@@ -51,12 +58,12 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """Clocks."""
+        """The time of the last event, in clocks."""
         return max((max(span.end, span.until) for span in self.spans), default=0.0)
 
     @property
     def busy(self) -> float:
-        """The share of the time in which a product is under way."""
+        """The fraction of the time in which a product runs."""
         done, total = 0.0, 0.0
         for span in sorted((s for s in self.spans if s.kind == "product"), key=lambda s: s.start):
             total += max(0.0, span.end - max(span.start, done))
@@ -64,7 +71,7 @@ class Timeline:
         return total / self.end if self.end else 0.0
 
     def text(self, width: int = 96) -> str:
-        """The picture in characters, a lane a line."""
+        """The timeline as text, one line per lane."""
         scale, names = self.end / width or 1.0, max(map(len, self.lanes), default=0)
         lines = []
         for lane in self.lanes:

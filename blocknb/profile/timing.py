@@ -1,11 +1,10 @@
-"""Honest timing: candidates take turns in one run, after warm-up, with cold caches, and what counts is the median.
+"""Timing of several candidates: interleaved in one run, after a warm-up, with cold caches; the median counts.
 
-On a GPU each call stands between two events, after a buffer larger than the L2 cache has been written, as often as the host needs to get
-ahead: a call of several kernels must not wait for the host between them. On a CPU the clock is read around each call, after a buffer
-larger than the last-level cache has been written. Because the candidates alternate, a change of clocks or of the neighbours' load hits
-all of them; each round has another order, since what ran before a kernel says how warm the chip is (on an H200 at its power limit the
-same product took 6 % longer behind one neighbour than behind another). A KeyboardInterrupt ends the measurement, and what was measured
-stays.
+On a GPU, two CUDA events enclose each call. Before it, the timer overwrites a buffer larger than the L2 cache, repeatedly, until the
+host has queued the whole call: the kernels of a call must not wait for the host. On a CPU, the timer reads the clock around each call,
+after it overwrites a buffer larger than the last-level cache. The candidates alternate, so a change of clock rates or of the machine's
+load affects all of them. Each round has another order, because the preceding kernel heats the chip: on an H200 at its power limit the
+same product took 6 % longer after one kernel than after another. A KeyboardInterrupt ends the measurement and keeps its results.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import Any
 from blocknb.runtime.launch_context import unobserved
 
 FLUSH_BYTES = 256 << 20  # more than four times the L2 cache of an H200
-LEAST_ROUNDS = 3  # of a budget in seconds: fewer have no spread
-LEAST_LLC = 16 << 20  # where a CPU does not tell
+LEAST_ROUNDS = 3  # even beyond the budget in seconds: fewer rounds have no spread
+LEAST_LLC = 16 << 20  # bytes; assumed if Linux does not report the size
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one candidate in milliseconds: the median, and the quarter and three-quarter points, of `runs` calls, whose times
-    are `values`: those at the same place in the values of two candidates are of the same round."""
+    """Times of one candidate in milliseconds: the median and the quartiles (`low`, `high`) of `runs` calls. Equal positions in the
+    `values` of two candidates belong to the same round."""
 
     median: float
     low: float
@@ -39,7 +38,7 @@ class Timing:
 
 
 class Timings(dict[str, Timing]):
-    """A Timing by candidate. `cancelled`: an interrupt ended it; candidates that were never timed are then missing."""
+    """A Timing by candidate. `cancelled`: an interrupt ended the measurement, and candidates without a time are missing."""
 
     cancelled = False
 
@@ -56,13 +55,12 @@ def interleaved(
     clock: Callable[[Callable[[], Any]], float] | None = None,
     going: Callable[[Mapping[str, Sequence[float]]], Collection[str]] | None = None,
 ) -> Timings:
-    """Times each candidate once a round, in an order of the round's own. Returns a Timing by name, in milliseconds.
+    """Times each candidate once per round, in random order. Returns a Timing by name, in milliseconds.
 
-    `seconds` bounds warming up (unless `warmup_seconds` does) and measuring, each; the round in which that time is over is the last.
-    With `cold` off the caches are left as the call before left them. `clock(call)` gives other times than the device's, in
-    milliseconds (a clock that does more around the call finds the device's in `clock_of`). `going(times)` is asked before each round
-    which candidates take part in it, given the times so far; when none does, that is the end. Nothing that is launched reaches the
-    observers.
+    `seconds` limits the warm-up (unless `warmup_seconds` does) and the measurement, each; the round that exceeds the limit is the last.
+    Without `cold`, the timer does not flush the caches. `clock(call)` replaces the clock of the device and returns milliseconds; it may
+    use `clock_of`. Before each round, `going(times)` returns the candidates that take part, given the times so far; if there are none,
+    the measurement ends. Observers do not see the launches.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     found, order = Timings(), random.Random(0)
@@ -94,12 +92,12 @@ def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
 
 
 def clock_of(gpu: bool, cold: bool = True) -> Callable[[Callable[[], Any]], float]:
-    """The device's clock: milliseconds of one call, which lives as long as the clock does (what is learnt of it is kept by its id)."""
+    """The clock of the device: a function from a call to its milliseconds. A call must live as long as the clock, which knows it by id."""
     return _Gpu(cold) if gpu else _Cpu(cold)
 
 
 def summary(values: list[float]) -> Timing:
-    """The Timing of some measured milliseconds."""
+    """The Timing of measured milliseconds."""
     if len(values) == 1:
         return Timing(values[0], values[0], values[0], 1, tuple(values))
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -108,7 +106,7 @@ def summary(values: list[float]) -> Timing:
 
 @functools.cache
 def llc_bytes() -> int:
-    """The size of this CPU's last-level cache, as Linux tells it; a guess elsewhere."""
+    """The bytes of the last-level cache of this CPU, as Linux reports them; `LEAST_LLC` elsewhere."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
@@ -118,7 +116,7 @@ def llc_bytes() -> int:
 
 
 class _Cpu:
-    """Times one call by the clock, caches cold or as they are."""
+    """Times one call by the clock of the host. `cold` flushes the caches first."""
 
     def __init__(self, cold: bool) -> None:
         import numpy as np
@@ -134,13 +132,13 @@ class _Cpu:
 
 
 class _Gpu:
-    """Times one call between two events on the current stream, the L2 cache cold or as it is.
+    """Times one call between two events on the current stream. `cold` flushes the L2 cache first.
 
-    With a cold cache, the host's own time for a call (the least seen so far) says how often the cache is written over before it: the
-    GPU is still busy with that when the host has queued the whole call.
+    The number of flushes follows from the host time of the call (the least so far): the GPU must still be flushing when the host has
+    queued the whole call.
     """
 
-    MOST = 64  # times that the cache is written over
+    MOST = 64  # flushes per call
 
     def __init__(self, cold: bool) -> None:
         import cupy
@@ -163,7 +161,7 @@ class _Gpu:
         self.flush.fill(1)
 
     def _between(self, call: Callable[[], Any], fills: int = 0) -> tuple[float, float]:
-        """Milliseconds of the GPU and of the host, after so many fills."""
+        """Milliseconds of the GPU and of the host for one call, after `fills` flushes."""
         for _ in range(fills):
             self._fill()
         self.begin.record()

@@ -1,35 +1,36 @@
 """The work of a launch: operations, unique bytes, issued bytes and atomics, counted from the tile IR with masks evaluated.
 
-`count(func, scalars, grid)` follows all programs (see `evaluate`), or, where that costs too much, some of them, and says which.
-What is counted:
+`count(func, scalars, grid)` follows all programs (see `evaluate`). Where that costs too much, it follows a sample and reports its size.
 
-- *flops*: add, sub, mul, div, rem, min and max of floats count one, fma two, a dot 2 M N K, a special function (exp, sqrt, ...) one and is
-  listed apart; comparisons, selections, casts and signs count nothing; a reduction of n elements is n - 1 of its combines.
-  An operation counts only for elements that are real: loaded under a mask that was on, and needed for an element that is stored.
-- *issued flops*: the same for all elements of the tiles, which is what the hardware was asked to do.
-- *unique bytes*: those that loads touch, each once, and those that stores touch, each once; what memory must move at least.
-- *issued bytes*: those of every access of every program; what the caches are asked for.
+- *flops*: add, sub, mul, div, rem, min and max of floats count one, and fma counts two. A dot counts 2 M N K. A special function (exp,
+  sqrt, ...) counts one and is also listed by name. A reduction of n elements counts n - 1 combines. Comparisons, selections, casts and
+  signs count nothing. An operation counts only for elements that were loaded under a true mask and that a stored element needs.
+- *issued flops*: the same count for all elements of the tiles, including padding. The hardware executes these.
+- *unique bytes*: the bytes that loads access, each once, plus those that stores access, each once. Memory moves at least these.
+- *issued bytes*: the bytes of every access of every program. The caches serve these.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from blocknb.analysis.effects import mask_of
+from blocknb.analysis.provenance import flows
 from blocknb.ir.core import Func, Op, Value
-from blocknb.language.ops import ATOMICS, MASK_AT, OPS, REDUCTIONS, named
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
 from blocknb.profile import factored_tiles
 from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
 from blocknb.profile.factored_tiles import FactoredTile
 from blocknb.profile.unique_bytes import Touched, touch
 
-BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
-LARGEST = 1 << 22  # elements of the largest array
+BUDGET = 1.5e9  # elements evaluated; each takes about a nanosecond
+LARGEST = 1 << 22  # elements of the largest array of a batch
 LEAST_SAMPLE = 32
 FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
 SPECIAL = named("special_function")
@@ -39,10 +40,11 @@ ALL = None  # of masks: everything
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch does. Numbers are None where the data decide, and `why_flops` and `why_bytes` then say how.
+    """The counted work of a launch. A number is None if it depends on loaded data; `why_flops` and `why_bytes` give the reason.
 
-    `read` and `written` are unique bytes by array; `special` counts special functions by name (they are in `flops`, too); `atomics`
-    counts single updates. `programs` of the `grid` were followed; if not all, numbers are scaled up and `exact` is False.
+    `read` and `written` are unique bytes by array. `special` counts special functions by name; `flops` includes them. `atomics` counts
+    single updates. `programs` is the number of programs followed. If it is less than the grid, the numbers are scaled up and `exact` is
+    False.
     """
 
     flops: int | None
@@ -64,7 +66,7 @@ class Work:
 
     @property
     def intensity(self) -> float | None:
-        """Flops for each unique byte."""
+        """Arithmetic intensity: flops per unique byte."""
         return self.flops / self.unique_bytes if self.flops is not None and self.unique_bytes else None
 
 
@@ -75,8 +77,11 @@ def count(
     sizes: Mapping[str, int] | None = None,
     budget: float = BUDGET,
 ) -> Work:
-    """The work of a launch of a tile-level Func: `scalars` are its numbers by parameter name, `sizes` the bytes of its arrays,
-    which bound the unique bytes where only some programs are followed. Costs about a second at most."""
+    """Counts the work of a launch of a tile-level Func.
+
+    `scalars` are the run-time numbers by parameter name. `sizes` are the bytes of the arrays; they bound the unique bytes of a sample.
+    `budget` limits the elements evaluated; the default takes about a second.
+    """
     programs = math.prod(grid)
     try:
         chosen, step = _chosen(func, scalars, grid, programs, budget)
@@ -84,13 +89,13 @@ def count(
         for at in range(0, len(chosen), step):
             found.follow(chosen[at : at + step])
     except TooMuch:
-        why = "even one program is too long to follow"
+        why = "one program alone exceeds the budget of the count"
         return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
     return found.result(len(chosen), programs, sizes or {})
 
 
 def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The numbers among the summaries of a launch's arguments, the sizes and strides of tensor descriptors included."""
+    """The scalars among the summaries of a launch's arguments, with the sizes and strides of tensor descriptors."""
     from blocknb.frontend.descriptors import field_names
 
     found = {name: s["value"] for name, s in arguments.items() if s["kind"] == "scalar"}
@@ -103,8 +108,8 @@ def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _chosen(
     func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float
 ) -> tuple[np.ndarray, int]:
-    """The programs to follow, and how many together: all, or as many, evenly spread, as the budget allows, by what one and some of
-    them cost."""
+    """The programs to follow, evenly spread over the grid, and the batch size. The costs of one program and of a small sample tell how
+    many programs the budget allows."""
     everyone = np.arange(programs)
     some = min(LEAST_SAMPLE, programs)
     if programs <= some:
@@ -118,7 +123,9 @@ def _chosen(
         except TooMuch:
             if n == 1:
                 raise
-            fewer = max(1, int(budget / (cost[0][0] + cost[0][1])))  # they go different ways
+            fewer = max(
+                1, int(budget / (cost[0][0] + cost[0][1]))
+            )  # programs that branch differently cannot share a batch
             return np.unique(np.linspace(0, programs - 1, min(fewer, some)).astype(np.int64)), some
         cost.append((probe.overhead, probe.elements))
         peak = probe.peak
@@ -150,7 +157,10 @@ class _Counter(Evaluator):
 
     def result(self, followed: int, programs: int, sizes: Mapping[str, int]) -> Work:
         exact, factor = followed == programs, programs / max(1, followed)
-        scale = lambda n: n if exact else round(n * factor)  # noqa: E731
+
+        def scale(n: int) -> int:
+            return n if exact else round(n * factor)
+
         tables = []
         for touched in (self.reads, self.writes):
             table = {self.names[window]: n for window, n in touched.by_window(WINDOW).items()}
@@ -181,23 +191,21 @@ class _Counter(Evaluator):
 
     def work(self, op: Op, batch: Batch) -> None:
         match op.name:
-            case "load" | "store" | "atomic" | "atomic_cas":
+            case name if name in ACCESSES:
                 self.access(op, batch)
             case "dot":
                 self.dot(op, batch)
             case name if name in REDUCTIONS:
                 self.combine(op, batch)
             case "asm":
-                self.why_flops = self.why_flops or f"what the assembly {line(op)} computes is not known"
+                self.why_flops = self.why_flops or f"the work of the inline assembly {line(op)} is unknown"
             case name if name in FLOPS:
-                if op.result.type.dtype.is_float if hasattr(op.result.type.dtype, "is_float") else False:
+                if getattr(op.result.type.dtype, "is_float", False):
                     self.elementwise(op, batch)
         self.validity(op, batch)
 
     def access(self, op: Op, batch: Batch) -> None:
-        pointer = op.args[0]
-        position = MASK_AT.get(op.name)
-        given = op.args[position] if position is not None and len(op.args) > position else None
+        pointer, given = op.args[0], mask_of(op)
         address, mask = batch.env.get(pointer), ALL if given is None else batch.env.get(given)
         size, shape = pointer.type.dtype.element.bytes, pointer.type.shape
         for value, what in ((address, "the address"), (mask, "the mask")):
@@ -215,7 +223,7 @@ class _Counter(Evaluator):
                     self.spend(touch(touched, address, mask, shape, size), batch.size)
 
     def number(self, shape: tuple[int, ...], mask: FactoredTile | None, batch: Batch) -> int:
-        """How many elements of all programs' tiles are on."""
+        """The number of true elements of a mask over all programs of a batch."""
         if mask is ALL:
             return math.prod(shape) * batch.size
         return int(factored_tiles.true_counts(mask, shape, batch.size).sum())
@@ -269,7 +277,7 @@ class _Counter(Evaluator):
             useful = self.number(shape, live, batch) - self.number(shape[:axis] + shape[axis + 1 :], some, batch)
         self.add(each * useful * self.scale, each * lanes * (shape[axis] - 1) * batch.size * self.scale)
 
-    # ---- which elements are real
+    # ---- which elements count
 
     def live(self, value: Value, batch: Batch) -> FactoredTile | None:
         return batch.env.get(("live", value), ALL)
@@ -287,7 +295,7 @@ class _Counter(Evaluator):
         return factored_tiles.gathered(parts.values()) if parts else ALL
 
     def validity(self, op: Op, batch: Batch) -> None:
-        """Marks the elements of a result that come from elements which a mask had switched off."""
+        """Records which elements of a result come from elements that a mask kept."""
         if not op.results or op.name in ("reduce", "dot"):
             return
         env = batch.env
@@ -308,47 +316,40 @@ class _Counter(Evaluator):
                     env["live", op.result] = factored_tiles.gathered(parts.values())
 
 
-def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
-    """For each value the masks of the stores that it ends in element by element; None when it is used in any other way, too."""
-    found: dict[Value, frozenset[Value] | None] = {}
+Masks = frozenset[Value] | None  # None: the value has another use than a store
 
-    def join(value: Value, masks: frozenset[Value] | None) -> None:
-        old = found.get(value, frozenset())
-        found[value] = None if old is None or masks is None else old | masks
 
+def demands(func: Func) -> dict[Value, Masks]:
+    """For each value the masks of the stores that it reaches element by element; None if it has any other use, too."""
+    found: dict[Value, Masks] = {}
     ops = list(func.ops())[::-1]
     for _ in range(2 + max(_depth(op) for op in ops) if ops else 0):
         for op in ops:
-            match op.name:
-                case "store" | "atomic" if len(op.args) > 2:
-                    join(op.args[1], frozenset([op.args[2]]))
-                case "for":
-                    ends = op.blocks[0].terminator.args
-                    triples = zip(op.results, op.blocks[0].args[1:], op.args[3:], ends, strict=True)
-                    for result, inside, first, last in triples:
-                        for source in (first, last):
-                            join(source, found.get(result, frozenset()))
-                            join(source, found.get(inside, frozenset()))
-                case "if":
-                    for result, *sources in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
-                        for source in sources:
-                            join(source, found.get(result, frozenset()))
-                case "yield":
-                    pass
-                case "dot":
-                    join(op.args[2], found.get(op.result, frozenset()))
-                    for value in op.args[:2]:
-                        join(value, None)
-                case _:
-                    one = len(op.results) == 1 and not op.blocks
-                    for value in op.args:
-                        same = (
-                            one
-                            and value.type.shape == op.result.type.shape
-                            and op.name not in ("flip", "gather", "trans")  # moves that may keep the shape
-                        )
-                        join(value, found.get(op.result, frozenset()) if same else None)
+            for value, masks in _demanded_by(op, found):
+                old = found.get(value, frozenset())
+                found[value] = None if old is None or masks is None else old | masks
     return found
+
+
+def _demanded_by(op: Op, found: Mapping[Value, Masks]) -> Iterator[tuple[Value, Masks]]:
+    """Yields the operands of an op with the masks of the stores to which the op passes them on."""
+    match op.name:
+        case "store" | "atomic" if len(op.args) > 2:
+            yield op.args[1], frozenset([op.args[2]])
+        case "for" | "if":
+            for target, sources in flows(op):
+                for source in sources:
+                    yield source, found.get(target, frozenset())
+        case "yield":  # `flows` of the op around it has its operands
+            pass
+        case "dot":
+            yield op.args[2], found.get(op.result, frozenset())
+            yield from ((value, None) for value in op.args[:2])
+        case _:
+            one = len(op.results) == 1 and not op.blocks and not OPS[op.name].has("permutes")
+            for value in op.args:
+                same = one and value.type.shape == op.result.type.shape
+                yield value, found.get(op.result, frozenset()) if same else None
 
 
 def _depth(op: Op) -> int:
@@ -356,7 +357,8 @@ def _depth(op: Op) -> int:
 
 
 def _sides(live: FactoredTile | None, side: int) -> FactoredTile | None:
-    """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if it is no product."""
+    """The mask of the rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]. None if the matrix mask is not a
+    product of both."""
     if live is ALL:
         return (np.ones((1, 1), bool),)
     split = factored_tiles.by_axis(live, 2)
@@ -367,7 +369,7 @@ def _sides(live: FactoredTile | None, side: int) -> FactoredTile | None:
 
 
 def _dot_parts(a: FactoredTile | None, b: FactoredTile | None, wanted: FactoredTile | None) -> tuple[Any, Any, Any]:
-    """Masks of rows, columns and the inner axis for which a dot is of use; None where masks are no products of axes."""
+    """Masks of the rows, columns and inner indices that a dot needs; None if a mask is not a product of masks of one axis."""
     found = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
     sides = [side for side in found if side is not None]
     if len(sides) < len(found):
@@ -381,7 +383,7 @@ def _dot_parts(a: FactoredTile | None, b: FactoredTile | None, wanted: FactoredT
 
 
 def _any(mask: FactoredTile, axis: int, shape: tuple[int, ...]) -> FactoredTile:
-    """Where anything along an axis is on."""
+    """Whether any element along an axis is true."""
     split = factored_tiles.by_axis(mask, len(shape))
     if split is None:
         return (np.any(factored_tiles.whole(mask), axis=1 + axis),)

@@ -7,7 +7,7 @@ import { describeSpan, drawing, type Packed, read, ticks } from '../src/core/vie
 import { fixture, shown, until } from './fixtures';
 
 const facts: Packed = {
-  lanes: ['a, b 0', 'a, b 1', 'producer', 'consumer', 'consumer products'],
+  lanes: ['a, b 0', 'a, b 1', 'producer', 'consumer', 'consumer MMA'],
   words: ['a, b', 'wgmma.m64n128k16', 'full', ''],
   spans: [
     [0, 0, 0, 1212, 1724, 0, 6, 75, 0, 0, 32768],
@@ -51,7 +51,7 @@ describe('the timeline', () => {
     expect(number(boxes[0], 'x')).toBeCloseTo(number(copy, 'x') + number(copy, 'width') + 0.5, 3);
     expect(number(boxes[1], 'x')).toBeGreaterThan(number(boxes[0], 'x'));
     expect([...element.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
-    expect([...element.querySelectorAll('text')].map((t) => t.textContent)).toContain('consumer products');
+    expect([...element.querySelectorAll('text')].map((t) => t.textContent)).toContain('consumer MMA');
   });
 
   test.each([1, 4])('the tick labels at both ends of the axis are not clipped (zoom %i)', (zoom) => {

@@ -36,7 +36,7 @@ def test_the_static_page_draws_the_timeline_in_characters(multiplied):
     assert "MMA in flight" in multiplied.html()
     (section,) = [s for s in multiplied.sections if s.key == "timeline"]
     drawn = section.text.split("\n")
-    assert any(line.startswith("consumer products") and "█" in line for line in drawn)
+    assert any(line.startswith("consumer MMA") and "█" in line for line in drawn)
     assert any(line.startswith("a, b 0") and "░" in line for line in drawn)
     assert "They are not measured" in section.text
 

@@ -31,7 +31,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
         (("--threads", "1,0"), "'0' is not a positive integer"),
         (("--rounds", "many"), "'many' is not a positive integer"),
         (("--peers", "Nobody"), "no peer 'Nobody'; there are CuPy, NumPy"),
-        (("--dtypes", "f32"), "nothing to measure: no benchmark has such shapes in such dtypes on a CPU (add: fp32)"),
+        (("--dtypes", "f32"), "nothing to measure: no benchmark has these shapes and dtypes on a CPU (add: fp32)"),
         (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_run_on_one_thread_prints_a_table_and_writes_json(tmp_path: Path, capf
     assert main(["bench", "softmax", "add", *given, "--json", str(path)]) == 0
     said = capfd.readouterr().out
     assert "1 thread:" in said and "x NumPy" in said and f"written: {path}" in said
-    assert "5x33" in said and "Promises" in said and "softmax against NumPy" in said
+    assert "5x33" in said and "Targets" in said and "softmax against NumPy" in said
     (document,) = json.loads(path.read_text())["kernels"]
     assert document["threads"] == 1 and document["versions"]["numpy"]
     assert [(r["benchmark"], r["shape"]) for r in document["rows"]] == [("softmax", [5, 33]), ("add", [1000])]
@@ -76,7 +76,7 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
     monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
     assert main(["bench", "softmax", "launch", "scaling", "--device", "gpu"]) == 1
     said = capsys.readouterr().err
-    assert "kernels: these benchmarks need a GPU" in said and "launch: launches on a GPU need one" in said
+    assert "kernels: CuPy found no GPU" in said and "launch: CuPy found no GPU" in said
 
 
 def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_written(

@@ -103,7 +103,7 @@ def test_a_search_sweeps_both_compilers_and_shows_the_grid(tmp_path: Path) -> No
     measure(session(), BENCHMARKS["rms_norm"], CASE, before=best.before, best=best)
     found = best.sweeps[0]
     assert set(found.times) == {OURS, TRITON} and found.default is not None and not found.problems
-    assert "ours as it is" in lines[-1] and any(line.lstrip().startswith("best blocknb") for line in lines)
+    assert "our default" in lines[-1] and any(line.lstrip().startswith("best blocknb") for line in lines)
 
 
 def test_a_configuration_that_fails_is_named_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_the_grid_has_warps_across_and_the_rest_down() -> None:
         ["ROWS=2", "20.00", "|", "30.00"],
         ["best", "blocknb:", "10.00", "with", "ROWS=1", "num_warps=2"],
         ["best", "Triton:", "30.00", "with", "ROWS=2", "num_warps=4"],
-        ["ours", "as", "it", "is:", "15.00"],
+        ["our", "default:", "15.00"],
     ]
 
 

@@ -1,4 +1,4 @@
-"""Timelines: waits follow from the code, and durations from a table."""
+"""Timelines: waits follow from the IR, and durations from a table of rates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_step_multiplies_each_tile_and_its_products_never_overlap(name):
 
 
 @pytest.mark.parametrize("name", list(BY_NAME))
-def test_a_product_begins_when_its_copy_has_landed(name):
+def test_a_product_begins_after_its_copy_completes(name):
     found = drawn(name)
     landed = {(c.number, c.stage): c for c in of(found, "copy")}
     for product in of(found, "product"):
@@ -78,7 +78,7 @@ def test_copies_of_the_next_tile_begin_before_a_persistent_program_has_stored():
 
 def test_one_consumer_group_multiplies_while_the_other_stores():
     found = drawn("ping-pong")
-    other = {"consumer 0": "consumer 1 products", "consumer 1": "consumer 0 products"}
+    other = {"consumer 0": "consumer 1 MMA", "consumer 1": "consumer 0 MMA"}
     together = [
         (s.lane, p.number)
         for s in of(found, "store")
@@ -86,7 +86,7 @@ def test_one_consumer_group_multiplies_while_the_other_stores():
         if s.lane in other and p.lane == other[s.lane] and p.start < s.end and s.start < p.end
     ]
     assert together
-    assert {"consumer 0 products", "consumer 1 products", "producer"} <= set(found.lanes)
+    assert {"consumer 0 MMA", "consumer 1 MMA", "producer"} <= set(found.lanes)
 
 
 def test_steps_keep_the_tensor_cores_busier():
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_the_operands():
     assert {copy.what for copy in copies} == {"a, b"}
 
 
-def test_a_picture_in_characters_has_a_line_a_lane():
+def test_the_text_has_one_line_per_lane():
     found = drawn("a warp that copies")
     lines = found.text(60).split("\n")
     assert [line.split("|")[0].rstrip() for line in lines] == list(found.lanes)
@@ -112,7 +112,7 @@ def test_a_picture_in_characters_has_a_line_a_lane():
     assert "█" in lines[-1] and "░" in lines[0]
 
 
-def test_what_data_decide_is_said_and_what_is_long_is_cut():
+def test_data_dependent_loops_raise_and_long_kernels_are_cut():
     import blocknb
     import blocknb.language as tl
 
@@ -129,7 +129,7 @@ def test_what_data_decide_is_said_and_what_is_long_is_cut():
     trace = chosen.trace("*fp16", "*fp32", "*i32", target="sm_90a", B=64)
     func = trace.stages[-1].after
     assert has_timeline(func)
-    with pytest.raises(Undecided, match=r"loaded data decide on the for in line \d+"):
+    with pytest.raises(Undecided, match=r"the for in line \d+ depends on loaded data"):
         timeline(func, {}, (1, 1, 1))
     step = matmul.trace(*["*fp16:16"] * 3, *["i32:16"] * 3, target="sm_90a", **STEPS[4].launch)
     short = timeline(step.stages[-1].after, {"M": 128, "N": 128, "K": 1 << 14}, (1, 1, 1), most=400)

@@ -130,7 +130,7 @@ def test_programs_of_a_loop_that_begin_elsewhere_are_followed_together() -> None
 def test_a_bound_that_is_loaded_is_named_as_the_reason() -> None:
     work = traced(by_data, (8, 1, 1))
     assert work.flops is None and work.unique_bytes is None
-    assert "runs depends on what is loaded in line" in work.why_flops
+    assert "depends on the value loaded in line" in work.why_flops
 
 
 def test_a_gathered_address_leaves_the_flops_known() -> None:

@@ -118,7 +118,7 @@ def reshape(types, attrs):
     return (Tile(x.dtype, shape, None if x.layout is None else x.layout.reshape(shape)),)
 
 
-@op("shape", operands="x", attrs="perm", traits="preserves_elements moves_data view reshapes")
+@op("shape", operands="x", attrs="perm", traits="preserves_elements moves_data view reshapes permutes")
 def trans(types, attrs):
     """Permutes the axes of a tile.
 
@@ -136,7 +136,7 @@ def trans(types, attrs):
     return (Tile(x.dtype, tuple(x.shape[i] for i in perm), None if x.layout is None else x.layout.trans(perm)),)
 
 
-@op("move", operands="x", attrs="axis mask layout", traits="moves_data reads_buffers exchanges")
+@op("move", operands="x", attrs="axis mask layout", traits="moves_data reads_buffers exchanges permutes")
 def flip(types, attrs):
     """Reverses a tile along an axis.
 
@@ -154,7 +154,7 @@ def flip(types, attrs):
     return (Tile(x.dtype, x.shape, attrs["layout"]),) if isinstance(x, Buffer) else (x,)
 
 
-@op("move", operands="x index", attrs="axis", traits="moves_data reads_buffers exchanges")
+@op("move", operands="x index", attrs="axis", traits="moves_data reads_buffers exchanges permutes")
 def gather(types, attrs):
     """Takes elements along an axis by their indices.
 

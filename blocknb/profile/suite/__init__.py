@@ -1,6 +1,6 @@
-"""The benchmarks of the ready-made kernels, `blocknb bench NAME`: one small definition each, one harness for all.
+"""The benchmarks of the ready-made kernels, `blocknb bench NAME`: one definition per kernel and one harness for all.
 
-`definition` says what a benchmark is, `catalogue` lists them all, `peers_*` hold the other libraries' calls by the same names,
-`triton_source` runs our own source through Triton's package, `measure` checks every peer against float64 and then times them in turn,
-`search` sweeps configurations, `table` and `floors` print, `runner` does as the command line says, and `launching` times launches.
+`definition` declares the form of a benchmark, and `catalogue` lists all. `peers_*` call other libraries under the same names.
+`triton_source` compiles our own kernels with Triton. `measure` checks every peer against float64 and then times the peers in turn.
+`search` sweeps configurations, `table` and `floors` format results, `runner` implements the command, and `launching` times launches.
 """

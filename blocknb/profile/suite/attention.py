@@ -1,9 +1,8 @@
-"""The benchmarks of attention: forward and backward, with and without a causal mask, 16 k tokens a batch, hidden size 2048.
+"""The benchmarks of attention: forward and backward, with and without a causal mask, 16 k tokens per batch, hidden size 2048.
 
-A shape is (tokens of a sequence, numbers of a head). Whole matrices of scores in float64 would take more than a GPU has, so results are
-compared for one head, drawn anew each time, and all the rest must be finite. The peers: torch's scaled_dot_product_attention by cuDNN
-and by flash attention; our own source through Triton; and a kernel written for Triton (`fused_triton`), as it is and with its warp
-specialisation.
+A shape is (sequence length, head dimension). The float64 score matrices of all heads exceed the memory of a GPU. So results are compared
+for one random head, and all others must be finite. The peers are torch's scaled_dot_product_attention by cuDNN and by flash attention,
+our own kernel compiled by Triton, and a kernel written for Triton (`fused_triton`), with and without warp specialization.
 """
 
 from __future__ import annotations
@@ -19,24 +18,23 @@ TOKENS, HIDDEN = 16384, 2048
 SHAPES: tuple[Shape, ...] = ((4096, 64), (4096, 128), (16384, 64), (16384, 128))
 SMALL: tuple[Shape, ...] = ((256, 64),)
 CUDNN, FLASH, FUSED, WS = "cuDNN", "flash", "fused", "fused ws"
-TOLERANCE = 2e-2  # of the largest number of a result: a few roundings of 16-bit operands
+TOLERANCE = 2e-2  # relative to the maximum of a result: a few roundings of 16-bit operands
 
 
 def sizes(tokens: int, head: int) -> tuple[int, int, int, int]:
-    """Batches, heads, tokens and numbers of a head: as many tokens and heads as TOKENS and HIDDEN hold, for short sequences (of a CPU)
-    two of each."""
+    """Batches, heads, tokens and head dimension. TOKENS and HIDDEN give batches and heads; short sequences, for a CPU, have two of each."""
     if tokens < 1024:
         return 2, 2, tokens, head
     return max(1, TOKENS // tokens), max(1, HIDDEN // head), tokens, head
 
 
 def flops(tokens: int, head: int, causal: bool, backward: bool) -> int:
-    """Two products forward, five backward; a mask halves them."""
+    """Two matrix products forward, five backward; a causal mask halves them."""
     batch, heads, *_ = sizes(tokens, head)
     return (10 if backward else 4) * batch * heads * tokens * tokens * head // (2 if causal else 1)
 
 
-# -- in float64, of one head
+# -- the float64 reference of one head
 
 
 def transposed(x: Any) -> Any:
@@ -61,10 +59,10 @@ def gradients(xp: Any, q: Any, k: Any, v: Any, dout: Any, causal: bool) -> tuple
 
 
 def compared(xp: Any, found: Arrays, exact: Callable[[int, int], tuple[Any, ...]]) -> str:
-    """What is wrong with results, looked at for one head; `exact(batch, head)` gives what they should be."""
+    """Compares one random head of the results with `exact(batch, head)`. Returns an error text, or ""."""
     for name, value in found.items():
         if not bool(xp.isfinite(value).all()):
-            return f"{name} is not finite, or not written everywhere"
+            return f"{name} has elements that are not finite or not written"
     shape = next(iter(found.values())).shape
     batch, head = random.randrange(shape[0]), random.randrange(shape[1])
     for (name, value), right in zip(found.items(), exact(batch, head), strict=False):
@@ -96,7 +94,7 @@ def _forward(causal: bool) -> SuiteBenchmark:
         "Triton": Variant("triton", ours, "attention", over_tiles, first(over_tiles)),
         FUSED: Variant("triton", Fused(causal, False), "attention", over_tiles, first(over_tiles)),
     }
-    if not causal:  # Triton 3.6's compiler aborts on a causal kernel with roles
+    if not causal:  # Triton 3.6 aborts on a causal kernel with warp specialization
         variants[WS] = Variant("triton", Fused(causal, True), "attention", over_many_warps, first(over_many_warps))
     return SuiteBenchmark(
         f"attention_forward{'_causal' * causal}", "attention", arrays, ours, None, {"fp16": SHAPES, "bf16": SHAPES[1:2]},
@@ -106,7 +104,7 @@ def _forward(causal: bool) -> SuiteBenchmark:
 
 
 def run_forward(inputs: Arrays, kept: Arrays, causal: bool) -> None:
-    """Writes what the backward pass needs."""
+    """Runs the forward pass and keeps its output and logsumexp for the backward pass."""
     from blocknb.kernels import attention
 
     attention(inputs["q"], inputs["k"], inputs["v"], kept["out"], causal=causal, logsumexp=kept["logsumexp"])
@@ -148,7 +146,7 @@ def tiles(*rows: tuple[int, int, int, int]) -> list[Config]:
 
 
 def over_our_tiles(shape: Shape) -> Iterator[Config]:
-    """What a search of ours tries, where two warpgroups or one (and then two programs a multiprocessor) multiply."""
+    """Configurations of our kernel: two warpgroups, or one warpgroup and two programs per SM."""
     few = ((128, 128, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 4))
     more = ((128, 128, 8, 3), (256, 64, 16, 2), (256, 64, 16, 3), (256, 64, 16, 4)) if shape[1] <= 64 else ()
     yield from ({"tile": tile} for tile in tiles(*few, *more))
@@ -162,7 +160,7 @@ def over_our_two_tiles(shape: Shape) -> Iterator[Config]:
 
 
 def over_tiles(shape: Shape) -> Iterator[Config]:
-    """Tiles of a program that has queries, one good with Triton on Hopper first."""
+    """Tiles of the forward kernel; the first one is good for Triton on Hopper."""
     found = tiles((128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 128, 8, 3))
     if shape[1] > 64:
         found = tiles(
@@ -172,24 +170,24 @@ def over_tiles(shape: Shape) -> Iterator[Config]:
 
 
 def over_many_warps(shape: Shape) -> Iterator[Config]:
-    """Those that Triton's warp specialisation takes."""
+    """The configurations that Triton's warp specialization supports."""
     yield from (config for config in over_tiles(shape) if config["tile"]["num_warps"] == 8)
 
 
 def over_two_tiles(shape: Shape) -> Iterator[Config]:
-    """Tiles of the programs that have keys, and of those that have queries."""
+    """Tiles of the programs over keys and of the programs over queries in the backward pass."""
     keys = tiles((64, 128, 8, 2), (32, 128, 4, 3), (32, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 3), (128, 128, 8, 2))
     queries = tiles((128, 64, 8, 2), (128, 32, 4, 3), (64, 32, 4, 2), (64, 64, 4, 2), (128, 128, 8, 2), (64, 128, 4, 2))
     yield from ({"key_tile": a, "query_tile": b} for a, b in zip(keys, queries, strict=True))
 
 
 def first(sweep: Callable[[Shape], Iterator[Config]]) -> Callable[[Shape, str], Config]:
-    """The configuration that is known before a search."""
+    """The first configuration of a sweep, used before a search."""
     return lambda shape, dtype: next(sweep(shape))
 
 
 class Fused:
-    """`fused_kernel` by Triton, as a variant's call; what one launch needs is kept for the next on the same arrays."""
+    """The call of a variant: `fused_kernel` compiled by Triton. Launches on the same arrays reuse their descriptors."""
 
     def __init__(self, causal: bool, roles: bool) -> None:
         self.causal, self.roles = causal, roles
@@ -214,8 +212,8 @@ BENCHMARKS = (_forward(False), _forward(True), _backward(False), _backward(True)
 
 
 def torch_peers(kind: str) -> dict[str, Callable[..., Any]]:
-    """By benchmark: scaled_dot_product_attention by "cuDNN" or "flash", or as torch chooses; of the gradients what autograd runs behind
-    a forward pass that is not timed."""
+    """scaled_dot_product_attention by benchmark. `kind` is "cuDNN", "flash", or another text for torch's own choice. A backward benchmark
+    times autograd's backward pass only."""
     names = [benchmark.name for benchmark in BENCHMARKS]
     return {name: _TorchAttention(kind, "causal" in name, "backward" in name) for name in names}
 

@@ -1,7 +1,7 @@
 """All benchmarks of ready-made kernels, one definition each; `BENCHMARKS` holds them by name.
 
-Sizes of the GPU are those that transformers have, and ragged ones beside; those of the CPU fit a small machine. With fp32 the 1 GiB
-matrices (32768 x 8192) show what remains when nothing but the memory counts.
+GPU shapes are those of transformers, plus some that are not powers of two. CPU shapes fit a small machine. The 1 GiB matrices in fp32
+(32768 x 8192) are limited by memory bandwidth alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKWARD_N = (1024, 4096, 8192, 16384)
 
 
 def by_n(columns: tuple[int, ...], *more: Shape) -> dict[str, tuple[Shape, ...]]:
-    """4096 rows of so many columns in fp32 and fp16; `more` shapes in fp32."""
+    """Matrices of 4096 rows by numbers of columns, in fp32 and fp16, and `more` shapes in fp32."""
     shapes = tuple((4096, n) for n in columns)
     return {"fp32": (*shapes, *more), "fp16": shapes}
 
@@ -58,7 +58,7 @@ def _rope(xp: Any, x: Any, cosines: Any, sines: Any) -> Any:
 
 
 def _dropped(xp: Any, inputs: Arrays, outputs: Arrays) -> str:
-    """Every element is 0 or x / (1 - p), and within five standard deviations as many are 0 as p says."""
+    """Checks that each element is 0 or x / (1 - p), and that the share of zeros is within five standard deviations of p."""
     x, out = inputs["x"], outputs["out"]
     kept = out != 0
     n = 1
@@ -96,7 +96,7 @@ def _rms_norm(xp: Any, x: Any, weight: Any) -> Any:
 
 
 def _kept(make: Make, x: Any, centred: bool) -> dict[str, Any]:
-    """What the forward pass keeps, fp32 vectors."""
+    """The row statistics that the forward pass keeps, fp32 vectors."""
     _, mean, rstd = _normed(make.xp, make.wide(x), centred)
     kept = {"mean": mean[:, 0], "rstd": rstd[:, 0]} if centred else {"rstd": rstd[:, 0]}
     return {name: make.cast(value, "float32") for name, value in kept.items()}
@@ -182,7 +182,7 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
             lambda k, a, **c: k.sum(a["x"], a["out"], **c),
             lambda xp, x: xp.sum(x).reshape(1),
             both(_ELEMENTS), _CPU_ELEMENTS, over_blocks,
-            {"fp32": (1e-5, 0.2), "fp16": (1e-5, 0.2)},  # of a sum near 0 of many numbers near 1: none may be missing
+            {"fp32": (1e-5, 0.2), "fp16": (1e-5, 0.2)},  # a sum near 0 of many numbers near 1; one missing number must show
         ),
         SuiteBenchmark(
             "softmax", "softmax",

@@ -1,8 +1,8 @@
-"""What a benchmark is: arrays for a shape and a dtype, our call, a float64 reference, and where each is measured by default.
+"""The definition of a benchmark: arrays for a shape and a dtype, our call, a float64 reference, and the default shapes.
 
-Definitions are written once for every array library. `Make` makes random inputs and poisoned outputs of NumPy, CuPy or torch, and a
-reference gets the library as `xp` with all inputs in float64: NumPy, CuPy and torch share the few names that references need
-(torch takes `axis` and `keepdims`, too). Peers' calls are found by the benchmark's name, see `peers_torch` and `peers_numpy`.
+A definition serves every array library. `Make` makes random inputs and poisoned outputs of NumPy, CuPy or torch. A reference gets the
+library as `xp` and all inputs in float64; it uses only names that NumPy, CuPy and torch share (torch also takes `axis` and `keepdims`).
+`peers_torch` and `peers_numpy` define the calls of peers under the name of the benchmark.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 Shape = tuple[int, ...]
 Config = dict[str, Any]
 Arrays = dict[str, Any]
-#: rtol and atol by dtype: fp32 as a few roundings leave it; fp16 as one or two roundings of the result do.
+#: rtol and atol by dtype: a few roundings of fp32; one or two roundings of an fp16 result.
 TOLERANCE = {"fp32": (2e-5, 2e-5), "fp16": (2e-3, 2e-3)}
-#: Dtypes by the names that cases have for them; tf32 is how fp32 is multiplied. fp8 is e4m3 without infinities.
+#: NumPy dtypes by the names in cases. tf32 is fp32 data for tf32 tensor cores. fp8 is e4m3 without infinities.
 DTYPES = {
     "fp32": "float32",
     "tf32": "float32",
@@ -30,13 +30,13 @@ DTYPES = {
 
 
 class Make:
-    """Makes a case's arrays with NumPy or CuPy (`xp`), fresh random numbers each time."""
+    """Makes the arrays of a case with NumPy or CuPy (`xp`), from fresh random numbers."""
 
     def __init__(self, xp: Any, dtype: str) -> None:
         self.xp, self.dtype, self.random = xp, DTYPES[dtype], xp.random.default_rng()
 
     def normal(self, *shape: int, dtype: str | None = None) -> Any:
-        """Normal random numbers; of integers with a standard deviation of 30."""
+        """Normal random numbers, with a standard deviation of 30 for int8 and of 1 otherwise."""
         numbers = self.random.standard_normal(shape, dtype=np.float32)
         return self.cast(numbers * 30 if (dtype or self.dtype) == "int8" else numbers, dtype)
 
@@ -49,12 +49,12 @@ class Make:
 
     @staticmethod
     def spoil(array: Any) -> Any:
-        """Fills an array with what no result holds by chance."""
+        """Fills an array with NaN, or -99 for integers, so that missing writes are detected."""
         array[...] = -99 if "int" in str(array.dtype) else np.nan
         return array
 
     def wide(self, array: Any) -> Any:
-        """In float64; classes and other large integers as they are."""
+        """Converts to float64, except integers of more than 4 bytes."""
         return array if array.dtype.kind in "iu" and array.dtype.itemsize > 4 else array.astype(np.float64)
 
     def cast(self, array: Any, dtype: str | None = None) -> Any:
@@ -66,7 +66,7 @@ class Make:
 
 
 class MakeTorch(Make):
-    """The same with torch, on a device."""
+    """Makes the arrays of a case with torch, on a device."""
 
     def __init__(self, device: str, dtype: str) -> None:
         import torch
@@ -78,7 +78,7 @@ class MakeTorch(Make):
 
     def normal(self, *shape: int, dtype: str | None = None) -> Any:
         name = dtype or self.dtype
-        if name in ("int8", "float8_e4m3fn"):  # torch makes no such numbers
+        if name in ("int8", "float8_e4m3fn"):  # torch has no random numbers of these dtypes
             return self.cast(self.xp.randn(*shape, device=self.device) * (30 if name == "int8" else 1), name)
         return self.xp.randn(*shape, device=self.device, dtype=self._kind(name))
 
@@ -100,7 +100,7 @@ class MakeTorch(Make):
 
 
 def numpy_dtype(name: str) -> Any:
-    """A dtype of NumPy or ml_dtypes."""
+    """The dtype of NumPy or ml_dtypes with this name."""
     if name not in ("bfloat16", "float8_e4m3fn"):
         return np.dtype(name)
     import ml_dtypes
@@ -122,11 +122,11 @@ class BenchmarkCase:
 
 @dataclass(frozen=True)
 class Variant:
-    """Another of our own ways to a benchmark's results, or Triton's way with another source of ours: a peer of its own.
+    """A peer that runs another of our kernels for the same benchmark, compiled by blocknb or by Triton.
 
-    `language` is one of `triton_source.REWRITING`; `call(kernels, arrays, **config)` fills the outputs, by kernels of
-    blocknb.kernels.<module>. Where there is a `sweep`, the peer is measured in its best configuration, before a search has been made in
-    that which is `known` to be good for a shape and a dtype.
+    `language` is a key of `triton_source.REWRITING`. `call(kernels, arrays, **config)` fills the outputs with kernels of
+    blocknb.kernels.<module>. If `sweep` is given, the peer is measured in its best configuration. Before a search, `known(shape, dtype)`
+    gives a good one.
     """
 
     language: str
@@ -138,14 +138,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class SuiteBenchmark:
-    """`arrays(make, *shape)` gives inputs and outputs; `ours(kernels, arrays, **config)` fills the outputs with the wrappers that
-    `kernels` offers; `exact(xp, *inputs in float64)` gives the outputs, a tuple where there are several.
+    """The definition of one benchmark.
 
-    `module` of blocknb.kernels holds the wrapper, whose `tile` chooses a configuration where it has one; `sweep` gives the
-    configurations that a search tries beside. `flops` of a shape turns the rate into TFLOP/s; otherwise it is bytes: every array once.
-    `check(xp, inputs, outputs)` replaces the comparison with `exact` where results are random, and says what is wrong.
-    `variants` are further peers, by name; `peers` are those a GPU is measured with unless the command line says otherwise, in the
-    table's order. `timed` is the most rounds, where one takes long.
+    `arrays(make, *shape)` returns inputs and outputs. `ours(kernels, arrays, **config)` fills the outputs with wrappers of `kernels`.
+    `exact(xp, *inputs in float64)` returns the expected outputs, a tuple if there are several. `check(xp, inputs, outputs)` replaces the
+    comparison with `exact` for random results; it returns an error text or "".
+
+    `module` of blocknb.kernels holds the wrapper; its function `tile`, if any, chooses a configuration. `sweep` yields the configurations
+    of a search. With `flops(*shape)` the rate is in TFLOP/s; without it, it counts the bytes of every array once. `variants` are further
+    peers by name. `peers` are the default peers on a GPU, in the order of the columns. `timed` limits the rounds of slow benchmarks.
     """
 
     name: str
@@ -169,20 +170,20 @@ class SuiteBenchmark:
 
 
 def shape_text(shape: Shape) -> str:
-    """4096x1024; a vector of a power of two is 2^26."""
+    """The text of a shape: "4096x1024", or "2^26" for a large vector with a power of two elements."""
     if len(shape) == 1 and shape[0] >= 1 << 16 and shape[0] & (shape[0] - 1) == 0:
         return f"2^{shape[0].bit_length() - 1}"
     return "x".join(map(str, shape))
 
 
 def parse_shape(text: str) -> Shape:
-    """The shape that `shape_text` wrote. Raises ValueError for other texts."""
+    """The inverse of `shape_text`. Raises ValueError for other texts."""
     if text.startswith("2^"):
         return (1 << int(text[2:]),)
     return tuple(int(part) for part in text.split("x"))
 
 
-# -- configurations worth trying: each thread holds between 4 and 64 elements of the tile
+# -- configurations for a search: each thread holds between LEAST and MOST elements of the tile
 
 LEAST, MOST = 4, 64
 
@@ -192,7 +193,7 @@ def warps(elements: int) -> Iterator[int]:
 
 
 def over_rows(shape: Shape) -> Iterator[Config]:
-    """ROWS of a matrix (M, N) a program, as long as they are at most 8192 elements, and num_warps."""
+    """ROWS of a matrix (M, N) per program, of at most 8192 elements together, and num_warps."""
     block = 1 << max(shape[1] - 1, 0).bit_length()
     for rows in (1, 2, 4, 8, 16, 32):
         if rows == 1 or (rows * block <= 8192 and rows <= shape[0]):
@@ -200,7 +201,7 @@ def over_rows(shape: Shape) -> Iterator[Config]:
 
 
 def over_blocks(shape: Shape) -> Iterator[Config]:
-    """The block of a program, and num_warps."""
+    """Elements per program, and num_warps."""
     for block in (256, 512, 1024, 2048, 4096, 8192):
         yield from ({"block": block, "num_warps": w} for w in warps(block) if block / (32 * w) <= 32)
 

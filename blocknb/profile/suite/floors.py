@@ -1,7 +1,7 @@
-"""What the project has promised of these benchmarks, as a table, and what a run says to each promise.
+"""The performance targets of the project, as a table, and the verdict of a run on each.
 
-Figures are a peer's time over ours, so above one we are faster; "each" takes the lowest of the cases, "mean" their geometric mean. A
-promise is looked at only when the run has cases of it, and only as far as they go: the count stands beside.
+A figure is a peer's time divided by ours: above one, blocknb is faster. "each" takes the lowest case, "mean" the geometric mean. A run
+judges a target only by the cases that it measured, and reports their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ GRADIENTS = ("attention_backward", "attention_backward_causal")
 
 @dataclass(frozen=True)
 class Floor:
-    """A promise: of these benchmarks, on that device, against that peer, for rows where `where` holds; `ours` may be a variant."""
+    """A target of benchmarks on a device against a peer: the least figure (`floor`) and the desired one (`goal`), for the rows where
+    `where` holds. `ours` may be one of our variants."""
 
     device: str
     names: tuple[str, ...]
@@ -96,7 +97,7 @@ FLOORS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run says to a promise: the figure, of how many cases, and which was the lowest."""
+    """The figure of a run for a target, the number of its cases, and the lowest case."""
 
     floor: Floor
     figure: float
@@ -121,7 +122,7 @@ class Verdict:
 
 
 def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[Verdict]:
-    """A verdict on every promise of which the rows have cases with times."""
+    """A verdict on every target for which the rows have times."""
     found = []
     for floor in floors:
         if floor.device != device:

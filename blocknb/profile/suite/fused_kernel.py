@@ -1,6 +1,6 @@
-"""Attention as one writes it for Triton, a peer of the benchmarks: host descriptors, two loops, and warp specialisation if asked for.
+"""Attention written for Triton, a peer of the benchmarks: host descriptors, two loops, and optional warp specialization.
 
-Sequences are whole numbers of blocks, so that all heads are one matrix and no block needs the bounds of its head.
+Sequence lengths are multiples of the block, so all heads form one matrix and no block needs a bounds check.
 """
 
 from __future__ import annotations

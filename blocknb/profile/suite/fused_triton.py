@@ -1,6 +1,6 @@
-"""The peers "fused" and "fused ws" of attention's benchmarks: `fused_kernel` through Triton, plain and with roles (warp specialisation).
+"""The peers "fused" and "fused ws" of attention's benchmarks: `fused_kernel` through Triton, without and with warp specialization.
 
-A configuration that makes Triton's compiler abort takes its process along, so with roles each is compiled first in a process of its own.
+Some configurations make Triton's compiler abort the process. So each warp-specialized one is first compiled in a child process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KERNEL = Path(__file__).with_name("fused_kernel.py")
 
 @functools.cache
 def fused_kernel() -> Any:
-    """The kernel as Triton's. Raises ImportError without Triton."""
+    """The kernel, compiled by Triton. Raises ImportError without Triton."""
     importlib.import_module("triton")
     return loaded("fused", rewritten(KERNEL.read_text(), "triton")).fused_kernel
 
@@ -37,7 +37,7 @@ def launch(arrays: dict[str, Any], causal: bool, roles: bool, tile: Config) -> C
     batch, heads, tokens, head = arrays["q"].shape
     rows, columns = tile["ROWS"], tile["COLUMNS"]
     if tokens % rows or tokens % columns or rows % columns:
-        raise ValueError(f"{tokens} tokens are not whole blocks of {rows} queries and {columns} keys")
+        raise ValueError(f"{tokens} tokens are not a multiple of {rows} queries and {columns} keys")
     blocks = {"q": rows, "k": columns, "v": columns, "out": rows}
     described = [TensorDescriptor.from_tensor(arrays[x].view(-1, head), [n, head]) for x, n in blocks.items()]
     logsumexp = torch.empty(batch * heads * tokens, device=arrays["q"].device, dtype=torch.float32)
@@ -61,7 +61,7 @@ def launch(arrays: dict[str, Any], causal: bool, roles: bool, tile: Config) -> C
 
 @functools.cache
 def aborts(dtype: str, head: int, tile: str) -> str:
-    """Why the kernel with roles cannot be compiled, "" if it can: asked of a process that may abort."""
+    """Compiles the warp-specialized kernel in a child process. Returns the error, or ""."""
     arguments = [
         sys.executable,
         "-m",

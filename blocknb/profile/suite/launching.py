@@ -1,10 +1,9 @@
-"""What a launch costs the host: `blocknb bench launch`. Five arguments, a kernel that does next to nothing, peers in turn.
+"""`blocknb bench launch`: the host time of a launch of a tiny kernel with five arguments, for all peers in turn.
 
-A measurement is a batch of launches between two readings of the clock, with a wait for the GPU before and behind it, so that its queue
-never fills and no launch waits for the GPU. The bare driver call is the same kernel with its arguments laid out beforehand: what
-remains of a launch when Python has nothing to do. Of ours and Triton's there are further rows: the grid as a function of the
-arguments, as it is mostly written; launches of two kinds in turn, none of which is like the one before; and a product of arrays that
-come as tensor descriptors, made beforehand or for each launch, which the hardware wants encoded.
+A measurement times a batch of launches and synchronizes with the GPU before and after it. A batch is shorter than the launch queue, so no
+launch waits for the GPU. The bare driver call launches a kernel with prepared arguments and is the lower bound. blocknb and Triton have
+further rows: a grid function, as in most code; alternating launches of two specializations; and a product with tensor descriptors, made
+once or for each launch. The hardware needs each descriptor encoded as a tensor map.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ extern "C" __global__ void five(const float* x, const float* y, float* out, int 
 
 
 def run(device: str = "") -> list[dict[str, Any]]:
-    """Prints and returns microseconds a launch, by peer, on the GPU if there is one, else on the CPU ("gpu", "cpu": there)."""
+    """Prints and returns microseconds per launch, by peer. `device` is "gpu", "cpu" or "" (the GPU if there is one)."""
     from blocknb.runtime import machine
 
     device = device or ("gpu" if machine.has_gpu() else "cpu")
     if device == "gpu" and not machine.has_gpu():
-        raise Unsupported("launches on a GPU need one, and CuPy sees none", hint="blocknb bench launch --device cpu")
+        raise Unsupported("CuPy found no GPU on which to time launches", hint="blocknb bench launch --device cpu")
     makers, wait = (_gpu_calls(), _wait) if device == "gpu" else (_cpu_calls(), lambda: None)
     calls, missing = ready(makers)
     times = interleaved(calls, gpu=False, rounds=ROUNDS, warmup=1, cold=False, clock=lambda call: batch(call, wait))
@@ -81,20 +80,20 @@ def run(device: str = "") -> list[dict[str, Any]]:
 
 
 def ready(makers: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[str, str]]:
-    """The calls that work, each called once; and why the others do not."""
+    """The calls that work, each called once, and the errors of the others."""
     calls, missing = {}, {}
     for name, make in makers.items():
         try:
             call = make()
             call()
             calls[name] = call
-        except Exception as error:  # whatever a peer's library raises: the others are measured all the same
+        except Exception as error:  # a peer's library may raise anything; the other peers are measured anyway
             missing[name] = one_line(error)
     return calls, missing
 
 
 def batch(call: Call, wait: Call) -> float:
-    """Milliseconds of one call, of a batch."""
+    """Milliseconds per call, measured over a batch."""
     wait()
     begin = time.perf_counter()
     for _ in range(BATCH):
@@ -136,13 +135,13 @@ def _ways(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> dict[st
 
     return {
         name: lambda: _launcher(*make()),
-        f"{name}, grid a function": lambda: _launcher(*make(), grid=lambda given: (-(-N // given["BLOCK"]),)),
-        f"{name}, two kinds in turn": in_turn,
+        f"{name}, grid function": lambda: _launcher(*make(), grid=lambda given: (-(-N // given["BLOCK"]),)),
+        f"{name}, alternating specializations": in_turn,
     }
 
 
 def _described(name: str, make: Callable[[], tuple[Any, type]]) -> dict[str, Callable[[], Call]]:
-    """The rows of products through descriptors; `make` returns the kernel and the class of its descriptors."""
+    """The rows of products with tensor descriptors. `make` returns the kernel and the descriptor class."""
 
     def tensors() -> list[Any]:
         import torch
@@ -168,7 +167,7 @@ def _tritons() -> tuple[Any, type]:
 
 
 def _gpu_calls() -> dict[str, Callable[[], Call]]:
-    """What makes each peer's call. Arrays of ours and Triton's are torch's, as their users' are; CuPy's have a row of their own."""
+    """The maker of each peer's call. blocknb and Triton get torch tensors; another row times blocknb with CuPy arrays."""
     import cupy
 
     own = tuple(cupy.random.standard_normal(N, dtype=cupy.float32) for _ in range(3))
@@ -218,7 +217,7 @@ def _gpu_calls() -> dict[str, Callable[[], Call]]:
         **_described("Triton", _tritons),
         "CuPy RawKernel": raw_kernel,
         "torch.add": torch_add,
-        "the driver's call alone": driver,
+        "driver call alone": driver,
     }
 
 

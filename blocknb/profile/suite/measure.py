@@ -1,7 +1,7 @@
-"""Measures one case: makes the arrays, checks every peer's results against float64, then times those that are right, in turn.
+"""Measures one case: makes the arrays, checks the results of every peer against float64, and times the correct peers, interleaved.
 
-A peer that is missing, fails or is wrong is left out of the timing with the reason in the row, and the others go on. Outputs are
-poisoned before every check, so that what is not written is seen. Ours is called `OURS` in a row; a ratio is a peer's time over ours.
+A peer that is missing, fails or gives wrong results is not timed; the row has the reason. Outputs are poisoned before every check, which
+detects missing writes. `OURS` is the name of blocknb in a row. A ratio is a peer's time divided by ours.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OURS = "blocknb"
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH})  # that any benchmark may have
+GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH})  # peers of any benchmark
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
 
 @dataclass
 class Ratio:
-    """A peer's time over ours: of the medians, and the quarter points of the ratios round by round."""
+    """A peer's time over ours: the ratio of the medians, and the quartiles of the ratios of single rounds."""
 
     value: float
     low: float
@@ -40,7 +40,8 @@ class Ratio:
 
 @dataclass
 class MeasuredRow:
-    """A case measured: times by peer, ours among them; `problems` say why a peer has none; `amount` is bytes or operations."""
+    """The measurement of one case: times by peer, including ours. `problems` gives the reason for a missing time; `amount` is bytes or
+    operations."""
 
     case: BenchmarkCase
     amount: int
@@ -52,13 +53,13 @@ class MeasuredRow:
 
     @property
     def rate(self) -> float | None:
-        """GB/s or TFLOP/s of ours."""
+        """Our rate, in GB/s or TFLOP/s."""
         if OURS not in self.times:
             return None
         return self.amount / self.times[OURS].median / (1e6 if self.unit == "GB/s" else 1e9)
 
     def ratio(self, peer: str, ours_as: str = OURS) -> Ratio | None:
-        """A peer's time over ours, or over that of one of our variants."""
+        """The ratio of a peer's time to ours, or to that of our variant `ours_as`."""
         ours, other = self.times.get(ours_as), self.times.get(peer)
         if ours is None or other is None:
             return None
@@ -71,7 +72,7 @@ class MeasuredRow:
 
 
 def refuse_unknown(peers: Sequence[str]) -> None:
-    """Raises ValueError for a name that is no peer's on any device."""
+    """Raises ValueError for a name that is not a peer on any device."""
     from blocknb.profile.suite.catalogue import BENCHMARKS
 
     own = dict.fromkeys(name for benchmark in BENCHMARKS.values() for name in benchmark.variants)
@@ -81,10 +82,10 @@ def refuse_unknown(peers: Sequence[str]) -> None:
 
 
 class MeasuringSession:
-    """What is the same for all cases of a run: the device ("gpu" or "cpu"), the peers that are there, the clock.
+    """The state that all cases of a run share: the device ("gpu" or "cpu"), the installed peers, and the clock.
 
-    `missing` says why a peer that was asked for is not there. On a GPU arrays are torch's, or CuPy's where torch is not installed; on a
-    CPU NumPy's. `torch_device` and `clock` are for tests: a GPU's peers on another device.
+    `missing` gives the reason for each peer that is not installed. Arrays are NumPy arrays on a CPU; on a GPU they are torch tensors, or
+    CuPy arrays without torch. `torch_device` and `clock` are for tests, which run the peers of a GPU elsewhere.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class MeasuringSession:
         clock: Clock | None = None,
     ) -> None:
         self.device, self.rounds, self.clock, self.torch_device = device, rounds, clock, torch_device
-        self.asked = peers is not None  # or each benchmark has its own
+        self.asked = peers is not None  # otherwise each benchmark has its own peers
         self.peers = tuple(PEERS[device] if peers is None else peers)
         self.missing: dict[str, str] = {}
         self.torch = self._optional("torch", device == "gpu" or {TORCH, COMPILED} & set(self.peers))
         self.functions: dict[str, dict[str, Callable[..., Any]]] = {}
-        self.sources = {OURS: Sources("blocknb")}  # ours is for searches; what is measured are the kernels themselves
+        self.sources = {OURS: Sources("blocknb")}  # copies for searches; measurements use blocknb.kernels
         self.prepared: set[str] = set()
         self.peers = tuple(peer for peer in self.peers if self._there(peer))
         self.cancelled = False  # an interrupt ended a measurement
@@ -114,7 +115,7 @@ class MeasuringSession:
             return None
 
     def _there(self, peer: str) -> bool:
-        """Prepares a peer when it is first asked for. False if it is not installed."""
+        """Prepares a peer at the first request. Returns False if it is not installed."""
         if peer not in self.prepared:
             self.prepared.add(peer)
             try:
@@ -124,14 +125,14 @@ class MeasuringSession:
         return peer not in self.missing
 
     def source(self, language: str) -> Sources:
-        """Our kernels in a language, loaded when first asked for. Raises ImportError without its compiler."""
+        """Our kernels in a language, loaded at the first request. Raises ImportError without its compiler."""
         name = {"triton": TRITON, "blocknb": OURS}.get(language, language)
         if name not in self.sources:
             self.sources[name] = Sources(language)
         return self.sources[name]
 
     def columns(self, benchmark: SuiteBenchmark) -> tuple[str, ...]:
-        """The peers that a benchmark is measured with: those that were asked for, or the benchmark's own, as far as they are there."""
+        """The peers of a benchmark: those requested, or its own, if they are installed."""
         if self.device == "cpu" or self.asked or not benchmark.peers:
             return tuple(p for p in self.peers if p in GENERAL or p in benchmark.variants)
         return tuple(p for p in benchmark.peers if self._there(p))
@@ -167,7 +168,7 @@ class MeasuringSession:
                 refuse_unknown([peer])
 
     def has(self, peer: str, benchmark: SuiteBenchmark) -> bool:
-        """Whether the peer has such a function; copies and compilers of loops say nothing of matrix products."""
+        """Whether the peer implements the benchmark. A copy and torch.compile are no peers of matrix products."""
         if benchmark.flops is not None and peer in (COPY, COMPILED):
             return False
         if peer == TRITON and benchmark.variants and TRITON not in benchmark.variants:
@@ -198,14 +199,14 @@ class MeasuringSession:
 
 @dataclass
 class Contender:
-    """`call()` computes; `results(what it returned)` are arrays by the outputs' names."""
+    """`call()` computes, and `results` maps its return value to arrays by output name."""
 
     call: Call
     results: Callable[[Any], Arrays]
 
 
 class Bench:
-    """One case's arrays, and the calls of all peers on them."""
+    """The arrays of one case, and the calls of all peers."""
 
     def __init__(self, session: MeasuringSession, benchmark: SuiteBenchmark, case: BenchmarkCase) -> None:
         self.session, self.benchmark, self.case = session, benchmark, case
@@ -215,7 +216,7 @@ class Bench:
         self.bytes = sum(self.make.nbytes(array) for array in self.arrays.values())
 
     def candidate(self, peer: str, config: Config | None) -> Contender:
-        """The peer's call, of Triton and variants in a configuration. Raises KeyError where the peer has none of this benchmark."""
+        """The call of a peer; Triton and variants take a configuration. Raises KeyError if the peer lacks the benchmark."""
         session, name = self.session, self.benchmark.name
         outputs = lambda _: self.outputs  # noqa: E731
         if peer == OURS:
@@ -231,14 +232,14 @@ class Bench:
         if peer in (NUMPY, NUMBA):
             return Contender(functools.partial(function, *self.arrays.values()), outputs)
         if peer == COMPILED:
-            session.torch._dynamo.reset()  # a function is compiled anew for each shape, and only so often
+            session.torch._dynamo.reset()  # torch recompiles for each shape, up to a limit
             function = session.torch.compile(function, dynamic=False)
         convert = session.torch.from_numpy if session.device == "cpu" else (lambda array: array)
         tensors = [convert(array) for array in self.inputs.values()]
         return Contender(functools.partial(function, *tensors), self._returned)
 
     def configured(self, peer: str, config: Config | None) -> Call:
-        """A call of our own source, by the compiler and the wrapper that the peer stands for, in a configuration."""
+        """A call of our own kernels in a configuration, by the compiler and the wrapper of the peer."""
         variant = self.benchmark.variants.get(peer)
         source = self.session.sources[peer] if variant is None else self.session.source(variant.language)
         return source.call(self.benchmark, self.arrays, config, None if variant is None else variant.call)
@@ -249,7 +250,7 @@ class Bench:
         return {name: convert(array) for name, array in zip(self.outputs, values, strict=False)}
 
     def _copy(self) -> Contender:
-        """A copy of as many bytes as the case must move: half of them read, half written."""
+        """A copy that moves as many bytes as the case: half of them reads, half writes."""
         n = self.bytes // 8
         source, target = self.make.normal(n, dtype="float32"), self.make.poison(n, dtype="float32")
         if hasattr(target, "copy_"):
@@ -257,7 +258,7 @@ class Bench:
         return Contender(lambda: self.make.xp.copyto(target, source), lambda _: {})
 
     def searched(self, peer: str) -> bool:
-        """Whether the peer is measured in its best configuration, not in one that our wrapper chooses."""
+        """Whether the peer runs in its best searched configuration instead of the default of our wrapper."""
         variant = self.benchmark.variants.get(peer)
         return peer == TRITON if variant is None else variant.sweep is not None
 
@@ -269,7 +270,7 @@ class Bench:
         return found if isinstance(found, tuple) else (found,)
 
     def verify(self, candidate: Contender) -> tuple[str, float]:
-        """(what is wrong with a candidate's results, "" when all is right; the relative error: the norms' ratio)."""
+        """Returns an error text ("" if the results are correct) and the relative error, a ratio of norms."""
         for array in self.outputs.values():
             self.make.spoil(array)
         got = {name: self.make.wide(array) for name, array in candidate.results(candidate.call()).items()}
@@ -282,7 +283,7 @@ class Bench:
         rtol, atol = self.benchmark.tolerance[self.case.dtype]
         for (name, value), exact in zip(got.items(), self.exact, strict=False):
             if tuple(value.shape) != tuple(exact.shape):
-                return f"{name} has the shape {tuple(value.shape)}, not {tuple(exact.shape)}", worst
+                return f"{name} has the shape {tuple(value.shape)} instead of {tuple(exact.shape)}", worst
             off = xp.abs(value - exact)
             error = float(xp.sqrt(xp.sum(off * off)) / (xp.sqrt(xp.sum(exact * exact)) + 1e-300))
             worst = max(worst, error)
@@ -304,8 +305,7 @@ def measure(
     before: Callable[[Bench], Any] = lambda bench: None,
     best: Callable[[Bench, str], Config | None] = lambda bench, peer: None,
 ) -> MeasuredRow:
-    """Checks and times a case. `best(bench, peer)` gives the configuration of a peer that is searched, as Triton's kernel is;
-    `before(bench)` is called first."""
+    """Checks and times a case. `best(bench, peer)` returns the configuration of a searched peer. `before(bench)` is called first."""
     bench = Bench(session, benchmark, case)
     flops = benchmark.flops
     row = MeasuredRow(
@@ -323,7 +323,7 @@ def measure(
                 row.configs[peer] = config
             candidate = bench.candidate(peer, config)
             wrong, error = bench.verify(candidate)
-        except Exception as failure:  # whatever a peer's library raises: the others are measured all the same
+        except Exception as failure:  # a peer's library may raise anything; the other peers are measured anyway
             row.problems[peer] = f"failed: {one_line(failure)}"
             continue
         row.errors[peer] = error
@@ -331,6 +331,6 @@ def measure(
             row.problems[peer] = f"wrong: {wrong}"
         else:
             calls[peer] = candidate.call
-    bench.__dict__.pop("exact", None)  # twice the memory of what is timed
+    bench.__dict__.pop("exact", None)  # frees the float64 arrays before the timing
     row.times = dict(session.time(calls, None if benchmark.timed is None else min(benchmark.timed, session.rounds)))
     return row

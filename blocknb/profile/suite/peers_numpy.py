@@ -1,7 +1,7 @@
 """The benchmarks in NumPy and in numba, by name; a function takes inputs, then outputs, in the order of the definition, and fills them.
 
-NumPy's write with `out=` into the outputs and into scratch that is kept, as a careful user's would, so that no time goes to new
-pages. numba's are plain loops over rows or slices, `parallel` and `fastmath`, which LLVM vectorises as it can.
+The NumPy functions write with `out=` into the outputs and into cached scratch arrays, so that they do not allocate. The numba functions
+are plain loops with `parallel` and `fastmath`, which LLVM vectorizes.
 """
 
 from __future__ import annotations

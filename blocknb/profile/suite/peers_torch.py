@@ -1,7 +1,7 @@
-"""The benchmarks as torch computes them: `eager()` as its users call it, `formulas()` as torch.compile likes them best.
+"""The benchmarks in torch: `eager()` for eager mode, `formulas()` for torch.compile.
 
-Both give functions by the benchmark's name; a function takes the inputs in the order of the definition and returns the outputs, or the
-first few of them. Functions are made inside functions, so that they close over torch, which torch.compile knows how to trace.
+Both map benchmark names to functions. A function takes the inputs in the order of the definition and returns the outputs, or the first
+few of them. The functions are closures over torch, which torch.compile can trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Peer = Callable[..., Any]
 
 
 def formulas() -> dict[str, Peer]:
-    """What is compiled: whatever inductor turns into the fewest kernels."""
+    """The functions for torch.compile, in the form that inductor fuses into the fewest kernels."""
     import torch
 
     functional, aten = torch.nn.functional, torch.ops.aten
@@ -73,7 +73,7 @@ def formulas() -> dict[str, Peer]:
 
 
 def products() -> dict[str, Peer]:
-    """Matrix products by cuBLAS, or whatever torch has for a dtype."""
+    """Matrix products by cuBLAS, or by torch's operator for the dtype."""
     import torch
 
     def leaky(a: Any, b: Any) -> Any:
@@ -88,7 +88,7 @@ def products() -> dict[str, Peer]:
             flags.allow_tf32 = before
 
     def scaled(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
-        """fp32 sums as the tensor cores add them, as ours."""
+        """Products of fp8 with scales, with fast accumulation as in our kernel."""
         if a.dtype != torch.float8_e4m3fn:
             return a @ b * (a_scale * b_scale)
         found = torch._scaled_mm(
@@ -103,7 +103,7 @@ def products() -> dict[str, Peer]:
     from blocknb.profile.suite.products import by_groups
 
     def grouped(a: Any, b: Any, ends: Any) -> Any:
-        """Its own fused operator, which it has on GPUs for bf16."""
+        """torch's fused operator on GPUs for bf16, otherwise one product per group."""
         if a.is_cuda and a.dtype == torch.bfloat16:
             return torch._grouped_mm(a, b, offs=ends)
         return torch.cat(by_groups(torch.matmul, a, b, ends))
@@ -136,14 +136,14 @@ def with_cupy() -> dict[str, Peer]:
 
 
 def eager() -> dict[str, Peer]:
-    """What runs uncompiled: the same, where torch has fused operators for the backward passes those."""
+    """The functions for eager mode: those of `formulas`, with torch's fused operators for backward passes."""
     import torch
 
     aten = torch.ops.aten
     plain = formulas()
 
     def rms_norm_backward(x: Any, weight: Any, dy: Any, rstd: Any) -> Any:
-        """torch's own fused operator, which it has on GPUs only, and since 2.9."""
+        """torch's fused operator, available on GPUs since 2.9."""
         if x.is_cuda and hasattr(aten, "_fused_rms_norm_backward"):
             return aten._fused_rms_norm_backward(dy, x, [x.shape[1]], rstd[:, None], weight, [True, True])
         return plain["rms_norm_backward"](x, weight, dy, rstd)
@@ -152,7 +152,7 @@ def eager() -> dict[str, Peer]:
 
 
 class _CrossEntropyBackward:
-    """What autograd runs behind functional.cross_entropy: from the log-softmax that the forward pass kept, made at the first call."""
+    """The backward pass of functional.cross_entropy, as autograd runs it on the kept log-softmax. The first call computes that."""
 
     def __init__(self) -> None:
         self.kept: Any = None

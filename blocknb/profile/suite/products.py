@@ -1,8 +1,8 @@
-"""The benchmarks of matrix products, `blocknb bench gemm`: plain ones, stored either way, with what follows, of few bits, in batches.
+"""The benchmarks of matrix products, `blocknb bench gemm`: storage orders, fused activations, 8-bit dtypes, batches and groups.
 
-A product's peers are the vendor's library through torch and through CuPy, and Triton with our own sources: the kernel of pointers, as in
-Triton's tutorial of matrix products, and the persistent one of tensor descriptors, as in its later one. Beside our `matmul` stand our
-kernel of pointers, and `matmul` without warp specialisation. Shapes are M x N x K.
+The peers are cuBLAS through torch and CuPy, and Triton with two of our kernels: one with pointers, as in Triton's matmul tutorial, and a
+persistent one with tensor descriptors, as in its persistent-matmul tutorial. Our own variants are the kernel with pointers, and `matmul`
+without warp specialization. Shapes are M x N x K.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SMALLEST: Shape = (512, 512, 512)
 LARGE: Shape = (4096, 4096, 4096)
 CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
-#: rtol and atol: of the result's rounding and of the sums of up to 16384 products of normal numbers, as each format rounds them.
-#: Of sums of fp8 Hopper's tensor cores keep about 14 bits: of 67 million results at K = 8192 some are more than 1 off, torch's own, too.
+#: rtol and atol for the rounding of results, and of sums of up to 16384 products of normal numbers in each format. Hopper's tensor cores
+#: keep about 14 bits of fp8 sums: a few of 67 million results at K = 8192 differ by more than 1, also in torch.
 TOLERANCE = {
     "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 3.0), "int8": (0.0, 0.0),
 }  # fmt: skip
-SCALES = (0.37, 1.9)  # of a and b, where they have any
+SCALES = (0.37, 1.9)  # of a and b, in the benchmarks with scales
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 #: Tiles (M, N, bytes of K), warps and stages that a search tries; Triton refuses those that do not fit.
@@ -39,7 +39,7 @@ TILES = (
 
 
 def grid(itemsize: int, **more: tuple[Any, ...]) -> Callable[[Shape], Iterable[Config]]:
-    """Configurations for operands of so many bytes an element, with every combination of `more`."""
+    """Configurations for operands of `itemsize` bytes per element, with every combination of `more`."""
 
     def configurations(shape: Shape) -> Iterable[Config]:
         for (m, n, inner), warps, stages in TILES:
@@ -51,7 +51,7 @@ def grid(itemsize: int, **more: tuple[Any, ...]) -> Callable[[Shape], Iterable[C
 
 
 def known(**more: Any) -> Callable[[Shape, str], Config]:
-    """What Triton is good with on Hopper, by shape and dtype, until it is searched."""
+    """A configuration that is good for Triton on Hopper, by shape and dtype. Used before a search."""
 
     def configuration(shape: Shape, dtype: str) -> Config:
         m, n = shape[-3:-1]
@@ -136,7 +136,7 @@ def _several_pointers(k: Any, a: Arrays, **c: Any) -> Any:
 
 
 def _groups(make: Make, groups: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
-    """Rows of groups of any sizes, as a router deals them out."""
+    """Rows in groups of random sizes, as a mixture-of-experts router assigns them."""
     ends = make.cast(make.below(1, groups), "int32")
     for g, end in enumerate(sorted(int(x) for x in make.below(m + 1, groups - 1))):
         ends[g] = end
@@ -158,7 +158,7 @@ def by_groups(multiply: Callable[[Any, Any], Any], a: Any, b: Any, ends: Any) ->
     return found
 
 
-FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # of dtypes that CuPy has not, or does not multiply in this way
+FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # for dtypes that CuPy does not multiply
 BENCHMARKS: tuple[SuiteBenchmark, ...] = (
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
     product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),

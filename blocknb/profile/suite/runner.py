@@ -1,7 +1,7 @@
-"""Runs the benchmarks that a command line names, prints tables as they are measured, and writes JSON if asked.
+"""Runs the benchmarks of a command line, prints their tables, and returns JSON documents.
 
-On a GPU all happens in this process. On a CPU each number of threads has a process of its own, because BLAS, OpenMP and numba read
-their number once, and because the allocator is told there to keep its memory: no peer pays for pages that the kernel has to clear.
+GPU benchmarks run in this process. On a CPU, each number of threads gets its own process, because BLAS, OpenMP and numba read the number
+once. The environment of that process also makes malloc keep freed memory, so that no peer pays for page faults.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from blocknb.errors import Unsupported
+from blocknb.profile.ceilings import name_of
 from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
 from blocknb.profile.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
 from blocknb.profile.suite.search import Best, text
+from blocknb.runtime.kinds import HOST
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2000000000"}  # freed memory is kept
@@ -34,8 +36,8 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What the command line says. `device`: "gpu", "cpu" or "" for the GPU if there is one; `threads`: on a CPU, () for one and all;
-    `peers`, `shapes` and `dtypes` restrict, () for all; `search` sweeps configurations."""
+    """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
+    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -47,22 +49,22 @@ class BenchOptions:
 
 
 def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
-    """Measures the named benchmarks and prints them; returns a document for each device and number of threads, ready for JSON.
+    """Measures the named benchmarks and prints them. Returns a JSON document for each device and number of threads.
 
-    Raises KeyError for an unknown name, ValueError for an unknown peer, a shape that is none, or options that leave nothing to measure,
-    Unsupported for a GPU that is not there.
+    Raises KeyError for an unknown name, ValueError for an unknown peer, an invalid shape or an empty selection, and Unsupported without
+    a GPU.
     """
     from blocknb.runtime import machine
 
     chosen(names, options, "cpu")
     device = options.device or ("gpu" if machine.has_gpu() else "cpu")
     if device == "gpu" and not machine.has_gpu():
-        raise Unsupported("these benchmarks need a GPU, and CuPy sees none", hint="blocknb bench --device cpu")
+        raise Unsupported("CuPy found no GPU for these benchmarks", hint="blocknb bench --device cpu")
     refuse_unknown(options.peers)
     if not any(cases for _, cases in chosen(names, options, device)):
         dtypes = {name: ", ".join(dict.fromkeys(c.dtype for c in BENCHMARKS[name].cases(device))) for name in names}
         raise ValueError(
-            f"nothing to measure: no benchmark has such shapes in such dtypes on a {device.upper()} "
+            f"nothing to measure: no benchmark has these shapes and dtypes on a {device.upper()} "
             f"({'; '.join(f'{name}: {found}' for name, found in dtypes.items())})"
         )
     if device == "gpu":
@@ -79,7 +81,7 @@ def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
 def chosen(
     names: Sequence[str], options: BenchOptions, device: str
 ) -> list[tuple[SuiteBenchmark, list[BenchmarkCase]]]:
-    """The benchmarks with those of their cases that the options leave; a shape that is named and not among them is measured, too."""
+    """The benchmarks with the cases that the options select. A named shape is measured even if the benchmark does not list it."""
     shapes = [parse_shape(shape) for shape in options.shapes]
     found = []
     for name in names:
@@ -105,12 +107,12 @@ def on_gpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
 
 
 def on_cpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
-    """In this process, whose environment says how many threads there are."""
+    """Measures in this process, whose environment sets the number of threads."""
     threads = options.threads[0]
     session = MeasuringSession("cpu", options.peers or None, rounds=options.rounds)
     if session.torch is not None:
         session.torch.set_num_threads(threads)
-    name = f"{_cpu_name()}, {threads} thread{'s' * (threads > 1)}"
+    name = name_of(HOST)
     return _measured(
         names, options, session, Best(name, fresh=options.search), name, lambda: {"load": os.getloadavg()[0]}
     )
@@ -124,7 +126,7 @@ def _measured(
     device: str,
     state: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Prints and returns everything that one session measures; an interrupt ends it, and what was measured stays."""
+    """Measures, prints and returns the rows of one session. An interrupt ends it and keeps its rows."""
     begin, rows, states = time.time(), [], [state()]
     print(f"\n{device}: {', '.join(f'{k} {v}' for k, v in versions().items())}; {_state_text(states[0])}", flush=True)
     for peer, why in session.missing.items():
@@ -142,7 +144,7 @@ def _measured(
         print("interrupted", file=sys.stderr)
     verdicts = floors.judge(session.device, rows)
     if verdicts:
-        print("\nPromises (a peer's time over ours)")
+        print("\nTargets (a peer's time over ours)")
         print("\n".join(map(str, verdicts)), flush=True)
     if session.device == "gpu" and best.sweeps:
         print(f"Triton's best configurations: {best.path}")
@@ -182,7 +184,7 @@ def _one(
     for case in cases:
         try:
             row = measure(session, benchmark, case, before=best.before, best=best)
-        except Exception as error:  # not of a peer: memory, a fault of the GPU; the next case may do
+        except Exception as error:  # e.g. out of memory; the next case may fit
             print(f"  {case}: {type(error).__name__}: {error}", flush=True)
             continue
         rows.append(row)
@@ -214,7 +216,7 @@ def _in_a_process(names: Sequence[str], options: BenchOptions) -> dict[str, Any]
         with subprocess.Popen(command, env=environment) as process:
             try:
                 status = process.wait()
-            except KeyboardInterrupt:  # the process has it as well, and writes what it has measured
+            except KeyboardInterrupt:  # the child gets the signal, too, and writes its rows
                 if status := process.wait():
                     raise
         if status:
@@ -230,7 +232,7 @@ def _child(arguments: str) -> None:
     Path(given["path"]).write_text(json.dumps(on_cpu(given["names"], options)))
 
 
-# -- what is said of the machine
+# -- the state of the machine
 
 
 def versions() -> dict[str, str]:
@@ -244,7 +246,7 @@ def versions() -> dict[str, str]:
 
 
 def gpu_state() -> dict[str, Any]:
-    """Clocks in MHz, watts, degrees, as nvidia-smi tells them; nothing where it does not."""
+    """Clocks in MHz, watts and degrees Celsius from nvidia-smi; {} without it."""
     fields = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
     try:
@@ -255,7 +257,7 @@ def gpu_state() -> dict[str, Any]:
 
 
 def readings(fields: Sequence[str], answer: str) -> dict[str, float]:
-    """The fields of nvidia-smi's line that are numbers: a virtual machine may not tell all of them."""
+    """The numeric fields of a line of nvidia-smi. A virtual machine may not report all of them."""
     found = {}
     for name, value in zip(fields, answer.split(","), strict=False):
         with contextlib.suppress(ValueError):
@@ -267,14 +269,6 @@ def _state_text(state: dict[str, Any]) -> str:
     units = {"clocks.sm": "SM {:.0f} MHz", "clocks.mem": "memory {:.0f} MHz", "power.draw": "{:.0f} W"}
     units |= {"temperature.gpu": "{:.0f} C", "load": "load {:.1f}"}
     return ", ".join(units[key].format(value) for key, value in state.items()) or "clocks unknown"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

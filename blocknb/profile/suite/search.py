@@ -1,8 +1,8 @@
-"""Which configuration of a kernel is the fastest: Triton's best, kept in a file, and a sweep of both compilers over the same grid.
+"""Searches the fastest configuration of a kernel, for Triton and for blocknb, over the same grid of configurations.
 
-Triton has no say in a program's rows and warps: its users search. So the peer is the best of a sweep over the benchmark's grid, found
-once for a GPU, a version of Triton and a kernel's source, and kept in `triton_best.json` beside this file. What we choose ourselves is
-never searched for a measurement; a sweep shows it beside the best there is, for whoever tunes that choice.
+Triton's users choose rows per program and warps by autotuning. So the peer is measured in the best configuration of a sweep over the
+grid of the benchmark. The file `triton_best.json` keeps it for a GPU, a version of Triton and the source of a kernel. Our own kernels
+are measured with their default configuration. A sweep shows it next to the best one, as a guide for tuning the default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 12
 
 @dataclass
 class TileSweep:
-    """Milliseconds by compiler and configuration; `default` is what ours takes as it is; `problems` name what could not run."""
+    """Milliseconds by compiler and configuration. `default` is the time of our default configuration; `problems` lists failures."""
 
     case: str
     times: dict[str, list[tuple[Config, float]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class TileSweep:
 
 
 def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
-    """Checks and times every configuration of the benchmark's grid, by each of the compilers, all in turn."""
+    """Checks and times every configuration of the benchmark's grid with each compiler, interleaved."""
     session, found = bench.session, TileSweep(str(bench.case))
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
@@ -52,7 +52,7 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
             try:
                 call = bench.configured(compiler, config)
                 wrong = bench.verify(Contender(call, lambda _: bench.outputs))[0]
-            except Exception as error:  # shared memory, registers: a configuration that a compiler cannot make
+            except Exception as error:  # too much shared memory or too many registers
                 wrong = one_line(error)
             if wrong:
                 found.problems.append(f"{label}: {wrong}")
@@ -70,7 +70,7 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
 
 
 def _without_warps(grid: list[Config]) -> list[Config]:
-    """A CPU has no warps."""
+    """The configurations without num_warps, which a CPU ignores."""
     found: list[Config] = []
     for config in grid:
         rest = {key: value for key, value in config.items() if key != "num_warps"}
@@ -84,7 +84,7 @@ def text(config: Config) -> str:
 
 
 def _cells(found: TileSweep) -> dict[tuple[str, int], dict[str, float]]:
-    """Microseconds by compiler, by (the rest of the configuration, num_warps)."""
+    """Maps (rest of the configuration, num_warps) to microseconds by compiler."""
     cells: dict[tuple[str, int], dict[str, float]] = {}
     for compiler, items in found.times.items():
         for config, ms in items:
@@ -94,7 +94,7 @@ def _cells(found: TileSweep) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def grid(found: TileSweep) -> list[str]:
-    """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
+    """The lines of a table: a column per num_warps, a row per remaining configuration, microseconds of each compiler in a cell."""
     compilers = list(found.times)
     wide = 5 + 8 * len(compilers)
     cells = _cells(found)
@@ -115,17 +115,16 @@ def grid(found: TileSweep) -> list[str]:
         if best is not None:
             lines.append(f"    best {compiler}: {best[1] * 1e3:.2f} with {text(best[0])}")
     if found.default is not None:
-        lines.append(f"    ours as it is: {found.default * 1e3:.2f}")
+        lines.append(f"    our default: {found.default * 1e3:.2f}")
     return [line.rstrip() for line in lines] + [f"    {problem}" for problem in found.problems]
 
 
 class Best:
-    """A searched peer's best configuration of a case (Triton's): from the file, or from a sweep, which is then kept; `fresh` always
-    sweeps, both compilers.
+    """The best configurations of searched peers, from the file, or from a sweep that is then added to the file.
 
-    `device` is what the file's entries hold for, as long as the kernel's source is the same. A variant that knows a good configuration
-    is not swept unless `fresh`: an older entry will do, and before there is one what is known. Sweeps are kept in `sweeps`, and `show`
-    is given their lines when they are fresh.
+    An entry is valid for a `device` and a kernel source. With `fresh`, every case is swept with both compilers, and `show` prints the
+    lines of the sweep. A variant with a `known` configuration is swept only with `fresh`; otherwise an old entry, or `known`, is used.
+    `sweeps` collects all sweeps.
     """
 
     def __init__(self, device: str, *, fresh: bool, show: Callable[[str], None] = print, path: Path = FILE) -> None:
@@ -134,7 +133,7 @@ class Best:
         self.kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def before(self, bench: Bench) -> None:
-        """Sweeps ours, and the peers that are the same source, when this is a search; shows and keeps what was found."""
+        """In a fresh search, sweeps our kernel and the peers that share its source, and shows and keeps the results."""
         if not self.fresh:
             return
         variants = bench.benchmark.variants
@@ -149,7 +148,7 @@ class Best:
             self.show(line)
 
     def __call__(self, bench: Bench, peer: str = TRITON) -> Config:
-        """The peer's best configuration. Raises RuntimeError where none runs."""
+        """Returns the best configuration of the peer. Raises RuntimeError if no configuration runs."""
         if (known := self._known(bench, peer)) is None:
             self._keep(bench, sweep(bench, (peer,)))
             known = self._known(bench, peer)
@@ -176,7 +175,7 @@ class Best:
             if best is not None:
                 entry = {"config": best[0], "ms": round(best[1], 5), "source": _digest(bench, peer)}
                 self.kept.setdefault(self.device, {})[_name(bench, peer)] = entry
-        with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
+        with contextlib.suppress(OSError):  # the installation may be read-only; `kept` serves this run
             self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
 
 

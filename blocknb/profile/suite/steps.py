@@ -1,8 +1,8 @@
-"""One matrix product in eight steps, `blocknb bench gemm_steps`: what tensor cores need around them, and what each of it brings.
+"""One matrix product in eight steps, `blocknb bench gemm_steps`: the effect of each optimization for tensor cores.
 
-The kernel is the same in all steps, C = A B^T in fp16. A step switches on what the step before had off (or takes a larger tile), so
-two rows side by side differ in one thing. notebooks/06_tensor_cores.ipynb explains the steps; on a machine without a GPU it shows the
-times that `recorded` reads, which `blocknb bench gemm_steps --json blocknb/profile/suite/gemm_steps.json` has written on one.
+All steps run the same kernel, C = A B^T in fp16. Each step enables one more optimization, or a larger tile, so adjacent rows differ in
+one respect. notebooks/06_tensor_cores.ipynb explains the steps. Without a GPU it shows the times that `recorded` reads from the file that
+`blocknb bench gemm_steps --json blocknb/profile/suite/gemm_steps.json` writes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SWITCHES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Step:
-    """`name` says what is new; `without` are the passes that are off."""
+    """`name` is the new optimization; `without` lists the disabled passes."""
 
     name: str
     without: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ STEPS: tuple[Step, ...] = (
     Step("results by TMA", _off(6)),
     Step("larger tiles", tile=(128, 256, 64)),
 )
-#: Beside the steps: smaller tiles, two of which take turns.
+#: An alternative to the last step: smaller tiles, two of which alternate.
 PING_PONG = Step("ping-pong", tile=(128, 128, 64), num_warps=4)
 
 
@@ -95,15 +95,16 @@ def run_step(kernel: Any, step: Step, a: Any, b: Any, c: Any) -> None:
 
 
 def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int = 30) -> list[Row]:
-    """Times all steps, ping-pong and cuBLAS on this GPU, in turns, with cold caches and fresh random numbers. A row for each, by shape.
+    """Times all steps, ping-pong and cuBLAS on this GPU, interleaved, with cold caches and fresh random numbers.
 
-    A row holds `shape`, `step` (None beside the steps), `name`, `ms` (median), `low`, `high` (quarter points), `TFLOP/s`, `gain` over
-    the step before and `device`. A result that is wrong raises ArithmeticError. Raises Unsupported without a GPU.
+    Returns a row per shape and step with `shape`, `step` (None for ping-pong and cuBLAS), `name`, `ms` (median), `low`, `high`
+    (quartiles), `TFLOP/s`, `gain` over the previous step, and `device`. Raises ArithmeticError for a wrong result, and Unsupported
+    without a GPU.
     """
     from blocknb.runtime import machine
 
     if not machine.has_gpu():
-        raise Unsupported("the steps of a matrix product are timed on a GPU, and CuPy sees none")
+        raise Unsupported("CuPy found no GPU on which to time the steps of a matrix product")
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
@@ -146,7 +147,7 @@ def rows(shape: Shape, times: dict[str, Any], device: str) -> list[Row]:
 
 
 def recorded() -> list[Row]:
-    """The rows that were measured on a GPU and came with blocknb; [] where there are none."""
+    """The recorded GPU rows that ship with blocknb; [] without the file."""
     if not RECORD.exists():
         return []
     found: list[Row] = json.loads(RECORD.read_text()).get("gemm_steps", [])

@@ -1,4 +1,4 @@
-"""Prints rows as they are measured, and what they come to: geometric means by peer; and makes the JSON of a run."""
+"""Formats measured rows, geometric means by peer, and the JSON of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WIDTH = 21
 
 
 def header(name: str, peers: Sequence[str], unit: str) -> str:
-    """The line above the rows of one benchmark."""
+    """The header line of one benchmark."""
     columns = "".join(f" {'x ' + peer:>{WIDTH - 1}}" for peer in peers)
     return f"{name:<24}{'':6}{'ms':>10}{unit:>9}{columns}"
 
 
 def line(row: MeasuredRow, peers: Sequence[str]) -> str:
-    """One row: shape and dtype, our milliseconds and rate, each peer's time over ours with its quarter points."""
+    """One row: shape and dtype, our milliseconds and rate, and the ratio of each peer's time to ours with quartiles."""
     ours = row.times.get(OURS)
     start = f"  {shape_text(row.case.shape):<22}{row.case.dtype:<6}"
     start += f"{ours.median:>10.4f}{row.rate:>9.4g}" if ours else f"{_word(row, OURS):>19}"
@@ -43,18 +43,18 @@ def ratio_text(ratio: Ratio) -> str:
 
 
 def problems(row: MeasuredRow) -> list[str]:
-    """A line for each peer that failed or was wrong."""
+    """One line per peer that failed or gave wrong results."""
     return [f"    {peer} {text}" for peer, text in row.problems.items() if text != "none"]
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None of no values. Raises ValueError for one that is not positive."""
+    """The geometric mean; None without values. Raises ValueError for a value that is not positive."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def means(rows: Sequence[MeasuredRow], peers: Sequence[str]) -> dict[str, tuple[float, float, str, int]]:
-    """By peer: the geometric mean of its ratios, the lowest, where that is, and of how many cases."""
+    """By peer: the geometric mean of its ratios, the lowest ratio, the case of the lowest, and the number of cases."""
     found = {}
     for peer in peers:
         ratios = [(ratio.value, str(row.case)) for row in rows if (ratio := row.ratio(peer)) is not None]
@@ -65,7 +65,7 @@ def means(rows: Sequence[MeasuredRow], peers: Sequence[str]) -> dict[str, tuple[
 
 
 def summary(name: str, rows: Sequence[MeasuredRow], peers: Sequence[str]) -> list[str]:
-    """The lines below the rows of one benchmark, where there are several."""
+    """The summary lines of a benchmark, for peers with more than one case."""
     return [
         f"  {name} against {peer}: geometric mean {mean:.2f} of {count}, lowest {low:.2f} ({where})"
         for peer, (mean, low, where, count) in means(rows, peers).items()
@@ -74,7 +74,7 @@ def summary(name: str, rows: Sequence[MeasuredRow], peers: Sequence[str]) -> lis
 
 
 def as_json(row: MeasuredRow, peers: Sequence[str]) -> dict[str, Any]:
-    """A row for a file: milliseconds with quarter points, ratios with theirs, what went wrong."""
+    """A row as JSON: milliseconds and ratios, each with quartiles, and problems."""
     ratios = {peer: ratio for peer in peers if (ratio := row.ratio(peer)) is not None}
     return {
         "benchmark": row.case.name,

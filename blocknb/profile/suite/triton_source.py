@@ -1,10 +1,9 @@
-"""Our ready-made kernels through another compiler: the modules of blocknb.kernels loaded once more, their text rewritten.
+"""Our ready-made kernels for another compiler: loads rewritten copies of the modules of blocknb.kernels.
 
-`Sources("triton")` offers the same wrappers as blocknb.kernels, whose kernels are Triton's: `@blocknb.kernel` becomes `@triton.jit`, the
-imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a
-search may set a module's `tile` without anybody noticing; `Sources("unspecialized")` leave the pass `warp_specialization` out. Both
-compilers read a kernel's source from a file, so the copies lie in a folder that lives as long as the process. A module that imports from
-others which hold kernels imports from copies of those.
+`Sources("triton")` has the wrappers of blocknb.kernels with Triton kernels: the copy replaces `@blocknb.kernel` by `@triton.jit`, and the
+imports by `triton` and `triton.language`. `Sources("blocknb")` are unchanged copies, in which a search may replace a module's `tile`.
+`Sources("unspecialized")` disable the pass `warp_specialization`. Both compilers read the source of a kernel from a file, so the copies
+are in a temporary folder until the process ends. A copy imports from the copies of other modules that hold kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from blocknb import Kernel, kernels
 from blocknb.profile.suite.definition import Config, SuiteBenchmark
 
 _count = itertools.count()
-#: By language: what stands in our modules, and what in the copy; `triton` has cdiv and next_power_of_2, too.
+#: By language: patterns in our modules and their replacements. `triton` also has cdiv and next_power_of_2.
 REWRITING: dict[str, tuple[tuple[str, str], ...]] = {
     "blocknb": (),
     "unspecialized": ((r"^@blocknb\.kernel$", '@blocknb.kernel(without={"warp_specialization"})'),),
@@ -49,7 +48,7 @@ def _folder() -> Path:
 
 
 def rewritten(text: str, language: str) -> str:
-    """A module of blocknb.kernels as a program in that language. Raises ValueError where Triton's would name what is ours alone."""
+    """The source of a module of blocknb.kernels in that language. Raises ValueError for names that Triton lacks."""
     for pattern, other in REWRITING[language]:
         text = re.sub(pattern, other, text, flags=re.MULTILINE)
     left = set(re.findall(r"\bblocknb\.(?!kernels\b|jit\b|cdiv\b|next_power_of_2\b)\w+", text))
@@ -68,7 +67,7 @@ _IMPORTED = re.compile(r"^from blocknb\.kernels\.(\w+) import", re.MULTILINE)
 
 @functools.cache
 def holds_kernels(name: str) -> bool:
-    """Whether blocknb.kernels.<name> has kernels, or a module has that it imports from."""
+    """Whether blocknb.kernels.<name>, or a module that it imports from, defines kernels."""
     text = source(name)
     return "@blocknb.kernel" in text or any(map(holds_kernels, _IMPORTED.findall(text)))
 
@@ -80,7 +79,7 @@ def _allocated(size: int, alignment: int, stream: int | None) -> Any:
 
 
 def loaded(name: str, text: str) -> ModuleType:
-    """A module of that text, from a file of its own."""
+    """Writes a source to a new file and loads it as a module."""
     path = _folder() / f"{name}_{next(_count)}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -93,14 +92,14 @@ def loaded(name: str, text: str) -> ModuleType:
 
 
 def kernel_for_triton(kernel: Kernel) -> Any:
-    """One kernel of ours as Triton's, from its source. Raises ImportError without Triton."""
+    """A blocknb kernel as a Triton kernel, from its source. Raises ImportError without Triton."""
     importlib.import_module("triton")
     text = f"import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\n{kernel.src}"
     return getattr(loaded(kernel.fn.__name__, rewritten(text, "triton")), kernel.fn.__name__)
 
 
 class Sources:
-    """Wrappers by name, as blocknb.kernels has them, of modules of one's own; `language` is one of REWRITING."""
+    """The wrappers of blocknb.kernels, from copies of its modules. `language` is a key of REWRITING."""
 
     def __init__(self, language: str) -> None:
         self.language = language
@@ -140,8 +139,7 @@ class Sources:
         config: Config | None = None,
         run: Callable[..., Any] | None = None,
     ) -> Callable[[], Any]:
-        """A call of the benchmark's wrapper (or of `run`, as it) on the arrays, in the configuration that it chooses itself or in that
-        one."""
+        """A call of the benchmark's wrapper, or of `run`, on the arrays. `config` None means the default of the wrapper."""
         run = run or benchmark.ours
         if config is None:
             return functools.partial(run, self, arrays)
@@ -163,7 +161,7 @@ class Sources:
         return call
 
     def configurations(self, benchmark: SuiteBenchmark, shape: tuple[int, ...]) -> list[Config]:
-        """What a search tries; only one row a program where the module's kernel takes no more."""
+        """The configurations of a search; one row per program if the kernel supports no more."""
         found = list(benchmark.sweep(shape))
         if any("ROWS" in config for config in found) and not hasattr(self.module(benchmark.module), "tile"):
             return [{"num_warps": c["num_warps"]} for c in found if c["ROWS"] == 1]
