@@ -143,8 +143,7 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
 def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
     """The ops that use a pipeline state, and the carried values of the state; None if other ops depend on them."""
     made = {value: op for op in body.ops for value in op.results}
-    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
-    place = {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}  # the carried pipeline state
+    place = places_of(body, stage)
     late, moved = hanging_on(body, second, place)
     if any(op.blocks for op in late):
         return None
@@ -156,6 +155,12 @@ def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tupl
     if not carried <= {*states, _place(body.terminator, second.result)}:
         return None
     return tuple(late), states
+
+
+def places_of(body: Block, stage: Value) -> set[Value]:
+    """The carried values of a circular buffer's state: the stage, and the parity that its wait reads."""
+    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
+    return {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}
 
 
 def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
