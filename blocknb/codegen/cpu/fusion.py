@@ -90,9 +90,10 @@ class FusionGraph:
         for access in self._memory(op):
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
+        node = None
         # Atomics have no vectors, and a loop nest of their own.
-        joins = self.fuse and shape is not None and op.name not in ATOMICS
-        node = self._find_group(op, shape, edges) if joins else None
+        if self.fuse and shape is not None and op.name not in ATOMICS:
+            node = self._find_group(op, shape, edges)
         if node is None:
             node = FusionNode(len(self.nodes), [], shape)
             self.nodes.append(node)

@@ -37,7 +37,7 @@ def from_buffer(c: KernelBuilder, raw: str, buffer: ScratchBuffer, dtype: Any, w
 
 def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
     """What a buffer holds for a register of `dtype`."""
-    if not isinstance(dtype, Pointer):
+    if buffer.dtype != dtype and not isinstance(dtype, Pointer):
         value = casts.cast(c, value, dtype, buffer.dtype, width)
     return casts.to_scratch(c, value, buffer.dtype, width)
 
