@@ -91,7 +91,7 @@ def test_a_sample_of_programs_that_share_an_array_counts_it_once() -> None:
 
 def test_a_program_too_large_to_follow_gives_no_number_but_the_reason() -> None:
     work = multiplied(64, 64, 1 << 24, budget=1e8)
-    assert work.flops is None and work.unique_bytes is None and "too long" in work.why_flops
+    assert work.flops is None and work.unique_bytes is None and "exceeds the budget" in work.why_flops
 
 
 def traced(kernel: Any, grid: tuple[int, int, int], M: int = 64, K: int = 128) -> Work:

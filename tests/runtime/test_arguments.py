@@ -196,7 +196,9 @@ def test_a_summary_has_shape_and_bytes_but_no_array() -> None:
     assert summary(3.5, describe(3.5)[0]) == {"kind": "scalar", "type": "fp32", "value": 3.5}
 
 
-@pytest.mark.parametrize("value", [3.4028234663852886e38, 3.4028235677973362e38, 3.4028235677973366e38, 2.0**128, 1e300])
+@pytest.mark.parametrize(
+    "value", [3.4028234663852886e38, 3.4028235677973362e38, 3.4028235677973366e38, 2.0**128, 1e300]
+)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_floats_around_the_largest_fp32_number_round_as_numpy_rounds(value: float, sign: int) -> None:
     with np.errstate(over="ignore"):
