@@ -88,7 +88,7 @@ export function describeSpan(lanes: readonly string[], span: Span): string {
     }
     case 'mma': {
       const from = number < 0 ? '' : ` of copy ${number}, stage ${slot}`;
-      return `${lane.replace(/ products$/, '')}: ${what}${from}: ${when}`;
+      return `${lane.replace(/ MMA$/, '')}: ${what}${from}: ${when}`;
     }
     case 'wait':
       return `${lane} waits${what ? ` for ${what}` : ''}: ${when}`;
