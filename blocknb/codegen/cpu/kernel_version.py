@@ -132,12 +132,8 @@ def _start_programs(w: Writer) -> None:
     w.do("store i64 %first, ptr %number")
     wide = [w.value(f"zext i32 %grid{axis} to i64") for axis in range(2)]
     row = w.value(f"udiv i64 %first, {wide[0]}")
-    ids = [
-        w.value(f"urem i64 %first, {wide[0]}"),
-        w.value(f"urem i64 {row}, {wide[1]}"),
-        w.value(f"udiv i64 {row}, {wide[1]}"),
-    ]
-    for axis, x in enumerate(ids):
+    texts = (f"urem i64 %first, {wide[0]}", f"urem i64 {row}, {wide[1]}", f"udiv i64 {row}, {wide[1]}")
+    for axis, x in enumerate([w.value(text) for text in texts]):
         w.do(f"store i32 {w.value(f'trunc i64 {x} to i32')}, ptr %at{axis}")
     w.place("next")
     number = w.value("load i64, ptr %number")

@@ -72,7 +72,7 @@ class LoopNestEmitter(NestPlanner):
         forms = self._row_analysis(nest, speculate=self.options.uses("loop_versioning"))
         if forms.conditions:
             w = self.code.w
-            fast, slow, done = w.fresh("straight"), w.fresh("wrapped"), w.fresh("row.done")
+            fast, slow, done = (w.fresh(s) for s in ("straight", "wrapped", "row.done"))
             holds = forms.conditions[0]
             for condition in forms.conditions[1:]:
                 holds = self.code.binary("and", holds, condition, "i1", 1)
@@ -108,6 +108,5 @@ class LoopNestEmitter(NestPlanner):
             """A stored tile: made in this very nest, or in scratch."""
             return VARYING if value in members else self.tiles.row_form(value, index, nest.axis, nest.counters)
 
-        return UniformityAnalysis(
-            self.program, self.code, nest.axis, nest.size, counters, self.scalars.of, leaf, speculate
-        )
+        scalar = self.scalars.of
+        return UniformityAnalysis(self.program, self.code, nest.axis, nest.size, counters, scalar, leaf, speculate)

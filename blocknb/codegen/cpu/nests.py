@@ -92,11 +92,8 @@ class NestPlanner(Emitter):
             return 1
         bits = [8]
         for op in ops:
-            bits += [
-                register_bits(v.type.dtype)
-                for v in (*op.results, *op.args[op.name == "store" :])
-                if not isinstance(v.type.dtype, Pointer)
-            ]
+            dtypes = [v.type.dtype for v in (*op.results, *op.args[op.name == "store" :])]
+            bits += [register_bits(dtype) for dtype in dtypes if not isinstance(dtype, Pointer)]
         bits += [register_bits(v.type.dtype) for v, _ in outputs]
         vector = self.options.machine.vector_bytes
         if not outputs and total <= STREAM_COST and not any(op.name == "reduce" for op in ops):

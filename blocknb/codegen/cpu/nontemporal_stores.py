@@ -28,13 +28,8 @@ class NontemporalStores(Emitter):
     def stores(self, nest: LoopNest, forms: UniformityAnalysis) -> list[Op]:
         """The stores of a row that may bypass the cache: all of them, or none."""
         found = [op for op in nest.ops if op.name == "store"]
-        if (
-            self.options.alias
-            or not self.options.uses("nontemporal_stores")
-            or nest.axis is None
-            or len(found) > MOST
-            or not nest.memory_bound
-        ):
+        allowed = self.options.uses("nontemporal_stores") and not self.options.alias
+        if not allowed or nest.axis is None or len(found) > MOST or not nest.memory_bound:
             return []
         for op in found:
             element, form = op.args[0].type.dtype.element, forms.of_operand(op.args[0])

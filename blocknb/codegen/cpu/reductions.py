@@ -103,9 +103,8 @@ class Reduction(Emitter):
             have, lanes = lanes, max(lanes // 2, min(lanes, least))
             # Half a register is no faster than a whole one, so lanes from `width` on stay, and are ignored.
             parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
-            low, high = (
-                [self._lanes(v, d, have, p) for v, d in zip(total, self.kind.dtypes, strict=True)] for p in parts
-            )
+            typed = list(zip(total, self.kind.dtypes, strict=True))
+            low, high = ([self._lanes(v, d, have, p) for v, d in typed] for p in parts)
             if self.extremes:
                 total = [machine_extremum(self.code, self.extremes.name, low[0], high[0], self._elements[0], lanes)]
             else:

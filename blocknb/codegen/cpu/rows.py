@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, identity
-from blocknb.codegen.cpu.mask_bounds import MaskBounds, fill_read
+from blocknb.codegen.cpu.mask_bounds import MaskBounds
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.reductions import Reduction
@@ -57,7 +57,7 @@ class RowLoops(Emitter):
         bounds = MaskBounds(self.context, self.nest, self.forms, self.accesses.masks, self.reductions)
         ends_early = ends_at_masks and bounds.find()
         end = bounds.end if ends_early else self._end()
-        fill_read(nest, c, self.tiles, end)
+        bounds.fill_read(end)
         least = self._least(end) if ends_early else self._least()
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
