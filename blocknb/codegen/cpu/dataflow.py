@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from blocknb.ir.core import Func, Op, Value, block_arguments, definitions
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, lane_cost, named
+from blocknb.language.ops import ATOMICS, OPS, PRESERVING, lane_cost, named
 from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
 VIEWS = named("view")
-PLAIN_ACCESSES = ACCESSES - ATOMICS  # loads and stores, for which there are vector instructions
+PLAIN_ACCESSES = named("memory") - ATOMICS  # loads and stores, for which there are vector instructions
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.blocks import BlockEmitter
-from blocknb.codegen.cpu.context import KernelContext
+from blocknb.codegen.cpu.context import VersionContext
 from blocknb.codegen.cpu.control_flow import ControlFlow
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.data_movement import DataMovement
@@ -41,7 +41,7 @@ class KernelVersion:
 
     name: str
     texts: list[str]
-    context: KernelContext
+    context: VersionContext
     first_site: int
     assumptions: dict[tuple[Value, Value], bool]
 
@@ -64,7 +64,7 @@ def emit_version(
 ) -> KernelVersion:
     """Emits the function that runs programs first..last-1, and the parts that are outlined from it."""
     name = "run.overlapping" if options.alias else "run"
-    context = KernelContext(program, options, helpers, debug, first_site)
+    context = VersionContext(program, options, helpers, debug, first_site)
     outliner = Outliner(name, context.code, context.scalars.types)
     nests = LoopNestEmitter(context)
     blocks = BlockEmitter(context, nests, outliner)
@@ -98,7 +98,7 @@ def emit_version(
     return KernelVersion(name, [*outliner.texts, body], context, first_site, blocks.assumptions)
 
 
-def _load_arguments(context: KernelContext) -> None:
+def _load_arguments(context: VersionContext) -> None:
     """Loads the grid and the arguments into registers."""
     program, code, scalars = context.program, context.code, context.scalars
     w, at = code.w, 0
@@ -121,7 +121,7 @@ def _load_arguments(context: KernelContext) -> None:
         scalars[param] = value if bits == element else code.convert("bitcast", value, bits, element, 1)
         at += 1
     if any(guard.asks_readonly for guard in program.guards.values()):
-        context.checks.load_locked(load_word(w, "%status", READONLY))
+        context.checks.load_read_only(load_word(w, "%status", READONLY))
 
 
 def _start_programs(w: Writer) -> None:

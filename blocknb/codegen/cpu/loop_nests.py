@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from blocknb.codegen.cpu.context import KernelContext
+from blocknb.codegen.cpu.context import VersionContext
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.nests import LoopNest, NestPlanner
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
@@ -22,7 +22,7 @@ from blocknb.ir.core import Op, Value
 class LoopNestEmitter(NestPlanner):
     """Plans and emits loop nests."""
 
-    def __init__(self, context: KernelContext):
+    def __init__(self, context: VersionContext):
         super().__init__(context)
         self.nontemporal = NontemporalStores(context)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import Emitter, VersionContext
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.nests import LoopNest
@@ -35,7 +35,7 @@ class MaskBounds(Emitter):
 
     def __init__(
         self,
-        context: KernelContext,
+        context: VersionContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
         masks: Mapping[Op, Uniformity | None],
@@ -135,7 +135,7 @@ class MaskBounds(Emitter):
         wanted = [op.args[0] for op in self.reductions] + [v for v, _ in nest.outputs]
         values = {v: self._of(v, identity(v.type.shape)) for v in dict.fromkeys(wanted)}
         for op, reduction in self.reductions.items():
-            end = c.select(reduction.takes_at_once(values[op.args[0]]), end, str(nest.size), "i64", 1)
+            end = c.select(reduction.is_idempotent(values[op.args[0]]), end, str(nest.size), "i64", 1)
         for v, text in values.items():
             element = register_type(v.type.dtype)
             self._slots[v] = (element, c.w.slot(element))

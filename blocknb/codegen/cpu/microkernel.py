@@ -15,7 +15,7 @@ from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import Emitter, VersionContext, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.scalar_math import casts, narrow_floats
@@ -64,7 +64,7 @@ def _panel(machine: TargetFeatures, op: Op, index: Index) -> Panel | None:
 class Dots(Emitter):
     """Lowers dots: packs the operands and calls a microkernel for their shapes."""
 
-    def __init__(self, context: KernelContext, copies: TileCopies):
+    def __init__(self, context: VersionContext, copies: TileCopies):
         super().__init__(context)
         self.copies = copies
 

@@ -42,7 +42,7 @@ class NontemporalStores(Emitter):
                 return []
         return found
 
-    def worth(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:
+    def is_profitable(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:
         """Whether the whole row, which masks end at position `least`, bypasses the cache, as an i1."""
         c = self.code
         part = c.i64("and", least, str(nest.width - 1))

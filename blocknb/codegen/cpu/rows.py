@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
+from blocknb.codegen.cpu.context import Emitter, VersionContext, lowering_table
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, identity
 from blocknb.codegen.cpu.mask_bounds import MaskBounds
 from blocknb.codegen.cpu.nests import LoopNest
@@ -29,7 +29,7 @@ class RowLoops(Emitter):
 
     def __init__(
         self,
-        context: KernelContext,
+        context: VersionContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
         reductions: Mapping[Op, Reduction],
@@ -62,7 +62,7 @@ class RowLoops(Emitter):
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
-            begin = self._two_versions(nontemporal.worth(nest, self.forms, stores, least), least, full)
+            begin = self._two_versions(nontemporal.is_profitable(nest, self.forms, stores, least), least, full)
         else:
             begin = self._vectors(full)
         if not full.isdigit():
