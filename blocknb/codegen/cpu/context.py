@@ -34,7 +34,7 @@ class VersionContext:
         self.addresses = AddressAnalysis(program, options.machine, self.scalars.known, speculate)
 
 
-class Emitter:
+class VersionPart:
     """The base of the classes that emit a part of a kernel: each has the objects of the context as attributes."""
 
     def __init__(self, context: VersionContext):

@@ -12,7 +12,7 @@ from typing import Any
 
 from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, VersionContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.status import poll
@@ -36,7 +36,7 @@ def _targets(
     return found
 
 
-class ControlFlow(Emitter):
+class ControlFlow(VersionPart):
     """Lowers loops and branches; `blocks` emits their bodies."""
 
     def __init__(self, context: VersionContext, copies: TileCopies, blocks: BlockEmitter):

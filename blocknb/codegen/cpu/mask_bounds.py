@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, VersionContext
+from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.nests import LoopNest
@@ -30,7 +30,7 @@ MOST = 8  # results of a loop nest, each of which takes code of its own
 VECTORS = 4  # a row of fewer is not worth it
 
 
-class MaskBounds(Emitter):
+class MaskBounds(VersionPart):
     """The part of a row beyond all masks. `masks` has the mask of each access; `counts` are the positions at which masks end."""
 
     def __init__(

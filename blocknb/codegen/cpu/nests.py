@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.context import VersionPart
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
 from blocknb.codegen.scalar_math.register_types import register_bits
@@ -57,7 +57,7 @@ def cost(ops: Sequence[Op]) -> int:
     return sum(lane_cost(op.name) for op in ops)
 
 
-class NestPlanner(Emitter):
+class NestPlanner(VersionPart):
     """Plans loop nests for a target."""
 
     def plan(self, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Placement) -> LoopNest:

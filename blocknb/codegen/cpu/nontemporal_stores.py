@@ -10,7 +10,7 @@ Manual, "Non-temporal stores".
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.context import VersionPart
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
 from blocknb.ir.core import Op
@@ -20,7 +20,7 @@ MOST = 4  # stores of a loop nest, whose loop is written twice
 UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
-class NontemporalStores(Emitter):
+class NontemporalStores(VersionPart):
     """Decides which rows bypass the cache; `used` says whether the kernel has such stores."""
 
     used = False

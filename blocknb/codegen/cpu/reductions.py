@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, VersionContext
+from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.elementwise import combine, machine_extremum
 from blocknb.codegen.cpu.extrema import ExtremumAccumulators
@@ -27,7 +27,7 @@ from blocknb.ir.core import Op, Value
 REGISTER = 16  # bytes of the smallest vector register
 
 
-class Reduction(Emitter):
+class Reduction(VersionPart):
     """Emits one reduce op of a nest.
 
     `tail` says whether elements at the end of the row were left out (an i1), and what each of them is.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, VersionContext, lowering_table
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowering_table
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, identity
 from blocknb.codegen.cpu.mask_bounds import MaskBounds
 from blocknb.codegen.cpu.nests import LoopNest
@@ -24,7 +24,7 @@ from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
 
 
-class RowLoops(Emitter):
+class RowLoops(VersionPart):
     """Emits the loops of a row. `forms` says how values vary along it."""
 
     def __init__(
