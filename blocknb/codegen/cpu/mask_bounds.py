@@ -180,11 +180,11 @@ class MaskBounds(VersionPart):
         for value, buffer in nest.outputs:
             tail = TileTail(self.end, self.value(value), nest.width)
             if self.options.redzones:
-                self._fill(buffer, tail, str(nest.size), poison=True)
+                self.fill(buffer, tail, str(nest.size), poison=True)
             # A copy goes into another op's buffer, whose readers are not known here.
             copied = tiles.buffers.get(value) is not buffer
             if copied or not self._read_by_rows(value, nest.shape):
-                self._fill(buffer, tail, str(nest.size))
+                self.fill(buffer, tail, str(nest.size))
             else:
                 types[tail.end], types[tail.value] = "i64", register_type(value.type.dtype)
                 tiles.tails[value] = tail
@@ -201,7 +201,7 @@ class MaskBounds(VersionPart):
         nodes = [(graph.node_of.get(use.op), use.at) for use in self.program.uses.get(value, ())]
         return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
-    def _fill(self, buffer: ScratchBuffer, tail: TileTail, stop: str, poison: bool = False) -> None:
+    def fill(self, buffer: ScratchBuffer, tail: TileTail, stop: str, poison: bool = False) -> None:
         """Writes what a buffer holds from the end of its row up to `stop`, or a poison, in whole vectors.
 
         The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
@@ -222,4 +222,4 @@ class MaskBounds(VersionPart):
         read |= {leaf for v, _ in self.nest.outputs for leaf, _ in program.leaves(v, identity(v.type.shape))}
         for value in [v for v in tiles.buffers if v in tiles.tails and v in read and v not in members]:
             if tiles.tails[value].end != stop:
-                self._fill(tiles.buffers[value], tiles.tails[value], stop)
+                self.fill(tiles.buffers[value], tiles.tails[value], stop)
