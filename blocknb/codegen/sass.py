@@ -61,17 +61,8 @@ _NOISE = re.compile(
 )
 
 
-def ptx_lines(ptx: str) -> tuple[SassLine, ...]:
-    """The lines of PTX without line directives and debug sections, each with its source line."""
-    return _directive_lines(ptx, end_of_code=re.compile(r"^\s*\.section\s+\.debug"))
-
-
-def assembly_lines(asm: str) -> tuple[SassLine, ...]:
-    """The lines of x86 or ARM assembly from LLVM, likewise."""
-    return _directive_lines(asm, end_of_code=re.compile(r"^\s*\.section\s+\.debug"))
-
-
-def _directive_lines(text: str, end_of_code: re.Pattern) -> tuple[SassLine, ...]:
+def assembly_lines(text: str) -> tuple[SassLine, ...]:
+    """The lines of PTX, or of LLVM's x86 or ARM assembly, without line directives and debug sections, each with its source line."""
     rows = text.split("\n")
     files = {number: f"{folder}/{name}" if name else folder for number, folder, name in map(_file_row, rows) if number}
     places: dict[tuple[int, int], tuple] = {}  # the callers of a place, for chains of inlined calls
@@ -79,7 +70,7 @@ def _directive_lines(text: str, end_of_code: re.Pattern) -> tuple[SassLine, ...]
     current: tuple = (None, None, ())
     skipping = False
     for row in rows:
-        if end_of_code.match(row):
+        if re.match(r"^\s*\.section\s+\.debug", row):
             skipping = True
         elif skipping and re.match(r"^\s*\.(?:text|section\s+\.text)", row):
             skipping = False

@@ -105,11 +105,10 @@ class Writer:
     instruction carries it as debug location.
     """
 
-    def __init__(self, entry: str = "entry"):
+    def __init__(self) -> None:
         self.slots: list[str] = []
         self.lines: list[str] = []
         self.location = ""
-        self.block = entry
         self._open = True
         self._count = 0
 
@@ -139,7 +138,7 @@ class Writer:
         if self._open:
             self.do(f"br label %{label}")
         self.lines.append(f"{label}:")
-        self.block, self._open = label, True
+        self._open = True
 
     def jump(self, label: str) -> None:
         self.end(f"br label %{label}")

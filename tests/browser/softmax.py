@@ -96,9 +96,9 @@ def listing(stage: Any) -> str:
 
 def machine_code(trace: Any) -> str:
     """Returns the PTX of a trace as a card shows it: without debug information."""
-    from blocknb.codegen.sass import ptx_lines
+    from blocknb.codegen.sass import assembly_lines
 
-    return "\n".join(line.text for line in ptx_lines(trace.ptx))
+    return "\n".join(line.text for line in assembly_lines(trace.ptx))
 
 
 def milliseconds(text: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 from blocknb.codegen import toolchain
 from blocknb.codegen.batch_assembly import assemble_many, merge_ptx
 from blocknb.codegen.llvm import compile_cpu, compile_cuda, list_cpu
-from blocknb.codegen.sass import Listing, assembly_lines, disassemble, ptx_lines, sass_lines
+from blocknb.codegen.sass import Listing, assembly_lines, disassemble, sass_lines
 from blocknb.codegen.toolchain import PtxasResources, find_nvdisasm, find_ptxas, read_ptxas_log
 from blocknb.errors import KernelError
 from blocknb.target import Target, known
@@ -242,9 +242,9 @@ def test_merging_refuses_two_kernels_of_one_name_and_mixed_targets():
 # ---- lines ---------------------------------------------------------------------------------------------------------------
 
 
-def test_ptx_lines_map_to_source_lines_without_loc_directives():
+def test_assembly_lines_map_to_source_lines_without_loc_directives():
     code = compile_cuda(GPU_TEXT, SM90A).result()
-    lines = ptx_lines(code.ptx)
+    lines = assembly_lines(code.ptx)
     assert code_at(lines, "ld.global") == (4, "/nb/cell.py")
     assert code_at(lines, "add.rn.f32") == (32, "<ipython-input-3-abc>")
     assert code_at(lines, "st.global") == (6, "/nb/cell.py")
@@ -326,7 +326,7 @@ def test_inlined_calls_of_both_formats_map_to_every_line_of_the_call_chain():
         ]
     )
     chain = (("helper", 31), ("/nb/cell.py", 7))
-    for lines, word in ((ptx_lines(ptx), "%r{},"), (sass_lines(sass), "R{},")):
+    for lines, word in ((assembly_lines(ptx), "%r{},"), (sass_lines(sass), "R{},")):
         rows = [next(line for line in lines if word.format(i) in line.text) for i in range(3)]
         assert [(r.file, r.line) for r in rows] == [("/nb/cell.py", 7), ("helper", 31), ("helper", 41)]
         assert [r.callers for r in rows] == [(), chain[1:], chain]

@@ -34,7 +34,7 @@ class Record:
         self.lines: list[str] = []
         self._listen(monkeypatch, loop_nests.LoopNestEmitter, "emit", nest)
         self._listen(monkeypatch, mask_bounds.MaskBounds, "find", ends_early)
-        self._listen(monkeypatch, mask_bounds, "fill", fills)
+        self._listen(monkeypatch, mask_bounds.MaskBounds, "fill", fills)
         self._listen(monkeypatch, nontemporal_stores.NontemporalStores, "stores", stores)
         self._listen(monkeypatch, RowPrefetch, "prepare", prefetch)
         self._listen(monkeypatch, Scratch, "allocate", scratch)
@@ -72,7 +72,7 @@ def ends_early(found: bool, bounds: Any) -> str:
     return f"    ends early, masks: {len(set(bounds.counts))}" if found else ""
 
 
-def fills(_: Any, code: Any, tiles: Any, buffer: Any, tail: Any, stop: str, poison: bool = False) -> str:
+def fills(_: Any, bounds: Any, buffer: Any, tail: Any, stop: str, poison: bool = False) -> str:
     return f"    fills {buffer.dtype} {buffer.shape} to the end, {tail.width} at a time{' (poison)' if poison else ''}"
 
 

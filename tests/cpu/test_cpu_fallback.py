@@ -64,7 +64,7 @@ def refuses_to_speculate(forms, a, b, dtype):
 #: A function that each optimization of the code generator needs, and its failing replacement.
 BREAKS = {
     "row_prefetch": (row_prefetch.RowPrefetch, "prepare", lambda prefetch, forms: broken() if prefetch.ops else None),
-    "nontemporal_stores": (nontemporal_stores.NontemporalStores, "worth", broken),
+    "nontemporal_stores": (nontemporal_stores.NontemporalStores, "is_profitable", broken),
     "mask_bounds": (mask_bounds.MaskBounds, "_finish", broken),
     "loop_versioning": (uniformity.UniformityAnalysis, "_wrap", refuses_to_speculate),
     "fusion": (fusion.FusionGraph, "_find_group", broken),

@@ -19,12 +19,12 @@ def with_redzones(monkeypatch):
 
 def test_padding_overrun_is_reported_with_the_line_of_the_buffer(own_cache, monkeypatch):
     """An error of the past: padding was written in steps of the reader's wider vectors, beginning at the end of the written row."""
-    right = mask_bounds.fill
+    right = mask_bounds.MaskBounds.fill
 
-    def wide(code, tiles, buffer, tail, stop, poison=False):
-        right(code, tiles, buffer, tail._replace(width=64), stop, poison)
+    def wide(bounds, buffer, tail, stop, poison=False):
+        right(bounds, buffer, tail._replace(width=64), stop, poison)
 
-    monkeypatch.setattr(mask_bounds, "fill", wide)
+    monkeypatch.setattr(mask_bounds.MaskBounds, "fill", wide)
     fresh = blocknb.kernel(above.source.function)
     x, out = (np.arange(64) % 7).astype(np.float32), np.zeros(64, np.int8)
     with pytest.raises(
@@ -36,13 +36,13 @@ def test_padding_overrun_is_reported_with_the_line_of_the_buffer(own_cache, monk
 
 
 def test_unwritten_padding_reads_as_poison(own_cache, monkeypatch):
-    right = mask_bounds.fill
+    right = mask_bounds.MaskBounds.fill
 
-    def poisons_only(code, tiles, buffer, tail, stop, poison=False):
+    def poisons_only(bounds, buffer, tail, stop, poison=False):
         if poison:
-            right(code, tiles, buffer, tail, stop, True)
+            right(bounds, buffer, tail, stop, True)
 
-    monkeypatch.setattr(mask_bounds, "fill", poisons_only)
+    monkeypatch.setattr(mask_bounds.MaskBounds, "fill", poisons_only)
     assert wrong_lengths("float32", 64, [1, 17, 40], blocknb.kernel(above.source.function)) == [1, 17, 40]
 
 

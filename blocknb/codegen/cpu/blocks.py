@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from blocknb.codegen.cpu import microkernel, row_prefetch
 from blocknb.codegen.cpu.buffers import ScratchBuffer, strides_along
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowering_table
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
@@ -16,10 +16,10 @@ from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 
 
-class BlockEmitter(Emitter):
+class BlockEmitter(VersionPart):
     """Emits blocks. `assumptions` has the pairs of arguments that fused nests assume not to overlap."""
 
-    def __init__(self, context: KernelContext, nests: LoopNestEmitter, outliner: Outliner):
+    def __init__(self, context: VersionContext, nests: LoopNestEmitter, outliner: Outliner):
         super().__init__(context)
         self.nests, self.outliner = nests, outliner
         self.lowerings: dict[str, Callable[[Op], None]] = {}

@@ -49,16 +49,16 @@ class BoundsChecks:
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
         #: Of each pointer argument: the bytes of its array if that is read-only, else 0.
-        self._locked: dict[int, str] = {}
+        self._read_only_bytes: dict[int, str] = {}
 
-    def load_locked(self, readonly: str) -> None:
+    def load_read_only(self, readonly: str) -> None:
         """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
         c = self.code
         for argument, (_, lower, upper) in self.code.bounds.items():
             bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
             size = c.select(bit, c.i64("sub", upper, lower), "0", "i64", 1)
             self.scalars.types[size] = "i64"
-            self._locked[argument] = size
+            self._read_only_bytes[argument] = size
 
     # -- sites -----------------------------------------------------------------------------------------------------------
 
@@ -102,16 +102,16 @@ class BoundsChecks:
         """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
         start, lower, upper = self.code.bounds[argument]
         if guard.asks_readonly:
-            upper = self.code.i64("sub", upper, self._locked[argument])
+            upper = self.code.i64("sub", upper, self._read_only_bytes[argument])
         return start, lower, upper
 
-    def _hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
+    def _read_only_hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
         """Of each argument: whether an address lies in its array and that is read-only. For pointers that may belong to no argument."""
         if not (guard.foreign and guard.asks_readonly):
             return []
         c, found = self.code, []
-        for argument in self._locked:
-            lower, size = self.code.bounds[argument][1], self._locked[argument]
+        for argument in self._read_only_bytes:
+            lower, size = self.code.bounds[argument][1], self._read_only_bytes[argument]
             distance = c.binary("sub", addresses, c.splat(lower, "i64", width), "i64", width)
             hit = c.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {c.splat(size, 'i64', width)}")
             found.append((argument, hit))
@@ -140,7 +140,7 @@ class BoundsChecks:
         """Ends the cold block: the address is outside."""
         c, guard = self.code, self.guard(op)
         assert guard is not None
-        for argument, hit in self._hits(guard, address, 1):
+        for argument, hit in self._read_only_hits(guard, address, 1):
             site = str(self._numbers[op] + guard.possible.index(argument))
             place = replace(place, number=c.select(hit, site, place.number, "i64", 1))
         offset = c.binary("ashr", c.i64("sub", address, place.start), str(place.size.bit_length() - 1), "i64", 1)
@@ -160,7 +160,7 @@ class BoundsChecks:
         guard = self.guard(op)
         assert guard is not None
         bad = self._beyond(address, place, width)
-        for _, hit in self._hits(guard, address, width):
+        for _, hit in self._read_only_hits(guard, address, width):
             bad = self.code.binary("or", bad, hit, "i1", width)
         return bad
 
@@ -199,7 +199,7 @@ class BoundsChecks:
     def row_outside(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether any of the elements at base, base + step, ... (bytes), `count` of them (an i64; none if negative), is outside."""
         if self.by_lane(op):
-            return self._row_or_locked(op, base, step, count)
+            return self._row_or_read_only(op, base, step, count)
         place = self.place(op)
         return "false" if place is None else self._row_outside(op, place, base, step, count)
 
@@ -217,14 +217,14 @@ class BoundsChecks:
         reach = c.binary("mul", c.i64("sub", count, "1"), str(abs(step)), "i64", 1)
         return base if step > 0 else c.i64("sub", base, reach), reach
 
-    def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
+    def _row_or_read_only(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether an element is outside, or the row may meet an array that is read-only."""
         c, place = self.code, self.place(op)
         assert place is not None
         bad = self._row_outside(op, place, base, step, count)
         low, reach = self._reach(base, step, count)
         high = c.i64("add", low, reach)
-        for argument, size in self._locked.items():
+        for argument, size in self._read_only_bytes.items():
             lower = self.code.bounds[argument][1]
             end = c.i64("add", lower, size)
             below = c.w.value(f"icmp ult i64 {low}, {end}")

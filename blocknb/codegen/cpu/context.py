@@ -19,7 +19,7 @@ from blocknb.trace import Notes
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class KernelContext:
+class VersionContext:
     """What is known of a version (`program`, `options`), and its state: text, names of scalars, buffers of tiles, checks and notes."""
 
     def __init__(
@@ -34,10 +34,10 @@ class KernelContext:
         self.addresses = AddressAnalysis(program, options.machine, self.scalars.known, speculate)
 
 
-class Emitter:
+class VersionPart:
     """The base of the classes that emit a part of a kernel: each has the objects of the context as attributes."""
 
-    def __init__(self, context: KernelContext):
+    def __init__(self, context: VersionContext):
         self.context, self.program, self.options, self.notes = context, context.program, context.options, context.notes
         self.code, self.scalars, self.checks = context.code, context.scalars, context.checks
         self.tiles, self.addresses = context.tiles, context.addresses

@@ -12,7 +12,7 @@ from typing import Any
 
 from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.status import poll
@@ -36,10 +36,10 @@ def _targets(
     return found
 
 
-class ControlFlow(Emitter):
+class ControlFlow(VersionPart):
     """Lowers loops and branches; `blocks` emits their bodies."""
 
-    def __init__(self, context: KernelContext, copies: TileCopies, blocks: BlockEmitter):
+    def __init__(self, context: VersionContext, copies: TileCopies, blocks: BlockEmitter):
         super().__init__(context)
         self.copies, self.blocks = copies, blocks
 
@@ -136,9 +136,9 @@ class ControlFlow(Emitter):
         head, inside, done = (w.fresh(s) for s in ("for", "for.body", "for.done"))
         w.place(head)
         counter = w.value(f"load i64, ptr {slot}")
-        w.branch(self._goes_on(counter, upper, step), inside, done)
+        w.branch(self._loop_condition(counter, upper, step), inside, done)
         w.place(inside)
-        if not self._short(op):
+        if not self._has_few_iterations(op):
             poll(w)
         self.scalars[body.args[0]] = casts.cast(c, counter, t.int64, counter_type, 1)
         self._load(body.args[1:], homes)
@@ -151,7 +151,7 @@ class ControlFlow(Emitter):
         w.place(done)
         self._results(op, homes)
 
-    def _goes_on(self, counter: str, upper: str, step: str) -> str:
+    def _loop_condition(self, counter: str, upper: str, step: str) -> str:
         c = self.code
         if step.lstrip("-").isdigit():
             return c.w.value(f"icmp {'sgt' if step.startswith('-') else 'slt'} i64 {counter}, {upper}")
@@ -159,7 +159,7 @@ class ControlFlow(Emitter):
         below, above = (c.w.value(f"icmp {p} i64 {counter}, {upper}") for p in ("slt", "sgt"))
         return c.select(up, below, above, "i1", 1)
 
-    def _short(self, op: Op) -> bool:
+    def _has_few_iterations(self, op: Op) -> bool:
         bounds = [self.program.definition.get(a) for a in op.args[:3]]
         if any(b is None or b.name != "const" for b in bounds):
             return False

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer, row_major
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.dataflow import squeezed
 from blocknb.codegen.cpu.loop_nests import LoopNestEmitter
 from blocknb.ir.core import Op, Value
 
 
-class TileCopies(Emitter):
+class TileCopies(VersionPart):
     """Copies tiles by loop nests of their own."""
 
-    def __init__(self, context: KernelContext, nests: LoopNestEmitter):
+    def __init__(self, context: VersionContext, nests: LoopNestEmitter):
         super().__init__(context)
         self.nests = nests
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.elementwise import combine
 from blocknb.codegen.cpu.reduction_kinds import plain_combine
@@ -25,10 +25,10 @@ def _sizes(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-class DataMovement(Emitter):
+class DataMovement(VersionPart):
     """Lowers scans, flips and gathers."""
 
-    def __init__(self, context: KernelContext, copies: TileCopies):
+    def __init__(self, context: VersionContext, copies: TileCopies):
         super().__init__(context)
         self.copies = copies
 

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from blocknb.ir.core import Func, Op, Value, block_arguments, definitions
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, lane_cost, named
+from blocknb.language.ops import ATOMICS, OPS, PRESERVING, lane_cost, named
 from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
 VIEWS = named("view")
-PLAIN_ACCESSES = ACCESSES - ATOMICS  # loads and stores, for which there are vector instructions
+PLAIN_ACCESSES = named("memory") - ATOMICS  # loads and stores, for which there are vector instructions
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,6 +54,7 @@ class Dataflow:
         self.definition = definitions(func)
         self.argument = block_arguments(func)
         self._recomputed: dict[Value, float] = {}
+        self._leaves: dict[tuple[Value, Index], frozenset[tuple[Value, Index]]] = {}
         self._roots: dict[Value, Value | None] = {}
         self.uses: dict[Value, list[Use]] = {}
         for op in func.ops():
@@ -125,9 +126,14 @@ class Dataflow:
                 return tuple(None if n == 1 else next(remaining, None) for n in source)
         return index
 
-    def leaves(self, value: Value, index: Index) -> set[tuple[Value, Index]]:
+    def leaves(self, value: Value, index: Index) -> frozenset[tuple[Value, Index]]:
         """The scalars (under the index ()) and stored tiles that a value is made of, each with its index."""
+        key = (value, index if value.type.shape else ())
+        if key not in self._leaves:
+            self._leaves[key] = self._find_leaves(key)
+        return self._leaves[key]
 
+    def _find_leaves(self, key: tuple[Value, Index]) -> frozenset[tuple[Value, Index]]:
         def operands(item: tuple[Value, Index]) -> list[tuple[Value, Index]]:
             v, i = item
             if not v.type.shape or self.is_stored(v):
@@ -136,8 +142,7 @@ class Dataflow:
                 i = self.operand_index(v, i)
             return [(a, i if a.type.shape else ()) for a in self.definition[v].args]
 
-        parts = reachable([(value, index if value.type.shape else ())], operands)
-        return {(v, i) for v, i in parts if not v.type.shape or self.is_stored(v)}
+        return frozenset((v, i) for v, i in reachable([key], operands) if not v.type.shape or self.is_stored(v))
 
     def operands(self, op: Op) -> tuple[Value, ...]:
         """The operands of an op, and the owner that a bounds check of an access asks for."""

@@ -148,12 +148,9 @@ class FusionGraph:
     def _same_elements(self, load: Op, store: Op) -> bool:
         """Whether the store writes, at each index, the address that the load reads at this index and at no other."""
         p, q = load.args[0], store.args[0]
-        if (
-            len(squeezed(p.type.shape)) != 1
-            or 0 not in self.contiguous(load)
-            or p.type.dtype.element.bytes != q.type.dtype.element.bytes
-            or not self._all_distinct(p)
-        ):
+        if len(squeezed(p.type.shape)) != 1 or p.type.dtype.element.bytes != q.type.dtype.element.bytes:
+            return False
+        if 0 not in self.contiguous(load) or not self._all_distinct(p):
             return False
         if p is q:
             return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.blocks import BlockEmitter
-from blocknb.codegen.cpu.context import KernelContext
+from blocknb.codegen.cpu.context import VersionContext
 from blocknb.codegen.cpu.control_flow import ControlFlow
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.data_movement import DataMovement
@@ -41,7 +41,7 @@ class KernelVersion:
 
     name: str
     texts: list[str]
-    context: KernelContext
+    context: VersionContext
     first_site: int
     assumptions: dict[tuple[Value, Value], bool]
 
@@ -64,7 +64,7 @@ def emit_version(
 ) -> KernelVersion:
     """Emits the function that runs programs first..last-1, and the parts that are outlined from it."""
     name = "run.overlapping" if options.alias else "run"
-    context = KernelContext(program, options, helpers, debug, first_site)
+    context = VersionContext(program, options, helpers, debug, first_site)
     outliner = Outliner(name, context.code, context.scalars.types)
     nests = LoopNestEmitter(context)
     blocks = BlockEmitter(context, nests, outliner)
@@ -98,7 +98,7 @@ def emit_version(
     return KernelVersion(name, [*outliner.texts, body], context, first_site, blocks.assumptions)
 
 
-def _load_arguments(context: KernelContext) -> None:
+def _load_arguments(context: VersionContext) -> None:
     """Loads the grid and the arguments into registers."""
     program, code, scalars = context.program, context.code, context.scalars
     w, at = code.w, 0
@@ -121,7 +121,7 @@ def _load_arguments(context: KernelContext) -> None:
         scalars[param] = value if bits == element else code.convert("bitcast", value, bits, element, 1)
         at += 1
     if any(guard.asks_readonly for guard in program.guards.values()):
-        context.checks.load_locked(load_word(w, "%status", READONLY))
+        context.checks.load_read_only(load_word(w, "%status", READONLY))
 
 
 def _start_programs(w: Writer) -> None:
@@ -132,12 +132,8 @@ def _start_programs(w: Writer) -> None:
     w.do("store i64 %first, ptr %number")
     wide = [w.value(f"zext i32 %grid{axis} to i64") for axis in range(2)]
     row = w.value(f"udiv i64 %first, {wide[0]}")
-    ids = [
-        w.value(f"urem i64 %first, {wide[0]}"),
-        w.value(f"urem i64 {row}, {wide[1]}"),
-        w.value(f"udiv i64 {row}, {wide[1]}"),
-    ]
-    for axis, x in enumerate(ids):
+    texts = (f"urem i64 %first, {wide[0]}", f"urem i64 {row}, {wide[1]}", f"udiv i64 {row}, {wide[1]}")
+    for axis, x in enumerate([w.value(text) for text in texts]):
         w.do(f"store i32 {w.value(f'trunc i64 {x} to i32')}, ptr %at{axis}")
     w.place("next")
     number = w.value("load i64, ptr %number")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from blocknb.codegen.cpu.context import KernelContext
+from blocknb.codegen.cpu.context import VersionContext
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.nests import LoopNest, NestPlanner
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
@@ -22,7 +22,7 @@ from blocknb.ir.core import Op, Value
 class LoopNestEmitter(NestPlanner):
     """Plans and emits loop nests."""
 
-    def __init__(self, context: KernelContext):
+    def __init__(self, context: VersionContext):
         super().__init__(context)
         self.nontemporal = NontemporalStores(context)
 
@@ -72,7 +72,7 @@ class LoopNestEmitter(NestPlanner):
         forms = self._row_analysis(nest, speculate=self.options.uses("loop_versioning"))
         if forms.conditions:
             w = self.code.w
-            fast, slow, done = w.fresh("straight"), w.fresh("wrapped"), w.fresh("row.done")
+            fast, slow, done = (w.fresh(s) for s in ("straight", "wrapped", "row.done"))
             holds = forms.conditions[0]
             for condition in forms.conditions[1:]:
                 holds = self.code.binary("and", holds, condition, "i1", 1)
@@ -108,6 +108,5 @@ class LoopNestEmitter(NestPlanner):
             """A stored tile: made in this very nest, or in scratch."""
             return VARYING if value in members else self.tiles.row_form(value, index, nest.axis, nest.counters)
 
-        return UniformityAnalysis(
-            self.program, self.code, nest.axis, nest.size, counters, self.scalars.of, leaf, speculate
-        )
+        scalar = self.scalars.of
+        return UniformityAnalysis(self.program, self.code, nest.axis, nest.size, counters, scalar, leaf, speculate)

@@ -4,7 +4,7 @@ Tiles are powers of two and rows are not, so up to half of a tile is what masked
 computed from one value is one value again. A loop over a row therefore stops where the last mask ends (`end`). The value that every
 element beyond has is computed once, as a scalar. A reduction takes it once, if taking it twice makes no difference (zero, for a sum).
 Otherwise the loop runs to the end of the tile. A tile in scratch stays unwritten beyond `end`, and a node that reads further writes it
-first (`fill`).
+first (`fill_read`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Mapping
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.reductions import Reduction
-from blocknb.codegen.cpu.tiles import TileBuffers, TileTail
+from blocknb.codegen.cpu.tiles import TileTail
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
@@ -31,12 +30,12 @@ MOST = 8  # results of a loop nest, each of which takes code of its own
 VECTORS = 4  # a row of fewer is not worth it
 
 
-class MaskBounds(Emitter):
+class MaskBounds(VersionPart):
     """The part of a row beyond all masks. `masks` has the mask of each access; `counts` are the positions at which masks end."""
 
     def __init__(
         self,
-        context: KernelContext,
+        context: VersionContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
         masks: Mapping[Op, Uniformity | None],
@@ -104,7 +103,7 @@ class MaskBounds(Emitter):
             case Strided():
                 return False
             case Stored():
-                tail = self.tiles.tails.get(_leaf(self.tiles, value))
+                tail = self.tiles.tails.get(self._leaf(value))
                 if tail is not None:
                     self.counts.append(tail.end)
                 return tail is not None
@@ -136,7 +135,7 @@ class MaskBounds(Emitter):
         wanted = [op.args[0] for op in self.reductions] + [v for v, _ in nest.outputs]
         values = {v: self._of(v, identity(v.type.shape)) for v in dict.fromkeys(wanted)}
         for op, reduction in self.reductions.items():
-            end = c.select(reduction.takes_at_once(values[op.args[0]]), end, str(nest.size), "i64", 1)
+            end = c.select(reduction.is_idempotent(values[op.args[0]]), end, str(nest.size), "i64", 1)
         for v, text in values.items():
             element = register_type(v.type.dtype)
             self._slots[v] = (element, c.w.slot(element))
@@ -162,74 +161,65 @@ class MaskBounds(Emitter):
             case Prefix():
                 return "false"
             case Stored():
-                return self.tiles.tails[_leaf(self.tiles, value)].value
+                return self.tiles.tails[self._leaf(value)].value
         if program.view_of(value) is not None:
             return self._of(program.definition[value].args[0], program.operand_index(value, index))
         op = program.definition[value]
         if op.name == "load":
-            return (
-                self._of(op.args[2], identity(op.args[2].type.shape))
-                if len(op.args) > 2
-                else constant(0, value.type.dtype)
-            )
+            if len(op.args) <= 2:
+                return constant(0, value.type.dtype)
+            return self._of(op.args[2], identity(op.args[2].type.shape))
         return elementwise(self.code, op, [self._of(a, i) for a, i in self._operands(op, index)], 1)
 
     def leave(self) -> None:
         """After the loops: hands the tails to the reductions, and notes which tails of results are not written. Redzones poison those."""
-        c, nest, tiles, types = self.code, self.nest, self.tiles, self.scalars.types
-        skipped = c.w.value(f"icmp slt i64 {self.end}, {nest.size}")
+        nest, tiles, types = self.nest, self.tiles, self.scalars.types
+        skipped = self.code.w.value(f"icmp slt i64 {self.end}, {nest.size}")
         for op, reduction in self.reductions.items():
             reduction.tail = (skipped, self.value(op.args[0]))
         for value, buffer in nest.outputs:
             tail = TileTail(self.end, self.value(value), nest.width)
             if self.options.redzones:
-                fill(c, tiles, buffer, tail, str(nest.size), poison=True)
-            copied = (
-                tiles.buffers.get(value) is not buffer
-            )  # into another op's buffer, whose readers are not known here
-            if copied or not _read_by_rows(tiles, value, nest.shape):
-                fill(c, tiles, buffer, tail, str(nest.size))
+                self.fill(buffer, tail, str(nest.size), poison=True)
+            # A copy goes into another op's buffer, whose readers are not known here.
+            copied = tiles.buffers.get(value) is not buffer
+            if copied or not self._read_by_rows(value, nest.shape):
+                self.fill(buffer, tail, str(nest.size))
             else:
                 types[tail.end], types[tail.value] = "i64", register_type(value.type.dtype)
                 tiles.tails[value] = tail
 
+    def _leaf(self, value: Value) -> Value:
+        """The stored tile that a value is a view of."""
+        while value not in self.tiles.buffers:
+            value = self.program.definition[value].args[0]
+        return value
 
-def _leaf(tiles: TileBuffers, value: Value) -> Value:
-    """The stored tile that a value is a view of."""
-    while value not in tiles.buffers:
-        value = tiles.program.definition[value].args[0]
-    return value
+    def _read_by_rows(self, value: Value, shape: tuple[int, ...]) -> bool:
+        """Whether only loop nests of this block read a tile, at the index at which it is written."""
+        graph = self.tiles.scope.graph
+        nodes = [(graph.node_of.get(use.op), use.at) for use in self.program.uses.get(value, ())]
+        return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
+    def fill(self, buffer: ScratchBuffer, tail: TileTail, stop: str, poison: bool = False) -> None:
+        """Writes what a buffer holds from the end of its row up to `stop`, or a poison, in whole vectors.
 
-def _read_by_rows(tiles: TileBuffers, value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether only loop nests of this block read a tile, at the index at which it is written."""
-    graph = tiles.scope.graph
-    nodes = [(graph.node_of.get(use.op), use.at) for use in tiles.program.uses.get(value, ())]
-    return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
+        The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
+        position at which the loop starts, so no store reaches beyond the tile.
+        """
+        c, element, width = self.code, buffer.element, tail.width
+        scalar = redzones.poison(element) if poison else casts.to_scratch(c, tail.value, buffer.dtype, 1)
+        vector = c.splat(scalar, element, width)
+        base = self.tiles.base(buffer)
+        with c.w.counted(tail.end, stop, width, "rest") as position:
+            place = c.w.value(f"getelementptr inbounds {element}, ptr {base}, i64 {position}")
+            c.w.do(f"store {vector_type(element, width)} {vector}, ptr {place}, align {SIZES[element]}")
 
-
-def fill(
-    c: KernelBuilder, tiles: TileBuffers, buffer: ScratchBuffer, tail: TileTail, stop: str, poison: bool = False
-) -> None:
-    """Writes what a buffer holds from the end of its row up to `stop`, or a poison, in whole vectors.
-
-    The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
-    position at which the loop starts, so no store reaches beyond the tile.
-    """
-    element, width = buffer.element, tail.width
-    scalar = redzones.poison(element) if poison else casts.to_scratch(c, tail.value, buffer.dtype, 1)
-    vector = c.splat(scalar, element, width)
-    base = tiles.base(buffer)
-    with c.w.counted(tail.end, stop, width, "rest") as position:
-        place = c.w.value(f"getelementptr inbounds {element}, ptr {base}, i64 {position}")
-        c.w.do(f"store {vector_type(element, width)} {vector}, ptr {place}, align {SIZES[element]}")
-
-
-def fill_read(nest: LoopNest, c: KernelBuilder, tiles: TileBuffers, stop: str) -> None:
-    """Before the loops of a row: writes the tails that the row will read and that are not written yet."""
-    program, members = tiles.program, nest.members
-    read = {leaf for op in nest.ops for leaf, _, _ in program.needs(op)}
-    read |= {leaf for v, _ in nest.outputs for leaf, _ in program.leaves(v, identity(v.type.shape))}
-    for value in [v for v in tiles.buffers if v in tiles.tails and v in read and v not in members]:
-        if tiles.tails[value].end != stop:
-            fill(c, tiles, tiles.buffers[value], tiles.tails[value], stop)
+    def fill_read(self, stop: str) -> None:
+        """Before the loops of a row: writes the tails that the row will read and that are not written yet."""
+        program, tiles, members = self.program, self.tiles, self.nest.members
+        read = {leaf for op in self.nest.ops for leaf, _, _ in program.needs(op)}
+        read |= {leaf for v, _ in self.nest.outputs for leaf, _ in program.leaves(v, identity(v.type.shape))}
+        for value in [v for v in tiles.buffers if v in tiles.tails and v in read and v not in members]:
+            if tiles.tails[value].end != stop:
+                self.fill(tiles.buffers[value], tiles.tails[value], stop)

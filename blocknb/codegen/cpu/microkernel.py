@@ -15,7 +15,7 @@ from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.scalar_math import casts, narrow_floats
@@ -61,10 +61,10 @@ def _panel(machine: TargetFeatures, op: Op, index: Index) -> Panel | None:
     return index.index(0), index.index(1), register_tile(machine, op)[1]
 
 
-class Dots(Emitter):
+class Dots(VersionPart):
     """Lowers dots: packs the operands and calls a microkernel for their shapes."""
 
-    def __init__(self, context: KernelContext, copies: TileCopies):
+    def __init__(self, context: VersionContext, copies: TileCopies):
         super().__init__(context)
         self.copies = copies
 

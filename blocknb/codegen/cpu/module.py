@@ -155,9 +155,8 @@ def _apart(c: InstructionBuilder, func: Func, assumptions: Mapping[tuple[Value, 
         at += POINTER_WORDS if isinstance(param.type.dtype, Pointer) else 1
     holds = "true"
     for (a, b), same_elements in assumptions.items():
-        (x, low_a, high_a), (y, low_b, high_b) = (
-            [load_word(c.w, "%arguments", words[v] + i) for i in range(3)] for v in (a, b)
-        )
+        x, low_a, high_a = (load_word(c.w, "%arguments", words[a] + i) for i in range(3))
+        y, low_b, high_b = (load_word(c.w, "%arguments", words[b] + i) for i in range(3))
         before = c.w.value(f"icmp ule i64 {high_a}, {low_b}")
         fine = c.binary("or", before, c.w.value(f"icmp ule i64 {high_b}, {low_a}"), "i1", 1)
         if same_elements:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.context import VersionPart
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES
 from blocknb.codegen.cpu.reduction_kinds import ReductionKind
 from blocknb.codegen.scalar_math.register_types import register_bits
@@ -57,7 +57,7 @@ def cost(ops: Sequence[Op]) -> int:
     return sum(lane_cost(op.name) for op in ops)
 
 
-class NestPlanner(Emitter):
+class NestPlanner(VersionPart):
     """Plans loop nests for a target."""
 
     def plan(self, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Placement) -> LoopNest:
@@ -92,11 +92,8 @@ class NestPlanner(Emitter):
             return 1
         bits = [8]
         for op in ops:
-            bits += [
-                register_bits(v.type.dtype)
-                for v in (*op.results, *op.args[op.name == "store" :])
-                if not isinstance(v.type.dtype, Pointer)
-            ]
+            dtypes = [v.type.dtype for v in (*op.results, *op.args[op.name == "store" :])]
+            bits += [register_bits(dtype) for dtype in dtypes if not isinstance(dtype, Pointer)]
         bits += [register_bits(v.type.dtype) for v, _ in outputs]
         vector = self.options.machine.vector_bytes
         if not outputs and total <= STREAM_COST and not any(op.name == "reduce" for op in ops):

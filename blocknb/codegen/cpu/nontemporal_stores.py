@@ -10,7 +10,7 @@ Manual, "Non-temporal stores".
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu.context import Emitter
+from blocknb.codegen.cpu.context import VersionPart
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
 from blocknb.ir.core import Op
@@ -20,7 +20,7 @@ MOST = 4  # stores of a loop nest, whose loop is written twice
 UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
-class NontemporalStores(Emitter):
+class NontemporalStores(VersionPart):
     """Decides which rows bypass the cache; `used` says whether the kernel has such stores."""
 
     used = False
@@ -28,13 +28,8 @@ class NontemporalStores(Emitter):
     def stores(self, nest: LoopNest, forms: UniformityAnalysis) -> list[Op]:
         """The stores of a row that may bypass the cache: all of them, or none."""
         found = [op for op in nest.ops if op.name == "store"]
-        if (
-            self.options.alias
-            or not self.options.uses("nontemporal_stores")
-            or nest.axis is None
-            or len(found) > MOST
-            or not nest.memory_bound
-        ):
+        allowed = self.options.uses("nontemporal_stores") and not self.options.alias
+        if not allowed or nest.axis is None or len(found) > MOST or not nest.memory_bound:
             return []
         for op in found:
             element, form = op.args[0].type.dtype.element, forms.of_operand(op.args[0])
@@ -47,7 +42,7 @@ class NontemporalStores(Emitter):
                 return []
         return found
 
-    def worth(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:
+    def is_profitable(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:
         """Whether the whole row, which masks end at position `least`, bypasses the cache, as an i1."""
         c = self.code
         part = c.i64("and", least, str(nest.width - 1))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext
+from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.elementwise import combine, machine_extremum
 from blocknb.codegen.cpu.extrema import ExtremumAccumulators
@@ -27,13 +27,13 @@ from blocknb.ir.core import Op, Value
 REGISTER = 16  # bytes of the smallest vector register
 
 
-class Reduction(Emitter):
+class Reduction(VersionPart):
     """Emits one reduce op of a nest.
 
     `tail` says whether elements at the end of the row were left out (an i1), and what each of them is.
     """
 
-    def __init__(self, context: KernelContext, op: Op, nest: LoopNest):
+    def __init__(self, context: VersionContext, op: Op, nest: LoopNest):
         super().__init__(context)
         self.kind, self.nest = ReductionKind(op), nest
         self.extremes: ExtremumAccumulators | None = None
@@ -103,9 +103,8 @@ class Reduction(Emitter):
             have, lanes = lanes, max(lanes // 2, min(lanes, least))
             # Half a register is no faster than a whole one, so lanes from `width` on stay, and are ignored.
             parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
-            low, high = (
-                [self._lanes(v, d, have, p) for v, d in zip(total, self.kind.dtypes, strict=True)] for p in parts
-            )
+            typed = list(zip(total, self.kind.dtypes, strict=True))
+            low, high = ([self._lanes(v, d, have, p) for v, d in typed] for p in parts)
             if self.extremes:
                 total = [machine_extremum(self.code, self.extremes.name, low[0], high[0], self._elements[0], lanes)]
             else:
@@ -122,7 +121,7 @@ class Reduction(Emitter):
             total = [narrow_floats.rounded(self.code, total[0], self.kind.dtypes[0], 1)]
         self._finish(total)
 
-    def takes_at_once(self, value: str) -> str:
+    def is_idempotent(self, value: str) -> str:
         """Whether combining with a scalar many times is the same as combining with it once, as an i1."""
         twice, element = self._combine([value], [value], 1)[0], register_type(self.kind.dtypes[0])
         equal = "fcmp ueq" if self.kind.dtypes[0].is_float else "icmp eq"

@@ -4,7 +4,7 @@ The technique is AddressSanitizer's (Serebryany et al., USENIX ATC 2012), for ti
 with 64 guarded bytes on both sides. A program first fills all of scratch with a poison. In the end it tests whether the guarded bytes
 still hold it; if they do not, the launch fails and names the buffer. The poison is a NaN as a float of 16, 32 or 64 bits, and a large
 integer. So a result that depends on a lane that was never written is wrong, and a comparison of results finds it. The lanes of a tile
-beyond the end of its row hold the same poison until `mask_bounds.fill` writes them.
+beyond the end of its row hold the same poison until `mask_bounds` writes them.
 
 BLOCKNB_REDZONES=1 in the environment asks for this build; the tests do. Its code is several times slower.
 """

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.status import PROGRAM_IDS, REPORT
 from blocknb.codegen.report import RECORD, REGIONS
@@ -56,10 +56,10 @@ done:
 """
 
 
-class Reports(Emitter):
+class Reports(VersionPart):
     """Lowers prints and assertions."""
 
-    def __init__(self, context: KernelContext, copies: TileCopies):
+    def __init__(self, context: VersionContext, copies: TileCopies):
         super().__init__(context)
         self.copies = copies
 

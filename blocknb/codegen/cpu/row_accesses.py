@@ -6,7 +6,7 @@ An access whose lanes are contiguous is checked once per row. If the row as a wh
 from __future__ import annotations
 
 from blocknb.codegen.cpu import nontemporal_stores, scalar_accesses
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowers
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.dataflow import identity
 from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uniformity, UniformityAnalysis, Varying
 from blocknb.codegen.cpu.vectors import VectorBody
@@ -16,14 +16,14 @@ from blocknb.ir.core import Op
 from blocknb.language.ops import MASK_AT
 
 
-class RowAccesses(Emitter):
+class RowAccesses(VersionPart):
     """The accesses of a row of `size` positions.
 
     `masks` has the mask of each access, None if all lanes are on. `bounds` has the positions (i64) at which uniform masks end. `unsafe`
     has an i1 for each access: "true" if every vector must check its lanes, or whether they must because the row check failed.
     """
 
-    def __init__(self, context: KernelContext, forms: UniformityAnalysis):
+    def __init__(self, context: VersionContext, forms: UniformityAnalysis):
         super().__init__(context)
         self.forms = forms
         self.masks: dict[Op, Uniformity | None] = {}

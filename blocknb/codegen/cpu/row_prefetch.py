@@ -2,8 +2,8 @@
 
 A kernel over rows loads a row, computes for a while, and stores it, so the memory idles half of the time. A row is too short for the
 hardware prefetcher to run far ahead, and too long for out-of-order execution to reach the next one. So a later loop nest prefetches
-what will be loaded next time; a nest without accesses to arrays, if there is one. The distance is as far as this time's address lies
-from the last one, which needs no analysis. A wrong guess costs only the prefetch, which cannot fault. Source of the technique: Callahan,
+the row of the next program, preferably a nest that accesses no arrays. The prefetch assumes that addresses advance by the same distance
+each time, so it needs no analysis. A wrong address costs only the prefetch, which cannot fault. Source of the technique: Callahan,
 Kennedy & Porterfield, "Software prefetching" (ASPLOS 1991).
 """
 
@@ -38,23 +38,23 @@ def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNo
         if cost(node.ops) >= COST and (node.shape not in best or _idle_rank(node) >= _idle_rank(best[node.shape])):
             best[node.shape] = node
     found: dict[FusionNode, list[Op]] = {}
-    chosen = (pair for pair in reversed(hosts) if _worth(program, addresses, pair[0]))
+    chosen = (pair for pair in reversed(hosts) if _is_profitable(program, addresses, pair[0]))
     for op, host in islice(chosen, LOADS):
         found.setdefault(host, []).append(op)
     return found
 
 
-def _worth(program: Dataflow, addresses: AddressAnalysis, op: Op) -> bool:
+def _is_profitable(program: Dataflow, addresses: AddressAnalysis, op: Op) -> bool:
     """Whether a load is contiguous, its address is known before its loops, and it differs each time."""
     pointers = op.args[0]
     size = math.prod(pointers.type.shape) * pointers.type.dtype.element.bytes
     if not LEAST <= size <= MOST or not addresses.contiguous(op):
         return False
     leaves = [leaf for leaf, _ in program.leaves(pointers, identity(pointers.type.shape))]
-    return any(_moves(program, leaf) for leaf in leaves)
+    return any(_varies(program, leaf) for leaf in leaves)
 
 
-def _moves(program: Dataflow, scalar: Value) -> bool:
+def _varies(program: Dataflow, scalar: Value) -> bool:
     op = program.definition.get(scalar)
     return scalar not in program.func.params and (op is None or op.name != "const")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
-from blocknb.codegen.cpu.context import Emitter, KernelContext, lowering_table
+from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowering_table
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, identity
-from blocknb.codegen.cpu.mask_bounds import MaskBounds, fill_read
+from blocknb.codegen.cpu.mask_bounds import MaskBounds
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.reductions import Reduction
@@ -24,12 +24,12 @@ from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
 
 
-class RowLoops(Emitter):
+class RowLoops(VersionPart):
     """Emits the loops of a row. `forms` says how values vary along it."""
 
     def __init__(
         self,
-        context: KernelContext,
+        context: VersionContext,
         nest: LoopNest,
         forms: UniformityAnalysis,
         reductions: Mapping[Op, Reduction],
@@ -57,12 +57,12 @@ class RowLoops(Emitter):
         bounds = MaskBounds(self.context, self.nest, self.forms, self.accesses.masks, self.reductions)
         ends_early = ends_at_masks and bounds.find()
         end = bounds.end if ends_early else self._end()
-        fill_read(nest, c, self.tiles, end)
+        bounds.fill_read(end)
         least = self._least(end) if ends_early else self._least()
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
-            begin = self._two_versions(nontemporal.worth(nest, self.forms, stores, least), least, full)
+            begin = self._two_versions(nontemporal.is_profitable(nest, self.forms, stores, least), least, full)
         else:
             begin = self._vectors(full)
         if not full.isdigit():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blocknb.codegen.cpu import scalar_accesses
-from blocknb.codegen.cpu.context import Emitter, lowers
+from blocknb.codegen.cpu.context import VersionPart, lowers
 from blocknb.codegen.cpu.elementwise import elementwise
 from blocknb.codegen.cpu.status import PROGRAM_IDS
 from blocknb.ir.core import Op
@@ -12,7 +12,7 @@ from blocknb.language.ops import MASK_AT, OPS
 ELEMENTWISE = tuple(name for name, row in OPS.items() if row.kind == "elementwise")
 
 
-class ScalarLowerings(Emitter):
+class ScalarLowerings(VersionPart):
     """Lowers operations whose results are scalars."""
 
     def _args(self, op: Op) -> list[str]:

@@ -6,8 +6,6 @@ The block holds 64-bit words: a stop flag, what went wrong, a bit for each argum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from blocknb.codegen.text import Writer
 
 STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 8, 16
@@ -50,6 +48,6 @@ def poll(w: Writer) -> None:
     w.place(on)
 
 
-def violation(w: Writer, site: str, index: str, ids: Sequence[str] = PROGRAM_IDS) -> None:
+def violation(w: Writer, site: str, index: str) -> None:
     """Reports that a site (an i64, from 1) failed at element `index`."""
-    w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {', i32 '.join(ids)})")
+    w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {', i32 '.join(PROGRAM_IDS)})")

@@ -244,7 +244,7 @@ class UniformityAnalysis:
         dtype, pointer = op.args[1].type.dtype, op.args[0].type.dtype
         if p is None or q is None or (q[1] and not dtype.is_signed):
             return VARYING
-        offset = casts.cast(self.code, q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
+        offset = casts.cast(self.code, q[0], dtype, t.int64, 1)
         moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
         return self._strided(moved, p[1] + q[1] * pointer.element.bytes)
 
@@ -255,17 +255,11 @@ class UniformityAnalysis:
         if predicate in ("gt", "ge"):
             a, b, predicate = b, a, {"gt": "lt", "ge": "le"}[predicate]
         p, q = self._parts(a), self._parts(b)
-        if (
-            p is None
-            or q is None
-            or predicate not in ("lt", "le")
-            or p[1] - q[1] != 1
-            or not (dtype.is_signed or q[1] == 0)
-            or (dtype.bits == 64 and not dtype.is_signed)
-        ):
+        if p is None or q is None or predicate not in ("lt", "le") or p[1] - q[1] != 1:
             return VARYING
-        wide = t.int64 if dtype.is_signed else t.uint64
-        x, y = (casts.cast(self.code, v, dtype, wide, 1) for v in (p[0], q[0]))
+        if not dtype.is_signed and (q[1] or dtype.bits == 64):
+            return VARYING
+        x, y = (casts.cast(self.code, v, dtype, t.int64, 1) for v in (p[0], q[0]))
         if dtype.bits == 64:  # a limit such as 2^63 - 1 must not overflow here
             count = self.code.intrinsic("ssub.sat", "i64", 1, y, x)
             return Prefix(count if predicate == "lt" else self.code.intrinsic("sadd.sat", "i64", 1, count, "1"))
@@ -287,16 +281,11 @@ class UniformityAnalysis:
         return Prefix(self.code.i64_least(p.count, q.count))
 
     def _wrap(self, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
-        if (
-            not self.speculate
-            or not isinstance(a, Strided)
-            or a.step != 1
-            or not isinstance(b, Uniform)
-            or not dtype.is_integer
-        ):
+        if not isinstance(a, Strided) or a.step != 1 or not isinstance(b, Uniform):
             return VARYING
-        wide = t.int64 if dtype.is_signed else t.uint64
-        base, limit = (casts.cast(self.code, v, dtype, wide, 1) for v in (a.base, b.text))
+        if not self.speculate or not dtype.is_integer:
+            return VARYING
+        base, limit = (casts.cast(self.code, v, dtype, t.int64, 1) for v in (a.base, b.text))
         last = self.code.i64("add", base, str(self.size))
         self.conditions.append(self.code.w.value(f"icmp sge i64 {base}, 0"))
         self.conditions.append(self.code.w.value(f"icmp sle i64 {last}, {limit}"))

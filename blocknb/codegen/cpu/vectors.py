@@ -8,6 +8,7 @@ from scratch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.codegen.cpu.builder import KernelBuilder
@@ -23,6 +24,7 @@ from blocknb.language import types as t
 VectorLowering = Callable[[Op, "VectorBody"], str]
 
 
+@dataclass(eq=False)
 class VectorBody:
     """One vector of every value.
 
@@ -30,20 +32,15 @@ class VectorBody:
     within the vector. `streaming` makes its stores non-temporal. `lowerings` make the results of loads and atomics.
     """
 
-    def __init__(
-        self,
-        forms: UniformityAnalysis,
-        code: KernelBuilder,
-        lowerings: Mapping[str, VectorLowering],
-        width: int,
-        position: str,
-        number: int,
-        full: bool,
-        streaming: bool = False,
-    ):
-        self.forms, self.code, self.lowerings = forms, code, lowerings
-        self.width, self.position, self.number, self.full, self.streaming = width, position, number, full, streaming
-        self._memo: dict[tuple[Value, Index], str] = {}
+    forms: UniformityAnalysis
+    code: KernelBuilder
+    lowerings: Mapping[str, VectorLowering]
+    width: int
+    position: str
+    number: int
+    full: bool
+    streaming: bool = False
+    _memo: dict[tuple[Value, Index], str] = field(default_factory=dict)
 
     def value(self, value: Value) -> str:
         """A vector of a value of the nest's shape."""

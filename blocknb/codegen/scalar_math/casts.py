@@ -115,9 +115,8 @@ def _converted(
     ty, integer = vector_type(element, width), f"i{target.bits}"
     if not target.is_signed:
         positive = code.w.value(f"fcmp ogt {ty} {x}, zeroinitializer")
-        return _by_registers(
-            code, machine, code.select(positive, x, "zeroinitializer", element, width), element, integer, width
-        )
+        x = code.select(positive, x, "zeroinitializer", element, width)
+        return _by_registers(code, machine, x, element, integer, width)
     made = _by_registers(code, machine, x, element, integer, width)
     over = code.w.value(f"fcmp oge {ty} {x}, {_splat(2.0 ** (target.bits - 1), element, width)}")
     made = code.select(over, f"splat ({integer} {(1 << target.bits - 1) - 1})", made, integer, width)
@@ -135,9 +134,8 @@ def _by_registers(
             chosen = ", ".join(f"i32 {min(first + i, width)}" for i in range(lanes))  # beyond the last: a zero
             ty = vector_type(element, width)
             part = code.w.value(f"shufflevector {ty} {x}, {ty} zeroinitializer, <{lanes} x i32> <{chosen}>")
-        parts.append(
-            code.w.value(f"call <{lanes} x {integer}> @{machine.name}(<{lanes} x {element}> {part}{machine.rest})")
-        )
+        operands = f"<{lanes} x {element}> {part}{machine.rest}"
+        parts.append(code.w.value(f"call <{lanes} x {integer}> @{machine.name}({operands})"))
     while len(parts) > 1:
         ty, lanes = vector_type(integer, lanes), lanes * 2
         both = ", ".join(f"i32 {i}" for i in range(lanes))
@@ -190,9 +188,9 @@ def cast(code: InstructionBuilder, x: str, source: DType, target: DType, width: 
         if source.bits == 64 and target.name == "bf16":
             x = rounded_to_odd(code, x, source, 11, width)
         number = code.convert("sitofp" if source.is_signed else "uitofp", x, have, middle, width)
-        return narrow_floats.rounded(
-            code, number if exact else narrow_floats.double_to_odd_single(code, number, width), target, width
-        )
+        if not exact:
+            number = narrow_floats.double_to_odd_single(code, number, width)
+        return narrow_floats.rounded(code, number, target, width)
     if source.bits == target.bits:
         return x
     grow = "sext" if source.is_signed else "zext"
