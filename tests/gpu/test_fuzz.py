@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
-import time
 from collections.abc import Callable
 
 import pytest
@@ -20,7 +18,7 @@ from blocknb.runtime import compile as compiler
 
 cupy = pytest.importorskip("cupy")
 
-COUNT, SECONDS = 100, 60
+COUNT = 40  # kernels; those with big tiles take seconds each
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +32,10 @@ def new_seeds(count: int) -> list[int]:
     return [int(seed) for seed in seeds.rng().integers(1 << 31, size=count)]
 
 
-def run(program_seeds: list[int], seconds: float, generate: Callable[[int], Program] = generate) -> None:
+def run(program_seeds: list[int], generate: Callable[[int], Program] = generate) -> None:
     """Reports every failure. A GPU fault ends the run, because the context is lost."""
-    failures, done, end = [], 0, time.monotonic() + seconds
+    failures, done = [], 0
     for seed in program_seeds:
-        if time.monotonic() > end:
-            break
         program = generate(seed)
         done += 1
         try:
@@ -54,23 +50,21 @@ def run(program_seeds: list[int], seconds: float, generate: Callable[[int], Prog
         pytest.fail(
             f"{len(failures)} of {done} failed; seeds {failing}. The shortest:\n{failures[0][2]}", pytrace=False
         )
-    least = min(20, len(program_seeds)) if seconds < math.inf else len(program_seeds)
-    assert done >= least, f"only {done} programs in {seconds} s"
 
 
 def test_random_kernels_give_the_same_results_on_the_gpu():
-    run(new_seeds(COUNT), SECONDS)
+    run(new_seeds(COUNT))
 
 
 def test_random_loops_with_prefetch_give_the_same_results_on_the_gpu():
-    run(new_seeds(COUNT), SECONDS, generate_loop)
+    run(new_seeds(COUNT), generate_loop)
 
 
 def test_random_accesses_of_big_tiles_keep_their_order_on_the_gpu():
-    run(new_seeds(COUNT), SECONDS, lambda seed: generate_places(seed, 8192))
+    run(new_seeds(COUNT // 4), lambda seed: generate_places(seed, 8192))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(10))
 def test_a_thousand_random_kernels_give_the_same_results_on_the_gpu(part):
-    run(new_seeds(100), math.inf)
+    run(new_seeds(100))

@@ -99,7 +99,7 @@ def test_autotuner_stops_slow_configurations_on_any_stream_and_reuses_its_choice
         assert float(x.min()) == float(x.max()) == launches
         choices.append(kernel.tuning)
     slow, *quick = choices[0].trials
-    assert slow.fate == "stopped early" and slow.rounds < 10 and all(0.01 < t.median < 1 for t in quick)
+    assert slow.status == "stopped early" and slow.rounds < 10 and all(0.01 < t.median < 1 for t in quick)
     assert choices[1].from_disk and choices[1].best == choices[0].best != configs[0]
     assert choices[0].seconds < 5
 

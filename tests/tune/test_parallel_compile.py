@@ -147,7 +147,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_one_temporary_line_and_none_for_short_work(monkeypatch):
     now, lines = [100.0], Terminal()
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((40, 24)))
     monkeypatch.setattr(sys, "stderr", lines)
     for seconds, said in ((0.01, []), (0.2, ["2 of 4, three", "3 of 4, four, of which there is much"])):
         lines.truncate(0)
