@@ -20,7 +20,7 @@ from blocknb.errors import CompilerBug
 
 
 class Loaded:
-    """Code in memory; unloaded when the last reference to it goes, so whoever holds an address must hold this too."""
+    """Machine code in memory. It is unloaded with the last reference to this object, so keep one as long as an address is in use."""
 
     def __init__(self, tracker: Any, names: Sequence[str]):
         self._tracker, self.names = tracker, tuple(names)

@@ -105,8 +105,8 @@ class Race:
     def run(
         self, entrants: Sequence[Entrant], *, gpu: int | None, warmup: float, rep: float, step: Callable[[str], None]
     ) -> None:
-        """Runs all that are not out. `warmup` and `rep` are milliseconds a configuration; `step` is told what begins. Raises
-        KeyboardInterrupt, and whatever a launch raises that is no refusal."""
+        """Times the entrants that still compete. `warmup` and `rep` are milliseconds per configuration. `step` gets the name of each step
+        when it begins. Raises KeyboardInterrupt, and the errors of a launch other than a refused configuration."""
         running = [e for e in entrants if e.config not in self.out]
         for number, entrant in enumerate(running, 1):
             step(f"first run of {number} of {len(running)}")
