@@ -33,7 +33,6 @@ from mutate import ROOT
 FAULTS = ROOT / "tests" / "mutation" / "faults.json"
 SHARES = {"passes": 0.3, "codegen": 0.3, "runtime": 0.2, "notebook": 0.2}  # of the faults, by folder of blocknb/
 QUICK = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu", "--ignore=tests/test_architecture.py"]
-EVERYWHERE = -1  # reached by every test
 CHUNK = (20.0, 60.0, 120.0)  # seconds of tests in the first, the second and each further run of a fault
 
 #: The plugin of `reach`: `hit` appends "<test>\t<fault>" to a file of its process, and the controller records the results of all tests.

@@ -158,8 +158,6 @@ LEFT_OUT = (
     ".git",
     ".venv",
     "node_modules",
-    ".base",
-    ".site.txz",
     ".*_cache",
     ".hypothesis",
     "__pycache__",

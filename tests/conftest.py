@@ -66,8 +66,11 @@ def quick(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
-        config.hook.pytest_deselected(items=[item for item in items if not quick(item)])
-        items[:] = [item for item in items if quick(item)]
+        kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            kept[quick(item)].append(item)
+        items[:] = kept[True]
+        config.hook.pytest_deselected(items=kept[False])
     for item in items:
         if HERE / "gpu" in item.path.parents:
             item.add_marker("gpu")

@@ -8,6 +8,11 @@ from __future__ import annotations
 from zlib import crc32
 
 
+def part(name: str, count: int) -> int:
+    """The number of the part, 0 to `count` - 1, that holds the name."""
+    return crc32(name.encode()) % count
+
+
 def chosen(name: str, one_in: int) -> bool:
     """Whether the name is in the sample of one in so many."""
-    return crc32(name.encode()) % one_in == 0
+    return part(name, one_in) == 0

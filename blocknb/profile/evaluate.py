@@ -177,7 +177,7 @@ class Evaluator:
     ) -> list[tuple[np.ndarray, list[Any]]]:
         """Walks the iterations one by one, for the programs that have not finished. Returns the results by groups of programs.
 
-        `members` are indices into `lower` and `trips`. Programs with different lower bounds stay in one batch, because the row loop of a
+        `members` are indices into `lower` and `trips`. Different lower bounds do not split the batch: the row loop of a
         persistent kernel begins at the program id.
         """
         (block,), carried, results = op.blocks, [batch.env.get(a) for a in op.args[3:]], []

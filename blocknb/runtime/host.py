@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
 
 ONE_THREAD_NS = 60_000  # launches shorter than this run on the calling thread
-RANGE_NS = 20_000  # a thread takes ranges of programs that last at least about this long
+RANGE_NS = 20_000  # wanted time of a range of programs, which a thread takes at once
 SLICE_NS = 20_000_000  # the calling thread returns to Python this often
 MAX_PROGRAMS = 2**31 - 1
 

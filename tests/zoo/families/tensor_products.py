@@ -281,7 +281,7 @@ def _linear_norm(
     X, W, Bias, Residual, Gain, Shift, Y, M, K, eps, stride_x, stride_w, stride_y, N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Computes layer_norm(x @ w + bias + residual); a program has whole rows."""
+    """Computes layer_norm(x @ w + bias + residual). Each program computes whole rows."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = tl.arange(0, BLOCK_N)
     seen = rn < N
