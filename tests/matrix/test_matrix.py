@@ -12,7 +12,7 @@ from cpu.native import run_native
 from frontend_helpers import launch
 from fuzz import simt
 from kernels.base import copied, parameters, poison
-from sampling import chosen
+from sampling import part
 
 import blocknb
 import blocknb.language as tl
@@ -29,6 +29,7 @@ from matrix.entry import DTYPES, INTEGERS, Entry
 from matrix.groups import batches
 
 TARGETS = ("sm_80", "sm_90a", "sm_120a")
+PARTS = 8  # a test of all kernels for one target takes minutes
 
 
 def tried(case: Batch, opt: int | None) -> None:
@@ -68,16 +69,16 @@ def test_each_name_computes_what_numpy_says_in_every_dtype_and_shape(name):
 # -- code for GPUs ---------------------------------------------------------------------------------------------------------------
 
 
-def assemble(name: str, full: bool, one_in: int = 1) -> None:
-    """PTX of every kernel, or of one in so many, by LLVM, and one call of ptxas for all of them."""
+def assemble(name: str, full: bool, number: int, parts: int) -> None:
+    """PTX of one part of the kernels by LLVM, and one call of ptxas for all of them."""
     target = Target.parse(name)
     jobs = {}
-    kernels = [case for case in batches("gpu", full, most=1) if chosen(case.name, one_in)]
-    for number, case in enumerate(kernels):
+    kernels = [case for case in batches("gpu", full, most=1) if part(case.name, parts) == number]
+    for index, case in enumerate(kernels):
         func, _ = case.lower(case.make(np.random.default_rng(0)), name)
-        text = gpu.generate(func.replace(name=f"matrix_{number}"), target).text
+        text = gpu.generate(func.replace(name=f"matrix_{index}"), target).text
         job = {"kind": "ptx", "text": text, "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
-        jobs[f"matrix_{number}"] = llvm.shared().submit(job)
+        jobs[f"matrix_{index}"] = llvm.shared().submit(job)
     found = batch_assembly.assemble_many([job.result()["ptx"] for job in jobs.values()], target)
     assert set(found.resources) == set(jobs)
     assert not found.warnings
@@ -113,13 +114,14 @@ def test_the_code_for_gpus_computes_what_numpy_says(entry: Entry):
 
 
 def test_a_sample_of_names_assembles():
-    assemble("sm_90a", full=False, one_in=3)
+    assemble("sm_90a", full=False, number=0, parts=3)
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("number", range(PARTS))
 @pytest.mark.parametrize("name", TARGETS)
-def test_each_name_assembles_in_every_dtype_and_shape(name):
-    assemble(name, full=True)
+def test_each_name_assembles_in_every_dtype_and_shape(name, number):
+    assemble(name, full=True, number=number, parts=PARTS)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------------------
