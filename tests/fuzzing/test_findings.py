@@ -35,12 +35,14 @@ def exit_status(script: str, folder: Path, prepare: str = "") -> int:
 
 
 def first_failure(prepare: str, first: int, count: int, tmp_path: Path) -> tuple[run.Findings, FuzzOptions]:
+    """Reduces the first kernel with a wrong result. A fault in an address can also show as a refused kernel, which is passed over."""
     options = FuzzOptions(9, Setup(prepare=prepare), first=first, count=count, out=str(tmp_path), patience=6.0)
     found = run.collect(options)
-    assert found.failed, found.summary()
+    wrong = [number for number, outcome in found.failed.items() if outcome.kind == "wrong"]
+    assert wrong, found.summary()
     worker = Worker(options.setup)
     try:
-        run.reduce(options, found, next(iter(found.failed)), worker)
+        run.reduce(options, found, wrong[0], worker)
     finally:
         worker.stop()
     return found, options
