@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import seeds
-from kernels import CASES
+from kernels import CASES, quick
 from kernels.base import array_of, copied, host_address
 
 from blocknb.passes.memory import program_packing
 from fuzz import reports
 
-BEYOND = {  # what `simt` does not run
-    "exact_float32": "a routine in which threads part",
-    "exact_float64": "a routine in which threads part",
-    "integer_functions_int64": "128-bit integers",
-    "integer_functions_uint64": "128-bit integers",
-}
+RUNS = [name for name in CASES if name not in quick.NOT_SIMULATED]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in BEYOND])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if quick.interpreted(name) else ()) for name in RUNS]
+)
 def test_gpu_code_computes_what_the_reference_says(name):
     case = CASES[name]
     arguments = case.make(seeds.rng())
@@ -32,11 +29,7 @@ def test_gpu_code_computes_what_the_reference_says(name):
 
 
 #: Every fourth kernel; the rest with --full. tests/passes has the checks of all of them in the IR.
-CHECKED = [
-    pytest.param(name, marks=() if i % 4 == 1 else pytest.mark.full)
-    for i, name in enumerate(CASES)
-    if name not in BEYOND
-]
+CHECKED = [pytest.param(name, marks=() if i % 4 == 1 else pytest.mark.full) for i, name in enumerate(RUNS)]
 
 
 @pytest.mark.parametrize("name", CHECKED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import seeds
-from kernels import CASES
+from kernels import CASES, quick
 from sampling import chosen
 from support import UNPLACED
 
@@ -17,21 +17,17 @@ from blocknb.ir.verify import verify
 from blocknb.target import Target
 
 TARGETS = ("sm_90a", "sm_75", "cpu:x86-64")
-#: Kernels that take the interpreter seconds. A quick run takes one in eight of them; tests/fuzz runs the GPU code of all.
-SLOW = {
-    "attention_masked", "attention_wide", "attention_key_gradients", "attention_key_gradients_wide", "attention_query_gradients",
-    "attention_gradients", "attention_gradients_ahead", "attention_gradients_boxes", "attention_gradients_long", "boxed_fp16",
-    "boxed_fp16_wide", "blocks_attention_causal", "crossed_fp16", "gemm_grouped_wgmma", "special_float32", "special_float64",
-    "wgmma_attention_wide",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.sampled(8) if name in SLOW else ()) for name in CASES]
+    "name", [pytest.param(name, marks=() if quick.interpreted(name) else pytest.mark.full) for name in CASES]
 )
 def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
-    """For every target. IR that two targets share is interpreted once. A quick run interprets the IR after the last pass and after one in
-    four of the other passes, chosen by the names of kernel and pass; --full interprets it after each pass."""
+    """For every target. IR that two targets share is interpreted once.
+
+    A quick run takes about half of the kernels (see `quick`). It interprets the IR after the last pass and after one in four of the other
+    passes, chosen by the names of kernel and pass; --full interprets it after each pass.
+    """
     one_in = 1 if request.config.getoption("--full") else 4
     case = CASES[name]
     arguments = case.make(seeds.rng())
