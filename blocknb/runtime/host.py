@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,10 @@ if TYPE_CHECKING:
 ONE_THREAD_NS = 60_000  # launches shorter than this run on the calling thread
 RANGE_NS = 20_000  # wanted time of a range of programs, which a thread takes at once
 SLICE_NS = 20_000_000  # the calling thread returns to Python this often
+SIGNAL_POLL_S = 0.2  # the calling thread looks for signals this often while it waits for other threads
 MAX_PROGRAMS = 2**31 - 1
+
+Results = list[BaseException | None]  # of the other threads of a launch: the exception that each raised
 
 
 def thread_count() -> int:
@@ -84,28 +88,29 @@ class _Pool:
     def __init__(self) -> None:
         self.idle: list[queue.SimpleQueue] = []
 
-    def run(self, count: int, work: Callable[[], None], done: queue.SimpleQueue) -> None:
-        """Calls `work` on `count` threads. Each thread puts the exception that it raised, or None, into `done`."""
+    def run(self, count: int, work: Callable[[], None], results: Results, done: queue.SimpleQueue) -> None:
+        """Calls `work` on `count` threads. Each thread appends its exception or None to `results`, then puts None into `done`."""
         for _ in range(count):
             try:
                 inbox = self.idle.pop()
             except IndexError:
                 inbox = queue.SimpleQueue()
                 threading.Thread(target=_serve, args=(inbox, self.idle), name="blocknb-cpu", daemon=True).start()
-            inbox.put((work, done))
+            inbox.put((work, results, done))
 
 
 def _serve(inbox: queue.SimpleQueue, idle: list[queue.SimpleQueue]) -> None:
     while True:
-        work, done = inbox.get()
+        work, results, done = inbox.get()
         failure: BaseException | None = None
         try:
             work()
         except BaseException as error:
             failure = error
         idle.append(inbox)
-        done.put(failure)
-        del work, done, failure
+        results.append(failure)
+        done.put(None)
+        del work, results, done, failure
 
 
 _pool = _Pool()
@@ -214,12 +219,14 @@ class HostKernel:
             times.append(time.perf_counter_ns() - begin)
 
         done: queue.SimpleQueue = queue.SimpleQueue()
+        results: Results = []
         others = threads - on_caller
-        _pool.run(others, work, done)
+        _pool.run(others, work, results, done)
         slices = self._slices(chunk, total, pointers, status, times) if on_caller else ()
-        failures = _run_and_wait(slices, done, others, status)
-        if failures:
-            raise failures[0]
+        _run_and_wait(slices, results, done, others, status)
+        for failure in results:
+            if failure is not None:
+                raise failure
         self.program_ns = max(sum(times) / total, 1e-3)
 
     def _slices(
@@ -255,33 +262,26 @@ class HostKernel:
         return access_error(site, name, program, index, reach(address, lower, upper, site.bytes))
 
 
-def _run_and_wait(slices: Iterable[None], done: queue.SimpleQueue, others: int, status: int) -> list[BaseException]:
-    """Runs the calling thread's slices and waits for the other threads. An interrupt stops those first.
+def _run_and_wait(slices: Iterable[None], results: Results, done: queue.SimpleQueue, others: int, status: int) -> None:
+    """Runs the calling thread's slices and waits for `others` results of other threads. An interrupt stops all threads first.
 
-    Returns the exceptions of the other threads.
+    A signal that arrives just before `get` blocks does not wake it, so `get` has a timeout. An interrupt can also drop what `get` returns,
+    so the loop counts `results`.
     """
-    failures, interrupted = [], None
-
-    def stop(error: BaseException) -> BaseException:
-        ctypes.c_int64.from_address(status + 8 * STOP).value = 1
-        return error
-
-    try:
-        for _ in slices:
-            pass
-    except BaseException as error:
-        interrupted = stop(error)
-    while others:
+    interrupted: BaseException | None = None
+    while True:
         try:
-            failure = done.get()  # without a timeout: a signal that arrives as a timeout expires can get lost
-            others -= 1
-            if failure is not None:
-                failures.append(failure)
+            for _ in slices:
+                pass
+            while len(results) < others:
+                with suppress(queue.Empty):
+                    done.get(timeout=SIGNAL_POLL_S)
+            break
         except BaseException as error:
-            interrupted = stop(error)
+            ctypes.c_int64.from_address(status + 8 * STOP).value = 1
+            interrupted, slices = error, ()
     if interrupted is not None:
         raise interrupted
-    return failures
 
 
 def _format(kind: Any) -> str:

@@ -1,6 +1,7 @@
 """Safety on the CPU: bounds checks, interrupts, and overlapping arrays."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from frontend_helpers import argument, kernel, parse
 from native import compile_native, launch_native
 
 import blocknb.language as tl
+from blocknb.codegen.cpu.status import STATUS_WORDS, STOP
 from blocknb.errors import AccessError
 from blocknb.runtime import host
 
@@ -269,13 +271,31 @@ def test_the_grid_is_interrupted_between_programs():
     assert seconds_until_interrupted(native, values, 2**31 - 1) < 1
 
 
-def seconds_until_interrupted(native, values, grid) -> float:
+def test_an_interrupt_that_another_thread_receives_ends_the_launch():
+    """Such a signal does not wake the main thread, which waits for the threads that run the kernel."""
+    native, values = build(endless, x=np.zeros(1, np.int32))
+    assert seconds_until_interrupted(native, values, 4, lambda: signal.raise_signal(signal.SIGINT)) < 1
+
+
+def test_an_interrupt_that_drops_the_result_of_a_thread_ends_the_launch():
+    class Interrupted(queue.SimpleQueue):
+        def get(self, timeout):
+            results.append(None)
+            raise KeyboardInterrupt
+
+    results, words = [], np.zeros(STATUS_WORDS, np.int64)
+    with pytest.raises(KeyboardInterrupt):
+        host._run_and_wait((), results, Interrupted(), 1, words.ctypes.data)
+    assert words[STOP]
+
+
+def seconds_until_interrupted(native, values, grid, send=lambda: os.kill(os.getpid(), signal.SIGINT)) -> float:
     """The seconds from the signal to the KeyboardInterrupt of a launch, in CPU time of the thread, which other processes do not change."""
     sent: list[float] = []
 
     def interrupt():
         sent.append(time.process_time())
-        os.kill(os.getpid(), signal.SIGINT)
+        send()
 
     timer = threading.Timer(0.2, interrupt)
     try:

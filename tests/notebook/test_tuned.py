@@ -91,7 +91,7 @@ def more(x, n, BLOCK: tl.constexpr):
 """
     assert notebook.run(setup).status == "ok"
     launch = "more[lambda meta: (blocknb.cdiv(64, meta['BLOCK']),)](x, 64)"
-    answer = notebook.run(launch, interrupt_after="run\n" * 10)
+    answer = notebook.run(launch, interrupt_after="run\n" * 40)
     assert "KeyboardInterrupt" in answer.error_text
     assert {"text/plain": ""} in answer.bundles, "a bar, which is gone"
     assert all(bundle == {"text/plain": ""} for bundle in answer.bundles)
