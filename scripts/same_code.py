@@ -1,11 +1,12 @@
 """Compares the LLVM text that two checkouts generate for the kernels of the tests: `python scripts/same_code.py BASE HEAD [--tests T ...]`.
 
 Each checkout runs its own tests (all quick ones if none is named) in a process with a plugin, `CodeRecorder`. The recorder takes every
-kernel that reaches the passes, compiles it for each of `TARGETS` up to LLVM text, and keeps the text in a normal form without symbols,
-strings, debug metadata and the names of values. Two checkouts generate the same code if they give the same set of texts. A kernel that
-a target refuses counts as a text, too: the kind of the error. `--sass N` also assembles a sample of N texts with each checkout's own
-worker and compares the machine code. `make same-code BASE=COMMIT` compares a commit with the working tree. `--save FILE` keeps the
-record of BASE, and such a file may stand in place of a checkout. The exit status is 1 if the sets differ.
+kernel of `tests/kernels`, and every other kernel that reaches the passes. It compiles them for each of `TARGETS` up to LLVM text, and
+keeps the text in a normal form without symbols, strings, comments, debug metadata and the names of values. Two checkouts generate the
+same code if they give the same set of texts. A kernel that a target refuses counts as a text, too: the kind of the error. `--sass N` also
+assembles a sample of N texts with each checkout's own worker and compares the machine code. `make same-code BASE=COMMIT` compares a commit
+with the working tree. `--save FILE` keeps the record of BASE, and such a file may stand in place of a checkout. The exit status is 1 if
+the sets differ.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ RECORD = "BLOCKNB_CODE_RECORD"  # environment variable: the file that the record
 
 _DEBUG = re.compile(r",? ?!(?:dbg|noundef\.loc) !\d+")
 _STRING = re.compile(r'c"(?:[^"\\]|\\.)*"')
+_COMMENT = re.compile(r' // [^"\\]*')  # of PTX, within an asm string
 _NAME = re.compile(r'([%@])("[^"]*"|[\w.$-]+)')
 _LABEL = re.compile(r"^([\w.$-]+):", re.MULTILINE)
 _KEPT = re.compile(r"llvm\.|__nv_|malloc|free")  # functions that are known by their names
@@ -35,7 +37,9 @@ _KEPT = re.compile(r"llvm\.|__nv_|malloc|free")  # functions that are known by t
 def normalized(text: str) -> str:
     """LLVM text without comments, debug metadata and strings, its declarations sorted and its names numbered by appearance."""
     lines = [_DEBUG.sub("", line.split(" ; ")[0].rstrip()) for line in text.splitlines()]
-    lines = [_STRING.sub('c""', x) for x in lines if x and not x.startswith((";", "!", "source_filename"))]
+    lines = [
+        _COMMENT.sub("", _STRING.sub('c""', x)) for x in lines if x and not x.startswith((";", "!", "source_filename"))
+    ]
     declares = sorted(line for line in lines if line.startswith("declare"))
     lines = _LABEL.sub(r"%\1:", "\n".join(x for x in lines if not x.startswith("declare"))).split("\n")
     names: dict[str, str] = {}
@@ -85,6 +89,17 @@ class CodeRecorder:
         digest = hashlib.sha256(f"{name}\n{normal}".encode()).hexdigest()[:24]
         row = {"target": name, "test": self.test, "kernel": func.name, "text": text, "normal": normal}
         self.found.setdefault(digest, row)
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        """Records the kernels of tests/kernels, of which quick tests run a sample."""
+        import numpy as np
+        from kernels import CASES, GPU_CASES
+
+        from blocknb.target import Target
+
+        for name, case in (*CASES.items(), *GPU_CASES.items()):
+            self.test = f"tests/kernels: {name}"
+            self.record(case.parse(case.make(np.random.default_rng(0))), Target.parse("cpu"))
 
     def pytest_runtest_setup(self, item: Any) -> None:
         self.test = item.nodeid
