@@ -1,6 +1,7 @@
 """The worker process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame per job.
 
-LLVM aborts its process on code that it cannot select, so it never runs in the notebook's process. This file is a *script*. It
+LLVM aborts its process on code that it cannot select, so code generation never runs in the notebook's process (`loader` runs only LLVM's
+linker there). This file is a *script*. It
 imports neither blocknb nor NumPy, so a worker is ready within 70 ms (`python -I -S worker.py <folder of llvmlite>`;
 `blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away and replaces it by standard error, so a library
 that prints cannot break the frames. A thread reads the requests, so the process notices the end of its parent during a long job.

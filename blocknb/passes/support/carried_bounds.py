@@ -28,7 +28,8 @@ COUNTED = "checked against the bounds of the arrays"  # the end of the note that
 class Guard:
     """The bounds of one access: those of the argument `owner`, one of `possible`, whose last entry may be UNOWNED.
 
-    `foreign` says why the owner may be UNOWNED in a correct program; empty if that is an error. `writes`: the access is not a load.
+    `foreign`: reasons why the address may lie in no argument's array although the program is correct. Such an address is not checked. If
+    there are none, an UNOWNED address is an error. `writes`: the access is not a load.
     """
 
     owner: Owner
