@@ -35,7 +35,7 @@ from blocknb.target import Target
 class CudaCode:
     """What compiling for a GPU gives: PTX always; cubin, resources by kernel and warnings if ptxas was there.
 
-    `llvm` is the optimised LLVM text if it was asked for; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
+    `llvm` is the optimised LLVM text if the job requested it; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
     """
 
     ptx: str
@@ -416,8 +416,8 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
 
 
 def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
-    """Line and column in the kernel of the inline assembly that stands at a line of PTX, or right above: a text without its last
-    semicolon is refused where the next instruction begins."""
+    """Line and column in the kernel of the inline assembly at a line of PTX, or right above: a text without its last semicolon is refused
+    where the next instruction begins."""
     lines = ptx.split("\n")[:line]
     begin = max((i for i, text in enumerate(lines) if text.strip() == "// begin inline asm"), default=-1)
     if begin < 0:

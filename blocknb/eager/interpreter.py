@@ -1,7 +1,7 @@
 """Runs the programs of a kernel as Python. The rewritten code calls the Interpreter under the name `rewrite.HELPER`.
 
 The interpreter classifies calls as the compiler does: builtins, library functions, dtypes, and helpers, whose Python code is rewritten
-like the kernel's. It calls all other Python functions directly. Execution cannot find the type of an arm that is not taken. For
+like the kernel's. It calls all other Python functions directly. Execution cannot find the type of the arm that does not run. For
 conditional expressions, the compiler's visitor therefore computes the type from the current names.
 """
 

@@ -63,7 +63,7 @@ def test_independent_programs_share_a_cta(warps, programs):
         assert "program_packing" not in found
     else:  # two warps compute a sum together
         assert found["program_packing"].after.attrs.get("programs") == programs
-        said = "up to 8 programs per CTA" if programs else "each program has its own CTA: it has barriers"
+        said = "up to 8 programs per CTA" if programs else "one program per CTA: its warps share a barrier"
         assert found["program_packing"].notes[0].text.startswith(said)
     assert (".maxntid 32, 8" in trace.artifacts["ptx"]) is (programs is not None)
     assert (".reqntid" in trace.artifacts["ptx"]) is (programs is None)

@@ -95,8 +95,8 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
     ("name", "why"),
     [
         ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
-        ("paged_decode[many]", "its rows are addressed through an array of indices"),
-        ("experts_by_index[ragged]", "its rows are addressed through an array of indices"),
+        ("paged_decode[many]", "the addresses of its rows are loaded indices"),
+        ("experts_by_index[ragged]", "the addresses of its rows are loaded indices"),
         ("dot_of_batches[ragged]", "the stored tile is computed from it"),
     ],
 )

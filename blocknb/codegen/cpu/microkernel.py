@@ -78,7 +78,7 @@ class Dots(VersionPart):
         k = op.args[0].type.shape[1]
         zero = self._is_zero(op.args[2])
         mr, nr, lanes = register_tile(self.code.machine, op)
-        self.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers, over tiles in scratch")
+        self.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers; the operands are in scratch memory")
         accumulator = op.results[0].type.dtype
         name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
         if name not in self.code.helpers:

@@ -226,7 +226,9 @@ class ConversionLowering(Rebuild):
         buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
         buffer.name = op.result.name
         made = b.append(op.replace(args=(buffer, *op.args), results=()))
-        self.notes(made, f"{op.name}: done once per element; the old values reach all threads through shared memory")
+        self.notes(
+            made, f"{op.name}: one thread executes it for each element, and shares the old value through shared memory"
+        )
         loaded = b.op("local_load", buffer, layout=kind.layout)
         loaded.result.name = op.result.name
         return loaded.results

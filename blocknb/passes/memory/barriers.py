@@ -311,9 +311,7 @@ class BarrierPlacement:
         if later.root is not None and later.releases:
             return f"earlier accesses are visible before the {later.op.name} ({later.op.attrs['sem']})"
         if earlier.op.name == "wait":
-            return (
-                f"copies to {place} are visible to all warps, and all warps have read the data that is overwritten next"
-            )
+            return f"copies to {place} become visible to all warps, and all warps have read the data that the next copies overwrite"
         hazard = f"{'write' if later.write else 'read'} after {'write' if earlier.write else 'read'}"
         where = place if later.root is None else f"the array {later.root.name}"
         return f"{hazard} of {where} (the other access: {earlier.op.name}{at_line(earlier.op)})"

@@ -1,9 +1,9 @@
 """Persistent kernels: a CTA runs one program after another.
 
 At the end of a program, the tensor cores idle while it stores its results. They idle again at the start of the next program, until its
-first tiles arrive. If a producer warp copies, a persistent CTA fills both gaps: it copies tiles of the next program while it stores results.
-The launch starts as many CTAs as fit, and CTA c runs programs c, c + CTAs, and so on. This distribution is fixed before programs run, so all
-must have the same work. Source: Gupta, Stuart and Owens, "A Study of Persistent Threads Style GPU Programming" (InPar 2012);
+first tiles arrive. If a producer warp copies, a persistent CTA fills both gaps: it copies tiles of the next program while it stores
+results. The launch starts as many CTAs as fit, and CTA c runs programs c, c + CTAs, and so on. This distribution is fixed before programs
+run, so all must have the same work. Source: Gupta, Stuart and Owens, "A Study of Persistent Threads Style GPU Programming" (InPar 2012);
 CUTLASS's persistent tile scheduler.
 """
 
@@ -54,11 +54,18 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     """
     facts = affine.analyze(func)
     if (report := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
-        notes(report, f"not persistent: the kernel has a {report.name}, and each CTA counts the reports of one program only")
+        notes(
+            report,
+            f"not persistent: the kernel has a {report.name}, and each CTA counts the reports of one program only",
+        )
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel loops over programs itself" if outer else "the number of iterations may differ between programs"
+            why = (
+                "the kernel loops over programs itself"
+                if outer
+                else "the number of iterations may differ between programs"
+            )
             notes(loop, f"not persistent: {why}")
             return func
     return func.with_attrs(persist=True)

@@ -21,9 +21,9 @@ MOST_WARPS = 8  # of a CTA with several programs
 MOST_BYTES = 2 << 10
 #: Ops that the threads of a CTA do together, or that use the thread's number in the CTA.
 SHARED = {
-    "barrier": "it has barriers of several warps",
-    "alloc": "it has shared memory",
-    "asm": "it has inline assembly",
+    "barrier": "its warps share a barrier",
+    "alloc": "its warps share memory",
+    "asm": "its inline assembly may use the thread's number in the CTA",
 }
 
 
@@ -65,12 +65,12 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
     if any(tile_bytes(op) for outer in func.body.ops for block in outer.blocks for op in walk(block)):
         reasons.append("it has accesses in loops or branches")
     elif moved > MOST_BYTES:
-        reasons.append(f"it moves {moved} bytes, which takes longer than its start")
+        reasons.append(f"it loads and stores {moved} bytes, and packing pays up to {MOST_BYTES}")
     if reasons:
-        notes(None, f"each program has its own CTA: {min(reasons)}")
+        notes(None, f"one program per CTA: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs per CTA: their warps share no data and never synchronise")
+    notes(None, f"up to {programs} programs per CTA, because their warps share no data and never synchronise")
     return func.with_attrs(programs=programs)
 
 

@@ -6,13 +6,13 @@ is the programs with one x), they have 16 values of x and 8 of y, so they read 1
 the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
 Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width *
-bytes(y). This is smallest where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold a
-few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
+bytes(y). This is smallest where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold
+a few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
 
 `program_id` still means the position in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
 position from the number. A persistent kernel does so in its loop over programs. Any other kernel does so at its start, where it costs two
-divisions. z stays outermost. In a kernel with a one-dimensional grid that computes x and y by `%` and `//`, the pass rewrites these divisions
-instead.
+divisions. z stays outermost. In a kernel with a one-dimensional grid that computes x and y by `%` and `//`, the pass rewrites these
+divisions instead.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class LayoutAssignment:
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
         bits = max(8, op.result.type.dtype.bits)
         kind, cycles = convert.plan(own, layout, bits).kind, convert.price(own, layout, bits)
-        how = {"none": "no data moves", "rename": "registers renamed", "shuffle": "warp shuffles"}
+        how = {"none": "no data moves", "rename": "only registers are renumbered", "shuffle": "by warp shuffles"}
         how["shared"] = "through shared memory"
         size = op.result.type.size * op.result.type.dtype.bytes
         price = f", about {cycles} cycles" if cycles else ""

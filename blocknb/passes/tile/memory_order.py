@@ -74,11 +74,13 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
         made = rebuild.keep(op.replace(attrs=MappingProxyType({**op.attrs, "sem": sem})))
         if op.id in waited:
             what = f"{op.name} (sem {old})" if old else "the volatile load"
-            notes(made, f"{what} acquires, since a loop waits for it: later accesses must not return older data")
+            notes(
+                made, f"{what} is now an acquire, because a loop waits for it: later loads must not return older data"
+            )
         else:
             notes(
                 made,
-                f"{op.name} is {sem} instead of {old}: its result is unused, and nothing after it observes other programs",
+                f"{op.name} is {sem} instead of {old}: its result is unused, and no later op observes other programs",
             )
         return made.results
 

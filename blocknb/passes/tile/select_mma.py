@@ -57,7 +57,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         instruction, why = choose(op, target)
         if instruction is None:
-            notes(op, f"dot: plain multiply-adds, no tensor core: {why}", "missed")
+            notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
@@ -83,7 +83,7 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     operand = a.dtype.name
     if operand == "fp32":
         if op.attrs.get("precision", "tf32") != "tf32":
-            return None, f"{op.attrs['precision']} precision was asked for"
+            return None, f"the kernel asks for {op.attrs['precision']} precision"
         operand = "tf32"
     instruction = tables.find_mma(operand, c.dtype.name, target.capability)
     if instruction is None:

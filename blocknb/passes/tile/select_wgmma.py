@@ -61,9 +61,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.id in choice.transposed:
-            text = (
-                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts"
-            )
+            text = "loads single elements: wgmma reads tf32 along K only, and this layout stores the transpose without bank conflicts"
             notes(op, text)
             rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.transposed[op.id], "vec": 1}))
             return op.results
@@ -94,10 +92,10 @@ class WgmmaSelection:
         op = op.replace(args=(*self.factors(op), op.args[2]))
         a, b, c = (x.type for x in op.args)
         if op.attrs.get("precision", "tf32") != "tf32":
-            return None, f"{op.attrs['precision']} precision was asked for"
+            return None, f"the kernel asks for {op.attrs['precision']} precision"
         row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
         if row is None:
-            return None, f"there is none for {a.dtype} operands and a {c.dtype} accumulator"
+            return None, f"it does not multiply {a.dtype} into a {c.dtype} accumulator"
         if why := table.refusal(row, c.shape[0], c.shape[1], a.shape[1], self.num_warps):
             return None, why
         groups = table.split(c.shape, self.num_warps)
@@ -156,7 +154,7 @@ class WgmmaSelection:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         cut = " (cut off to tf32, not rounded)" if op.attrs.get("permuted_rows") else ""
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
-        few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
+        few = "; sums of 8-bit floats keep fewer digits than fp32" if a.dtype in t.FLOAT8 else ""
         return (
             f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
             f"{where} from shared memory{few}"
