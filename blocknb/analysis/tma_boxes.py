@@ -64,9 +64,9 @@ class TmaBox:
 
 
 def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
-    """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it
-    is volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. If the access is not in the function,
-    it stands for the access `at`, which is."""
+    """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it is
+    volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. For an access that is not in the function,
+    `at` is the access of the function that it replaces."""
     try:
         return _BoxReader(facts, op, at or op).box()
     except NotABox as refused:

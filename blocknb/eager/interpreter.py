@@ -405,7 +405,7 @@ class Interpreter:
                     for x, w in zip(bounds, what, strict=True)
                 )
                 if step == 0:
-                    raise Mismatch("the step of static_range is zero")
+                    raise Mismatch("the step of static_range is zero", "write a positive or a negative step")
                 return range(start, end, step)
 
             return unrolled
@@ -418,7 +418,7 @@ class Interpreter:
         if self.lanes and any(isinstance(x, EagerValue) and x.type.shape for x in bounds):
             raise OneByOne
         if self.emit.constant(bounds[2]) == 0:
-            raise Mismatch("the step of the range is zero")
+            raise Mismatch("the step of the range is zero", "write a positive or a negative step")
         try:
             numbers = loops.loop_bounds(self.frame, bounds)
         except Mismatch as error:

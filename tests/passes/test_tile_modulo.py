@@ -21,7 +21,7 @@ def rows(out, m, n, BLOCK: bl.constexpr, HOW: bl.constexpr):
     steps = bl.arange(0, BLOCK)
     if HOW == "straight":
         found = (pid * BLOCK + steps) % m
-    elif HOW == "turned around":
+    elif HOW == "sum in reverse":
         found = (steps + pid * BLOCK) % m
     elif HOW == "wide":
         found = ((pid * BLOCK).to(bl.int64) + steps) % m
@@ -83,7 +83,7 @@ def tiles(func: Func, name: str = "rem") -> int:
     return sum(op.name == name and bool(op.result.type.shape) for op in func.ops())
 
 
-WHOLE = ["straight", "turned around", "wide", "swizzled", "promised", "column", "first", "constant", "by the product"]
+WHOLE = ["straight", "sum in reverse", "wide", "swizzled", "promised", "column", "first", "constant", "by the product"]
 
 
 @pytest.mark.parametrize("how", WHOLE)

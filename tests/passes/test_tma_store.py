@@ -148,7 +148,7 @@ def again(
         if HOW == "added":
             total += to.load([row, column])
         to.store([row, column], total.to(bl.float16))
-        if HOW == "beside":
+        if HOW == "neighbour":
             to.store([row, column + BN], (total + 1).to(bl.float16))
 
 
@@ -160,7 +160,7 @@ def again(
         ("twice", "it may be to the same place in several iterations of the for at line"),
         ("slid", "it may be to the same place in several iterations of the for at line"),
         ("own", "it may be to the same place in several iterations of the for at line"),
-        ("beside", "the store at line"),
+        ("neighbour", "the store at line"),
         ("added", "the load at line"),
     ],
 )

@@ -53,7 +53,7 @@ QUICK = (
 EXPECTED = {
     "grid_2d[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "grid_2d[ragged]": {"wgmma", "copy_async"},  # rows that wrap around: no box
-    # A tile's place is made by % and // of a group's size: nothing proves that no two trips of the kernel's loop store to one place.
+    # The kernel computes a tile's position by % and //, so no proof shows that two iterations store to different places.
     "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk"},
     "persistent_tma[subtile]": {"wgmma", "roles", "copy_bulk"},
     "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},

@@ -132,8 +132,8 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
 class ConversionLowering(Rebuild):
     """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
-    The lowered code stands at the first use of a conversion in its block, or at the block's end. It serves all conversions needed there:
-    first all stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
+    It emits the code at the first use of a conversion in its block, or at the block's end, for all conversions needed there: first all
+    stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
     def __init__(self, func: Func, target: Target, notes: Notes):
@@ -172,7 +172,7 @@ class ConversionLowering(Rebuild):
         assert not self.waiting[-1], "a conversion without a use"
 
     def through_shared(self, op: Op) -> bool:
-        """Whether a conversion goes through shared memory: shuffles cannot do it, or `software_pipelining` may copy its operand."""
+        """Whether a conversion uses shared memory: shuffles cannot do it, or `software_pipelining` may copy its operand."""
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target

@@ -56,7 +56,7 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     if (report := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
         notes(
             report,
-            f"not persistent: the kernel has a {report.name}, and each CTA counts the reports of one program only",
+            f"not persistent: the kernel has the op `{report.name}`, and each CTA counts the reports of one program only",
         )
         return func
     for loop, outer in loops(func.body, False):

@@ -38,12 +38,13 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a program has one or two warps, no shared memory, no barriers between warps, and no accesses in loops or branches.
 
-    What: programs stand side by side in CTAs of up to eight warps. The launch decides how many: a power of two that divides the first
-    axis of its grid, and fewer where the GPU would not be filled.
+    What: several programs share a CTA of up to eight warps. The launch chooses the number: a power of two that divides the first axis of
+    its grid, and less if the GPU would have idle multiprocessors.
 
     Why: a multiprocessor runs a limited number of CTAs, and each takes time to start.
 
-    Limits: programs that move more than 2 KB keep a CTA each, because they take longer than the start. A note says why.
+    Limits: programs that load and store more than 2 KB keep a CTA each, because the start of a CTA is a small part of their time. A note
+    gives the reason.
 
     Before:
 
@@ -67,7 +68,7 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
     elif moved > MOST_BYTES:
         reasons.append(f"it loads and stores {moved} bytes, and packing pays up to {MOST_BYTES}")
     if reasons:
-        notes(None, f"one program per CTA: {min(reasons)}")
+        notes(None, f"one program per CTA: {reasons[0]}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
     notes(None, f"up to {programs} programs per CTA, because their warps share no data and never synchronise")

@@ -1,4 +1,4 @@
-"""The position in the grid of a program with a given number, after `program_swizzle` has chosen groups of columns."""
+"""The position in the grid of the program with a given number, after `program_swizzle` has chosen groups of columns."""
 
 from __future__ import annotations
 

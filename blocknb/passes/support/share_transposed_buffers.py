@@ -19,8 +19,7 @@ def share_transposed(func: Func, notes: Notes) -> Func:
 
 
 class BufferSharing:
-    """Finds buffers to share. `instead` maps an unneeded buffer to the buffer that replaces it, and says whether its tile is the
-    transpose."""
+    """Finds buffers to share. `instead` maps an unneeded buffer to the buffer that replaces it, with whether its tile is the transpose."""
 
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes

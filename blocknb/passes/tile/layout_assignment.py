@@ -36,8 +36,8 @@ def layout_assignment(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: a layout decides how wide accesses are, and whether data has to move between threads.
 
-    Limits: the choice is made once, by weights; it does not search. The note of a conversion says how it is done (renamed registers, warp
-    shuffles or shared memory) and about how many cycles it takes.
+    Limits: the choice is made once, by weights; it does not search. The note of a conversion names its means (renumbered registers, warp
+    shuffles or shared memory) and its approximate cycles.
 
     Before:
 

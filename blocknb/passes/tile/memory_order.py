@@ -34,7 +34,7 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a kernel has atomics or volatile loads.
 
-    What: an atomic or a volatile load that a `while` reads acquires, whatever its `sem` says. An atomic whose result is unused does not
+    What: an atomic or a volatile load that a `while` reads acquires, even if its `sem` is weaker. An atomic whose result is unused does not
     acquire, unless an atomic with a used result, a volatile load or inline assembly runs after it.
 
     Why: after a wait, loads must see what the other program stored, and an L1 cache may hold older data. An acquire that has no effect

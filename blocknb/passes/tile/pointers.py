@@ -38,7 +38,7 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a kernel computes tiles of pointers.
 
-    What: what all elements of a tile of addresses share moves to one scalar pointer. A loop carries that scalar instead of the tile, and
+    What: the pass moves the common part of a tile of addresses to one scalar pointer. A loop carries that scalar instead of the tile, and
     the rest is a tile of integer offsets that is the same in every iteration.
 
     Why: a loop does one 64-bit addition per iteration instead of one per element, and `coalesce` can prove wider accesses.

@@ -1,8 +1,8 @@
 """Strength reduction of float arithmetic where a range analysis allows it.
 
-The full-range forms of division and exp2 scale their operands, for divisors near the ends of fp32 and for results below 2^-126. That
-takes two and three more instructions per element. Where `analysis.float_ranges` proves that no such number occurs, or that it cannot
-change a result, the short forms suffice. The note names the proof. Source: PTX ISA, div.full, rcp.approx and ex2.approx.
+The full-range forms of division and exp2 scale their operands, for divisors near the ends of fp32 and for results below 2^-126. That takes
+two and three more instructions per element. Where `analysis.float_ranges` proves that no such number occurs, or that it cannot change a
+result, the short forms suffice. The note names the range. Source: PTX ISA, div.full, rcp.approx and ex2.approx.
 """
 
 from __future__ import annotations

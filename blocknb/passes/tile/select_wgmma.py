@@ -1,8 +1,8 @@
 """Instruction selection for matrix products: wgmma, Hopper's asynchronous warpgroup instruction.
 
 Four warps multiply together, and one or both operands come from shared memory (`layouts.wgmma` has the instructions). The op keeps the
-choice as in `select_mma`. In addition, `registers` says that operand A comes from registers, because it is made of another product or
-lies along the wrong axis; in the second case its rows are `permuted_rows`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
+choice as in `select_mma`. In addition, `registers` is set if operand A comes from registers, because another product computes it or it is
+stored along the wrong axis. In the second case its rows are `permuted_rows`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions".
 """
 
@@ -35,11 +35,11 @@ def applies(func: Func, target: Target) -> bool:
 def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     """Selects wgmma for every dot whose tile is large enough
 
-    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless ieee precision is
-    asked for, fp32.
+    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless the kernel asks for
+    ieee precision, fp32.
 
-    What: four warps multiply together. Both operands come from shared memory, or the first one from registers if it is made of another
-    product or is fp32 that lies along M.
+    What: four warps multiply together. Both operands come from shared memory, or the first one from registers, if another product computes
+    it or it is fp32 stored along M.
 
     Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
 
