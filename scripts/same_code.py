@@ -2,10 +2,10 @@
 
 Each checkout runs its own tests (all quick ones if none is named) in a process with a plugin, `CodeRecorder`. The recorder takes every
 kernel that reaches the passes, compiles it for each of `TARGETS` up to LLVM text, and keeps the text in a normal form without symbols,
-strings, debug metadata and the names of values. Two checkouts generate the same code if they give the same set of texts. A kernel that
-a target refuses counts as a text, too: the kind of the error. `--sass N` also assembles a sample of N texts with each checkout's own
-worker and compares the machine code. `make same-code BASE=COMMIT` compares a commit with the working tree. `--save FILE` keeps the
-record of BASE, and such a file may stand in place of a checkout. The exit status is 1 if the sets differ.
+strings, debug metadata and the names of values. Two checkouts generate the same code if they give the same set of texts. A kernel that a
+target refuses counts as a text, too: the kind of the error. `--sass N` also assembles a sample of N texts with each checkout's own worker
+and compares the machine code. `make same-code BASE=COMMIT` compares a commit with the working tree. `--save FILE` keeps the record of BASE,
+and such a file may replace a checkout. The exit status is 1 if the sets differ.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def recorded(place: str, tests: list[str]) -> dict[str, dict[str, Any]]:
-    """What a checkout generates while it runs the tests, or what a file says of that."""
+    """The texts that a checkout generates while it runs the tests, or those of a saved record."""
     path = Path(place).resolve()
     if path.is_file():
         return json.loads(path.read_text())

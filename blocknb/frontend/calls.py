@@ -409,9 +409,7 @@ def _extremum(name: str) -> Callable:
         result = args[0]
         for x in args[1:]:
             if not isinstance(result, (Value, *NUMBERS)) or not isinstance(x, (Value, *NUMBERS)):
-                raise Mismatch(
-                    f"`{name}` cannot compare {describe(result)} with {describe(x)}", "pass numbers or tiles"
-                )
+                raise Mismatch(f"`{name}` cannot compare {describe(result)} with {describe(x)}", "pass numbers")
             result = numeric.extremum(frame.emit, name, result, x)
         return result
 

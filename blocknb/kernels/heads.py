@@ -1,4 +1,4 @@
-"""What the attention wrappers share: checked shapes of queries, keys and values, and tiles by the width of a head."""
+"""Helpers of the attention wrappers: checked shapes of queries, keys and values, and tiles by the width of a head."""
 
 from __future__ import annotations
 

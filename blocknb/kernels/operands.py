@@ -62,7 +62,7 @@ class MatmulProblem:
         a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
         out_dtype: str = "", precision: str = "tf32",
     ) -> MatmulProblem:  # fmt: skip
-        """Checks the arguments of a product. Raises ValueError where they do not fit each other, with what to do instead.
+        """Checks the arguments of a product. Raises ValueError if they do not fit each other; its message says what to do instead.
 
         The result depends on shapes, strides and dtypes, not on elements. It is cached for arrays with the same ones.
         """
