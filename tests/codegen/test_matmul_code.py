@@ -51,7 +51,7 @@ def zeros(shape: tuple[int, ...], dtype: str, transposed: bool = False) -> Any:
 
 
 def launches(call: Callable[[], Any], target: str, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What a wrapper would launch on that GPU."""
+    """The kernels that a wrapper would launch on that GPU."""
     for name in MODULES:
         monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "device", lambda array: DEVICES[target])
     found: list[Launch] = []

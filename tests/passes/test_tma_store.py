@@ -99,7 +99,7 @@ def test_each_warp_may_store_its_own_rows():
 
 @pytest.mark.parametrize("lost", ["fence", "warp_barrier", "store_wait"])
 def test_a_missing_step_of_a_warp_store_is_detected(lost):
-    """The interpreter, which runs a warp in lockstep, or the code finds what is missing."""
+    """The interpreter, which runs a warp in lockstep, or the simulated code detects it."""
     name = "boxed_fp16_wide"
     func, _, arguments = lowered(name)
     inside = {op.id for op in consumers(func) if op.name == lost}

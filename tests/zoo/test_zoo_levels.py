@@ -1,6 +1,7 @@
 """Kernels with large tiles as memory IR for each GPU: interpreted with race detection, and assembled.
 
-wgmma code neither spills nor makes ptxas serialize it. `EXPECTED` lists what the compiler should choose for a kernel on sm_90a.
+wgmma code neither spills nor makes ptxas serialize it. `EXPECTED` lists the ops and attributes that the compiler should choose for a kernel
+on sm_90a.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def launches(name: str) -> list[Recorded]:
 
 
 def chosen(func: Func) -> set[str]:
-    """What was chosen for a function: instructions of products, roles, copies and stores of the copy engine, teams."""
+    """The compiler's choices for a function: instructions of products, roles, copies and stores of the copy engine, teams."""
     found = {re.sub(r"\.?m\d.*", "", op.attrs.get("instr", "fma")) for op in func.ops() if op.name == "dot"}
     names = {op.name for op in func.ops()}
     found |= names & {"roles", "copy_async", "copy_bulk", "store_bulk"}

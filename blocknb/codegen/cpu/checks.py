@@ -16,9 +16,10 @@ from blocknb.codegen.report import Site
 from blocknb.codegen.scalar_math.register_types import constant
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
+from blocknb.ir.provenance import UNOWNED
 from blocknb.ir.report import access
 from blocknb.language import types as t
-from blocknb.passes.support.carried_bounds import UNOWNED, Guard
+from blocknb.passes.support.carried_bounds import Guard
 
 EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes
 NOWHERE = ("0", "0", "0")  # of memory without a byte

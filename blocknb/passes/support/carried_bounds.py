@@ -14,12 +14,12 @@ from typing import Any
 from blocknb.analysis.provenance import KEEPS, MOVES, Provenance, is_pointer
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.provenance import UNOWNED
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED
 from blocknb.language.types import Tile
 from blocknb.trace import Notes
 
-UNOWNED = -1
 Owner = int | Value
 COUNTED = "checked against the bounds of the arrays"  # the end of the note that counts accesses
 
