@@ -1,7 +1,7 @@
-"""The errors of blocknb: each has a message, a place in the source and a hint.
+"""The errors of blocknb: each has a message, a location in the source, and usually a hint.
 
 Every error about a kernel is a `KernelError`. The subclass tells whether the kernel, the launch, the target or the compiler is at
-fault. The message uses the names of the user's source. `loc` is the place in the cell or file, with the chain of inlined calls.
+fault. The message uses the names of the user's source. `loc` is the location in the cell or file, with the chain of inlined calls.
 The hint says what to write instead. Rendering reads the source through `linecache`, where IPython keeps its cells. Terminals,
 notebooks and tests therefore show the same text.
 """

@@ -1,11 +1,11 @@
 """Compares the speed of two checkouts of blocknb: `python scripts/paired.py BASE HEAD --device cpu`.
 
-One process loads both checkouts, and both work on the same arrays, so where memory lies and what else the machine does is the same for
-both. In every round each checkout runs the case once, in a random order, with a cold cache. The round gives the ratio of BASE's time over
-HEAD's (above 1: HEAD is faster). Where code and scratch buffers lie stays the same for the life of a process, so `--restarts` processes
-measure `--rounds` rounds each. A row shows the median of the processes' medians and the 95 % interval of the median of all rounds. The
-interval comes from order statistics (binomial with p = 1/2), so it assumes nothing about the noise. On a busy machine, run it with
-real-time priority (`chrt -f 10`). The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
+One process loads both checkouts, and both work on the same arrays, so the addresses and the load of the machine are the same for both. In
+every round each checkout runs the case once, in a random order, with a cold cache. The round gives the ratio of BASE's time over HEAD's
+(above 1: HEAD is faster). Where code and scratch buffers lie stays the same for the life of a process, so `--restarts` processes measure
+`--rounds` rounds each. A row shows the median of the processes' medians and the 95 % interval of the median of all rounds. The interval
+comes from order statistics (binomial with p = 1/2), so it assumes nothing about the noise. On a busy machine, run it with real-time
+priority (`chrt -f 10`). The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
 
 `--compile` times the compilation of the kernels instead, for the CPU and a GPU.
 """
@@ -95,7 +95,7 @@ class Checkout:
             return measure.Bench(session(device, peers=()), benchmark, benchmark.cases(device)[index])
 
     def compilations(self, bench: Any) -> dict[str, Callable[[], Any]]:
-        """By kernel and target: calls that compile anew what the case launches, with no cache, for the CPU and for `VIEW`."""
+        """By kernel and target: calls that compile the kernels of the case again, without a cache, for the CPU and for `VIEW`."""
         with self.active():
             compiler = importlib.import_module("blocknb.runtime.compile")
             parse = importlib.import_module("blocknb.target").Target.parse

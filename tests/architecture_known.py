@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Modules by room whose names nobody outside of this project would search for: docs/glossary.md has the names in use.
+#: Modules by room whose names are private words of this project: docs/glossary.md has the names in use.
 OLD_MODULE_NAMES = frozenset(
     """
     passes/outstanding passes/rings passes/ahead passes/read_ahead passes/prefetch passes/slices passes/needs

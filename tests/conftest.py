@@ -95,7 +95,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
-    """Says at the very end that nobody has looked at the card in a browser, also where those tests were left to another run."""
+    """Reports at the end that no test has opened the card in a browser, also if this run left those tests out."""
     yield
     skipped = any(NO_BROWSER in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
     apart = any(Path(path).resolve() == HERE / "browser" for path in config.getoption("ignore") or ())

@@ -209,7 +209,7 @@ class PretendGpu:
     def encode(
         self, at: int, kind: int, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, *rest: int
     ) -> int:
-        """cuTensorMapEncodeTiled: 1 for what the driver refuses."""
+        """cuTensorMapEncodeTiled: 1 if the driver would refuse the map."""
         self.calls["encode"] += 1
         interleave, swizzle, promotion, fill = rest
         assert (interleave, promotion, fill, set(steps[:rank])) == (0, 3, 0, {1})

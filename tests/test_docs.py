@@ -69,7 +69,7 @@ def named_paths(page: Path) -> Iterator[str]:
 
 
 def exists(path: str, page: Path, folders: set[Path]) -> bool:
-    """Whether a path exists in the repository, in `blocknb/`, beside the page, or in a folder that the page has named before."""
+    """Whether a path exists in the repository, in `blocknb/`, next to the page, or in a folder that the page has named before."""
     return any(next(base.glob(path.rstrip("/")), None) is not None for base in (*BASES, page.parent, *folders))
 
 

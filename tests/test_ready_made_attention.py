@@ -158,16 +158,16 @@ def test_mismatched_arrays_are_refused() -> None:
     for message, call in {
         r"q must have the shape \(batch, heads, rows, head\)": lambda: attention(q[0], k, v),
         "v must have the shape of k": lambda: attention(q, k, v[:, :, :5]),
-        "does not fit q": lambda: attention(q, k[..., :8], v[..., :8]),
-        "the 3 heads of q are no multiple of the 2": lambda: attention(q[:, :3], k, v),
-        "a head has 8 to 256 numbers, not 257": lambda: attention(*(random(1, 1, 2, 257) for _ in range(3))),
+        "both need the same batch size": lambda: attention(q, k[..., :8], v[..., :8]),
+        "q has 3 heads, which is not a multiple of the 2": lambda: attention(q[:, :3], k, v),
+        "a head must have 8 to 256 elements, not 257": lambda: attention(*(random(1, 1, 2, 257) for _ in range(3))),
         "q is float64": lambda: attention(q.astype(float), k, v),
         "k must be float32, as q is, not float16": lambda: attention(q, k.astype(np.float16), v),
         "the last axis of q must be contiguous": lambda: attention(random(1, 4, 16, 10).swapaxes(2, 3), k, v),
         "out must have the shape": lambda: attention(q, k, v, q[:, :2]),
         "logsumexp must be contiguous, float32": lambda: attention(q, k, v, logsumexp=np.zeros((1, 4, 10))),
         "scale must be positive": lambda: attention(q, k, v, scale=-1.0),
-        "40 queries a step": lambda: attention_backward(
+        "a tile has 40 queries per iteration": lambda: attention_backward(
             q, k, v, q, np.zeros((1, 4, 10), np.float32), q, tile={"ROWS": 40, "COLUMNS": 64}
         ),
         "dk must have the shape": lambda: attention_backward(q, k, v, q, np.zeros((1, 4, 10), np.float32), q, dk=q),

@@ -258,22 +258,22 @@ def test_lists_of_problems_match_float64(dtype):
 
 
 REFUSED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
-    "inner sizes": (lambda a, b: ready.matmul(a, b[1:]), r"cannot multiply \(8, 6\) by \(5, 4\): a is \(M, K\) and b \(K, N\)"),
-    "result": (lambda a, b: ready.matmul(a, b, a), r"into \(8, 6\): out has the shape \(8, 4\)"),
+    "inner sizes": (lambda a, b: ready.matmul(a, b[1:]), r"\(8, 6\) by \(5, 4\): a must have the shape \(M, K\) and b \(K, N\)"),
+    "result": (lambda a, b: ready.matmul(a, b, a), r"into \(8, 6\): out must have the shape \(8, 4\)"),
     "vectors": (lambda a, b: ready.matmul(a[0], b), "reshape a vector"),
     "dtypes": (lambda a, b: ready.matmul(a, b.astype(np.float16)), "cannot multiply float32 by float16"),
-    "integers": (lambda a, b: ready.matmul(a.astype(np.int32), b.astype(np.int32)), "both are one of float16"),
+    "integers": (lambda a, b: ready.matmul(a.astype(np.int32), b.astype(np.int32)), "convert them to one of float16"),
     "bias": (lambda a, b: ready.matmul(a, b, bias=np.zeros(8, np.float32)), "bias must be a contiguous vector of 4 elements"),
     "activation": (lambda a, b: ready.matmul(a, b, activation="tanh"), "no activation 'tanh'; there are '', 'relu'"),
     "precision": (lambda a, b: ready.matmul(a, b, precision="high"), "no precision 'high'; there are tf32"),
     "scales": (
         lambda a, b: ready.matmul(a, b, a_scale=np.ones(8, np.float32), b_scale=np.ones(1, np.float32)),
-        "a_scale and b_scale have 8 and 1 elements; they are one each, or 8 for the rows of a and 4",
+        "a_scale and b_scale have 8 and 1 elements; pass one element each, or 8 for the rows of a and 4",
     ),
-    "scales' dtype": (lambda a, b: ready.matmul(a, b, a_scale=np.ones(1), b_scale=np.ones(1)), "scales are float32"),
+    "scales' dtype": (lambda a, b: ready.matmul(a, b, a_scale=np.ones(1), b_scale=np.ones(1)), "a_scale and b_scale must be float32"),
     "one place": (lambda a, b: ready.matmul(a, b, np.broadcast_to(np.float32(0), (8, 4))), "out repeats elements"),
     "strategy": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), strategy="cluster"), "no strategy 'cluster'"),
-    "splits": (lambda a, b: ready.matmul_split(a, b, splits=0), "cannot split into 0 parts"),
+    "splits": (lambda a, b: ready.matmul_split(a, b, splits=0), "cannot split a product into 0 parts"),
     "workspace": (lambda a, b: ready.matmul_split(a, b, splits=1, workspace=a), "the workspace must be"),
 }  # fmt: skip
 

@@ -5,9 +5,9 @@
 its offset in elements from its base. A loop-carried value whose yield is itself plus an invariant has the form `init + step * iteration`,
 as in LLVM's scalar evolution. The analysis names the value, computes the form of the yield, and compares.
 
-The assumptions are slightly weaker than Triton's: signed 32- and 64-bit arithmetic for addresses and masks does not overflow, and
-divisors are positive. Narrow and unsigned arithmetic may wrap. It has a form only if its range proves that it does not. `range` and
-`truth` never use these assumptions, but they do use what the author promises with `assume`.
+The assumptions are slightly weaker than Triton's: signed 32- and 64-bit arithmetic for addresses and masks does not overflow, and divisors
+are positive. Narrow and unsigned arithmetic may wrap. It has a form only if its range proves that it does not. `range` and `truth` never
+use these assumptions, but they use the author's promises (`assume`).
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class CoordinateAssignment:
         self.coordinates: dict[int, Form] = {}
         self.outer: list[Outer] = []
 
-    def out(self, rest: Form) -> None:
+    def assign(self, rest: Form) -> None:
+        """Assigns every term of `rest`. Raises NotABox if the mask is not the bounds of an array."""
         for axis, counted in self.strides.items():
             self.coordinates[axis] = given = self.given(axis)
             rest = rest - counted * given
@@ -77,10 +78,9 @@ class CoordinateAssignment:
         for term in of_launch:
             if not self.taken(term, changing=False):
                 if min(term.terms.values()) < 0:
-                    raise NotABox("it may begin before the array, and its mask has no lower bound")
-                self.outer.append(
-                    Outer(term, Form.of(1))
-                )  # the second index of an axis that is as long as the way there
+                    raise NotABox("it may start before the array, and its mask has no lower bound")
+                # The second index of an axis whose stride is the whole term.
+                self.outer.append(Outer(term, Form.of(1)))
 
     def taken(self, term: Form, changing: bool) -> bool:
         """Whether an existing axis takes a term. A `changing` term differs between programs, so an axis whose mask lists such terms

@@ -1,8 +1,8 @@
 """Linear forms through division, remainder, bit operations, minimum and selection.
 
 `(pid * 64 + arange(64)) // 64` is `pid`, and the remainder is the arange. The terms that the divisor does not divide add up to a number
-between zero and the divisor, so they are the remainder, and the other terms are the quotient. Bit operations on powers of two work the
-same way.
+between zero and the divisor. So they are the remainder, and the other terms are the quotient. Bit operations on powers of two work the same
+way.
 """
 
 from __future__ import annotations

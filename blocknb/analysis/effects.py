@@ -1,4 +1,4 @@
-"""Side effects of an op and of the blocks nested in it: the memory it reads and writes, and what it orders.
+"""Side effects of an op and of the blocks nested in it: the memory it reads and writes, and the accesses that it orders.
 
 The op table states the effects of each op. This module adds what depends on the single op: a product that reads an operand from shared
 memory, a volatile load, a loop that may not terminate. The array behind a pointer is not known here, but in `affine`.

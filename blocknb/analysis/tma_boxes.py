@@ -64,9 +64,9 @@ class TmaBox:
 
 
 def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
-    """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it
-    is volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. If the access is not in the function,
-    it stands for the access `at`, which is."""
+    """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it is
+    volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. For an access that is not in the function,
+    `at` is the access of the function that it replaces."""
     try:
         return _BoxReader(facts, op, at or op).box()
     except NotABox as refused:
@@ -100,9 +100,9 @@ class _BoxReader:
         if isinstance(bounds, str):
             raise NotABox(bounds)
         rest = form.only(lambda m: all(s.is_uniform for s in m))
-        deal = CoordinateAssignment(self.facts, strides, unit, bounds)
-        deal.out(rest)
-        return self.finished(root, deal, other, unit)
+        assignment = CoordinateAssignment(self.facts, strides, unit, bounds)
+        assignment.assign(rest)
+        return self.finished(root, assignment, other, unit)
 
     # -- reading the access ------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class _BoxReader:
         if op.attrs.get("volatile"):
             raise NotABox("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
-            raise NotABox("its masked-off elements are not zero")
+            raise NotABox("its `other` is not zero, and TMA fills with zeros")
         if dtype.bits not in (8, 16, 32):
             raise NotABox(f"its elements are {dtype}")
 
@@ -136,7 +136,7 @@ class _BoxReader:
         if base is None or form is None or base not in facts.func.params:
             raise NotABox("its array is not an argument of the kernel")
         if facts.hints.get(base, 1) % ALIGNMENT:
-            raise NotABox(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
+            raise NotABox(f"its array may not start at a multiple of {ALIGNMENT} bytes")
         return base, form
 
     def stride(self, form: Form, axis: int) -> Form:
@@ -168,11 +168,11 @@ class _BoxReader:
             if op is not None and self.facts.stored(value) is None:
                 makers.setdefault(op.name, op)
         if "load" in makers:
-            return f"its {name} are addressed through an array of indices"
+            return f"the addresses of its {name} are loaded indices"
         if "rem" in makers:
             modulus = self.facts.form(makers["rem"].args[1])
             if modulus is not None and modulus.constant is not None and modulus.constant % size == 0:
-                return f"its {name} wrap around (% {modulus}), and are not known to begin at a multiple of {size}"
+                return f"its {name} wrap around (% {modulus}), and may not start at a multiple of {size}"
             found = "..." if modulus is None else modulus
             return f"its {name} wrap around (% {found}, which is not known to be a multiple of {size})"
         return f"its {name} are not a fixed distance apart"
@@ -188,10 +188,10 @@ class _BoxReader:
 
     # -- building the box ----------------------------------------------------------------------------------------------------
 
-    def extent(self, deal: CoordinateAssignment, side: int) -> Scalar:
+    def extent(self, assignment: CoordinateAssignment, side: int) -> Scalar:
         """The extent of the array along an axis of the tile, from the bounds in the mask."""
-        at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
-        if side not in deal.bounds.lower:
+        at, upper = assignment.coordinates[side], assignment.bounds.upper.get(side)
+        if side not in assignment.bounds.lower:
             moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
             if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
                 raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
@@ -201,12 +201,12 @@ class _BoxReader:
             raise NotABox(f"the bound of its {self.names[side]} is not known at launch")
         return scalar(found)
 
-    def finished(self, root: Value, deal: CoordinateAssignment, other: int, unit: int) -> TmaBox:
-        outer, size = deal.outer, self.pointer.type.dtype.element.bytes
+    def finished(self, root: Value, assignment: CoordinateAssignment, other: int, unit: int) -> TmaBox:
+        outer, size = assignment.outer, self.pointer.type.dtype.element.bytes
         if len(outer) + 2 > MOST_RANK:
-            raise NotABox(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
+            raise NotABox(f"its array would have {len(outer) + 2} axes, and a tensor map has at most {MOST_RANK}")
         dims: list[Scalar] = [UNBOUNDED if axis.extent is None else scalar(axis.extent) for axis in outer]
-        dims += [self.extent(deal, side) for side in (other, unit)]
+        dims += [self.extent(assignment, side) for side in (other, unit)]
         for axis in outer:
             if axis_info.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
                 raise NotABox(
@@ -214,11 +214,11 @@ class _BoxReader:
                 )
             if not axis.checked:
                 self.check_start(axis.at, "it")
-        start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
+        start = [axis.at for axis in outer] + [assignment.coordinates[other], assignment.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
             raise NotABox("its position depends on a loop without an index")
-        strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
+        strides = (*(scalar(axis.stride) for axis in outer), scalar(assignment.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
         return TmaBox(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
 
@@ -227,7 +227,7 @@ class _BoxReader:
 
     def check_start(self, at: Form, name: str) -> None:
         if not self.nonnegative(at):
-            raise NotABox(f"{name} may begin before the array, and its mask has no lower bound")
+            raise NotABox(f"{name} may start before the array, and its mask has no lower bound")
 
 
 def emit_map(builder: Builder, facts: Facts, box: TmaBox, kind: TensorMap, made: dict[Value, Value]) -> Value:

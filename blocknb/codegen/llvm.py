@@ -35,7 +35,7 @@ from blocknb.target import Target
 class CudaCode:
     """What compiling for a GPU gives: PTX always; cubin, resources by kernel and warnings if ptxas was there.
 
-    `llvm` is the optimised LLVM text if it was asked for; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
+    `llvm` is the optimised LLVM text if the job requested it; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
     """
 
     ptx: str
@@ -365,13 +365,14 @@ def _death(status: int, words: str, job: dict) -> KernelError:
     target = job.get("arch") or job.get("cpu") or "this machine"
     if status == -signal.SIGKILL:
         return KernelError(
-            "the compile was stopped: its worker process was killed", hint="out of memory, or interrupted"
+            "something killed the process that compiled the kernel",
+            hint="the system kills processes if memory runs out; free some, or compile fewer kernels at a time",
         )
     found = re.search(r"^(?:LLVM ERROR|error): *(.*)$", words, re.MULTILINE)
     tail = "\n".join(words.splitlines()[-8:])
     if found and (intrinsic := re.search(r"Cannot select: intrinsic %(\S+)", found[1])):
-        hint = "an instruction of another architecture; compile for one that has it"
-        return Unsupported(f"{target} cannot do {intrinsic[1]}", hint=hint)
+        hint = "it is an instruction of another architecture; compile for one that has it"
+        return Unsupported(f"{target} has no instruction for {intrinsic[1]}", hint=hint)
     why = found[1] if found else (tail or f"exit status {status}")
     kind = _GvnDied if "NewGVN.cpp" in words and job.get("gvn", True) else CompilerBug
     return kind(f"LLVM stopped its process while compiling for {target}: {why}")
@@ -399,7 +400,7 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
         needs, has = int(found[2], 0), int(found[3], 0)
         return OutOfResources(f"the kernel needs {needs} bytes of {found[1].strip()}, and {target} has {has}")
     if found := re.search(r"(?:Feature|Instruction|Modifier) '(.*?)'.* requires \.target (\S+)", first):
-        message = f"{target} cannot do {found[1]}: it needs {found[2]}"
+        message = f"{target} has no {found[1]}, which needs {found[2]}"
         place = re.search(r"line (\d+)", first)
         if place and (inline := inline_place(ptx, int(place[1]))):
             return AssemblyError(message, line=inline[0], column=inline[1])
@@ -408,16 +409,16 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
     if place and (inline := inline_place(ptx, int(place[1]))):
         said = re.sub(r"^.*?line \d+; *(?:error|fatal) *: *", "", first).strip()
         hint = "each instruction ends with `;`, and names made with .reg live in braces: { .reg .b32 t; ... }"
-        return AssemblyError(f"ptxas refuses the assembly: {said}", hint=hint, line=inline[0], column=inline[1])
+        return AssemblyError(f"ptxas rejects the assembly: {said}", hint=hint, line=inline[0], column=inline[1])
     source = ptx.split("\n")[int(place[1]) - 1].strip() if place and ptx else ""
     return CompilerBug(
-        f"ptxas refuses the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip()
+        f"ptxas rejects the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip()
     )
 
 
 def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
-    """Line and column in the kernel of the inline assembly that stands at a line of PTX, or right above: a text without its last
-    semicolon is refused where the next instruction begins."""
+    """Line and column in the kernel of the inline assembly at a line of PTX, or right above: a text without its last semicolon is refused
+    where the next instruction begins."""
     lines = ptx.split("\n")[:line]
     begin = max((i for i, text in enumerate(lines) if text.strip() == "// begin inline asm"), default=-1)
     if begin < 0:
@@ -436,7 +437,7 @@ def _llvmlite_folder() -> str:
     """The folder to import llvmlite from, found without importing it."""
     spec = importlib.util.find_spec("llvmlite")
     if spec is None or not spec.submodule_search_locations:
-        raise KernelError("llvmlite is not installed, and it is what compiles kernels", hint="pip install llvmlite")
+        raise KernelError("blocknb compiles kernels with llvmlite, which is not installed", hint="pip install llvmlite")
     return os.path.dirname(next(iter(spec.submodule_search_locations)))
 
 

@@ -1,8 +1,8 @@
 """Loads CPU object code into this process: `load_object(data).address("kernel")`.
 
-LLVM's ORC linker, the only part of LLVM in the notebook's process, places code and constants and applies relocations. Unlike MCJIT, it
-rejects undefined symbols. Objects are position-independent. Each gets its own library in one JIT, so two kernels may use the same
-names. The memory of an object lives as long as the returned `Loaded`.
+LLVM's ORC linker places code and constants and applies relocations. It is the only part of LLVM in the notebook's process: the code
+generators may abort, so they run in workers (`worker`). Unlike MCJIT, it rejects undefined symbols. Objects are position-independent. Each
+gets its own library in one JIT, so two kernels may use the same names. The memory of an object lives as long as the returned `Loaded`.
 """
 
 from __future__ import annotations

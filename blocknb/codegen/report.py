@@ -47,7 +47,7 @@ Arrays = Mapping[int, tuple[str, int, int, int]]
 
 @dataclass(frozen=True)
 class ReportRecord:
-    """One record, its words taken apart."""
+    """The fields of one record."""
 
     site: int
     event: int

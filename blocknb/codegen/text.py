@@ -173,7 +173,7 @@ class Writer:
     def counted(self, start: str, stop: str, step: int, hint: str = "i") -> Iterator[str]:
         """A loop of an i64 counter from `start` to `stop`, which may run zero times; yields the counter's name.
 
-        The test stands at the end of the loop. LLVM would otherwise rotate each loop itself, which takes long in kernels of many loops.
+        The loop tests its condition at the end. LLVM would otherwise rotate each loop itself, which takes long in kernels of many loops.
         """
         slot = self.slot("i64", hint)
         body, done = (self.fresh(hint + s) for s in (".body", ".done"))
@@ -207,8 +207,8 @@ class Writer:
 class DebugInfo:
     """Debug metadata of a kernel's functions: a DILocation for each Loc, in the scope of the file it lies in.
 
-    Inlined code is given the line of the outermost call, which stands in the user's own kernel. `kind` is LLVM's emission
-    kind, `version` the "Dwarf Version" (None leaves the flag out). Metadata numbers start at `first`.
+    Inlined code gets the line of the outermost call, which is in the user's own kernel. `kind` is LLVM's emission kind, `version` the
+    "Dwarf Version" (None leaves the flag out). Metadata numbers start at `first`.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class DebugInfo:
         return self._location(self.subprogram, outer.file, outer.line, min(outer.column + 1, 65535))
 
     def moved(self, location: str, function: str) -> str:
-        """The same place in code that has gone to another function (see `function`)."""
+        """The same location for code that outlining moved to another function (see `function`)."""
         return self._location(function, *self._places[location])
 
     def _location(self, function: str, file: str, line: int, column: int) -> str:

@@ -2,8 +2,8 @@
 
 Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the one on PATH, the
 one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we write) and not too
-new (13 dropped sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no
-process is started only to ask; a system's tool is asked once.
+new (13 dropped sm_70) wins. The names of dist-info folders give the versions of pip's tools,
+so this module starts no process for them. It runs a system's tool once to get its version.
 """
 
 from __future__ import annotations

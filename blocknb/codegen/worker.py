@@ -1,9 +1,9 @@
 """The worker process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame per job.
 
-LLVM aborts its process on code that it cannot select, so it never runs in the notebook's process. This file is a *script*. It
-imports neither blocknb nor NumPy, so a worker is ready within 70 ms (`python -I -S worker.py <folder of llvmlite>`;
-`blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away and replaces it by standard error, so a library
-that prints cannot break the frames. A thread reads the requests, so the process notices the end of its parent during a long job.
+LLVM aborts its process on code that it cannot select, so code generation never runs in the notebook's process (`loader` runs only LLVM's
+linker there). This file is a *script*. It imports neither blocknb nor NumPy, so a worker is ready within 70 ms (`python -I -S worker.py
+<folder of llvmlite>`; `blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away and replaces it by standard error, so
+a library that prints cannot break the frames. A thread reads the requests, so the process notices the end of its parent during a long job.
 
 `run(job)` is the whole service. Any process that may die can call it. A job is a dict with `kind`:
 
@@ -65,7 +65,7 @@ def unpack(size: int, head_size: int, body: bytes) -> dict:
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """Reads `count` bytes from a pipe; raises EOFError when the other end is gone."""
+    """Reads `count` bytes from a pipe; raises EOFError if the other end has closed the pipe."""
     parts = []
     while count:
         part = os.read(fd, min(count, 1 << 20))
@@ -208,7 +208,7 @@ def _optimise_lightly(module: Any, machine: Any, gvn: bool) -> None:
 
 
 def _optimise_for_host(module: Any, machine: Any, gvn: bool) -> None:
-    """What is left to do for loops that were written as vectors, several an iteration, with what does not change before them.
+    """Runs a short pipeline of LLVM passes. The code generator has already vectorized and unrolled the loops, and hoisted invariant code.
 
     The O2 pipeline unrolls and turns loops once more, and takes a time that grows with the square of their number: 19 s for 250
     loads and stores, where this takes 1.7 and leaves code of the same size.
@@ -308,7 +308,7 @@ def _list(job: dict, clock: Clock) -> dict:
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """A file without a place on any disk, reachable for a child as /proc/self/fd/N, gone with its last owner."""
+    """Creates a file in memory, which a child process opens as /proc/self/fd/N. It disappears with its last owner."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(name, 0)  # not close-on-exec: children shall have it
     else:
@@ -396,7 +396,7 @@ _FIRST_FOR_HOST = """define void @first(ptr %p) {
 
 
 def _first_jobs() -> Iterator[dict]:
-    """What a worker does while it has nothing to do: LLVM builds its tables at first use, for each machine."""
+    """The work of an idle worker: LLVM builds its tables at first use, for each machine."""
     yield {"kind": "ptx", "text": _FIRST, "arch": "sm_90a", "features": "+ptx88"}
     binding = _binding()
     host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}

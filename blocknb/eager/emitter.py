@@ -1,6 +1,7 @@
 """An Emitter that computes every op at once with the IR interpreter, instead of building IR.
 
-While a block is open, such as the combine of a sum, it keeps the ops. It computes them with the op that contains the block.
+While a block is open, such as the combine of a sum, the emitter keeps the block's ops. It computes them with the op that contains the
+block.
 """
 
 from __future__ import annotations

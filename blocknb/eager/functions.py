@@ -141,7 +141,7 @@ def map_elementwise(frame: Any, scalar_fn: Any, *args: Any, pack: Any = 1) -> An
     shape = emit.common_shape(*tiles)
     if pack < 1 or pack & (pack - 1) or (shape[-1] if shape else 1) % pack:
         raise Mismatch(
-            f"pack={pack} for a tile of shape {shape}", "use a power of two that divides the last axis", "pack"
+            f"pack={pack} does not fit a tile of shape {shape}", "use a power of two that divides the last axis", "pack"
         )
     parts = [_parts(frame, emit.broadcast(x, shape), pack) if isinstance(x, Value) else [x] * pack for x in args]
     elements = Elements(frame.interpreter, scalar_fn)

@@ -1,7 +1,7 @@
 """Runs the programs of a kernel as Python. The rewritten code calls the Interpreter under the name `rewrite.HELPER`.
 
 The interpreter classifies calls as the compiler does: builtins, library functions, dtypes, and helpers, whose Python code is rewritten
-like the kernel's. It calls all other Python functions directly. Execution cannot find the type of an arm that is not taken. For
+like the kernel's. It calls all other Python functions directly. Execution cannot find the type of the arm that does not run. For
 conditional expressions, the compiler's visitor therefore computes the type from the current names.
 """
 
@@ -405,7 +405,7 @@ class Interpreter:
                     for x, w in zip(bounds, what, strict=True)
                 )
                 if step == 0:
-                    raise Mismatch("the step of static_range is zero")
+                    raise Mismatch("the step of static_range is zero", "write a positive or a negative step")
                 return range(start, end, step)
 
             return unrolled
@@ -418,7 +418,7 @@ class Interpreter:
         if self.lanes and any(isinstance(x, EagerValue) and x.type.shape for x in bounds):
             raise OneByOne
         if self.emit.constant(bounds[2]) == 0:
-            raise Mismatch("the step of the range is zero")
+            raise Mismatch("the step of the range is zero", "write a positive or a negative step")
         try:
             numbers = loops.loop_bounds(self.frame, bounds)
         except Mismatch as error:

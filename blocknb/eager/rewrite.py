@@ -264,7 +264,7 @@ class EagerRewriter(ast.NodeTransformer):
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        """Both arms must have the same type, so the taken arm asks for that of the other: `arm(value, which ternary, taken)`."""
+        """Both arms must have the same type, so the arm that runs needs the type of the other: `arm(value, which ternary, taken)`."""
         number = len(self.ternaries)
         self.ternaries.append(copy.deepcopy(node))
         test = self.call(node.test, "choose", self.visit(node.test))

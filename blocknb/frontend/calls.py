@@ -405,11 +405,11 @@ def _extremum(name: str) -> Callable:
         if len(args) == 1 and isinstance(args[0], Value):
             return HANDLERS[name](frame, args[0])
         if not args:
-            raise Mismatch(f"`{name}` of nothing")
+            raise Mismatch(f"`{name}` has no arguments", f"pass a tile, or two values: {name}(a, b)")
         result = args[0]
         for x in args[1:]:
             if not isinstance(result, (Value, *NUMBERS)) or not isinstance(x, (Value, *NUMBERS)):
-                raise Mismatch(f"`{name}` of {describe(result)} and {describe(x)}")
+                raise Mismatch(f"`{name}` cannot compare {describe(result)} with {describe(x)}", "pass numbers")
             result = numeric.extremum(frame.emit, name, result, x)
         return result
 

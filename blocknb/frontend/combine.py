@@ -81,11 +81,13 @@ def _mapped_shape(frame: Frame, args: Sequence[Any], pack: int) -> tuple[int, ..
         raise Mismatch("map_elementwise needs at least one tile", "call the function itself on numbers")
     shape = frame.emit.common_shape(*tiles)
     if shape and shape[-1] % pack:
-        raise Mismatch(f"pack={pack} is larger than the last axis of size {shape[-1]}", None, "pack")
+        raise Mismatch(
+            f"pack={pack} is larger than the last axis, which has {shape[-1]} elements", "make `pack` smaller", "pack"
+        )
     if not shape and pack > 1:
         raise Mismatch("scalars have no neighbours to pack", "leave `pack` out", "pack")
     if not all(isinstance(x, (Value, *NUMBERS)) for x in args):
-        raise Mismatch("map_elementwise maps tiles and numbers", None, "args")
+        raise Mismatch("map_elementwise takes only tiles and numbers", None, "args")
     return shape
 
 

@@ -275,7 +275,7 @@ class Emitter(Builder):
         pointer, offset = (x, y) if is_pointer(x) else (y, x)
         if symbol not in ("+", "-") or (symbol == "-" and pointer is y) or is_pointer(offset):
             raise Mismatch(
-                f"`{symbol}` between {describe(x)} and {describe(y)}",
+                f"`{symbol}` cannot combine {describe(x)} and {describe(y)}",
                 "pointers support only `+ integer` and `- integer`; to compute with the numbers, load first: tl.load(pointer)",
             )
         dtype = offset.type.dtype if isinstance(offset, Value) else own_dtype(offset)
@@ -412,9 +412,9 @@ def check_operands(symbol: str, *operands: Any) -> None:
         if not isinstance(x, (Value, *NUMBERS)):
             other = next((y for y in operands if y is not x), x)
             raise Mismatch(
-                f"`{symbol}` between {describe(other)} and {describe(x)}"
+                f"`{symbol}` cannot combine {describe(other)} and {describe(x)}"
                 if other is not x
-                else f"`{symbol}` of {describe(x)}",
+                else f"`{symbol}` does not take {describe(x)}",
                 _none_hint(x),
             )
 
@@ -426,7 +426,9 @@ def fold(symbol: str, x: Any, y: Any) -> Any:
     except ZeroDivisionError:
         raise Mismatch(f"{x!r} {symbol} {y!r} divides by zero") from None
     except (TypeError, ValueError, OverflowError):
-        raise Mismatch(f"`{symbol}` between {describe(x)} and {describe(y)}", _none_hint(x) or _none_hint(y)) from None
+        raise Mismatch(
+            f"`{symbol}` cannot combine {describe(x)} and {describe(y)}", _none_hint(x) or _none_hint(y)
+        ) from None
 
 
 def _none_hint(x: Any) -> str | None:

@@ -56,7 +56,7 @@ def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
             (lower, upper, step), _ = range_arguments(frame, iterator, "static_range")
             numbers = [static_bound(frame, iterator, x, i) for i, x in enumerate((lower, upper, step))]
             if numbers[2] == 0:
-                raise Mismatch("the step of static_range is zero")
+                raise Mismatch("the step of static_range is zero", "write a positive or a negative step")
             unroll(frame, node, range(*numbers), rest)
             return
     elements = frame.expr(iterator)
@@ -311,7 +311,7 @@ def _loop_variable(frame: Frame, node: ast.For, bounds: list[Any]) -> str:
             "the loop variable must be a single name", frame.loc(node.target), "write `for i in range(...)`"
         )
     if frame.emit.constant(bounds[2]) == 0:
-        raise TypeMismatch("the step of the range is zero", frame.loc(node.iter))
+        raise TypeMismatch("the step of the range is zero", frame.loc(node.iter), "write a positive or a negative step")
     return node.target.id
 
 

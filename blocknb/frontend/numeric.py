@@ -187,7 +187,7 @@ def where(frame: Frame, condition: Any, x: Any, y: Any) -> Any:
     if is_pointer(x) or is_pointer(y):
         if not (is_pointer(x) and is_pointer(y)) or x.type.dtype != y.type.dtype:
             raise Mismatch(
-                f"`where` between {describe(x)} and {describe(y)}",
+                f"`where` cannot select between {describe(x)} and {describe(y)}",
                 "select between offsets, and add the result to one pointer",
             )
         dtype = x.type.dtype

@@ -64,8 +64,8 @@ def parse(
 ) -> Func:
     """Executes the kernel's Python symbolically: constants fold, the rest becomes tile IR
 
-    Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
-    kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
+    Branches on constants keep one arm, static_range unrolls, and calls of other kernels are inlined with their own lines. Triton's
+    promotion and broadcasting become explicit casts, splats and broadcasts.
 
     `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
     the Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to

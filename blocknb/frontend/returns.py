@@ -118,7 +118,7 @@ def flag_returns(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt])
         frame.flagged = outer
     if isinstance(outcome, Maybe) and not outer:  # an arm that continues reaches the end of the function
         if outcome.value is not None:
-            raise differs(frame, node, Disagreement("a value, and nothing where its end is reached"))
+            raise differs(frame, node, Disagreement("a value, and None at the end of the function"))
         return Returned(None)
     return outcome
 

@@ -34,11 +34,13 @@ def dot_scaled(
     b, n, k2 = _operand(frame, "rhs", rhs, rhs_format, flag(frame, rhs_k_pack, "rhs_k_pack"))
     if len(a.type.shape) != len(b.type.shape):
         raise Mismatch(
-            f"dot_scaled of {describe(a)} and {describe(b)}", "both must be matrices, or both stacks of matrices", "rhs"
+            f"`dot_scaled` cannot multiply {describe(a)} by {describe(b)}",
+            "both must be matrices, or both stacks of matrices",
+            "rhs",
         )
     if k != k2:
         raise Mismatch(
-            f"dot_scaled of {k} elements along K on the left and {k2} on the right",
+            f"`lhs` has {k} elements along K, but `rhs` has {k2}",
             "two elements of e2m1 share a byte, along K unless lhs_k_pack or rhs_k_pack is False",
             "rhs",
         )

@@ -88,5 +88,8 @@ def xor_shuffle(frame: Frame, x: Any, axis: Any, mask: Any) -> Value:
     x = tile_of(frame, x, "x")
     axis, mask = axis_of(frame, axis, len(x.type.shape)), constant_int(frame, mask, "mask")
     if not 0 <= mask < x.type.shape[axis]:
-        raise Mismatch(f"the mask {mask} for an axis of {x.type.shape[axis]} elements", None, "mask")
+        count = x.type.shape[axis]
+        raise Mismatch(
+            f"the mask {mask} is outside of the axis, which has {count} elements", f"use 0 to {count - 1}", "mask"
+        )
     return frame.emit.value("flip", x, axis=axis, mask=mask) if mask else x

@@ -104,7 +104,7 @@ def axis_of(frame: Frame, axis: Any, rank: int, argument: str = "axis") -> int:
     axis = constant_int(frame, axis, argument)
     if not -rank <= axis < rank:
         raise Mismatch(
-            f"axis {axis} of a tile with {rank} {'axis' if rank == 1 else 'axes'}",
+            f"a tile with {rank} {'axis' if rank == 1 else 'axes'} has no axis {axis}",
             f"the last axis is {rank - 1}" if rank else "a scalar has no axes",
             argument,
         )
@@ -321,8 +321,8 @@ def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None,
         return x
     if x.type.dtype.bits != dtype.bits:
         raise Mismatch(
-            f"bitcast from {x.type.dtype} ({x.type.dtype.bits} bits) to {dtype} ({dtype.bits} bits)",
-            "a bitcast keeps the width; leave bitcast=True out to convert numbers",
+            f"a bitcast cannot change the width from {x.type.dtype.bits} bits ({x.type.dtype}) to {dtype.bits} ({dtype})",
+            "leave bitcast=True out to convert the numbers",
             "dtype",
         )
     return emit._cast_pointer(x, dtype) if isinstance(dtype, Pointer) else emit.value("bitcast", x, dtype=dtype)

@@ -130,9 +130,9 @@ class OpenBlock:
 class Rebuild:
     """One walk over a Func that builds a new one.
 
-    `visit(op, rebuild)` is called for each op, outer before inner, with operands replaced. It returns NotImplemented to keep
-    the op (its blocks are then rebuilt in turn), or the sequence of values that replace its results after having emitted what
-    it liked through `rebuild.builder`. `rebuild.block(block)` rebuilds a nested block for a visitor that handles blocks itself.
+    `visit(op, rebuild)` is called for each op, outer before inner, with operands replaced. It returns NotImplemented to keep the op, whose
+    blocks are then rebuilt in turn. Otherwise it emits ops through `rebuild.builder`, and returns the values that replace the results.
+    `rebuild.block(block)` rebuilds a nested block for a visitor that handles blocks itself.
     """
 
     def __init__(self, func: Func, visit: Callable[[Op, Rebuild], Any], origin: str | None = None):

@@ -17,7 +17,7 @@ from blocknb.language.meaning import FARTHEST
 from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 
-UNOWNED = -1
+UNOWNED = -1  # the owner of an address that lies in no argument's array
 MIXED = -2  # the owner of an integer that several addresses contribute to
 MOVES = named("view", "move")
 

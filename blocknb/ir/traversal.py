@@ -60,7 +60,7 @@ def backward_slice(
 ) -> Iterator[Op]:
     """Yields the ops that lead to values.
 
-    Only ops of `definition` count. The walk goes on to the `operands` of an op where `through(op)` holds.
+    Only ops of `definition` count. The walk continues to the `operands` of an op if `through(op)` is true.
     """
 
     def makers(found: Iterable[Value]) -> list[Op]:
@@ -74,7 +74,7 @@ def forward_slice(
     users: Mapping[Value, Sequence[tuple[Op, int]]],
     through: Callable[[Op], bool] = lambda op: True,
 ) -> Iterator[Op]:
-    """Yields the ops that use values, as `ir.core.uses` has them. The walk goes on to the results of an op where `through(op)` holds."""
+    """Yields the ops that use values, as `ir.core.uses` has them. The walk continues to the results of an op if `through(op)` is true."""
 
     def used_by(found: Iterable[Value]) -> list[Op]:
         return [op for x in found for op, _ in users.get(x, ())]

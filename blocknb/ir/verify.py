@@ -276,8 +276,8 @@ class _Verifier:
 def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:
     """Whether every place of `target` finds its element in `source` at a place that differs only in `own` bits.
 
-    The element wanted and the element held at the same (warp, lane) differ by an XOR of the columns below, so it is enough that
-    each column lies in the span of what `own` bits contribute.
+    At a (warp, lane), the needed element and the held one differ by an XOR of the columns below. So it suffices that each column is in the
+    span of the contributions of the `own` bits.
     """
     span = gf2.Span(own)
     threads = zip((*source.lane, *source.warp), (*target.lane, *target.warp), strict=True)

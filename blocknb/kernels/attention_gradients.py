@@ -207,7 +207,7 @@ def _check_rows(tile: Tile | None) -> None:
     """Raises ValueError unless the number of queries of a tile that adds to dq divides a block."""
     if tile is not None and (tile["ROWS"] < 8 or BLOCK.value % tile["ROWS"]):
         raise ValueError(
-            f"{tile['ROWS']} queries a step: where programs add to dq these must be a divisor of {BLOCK.value}, from 8 on"
+            f"a tile has {tile['ROWS']} queries per iteration; programs that add to dq need a divisor of {BLOCK.value}, at least 8"
         )
 
 

@@ -227,6 +227,6 @@ def by_descriptors(
 
 
 def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Blocks) -> Any:
-    """Makes the host's descriptor of a matrix, or of the transposed matrix if that is what is stored."""
+    """Makes the host's descriptor of a matrix, or of the transposed matrix if memory holds that one."""
     order = -1 if how.transposed else 1
     return TensorDescriptor(array, list(shape[::order]), [how.step, 1], list(block[::order]))

@@ -1,4 +1,4 @@
-"""What the attention wrappers share: checked shapes of queries, keys and values, and tiles by the width of a head."""
+"""Helpers of the attention wrappers: checked shapes of queries, keys and values, and tiles by the width of a head."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
         raise ValueError(f"v must have the shape of k, {shapes['k']}, not {shapes['v']}")
     if (batches, depth) != (batch, width):
         raise ValueError(
-            f"k of shape {shapes['k']} does not fit q of shape {shapes['q']}: batches and heads' sizes are not equal"
+            f"k has the shape {shapes['k']} and q {shapes['q']}, but both need the same batch size and the same size of a head"
         )
     if heads and (not shared or heads % shared):
-        raise ValueError(f"the {heads} heads of q are no multiple of the {shared} of k and v")
+        raise ValueError(f"q has {heads} heads, which is not a multiple of the {shared} heads of k and v")
     if not SHORTEST <= width <= LONGEST:
-        raise ValueError(f"a head has {SHORTEST} to {LONGEST} numbers, not {width}")
+        raise ValueError(f"a head must have {SHORTEST} to {LONGEST} elements, not {width}")
     found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, dtype_name(q))
     if found.dtype not in DTYPES:
         raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(DTYPES)}")

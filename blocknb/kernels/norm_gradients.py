@@ -149,7 +149,7 @@ def layer_norm_backward(
     x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any = None, dbias: Any = None, *,
     programs: int | None = None, num_warps: int | None = None,
 ) -> Any:  # fmt: skip
-    """Writes dx (M, N), and dweight and dbias (N) where given, from dy (M, N) and what `layer_norm` stored; returns `dx`.
+    """Writes dx (M, N), and dweight and dbias (N) where given, from dy (M, N) and the statistics that `layer_norm` stored; returns `dx`.
 
     `programs` programs share the rows. Each needs scratch memory of N fp32 elements for each of the two sums. None derives the number
     from the length of a row. Raises ValueError as `layer_norm` does.
@@ -162,7 +162,8 @@ def rms_norm_backward(
     x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, programs: int | None = None,
     num_warps: int | None = None,
 ) -> Any:  # fmt: skip
-    """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and what `rms_norm` stored; otherwise as `layer_norm_backward`."""
+    """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and the statistics that `rms_norm` stored; otherwise as
+    `layer_norm_backward`."""
     _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps)
     return dx
 

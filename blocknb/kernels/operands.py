@@ -62,7 +62,7 @@ class MatmulProblem:
         a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
         out_dtype: str = "", precision: str = "tf32",
     ) -> MatmulProblem:  # fmt: skip
-        """Checks the arguments of a product. Raises ValueError where they do not fit each other, with what to do instead.
+        """Checks the arguments of a product. Raises ValueError if they do not fit each other; its message says what to do instead.
 
         The result depends on shapes, strides and dtypes, not on elements. It is cached for arrays with the same ones.
         """
@@ -104,7 +104,7 @@ class MatmulProblem:
             raise ValueError(
                 f"cannot multiply {shapes[0]} by {shapes[1]}"
                 + (f" into {tuple(out.shape)}" if out is not None else "")
-                + ": a is (M, K) and b (K, N), or batches of such, as many or one"
+                + ": a must have the shape (M, K) and b (K, N); an axis in front is the batch, of equal size or 1"
             )
         batch, m, n, k = known
         shape = (batch, m, n) if max(map(len, shapes)) == 3 else (m, n)
@@ -114,7 +114,7 @@ class MatmulProblem:
             out = empty(a, shape, out_dtype or default)
         elif tuple(out.shape) != shape:
             raise ValueError(
-                f"cannot multiply {shapes[0]} by {shapes[1]} into {tuple(out.shape)}: out has the shape {shape}"
+                f"cannot multiply {shapes[0]} by {shapes[1]} into {tuple(out.shape)}: out must have the shape {shape}"
             )
         if bias is not None and (tuple(bias.shape) != (n,) or not contiguous(bias)):
             raise ValueError(f"bias must be a contiguous vector of {n} elements, not of shape {tuple(bias.shape)}")
@@ -237,14 +237,14 @@ def _scales(left: Any, right: Any, m: int, n: int, batch: int) -> bool:
     sizes = [None if scale is None else math.prod(scale.shape) for scale in (left, right)]
     if sizes == [1, 1] or (sizes == [m, n] and batch == 1):
         if any(dtype_name(scale) != "float32" for scale in (left, right)):
-            raise ValueError(f"scales are float32, not {dtype_name(left)} and {dtype_name(right)}")
+            raise ValueError(f"a_scale and b_scale must be float32, not {dtype_name(left)} and {dtype_name(right)}")
         for scale in (left, right):
             if not contiguous(scale):
-                raise ValueError(f"scales of rows must be contiguous; the strides of one are {strides(scale)}")
+                raise ValueError(f"a_scale and b_scale must be contiguous; one has the strides {strides(scale)}")
         return sizes != [1, 1]
     raise ValueError(
-        f"a_scale and b_scale have {sizes[0]} and {sizes[1]} elements; they are one each, or {m} for the rows of a and {n} for "
-        "the columns of b (not of a batch)"
+        f"a_scale and b_scale have {sizes[0]} and {sizes[1]} elements; pass one element each, or {m} for the rows of a and {n} for "
+        "the columns of b (not for a batch)"
     )
 
 
@@ -252,8 +252,7 @@ def _check_choices(names: tuple[str, str], activation: str, precision: str) -> N
     """Raises ValueError for dtypes that cannot be multiplied, and for an activation or a precision that does not exist."""
     if names[0] not in SUMS or (names[0] != names[1] and not all(name.startswith("float8") for name in names)):
         raise ValueError(
-            f"cannot multiply {names[0]} by {names[1]}; both are one of {', '.join(SUMS)} (of 8-bit floats each may have "
-            "its own); convert one of them"
+            f"cannot multiply {names[0]} by {names[1]}; convert them to one of {', '.join(SUMS)} (only 8-bit floats may differ)"
         )
     if activation not in ACTIVATIONS:
         raise ValueError(f"no activation {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")

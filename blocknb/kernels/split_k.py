@@ -76,7 +76,9 @@ def matmul_split(
     """
     p = MatmulProblem.of(a, b, out, **rest)
     if p.batched or splits < 1:
-        raise ValueError(f"cannot split {'a batch' if p.batched else f'into {splits} parts'}; matmul takes it whole")
+        raise ValueError(
+            f"cannot split {'a batch' if p.batched else f'a product into {splits} parts'}; use matmul, which does not split it"
+        )
     return (
         p.out if p.empty else by_parts(p, p.tile(tile, num_warps, num_stages)._replace(splits=splits), group, workspace)
     )

@@ -1,4 +1,4 @@
-"""Hides what differs between array libraries: strides in elements, new arrays like a given one, and the device."""
+"""Hides the differences between array libraries: strides in elements, new arrays like a given one, and the device."""
 
 from __future__ import annotations
 

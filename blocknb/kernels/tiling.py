@@ -1,4 +1,4 @@
-"""What matrix-product kernels share: the program swizzle, and the epilogue that a tile goes through before it is stored."""
+"""Helpers of the matrix-product kernels: the program swizzle, and the epilogue that they apply to a tile before its store."""
 
 from __future__ import annotations
 

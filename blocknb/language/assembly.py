@@ -147,7 +147,8 @@ def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: i
             if bits > register.bits or (bits < register.bits and register.letter in "fd"):
                 letters = ", ".join(x for x, (n, _) in LETTERS.items() if n == max(bits, 16))
                 raise InvalidAssembly(
-                    f"{bits} bits of {dtype} in a register {register.text!r} of {register.bits} bits", f"use {letters}"
+                    f"a register {register.text!r} has {register.bits} bits, but its elements of {dtype} have {bits}",
+                    f"use {letters}",
                 )
     _check_text(text, len(outputs) + len(inputs))
 

@@ -1,7 +1,7 @@
 """Layouts: the places of a tile's elements in registers and in shared memory, and the conversions between them.
 
-`linear` has the class of layouts and the idea behind it, `tables` the layouts of hardware instructions, `shared` the layouts of shared
-memory with their bank conflicts, and `convert` the conversions. Start reading at `linear`.
+Start with `linear`: it has the class of layouts and the idea behind it. `tables` has the layouts of hardware instructions, `shared` the
+layouts of shared memory with their bank conflicts, and `convert` the conversions.
 """
 
 from blocknb.layouts.linear import Layout, collect, distribute

@@ -8,18 +8,18 @@ destination a set of hardware bits of the source, found by one elimination. Whic
 * warp bits move: *shared*, a store and a load of shared memory with a barrier in between (also where shuffling, though
   possible, costs more).
 
-Replicas give a choice, and it is made by nearness: from the own thread if that works, else the own warp. Linearity
-makes the choice exact: a source within reach of every place exists just if it exists for every bit by itself.
+If replicas offer several sources, the nearest one counts: the own thread if possible, else the own warp. Linearity makes this choice exact:
+all places have a source that near if and only if each bit has one.
 
-A shuffle instruction lets a lane name whose value it gets but not which of that lane's registers: the source must know
-what is wanted of it. So registers are exchanged by lane before and after, and this is the trick:
+A shuffle instruction lets a lane choose the source lane but not the source register: the source lane must publish the right register. So
+each thread permutes its registers before and after the shuffle:
 
     1. every thread permutes its registers: published[k] = source[k ^ P(thread)]
     2. round by round: arrived[r] = published[source_r] of lane (F(thread) ^ flip_r)
     3. every thread permutes again: result[q] = arrived[q ^ T(lane)]
 
-P, F and T are linear. Where two lanes want different registers of one lane in the same round, T staggers them, so that
-they come in different rounds; P is then what makes a lane publish the register that its reader wants.
+P, F and T are linear. If two lanes need different registers of one lane in the same round, T moves them to different rounds. P then makes
+each lane publish the register that its reader needs.
 """
 
 from __future__ import annotations

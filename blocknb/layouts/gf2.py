@@ -1,11 +1,10 @@
 """Linear algebra over GF(2), the field of one bit, where addition is XOR.
 
-A vector is a Python int (bit i is coordinate i) and a matrix is the list of its columns, so applying a matrix to a
-vector is "XOR together the columns whose bit is set". Layouts need four questions answered, all by one Gaussian
-elimination: how many independent vectors are here (`rank`), which of them add up to this one (`solve`), which
-combinations add up to nothing (`Span.kernel`), and what undoes this matrix (`inverse`). The trick is to eliminate
-incrementally and to carry, with every reduced row, the mask of the original vectors that it is made of. Vectors have at
-most some twenty bits here, so ints beat arrays by a wide margin.
+A vector is a Python int (bit i is coordinate i) and a matrix is the list of its columns, so applying a matrix to a vector is "XOR together
+the columns whose bit is set". Layouts need four questions answered, all by one Gaussian elimination: how many independent vectors are here
+(`rank`), which of them add up to this one (`solve`), which combinations add up to nothing (`Span.kernel`), and what undoes this matrix
+(`inverse`). The elimination is incremental, and keeps with every reduced row the mask of the original vectors whose XOR it is. Vectors have
+at most some twenty bits here, so ints beat arrays by a wide margin.
 """
 
 from __future__ import annotations

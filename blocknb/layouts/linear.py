@@ -155,10 +155,10 @@ class Layout:
 
     @property
     def replicated_lane_bits(self) -> int:
-        """A mask of lane bits such that the places with `lane & mask == 0` and `warp & replicated_warp_bits == 0` hold
-        every element exactly once: the threads that own their elements, as a store to memory wants it.
+        """A mask of lane bits such that the places with `lane & mask == 0` and `warp & replicated_warp_bits == 0` hold every element
+        exactly once: these threads own their elements, and only they store.
 
-        The bits left free are independent and span the tile, whatever combination the redundant ones repeat.
+        The bits outside of the mask are independent and span the tile.
         """
         return self._redundant[0]
 
@@ -175,7 +175,7 @@ class Layout:
     # -- queries of code generation
 
     def axis_bits(self, axis: int) -> tuple[int, int, int]:
-        """Masks of the register, lane and warp bits that move along `axis`: what a reduction combines.
+        """Masks of the register, lane and warp bits that move along `axis`, which a reduction combines.
 
         A bit that moves along the axis *and* elsewhere, or that repeats a move of an earlier bit, cannot be combined
         by a tree or butterfly on that bit alone: ValueError. Layouts made by `tables` and edits of them never have one.
@@ -204,7 +204,7 @@ class Layout:
     # -- structural edits: the layout on the other side of an operation that moves no data
 
     def slice(self, axis: int) -> Layout:
-        """The layout of a reduction's result: `axis` is gone, and threads along it all hold the result."""
+        """The layout of a reduction's result: it lacks `axis`, and all threads along the axis hold the result."""
         return self._project_axis(axis)[0]
 
     def slice_registers(self, axis: int) -> tuple[int, ...]:
@@ -212,9 +212,9 @@ class Layout:
         return self._project_axis(axis)[1]
 
     def slice_partial(self, axis: int) -> Layout:
-        """The layout of a reduction's result before warps are combined: `axis` shrinks to one element a warp along it.
+        """The layout of a reduction's result before warps are combined: `axis` shrinks to one element per warp along it.
 
-        Its index along the axis is made of the warp bits that move along the axis, low bit first.
+        The warp bits that move along the axis form the index, low bit first.
         """
         axis = range(len(self.shape))[axis]
         _, _, warp_mask = self.axis_bits(axis)
@@ -275,9 +275,9 @@ class Layout:
         return layout, tuple(gf2.apply(masks, register) for register in range(self.num_registers))
 
     def part(self, axis: int, count: int) -> Layout:
-        """The layout of one of `count` equal parts along an axis, every thread keeping what it has of it.
+        """The layout of one of `count` equal parts along an axis, in which every thread keeps its elements of the part.
 
-        Raises ValueError where threads would have nothing of some part: the axis's highest bits must be registers of their own.
+        Raises ValueError if some thread has no element of a part: the axis's highest bits must be register bits.
         """
         bits = self.dim_bits(axis)
         high = {1 << bit for bit in range(bits.stop - (count.bit_length() - 1), bits.stop)}

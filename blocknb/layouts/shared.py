@@ -1,10 +1,10 @@
-"""Layouts of shared memory: where in a buffer an element lies, and what it costs a warp to reach it there.
+"""Layouts of shared memory: the offset of each element in a buffer, and the bank conflicts of accesses.
 
-Shared memory has 32 banks of 4 bytes. An instruction is served in wavefronts of up to 128 bytes, and one wavefront
-reads each bank at one word only: lanes that want different words of a bank wait for each other (a bank conflict), lanes
-that want the same word share it. A tile stored row after row has its columns in few banks; a *swizzle* moves each row's
-16-byte chunks around by XOR with the row number, so that columns, too, spread over all banks. XOR is what layouts are
-made of, so a swizzled buffer is once more a list of ints, the offset that each bit of the element's index contributes.
+Shared memory has 32 banks of 4 bytes. The hardware serves an instruction in wavefronts of up to 128 bytes, and a wavefront reads one word
+per bank. Lanes that read different words of a bank take several wavefronts (a bank conflict); lanes that read the same word share it. A
+tile stored row after row has its columns in few banks. A *swizzle* XORs the position of each row's 16-byte chunks with the row number, so
+that columns, too, spread over all banks. Layouts are linear over XOR, so a swizzled buffer is again a list of ints: the offset that each
+bit of the element's index contributes.
 
 The trick is that conflicts need no simulation. Lanes reach words by a linear map and words reach banks by a linear map,
 so every bank that is hit is hit by equally many words: 2 ** (rank of the words - rank of the banks).
@@ -137,8 +137,8 @@ def _place(shape: Sequence[int], order: Sequence[int]) -> SharedLayout:
 class VectorAccess:
     """Plain loads or stores between a thread's registers and a buffer, one vector per instruction.
 
-    `groups`: for each instruction its registers, by rising address (so `groups[0]` has the vector width); the address
-    is that of `groups[i][0]`. `wavefronts`: what all of them take in one warp; `ideal`: without any conflict.
+    `groups`: for each instruction its registers, by rising address (so `groups[0]` has the vector width); the address is that of
+    `groups[i][0]`. `wavefronts`: the wavefronts of all instructions in one warp; `ideal`: the same without conflicts.
     """
 
     groups: tuple[tuple[int, ...], ...]

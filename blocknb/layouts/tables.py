@@ -1,15 +1,15 @@
 """The hardware as data: blocked layouts, and the fragments of the tensor-core instructions.
 
-A layout is made by dealing out index bits. `deal` keeps, for every axis, the bits that are still free, and a recipe of
-steps (where, axis, how many) takes them low bit first: "two register bits from axis 1, three lane bits from axis 1, two
-from axis 0, ...". A blocked layout is such a recipe. So is an mma.sync fragment, whose steps are a row of the table
-below (PTX ISA, "Matrix fragments for mma.m16n8k..."), followed by steps that repeat the fragment over the tile.
+A layout assigns index bits to hardware bits. `_Deal` keeps, for every axis, the index bits that are still free. A list of steps (where,
+axis, how many) takes them, low bit first: "two register bits from axis 1, three lane bits from axis 1, two from axis 0, ...". A blocked
+layout is such a list. So is an mma.sync fragment, whose steps are a row of the table below (PTX ISA, "Matrix fragments for mma.m16n8k..."),
+followed by steps that repeat the fragment over the tile.
 
-Order of the repetitions. The low register bits of a thread are the registers of one fragment in the order in which the
-instruction names them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis (K for both
-operands, N for the accumulator), then those along the other axis (M or N). An accumulator then has the registers that
-operand A of a following product wants, in the same order, so that attention's P moves nothing. Warps split a tile into
-contiguous parts: first M, then N; operands are replicated over the warps that split the other axis.
+Order of the repetitions. The low register bits of a thread are the registers of one fragment in the order in which the instruction names
+them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis (K for both operands, N for the accumulator), then
+those along the other axis (M or N). An accumulator then has its registers in the order of operand A of a following product, so attention's
+P needs no conversion. Warps split a tile into contiguous parts: first M, then N; operands are replicated over the warps that split the
+other axis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def log2(value: int) -> int:
 
 
 class _Deal:
-    """Index bits of a tile, dealt to the hardware bits one step after another."""
+    """Assigns the index bits of a tile to hardware bits, one step after another."""
 
     def __init__(self, shape: Sequence[int]):
         self.shape = tuple(shape)
@@ -68,9 +68,9 @@ def blocked(
 ) -> Layout:
     """The layout for memory: neighbouring threads hold neighbouring vectors.
 
-    `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`; lanes, then warps
-    go on along it and then along the next axes (warps in the order of `warps`, where that is given); registers repeat the whole
-    over what is left. A tile smaller than that has shorter vectors, or is replicated over the lanes and warps that are left.
+    `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`; lanes, then warps go on along it and
+    then along the next axes (warps in the order of `warps`, where that is given); registers repeat this block over the rest of the tile. A
+    tile smaller than the block has shorter vectors, or is replicated over the remaining lanes and warps.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"order {tuple(order)} does not list the axes of {format_shape(shape)}")
@@ -114,10 +114,10 @@ def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | No
 
 
 def within_warp(layout: Layout, axis: int) -> Layout:
-    """The layout most like this one in which no line along `axis` is spread over warps, as a scan wants it.
+    """The most similar layout in which no line along `axis` is spread over warps, as a scan needs.
 
-    A warp bit on the axis changes places with an idle lane bit, or with a register or lane bit of another axis; where the axis
-    takes all there is, every warp holds the whole line. Bits on the axis move along it alone, and no two by the same distance.
+    A warp bit on the axis changes places with an idle lane bit, or with a register or lane bit of another axis; if the axis takes all of
+    these bits, every warp holds the whole line. Bits on the axis move along it alone, and no two by the same distance.
     """
     mask = layout.dim_mask(axis)
     on_axis = [basis for _, _, basis in layout.bits() if basis & mask]
@@ -223,9 +223,9 @@ def choose_warps(
 ) -> tuple[int, int]:
     """How many warps split M and how many N of an accumulator tile; their product is `num_warps`.
 
-    Minimises what a warp reads from shared memory for each k, its rows plus its columns, with no replicated work as
-    long as there are fragments to go round; on a tie more warps go along M. `rows_only` puts all warps along M while
-    M lasts, as a product whose rows are reduced, or whose result is operand A of another product, wants it.
+    Minimises the rows plus columns that a warp reads from shared memory for each k. Warps share no work while there are enough fragments.
+    On a tie more warps go along M. `rows_only` puts all warps along M while M lasts, which suits a product whose rows are reduced, or whose
+    result is operand A of another product.
     """
     least_m, least_n = (instruction.m, instruction.n) if instruction else (1, 1)
     m, n = shape

@@ -123,11 +123,11 @@ def register_layout(shape: Sequence[int], instruction: MmaInstruction, groups: t
 
 
 def permuted_rows(layout: Layout) -> Layout:
-    """A layout of the result, or of A in registers, in which rows stand in another order: bits 2 and 4 of their numbers change places.
+    """A layout of the result, or of A in registers, with another order of rows: bits 2 and 4 of their numbers change places.
 
-    Rows are independent of each other, so any order will do. In this one a warp reads an A of 32-bit elements that lies MN-major under
-    the widest swizzle without bank conflicts: its lanes have 4 neighbouring rows, those 16 further, and 4 places along K, which
-    the swizzle turns into other rows.
+    Rows are independent of each other, so any order is correct. With this one a warp reads an MN-major A of 32-bit elements under the
+    widest swizzle without bank conflicts: its lanes have 4 neighbouring rows, those 16 further, and 4 places along K, which the swizzle
+    turns into other rows.
     """
     low = layout.dim_bits(0).start
 

@@ -91,7 +91,9 @@ class Job:
 
     @contextlib.contextmanager
     def _locating_errors(self) -> Iterator[None]:
-        """Adds the source location to errors, and the trace to a CompilerBug. Other exceptions become a CompilerBug."""
+        """Adds the source location to errors, and the trace to a CompilerBug. Other exceptions become a CompilerBug.
+
+        The kernel's definition is the location of an error that has none, for example if LLVM stops its process."""
         try:
             yield
         except KernelError as error:
@@ -100,6 +102,8 @@ class Job:
                 error.loc = assembly_loc(self.func, error.line, error.column)
                 if error.loc is None:  # the kernel has no inline assembly, so the compiler wrote the faulty one
                     raise CompilerBug(error.message, definition(self.source), trace=self.trace()) from error
+            if error.loc is None:
+                error.loc = definition(self.source)
             if isinstance(error, CompilerBug) and error.trace is None:
                 error.trace = self.trace()
             raise

@@ -97,13 +97,13 @@ def test_carried_pointers_are_their_start_plus_iterations_times_the_step():
     func = product(rows=False)
     facts, (load,) = accesses(func)
     (loop,) = (op for op in func.ops() if op.name == "for")
-    form, trip = facts.form(load.args[0]), facts.iteration(loop)
+    form, iteration = facts.form(load.args[0]), facts.iteration(loop)
     assert facts.root(load.args[0]) is func.params[0]
-    assert [(m, c) for m, c in form.terms.items() if trip in m] == [
-        (tuple(sorted([trip, *_symbols(facts, func.params[3])])), 64)
+    assert [(m, c) for m, c in form.terms.items() if iteration in m] == [
+        (tuple(sorted([iteration, *_symbols(facts, func.params[3])])), 64)
     ]
     after = facts.form(loop.results[0])
-    assert trip not in set(after.symbols())
+    assert iteration not in set(after.symbols())
     assert any(s.value is loop for s in after.symbols())
 
 

@@ -262,22 +262,22 @@ def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.con
 
 
 REASONS = {
-    "gathered": "its rows are addressed through an array of indices",
-    "before": "its rows may begin before the array, and its mask has no lower bound",
-    "negative": "its rows may begin before the array, and its mask has no lower bound",
+    "gathered": "the addresses of its rows are loaded indices",
+    "before": "its rows may start before the array, and its mask has no lower bound",
+    "negative": "its rows may start before the array, and its mask has no lower bound",
     "backwards": "its rows have a negative stride",
     "diagonal": "its mask is not the bounds of an array",
     "loaded bound": "the bound of its rows is not known at launch",
     "two bounds": "its mask bounds an axis twice",
     "every other": "its mask is not the bounds of an array",
-    "filled": "its masked-off elements are not zero",
-    "minus zero": "its masked-off elements are not zero",
+    "filled": "its `other` is not zero, and TMA fills with zeros",
+    "minus zero": "its `other` is not zero, and TMA fills with zeros",
     "a number of rows": "its mask is not the bounds of an array",
     "a switch": "its mask is not the bounds of an array",
     "strided twice": "neither its rows nor its columns are contiguous",
     "folded": "its rows are not a fixed distance apart",
     "found": "its array is not an argument of the kernel",
-    "further": "it may begin before the array, and its mask has no lower bound",
+    "further": "it may start before the array, and its mask has no lower bound",
     "odd further": "its offset in the array is not known to be a multiple of 16 bytes (n)",
     "waiting": "its position depends on a loop without an index",
     "row": "its tile does not have two axes",
@@ -307,7 +307,7 @@ def test_plain_tile_of_rows_is_a_box() -> None:
         ({"s": 44}, "its rows are not known to be a multiple of 16 bytes apart"),
         ({"dtype": np.float64}, "its elements are fp64"),
         ({"C": 4}, "its rows have 8 bytes, which is not a multiple of 16"),
-        ({"x": empty(64, 33)[1:, 1:]}, "its array is not known to begin at a multiple of 16 bytes"),
+        ({"x": empty(64, 33)[1:, 1:]}, "its array may not start at a multiple of 16 bytes"),
     ],
 )
 def test_accesses_that_a_tensor_map_cannot_describe_are_no_boxes(given: dict[str, Any], why: str) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from blocknb.analysis.provenance import NUMBER
 from blocknb.ir.core import Func
+from blocknb.ir.provenance import UNOWNED
 from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
-from blocknb.passes.support.carried_bounds import UNOWNED, Guard, guards
+from blocknb.passes.support.carried_bounds import Guard, guards
 from blocknb.trace import Notes
 
 X, Y, TABLE = 0, 1, 2  # numbers of the arguments

@@ -83,7 +83,7 @@ def test_an_instruction_of_another_architecture_is_unsupported_by_name(one):
         "  call void @llvm.nvvm.setmaxnreg.inc.sync.aligned.u32(i32 240)",
         "declare void @llvm.nvvm.setmaxnreg.inc.sync.aligned.u32(i32)",
     )
-    with pytest.raises(Unsupported, match="sm_80 cannot do llvm.nvvm.setmaxnreg"):
+    with pytest.raises(Unsupported, match="sm_80 has no instruction for llvm.nvvm.setmaxnreg"):
         compile_cuda(text, Target.parse("sm_80"), workers=one).result()
 
 
@@ -113,7 +113,7 @@ def test_ptxas_error_gives_its_message_and_the_ptx_line(one):
 @needs_ptxas
 def test_ptxas_error_in_inline_assembly_is_an_assembly_error(one):
     text = kernel('  call void asm sideeffect "nosuch.instruction;", ""()')
-    with pytest.raises(AssemblyError, match="ptxas refuses the assembly: .*instruction"):
+    with pytest.raises(AssemblyError, match="ptxas rejects the assembly: .*instruction"):
         compile_cuda(text, SM90A, workers=one).result()
 
 
@@ -374,7 +374,7 @@ def test_an_abandoned_job_fails_and_the_next_one_works():
             time.sleep(0.001)
         time.sleep(0.05)
         workers.abandon(future)
-        with pytest.raises(KernelError, match="was stopped"):
+        with pytest.raises(KernelError, match="something killed the process"):
             future.result(timeout=60)
         assert workers.warm().result(timeout=60)["llvm"]
 

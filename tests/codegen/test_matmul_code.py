@@ -51,7 +51,7 @@ def zeros(shape: tuple[int, ...], dtype: str, transposed: bool = False) -> Any:
 
 
 def launches(call: Callable[[], Any], target: str, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What a wrapper would launch on that GPU."""
+    """The kernels that a wrapper would launch on that GPU."""
     for name in MODULES:
         monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "device", lambda array: DEVICES[target])
     found: list[Launch] = []
@@ -147,7 +147,7 @@ def test_every_matmul_strategy(target, way, monkeypatch):
 )
 def test_matmul_epilogues_on_hopper(dtype, activation, bias, scales, monkeypatch):
     if dtype == "fp32" and bias and scales > 1:
-        pytest.skip("a row, a column and a bias of fp32 beside 128 sums a thread are too many")
+        pytest.skip("a row, a column and a bias of fp32 do not fit next to 128 accumulators per thread")
     a, b = (zeros((4096, 4096), dtype, way == "t") for way in "nt")
     result = {"fp8": "bf16"}.get(dtype, dtype)
     given = {"a_scale": zeros((scales,), "fp32"), "b_scale": zeros((scales,), "fp32")} if scales else {}

@@ -248,7 +248,7 @@ def places(x, y, n, BLOCK: tl.constexpr):
 
 
 def cube(x, y, n, BLOCK: tl.constexpr):
-    """Vectors run along the middle axis, and what is left of it by the reduction of the first is the first axis of the sum."""
+    """Vectors run along the middle axis. After the reduction of the first axis, it is the first axis of the sum."""
     i, j, k = tl.arange(0, 4)[:, None, None], tl.arange(0, 32)[None, :, None], tl.arange(0, 8)[None, None, :]
     s = tl.sum(tl.load(x + i * 256 + j + k * 32), axis=0)
     j, k = tl.arange(0, 32)[:, None], tl.arange(0, 8)[None, :]

@@ -35,7 +35,7 @@ def computes_what_numpy_does(name, target, opt):
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "target"), [*((name, "cpu:x86-64") for name in CASES), *SOME])
 def test_the_kernels_compute_what_numpy_does_on_old_cpus(name, target):
-    """As LLVM gets them; what it makes of them where it tries hard, which takes four times as long, is seen below."""
+    """The code that LLVM receives, without optimization. The next test optimizes it, which takes four times as long."""
     computes_what_numpy_does(name, target, opt=0)
 
 

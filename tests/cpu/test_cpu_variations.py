@@ -34,9 +34,9 @@ PASSES = tuple(p.name for p in passes.pipeline(CPU) if p.optional)
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compile and run a kernel. `vector` is the width of vectors in bytes (None: the machine's), `start` how many elements
-    after a cache line arrays begin, `constant` whether n is a constant, `hinted` whether it is known to be a multiple of 16 where
-    it is one, `order` the seed of an order of programs."""
+    """One way to compile and run a kernel. `vector`: the width of vectors in bytes (None: the machine's). `start`: the offset of arrays
+    from a cache line, in elements. `constant`: n is a constant. `hinted`: the compiler knows if n is a multiple of 16. `order`: the seed of
+    an order of programs."""
 
     target: str = "cpu"
     vector: int | None = None

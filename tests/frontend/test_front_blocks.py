@@ -323,7 +323,7 @@ MISTAKES = [
     (advance_pointer, {}, "`advance` needs a block pointer, not a pointer to fp32", "a"),
     (advance_rank, {}, "with 2 axes got 1 in `offsets`", "(1,)"),
     (advance_wide, {"n": "i64"}, "int64 may not fit", "(n,)"),
-    (arithmetic, {}, r"`\+` between .*a block pointer to fp32 of shape \(4,\)", None),
+    (arithmetic, {}, r"`\+` cannot combine .*a block pointer to fp32 of shape \(4,\)", None),
     (atomic_block, {}, "`atomic_add` needs a pointer, not a block pointer", None),
     (wrong_value, {}, r"`value` has shape \(8,\), but the pointers have shape \(4,\)", "tl.zeros((8,), tl.float32)"),
     (

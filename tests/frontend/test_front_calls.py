@@ -187,7 +187,7 @@ def test_python_min_of_run_time_values_is_the_languages_minimum():
     ("expression", "said"),
     [
         ("abs()", "missing a required argument: 'x'"),
-        ("max()", "`max` of nothing"),
+        ("max()", "`max` has no arguments"),
         ("float(n, n)", "too many positional arguments"),
         ("tl.float32()", "the dtype fp32 converts one value, not 0"),
         ("tl.float32(n, bitcast=True)", "converts one value, not 2"),

@@ -242,7 +242,7 @@ def early(out):
         (int_mask, 2, "n", "the mask must be a condition, not int32", "mask != 0"),
         (other_without_mask, 2, "0", "`other` is given without a mask", "mask=offsets < n"),
         (grid_axis, 2, "3", "the grid has axes 0, 1 and 2, not 3", None),
-        (bad_axis, 2, "1", "axis 1 of a tile with 1 axis", "the last axis is 0"),
+        (bad_axis, 2, "1", "a tile with 1 axis has no axis 1", "the last axis is 0"),
         (scalar_reduction, 2, "n", "a scalar cannot be reduced", None),
         (
             inner_sizes,
@@ -262,7 +262,7 @@ def early(out):
         (not_a_dtype, 2, "32", "`dtype` must be a dtype of the language, not the constant 32", "tl.float32"),
         (bad_reshape, 2, "4", "a tile of shape (8,) (8 elements) cannot take the shape (4, 4) (16 elements)", None),
         (global_array, 2, "WEIGHTS", "`WEIGHTS` is an array from outside the kernel", "argument"),
-        (none_arithmetic, 2, "bias + 1", "`+` between None and the constant 1", "is not None"),
+        (none_arithmetic, 2, "bias + 1", "`+` cannot combine None and the constant 1", "is not None"),
         (
             tile_index,
             2,

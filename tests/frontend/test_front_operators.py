@@ -196,7 +196,7 @@ def test_two_pointers_do_not_add():
     def k(x):
         tl.store(x + x, 0.0)
 
-    assert failure(k, TypeMismatch, x="*f32").message == "`+` between a pointer to fp32 and a pointer to fp32"
+    assert failure(k, TypeMismatch, x="*f32").message == "`+` cannot combine a pointer to fp32 and a pointer to fp32"
 
 
 def test_a_plain_assignment_makes_a_constant_a_run_time_scalar():

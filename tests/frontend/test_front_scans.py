@@ -78,7 +78,7 @@ def bad_stack(out):
 @pytest.mark.parametrize(
     ("bad", "message", "carets"),
     [
-        (bad_axis, "axis 1 of a tile with 1 axis", "1"),
+        (bad_axis, "a tile with 1 axis has no axis 1", "1"),
         (bad_scalar, "a scalar has no axis to scan along", "n"),
         (bad_index, "indices must be integers, not fp32", "v * 0.5"),
         (bad_shape, r"the index has shape \(8, 8\) for a source of shape \(4, 8\)", "tl.zeros((8, 8), tl.int32)"),

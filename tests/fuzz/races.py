@@ -1,8 +1,8 @@
 """Detects races in GPU code while `simt` runs it: missing barriers, and programs that access the same bytes.
 
 For every byte, the detector knows the last writer and reader, and how many barriers ago they were. Two threads race if they access a byte
-without a barrier between them and one of them writes. Two programs race under the same condition, whatever lies between. Atomics do not
-race with each other, and neither do writes of the same value.
+without a barrier between them and one of them writes. Two programs race under the same condition, with any ops between. Atomics do not race
+with each other, and neither do writes of the same value.
 """
 
 from __future__ import annotations

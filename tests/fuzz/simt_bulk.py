@@ -42,7 +42,7 @@ class Map:
 
     @staticmethod
     def encode(spec: maps.MapSpec, values: Sequence[int]) -> Map:
-        """Encodes a tensor map as cuTensorMapEncodeTiled does, and refuses what it refuses."""
+        """Encodes a tensor map with the rules and the refusals of cuTensorMapEncodeTiled."""
         names = [f"values[{i}]" for i in range(len(values))]
         known = {"values": values, "quotient": maps.quotient, "remainder": maps.remainder}
         dims, strides = ([eval(maps.python(e, names), known) for e in many] for many in (spec.dims, spec.strides))

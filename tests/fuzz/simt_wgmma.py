@@ -30,7 +30,7 @@ MULTIPLY = re.compile(
 
 def block(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     """An asm block with wgmma, or with a wait for some: operands are the accumulators, which are results and may be operands, too, and
-    others. Products are computed, and shared memory is read, when somebody waits for them; until then results are of no use."""
+    others. A wait computes the products and reads shared memory; before it, the results are undefined."""
     parts = [p for p in constraints.split(",") if not p.startswith("~")]
     outputs = [p for p in parts if p.startswith("=")]
     (pending,) = (int(n) for n in re.findall(r"wgmma\.wait_group\.sync\.aligned (\d);", text))

@@ -285,14 +285,14 @@ def add_vectors(sums, x, n, BLOCK: bl.constexpr):
     v = bl.load(x + bl.program_id(0) * BLOCK + i)
     bl.atomic_add(sums + i, v)
     bl.atomic_add(sums + BLOCK + i, v, mask=i < n, sem="relaxed")
-    turned = bl.reshape(bl.permute(bl.reshape(v, (BLOCK // 8, 2, 4)), (1, 0, 2)), (BLOCK,))
-    bl.atomic_add(sums + 2 * BLOCK + i, turned, sem="relaxed")
+    permuted = bl.reshape(bl.permute(bl.reshape(v, (BLOCK // 8, 2, 4)), (1, 0, 2)), (BLOCK,))
+    bl.atomic_add(sums + 2 * BLOCK + i, permuted, sem="relaxed")
 
 
 def _add_vectors_reference(a: Any) -> dict:
     total = a["x"].sum(0)
-    turned = total.reshape(-1, 2, 4).swapaxes(0, 1).reshape(-1)
-    return {"sums": np.stack([total, np.where(np.arange(512) < a["n"], total, 0), turned])}
+    permuted = total.reshape(-1, 2, 4).swapaxes(0, 1).reshape(-1)
+    return {"sums": np.stack([total, np.where(np.arange(512) < a["n"], total, 0), permuted])}
 
 
 case(

@@ -189,7 +189,7 @@ def _numbers_make(rng):
 def _numbers_reference(x):
     deltas = (wide(x["out"]) * wide(x["dout"])).sum(axis=3)
     numbers = numbers_of(wide(x["logsumexp"])[0], deltas[0])
-    numbers[256:] = x["numbers"][256:]  # which nobody uses
+    numbers[256:] = x["numbers"][256:]  # unused rows
     return {"numbers": numbers, "sums": np.zeros((2, 128, 64))}
 
 

@@ -154,12 +154,12 @@ def batched_matmul(
     bl.store(pc, acc.to(pc.dtype.element_ty), boundary_check=(0, 1))
 
 
-def _batched_case(name, batch, m, n, k, tile, turned=False):
+def _batched_case(name, batch, m, n, k, tile, transposed=False):
     def make(rng):
         a = normal(rng, (batch, m, k), np.float16)
         b = (
             normal(rng, (batch, n, k), np.float16).transpose(0, 2, 1)
-            if turned
+            if transposed
             else normal(rng, (batch, k, n), np.float16)
         )
         c = poison((batch, m, n), np.float32)
@@ -173,7 +173,7 @@ def _batched_case(name, batch, m, n, k, tile, turned=False):
 
 
 _batched_case("blocks_matmul", 1, 64, 64, 64, (32, 32, 32))
-_batched_case("blocks_matmul_ragged", 2, 50, 41, 37, (32, 16, 16), turned=True)
+_batched_case("blocks_matmul_ragged", 2, 50, 41, 37, (32, 16, 16), transposed=True)
 
 
 @blocknb.kernel

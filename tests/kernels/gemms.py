@@ -19,14 +19,14 @@ def blocks(tile, group=2):
     return dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True)) | {"GROUP": group}
 
 
-def operand(rng, shape, turned, dtype):
+def operand(rng, shape, transposed, dtype):
     """A matrix, or the transpose of one."""
-    shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    shape = (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
     return integers(rng, shape, np.int8) if dtype == np.int8 else normal(rng, shape, dtype)
 
 
-def stored(array, turned):
-    return wide(array).swapaxes(-1, -2) if turned else wide(array)
+def stored(array, transposed):
+    return wide(array).swapaxes(-1, -2) if transposed else wide(array)
 
 
 AFTER = {
@@ -46,19 +46,19 @@ def descriptor_case(
     name, order="nn", dtype=np.float16, result=None, tile=(64, 64, 32), activation="", bias=False, swapped=False, rtol=2e-3,
     **options,
 ):  # fmt: skip
-    turned = order[0] == "t", order[1] == "t"
+    transposed = order[0] == "t", order[1] == "t"
 
     def make(rng):
-        a, b = operand(rng, (M, K), turned[0], dtype), operand(rng, (K, N), turned[1], dtype)
+        a, b = operand(rng, (M, K), transposed[0], dtype), operand(rng, (K, N), transposed[1], dtype)
         return {
             "a": a, "b": b, "c": poison((M, N), result or dtype), "m": M, "n": N, "k": K, "a_step": a.shape[1], "b_step": b.shape[1],
-            "c_step": N, **blocks(tile), "TRANS_A": turned[0], "TRANS_B": turned[1],
+            "c_step": N, **blocks(tile), "TRANS_A": transposed[0], "TRANS_B": transposed[1],
             "bias": normal(rng, N, np.float32) if bias else None, "ACTIVATION": activation,
             "SUM": bl.int32 if dtype == np.int8 else bl.float32, "SWAPPED": swapped,
         }  # fmt: skip
 
     def reference(x):
-        total = stored(x["a"], turned[0]) @ stored(x["b"], turned[1])
+        total = stored(x["a"], transposed[0]) @ stored(x["b"], transposed[1])
         return {"c": AFTER[activation](total + (wide(x["bias"]) if bias else 0))}
 
     case(
@@ -77,18 +77,21 @@ descriptor_case("fp32_tt", "tt", np.float32, tile=(64, 128, 32), bias=True, num_
 
 
 def batch_case(name, order, batch=2):
-    turned, tile = (order[0] == "t", order[1] == "t"), (64, 64, 32)
+    transposed, tile = (order[0] == "t", order[1] == "t"), (64, 64, 32)
 
     def make(rng):
-        a, b = operand(rng, (batch, M, K), turned[0], np.float16), operand(rng, (batch, K, N), turned[1], np.float16)
+        a, b = (
+            operand(rng, (batch, M, K), transposed[0], np.float16),
+            operand(rng, (batch, K, N), transposed[1], np.float16),
+        )
         return {
             "a": a, "b": b, "c": poison((batch, M, N), np.float16), "batch": batch, "m": M, "n": N, "k": K, "a_batch": M * K,
             "a_step": a.shape[2], "b_batch": K * N, "b_step": b.shape[2], "c_batch": M * N, "c_step": N, **blocks(tile),
-            "TRANS_A": turned[0], "TRANS_B": turned[1], "ACTIVATION": "relu",
+            "TRANS_A": transposed[0], "TRANS_B": transposed[1], "ACTIVATION": "relu",
         }  # fmt: skip
 
     def reference(x):
-        return {"c": np.maximum(stored(x["a"], turned[0]) @ stored(x["b"], turned[1]), 0)}
+        return {"c": np.maximum(stored(x["a"], transposed[0]) @ stored(x["b"], transposed[1]), 0)}
 
     case(
         f"gemm_batch_{name}", descriptors.matmul_batch_kernel, make, reference, grid=grid_of(tile, M, N, batch), rtol=2e-3, atol=4e-2,

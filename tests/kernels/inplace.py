@@ -10,26 +10,26 @@ from kernels.base import case, normal, wide
 
 
 @blocknb.kernel
-def sliding(x, trips, BLOCK: bl.constexpr):
-    for i in range(trips):
-        place = x + i + bl.arange(0, BLOCK)
-        bl.store(place, bl.load(place) * 0.5 + i)
+def sliding(x, iterations, BLOCK: bl.constexpr):
+    for i in range(iterations):
+        pointers = x + i + bl.arange(0, BLOCK)
+        bl.store(pointers, bl.load(pointers) * 0.5 + i)
 
 
 def _sliding_reference(a):
     x = wide(a["x"])
-    for i in range(a["trips"]):
+    for i in range(a["iterations"]):
         x[i : i + a["BLOCK"]] = x[i : i + a["BLOCK"]] * 0.5 + i
     return {"x": x}
 
 
-case("sliding", sliding, lambda rng: {"x": normal(rng, 300), "trips": 9, "BLOCK": 256}, _sliding_reference)
+case("sliding", sliding, lambda rng: {"x": normal(rng, 300), "iterations": 9, "BLOCK": 256}, _sliding_reference)
 
 
 @blocknb.kernel
 def overlapping_rows(x, ROWS: bl.constexpr, COLUMNS: bl.constexpr):
-    place = x + bl.arange(0, ROWS)[:, None] + bl.arange(0, COLUMNS)[None, :]
-    bl.store(place, bl.load(place) * 2)
+    pointers = x + bl.arange(0, ROWS)[:, None] + bl.arange(0, COLUMNS)[None, :]
+    bl.store(pointers, bl.load(pointers) * 2)
 
 
 case(
@@ -67,8 +67,8 @@ case(
 
 @blocknb.kernel
 def repeated_places(x, BLOCK: bl.constexpr, PLACES: bl.constexpr):
-    place = x + bl.arange(0, BLOCK) % PLACES
-    bl.store(place, bl.load(place) + 1)
+    pointers = x + bl.arange(0, BLOCK) % PLACES
+    bl.store(pointers, bl.load(pointers) + 1)
 
 
 case(

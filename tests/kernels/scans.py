@@ -71,14 +71,14 @@ case(
 
 
 @blocknb.kernel
-def moves(x, index, joined, turned, mixed, picked, N: bl.constexpr):
+def moves(x, index, joined, flipped, mixed, picked, N: bl.constexpr):
     i, j = bl.arange(0, 8)[:, None], bl.arange(0, N)[None, :]
     v = bl.load(x + i * N + j)
     a, b = bl.split(bl.reshape(v, (8, N // 2, 2)))
     half = bl.arange(0, N // 2)[None, :]
     bl.store(joined + i * N + half, a - b)
     bl.store(joined + i * N + half + N // 2, bl.flip(b, 1))
-    bl.store(turned + i * N + j, bl.flip(v, 0))
+    bl.store(flipped + i * N + j, bl.flip(v, 0))
     bl.store(mixed + i * N + j, bl.interleave(b, a))
     bl.store(picked + i * N + j, bl.gather(v, bl.load(index + i * N + j), 1))
     bl.store(picked + 8 * N + j, bl.gather(v, bl.load(index + j) & 7, axis=0))
@@ -89,7 +89,7 @@ def _moves_reference(a):
     even, odd = x[:, ::2], x[:, 1::2]
     return {
         "joined": np.concatenate([even - odd, odd[:, ::-1]], 1),
-        "turned": x[::-1],
+        "flipped": x[::-1],
         "mixed": np.stack([odd, even], 2).reshape(x.shape),
         "picked": np.concatenate([np.take_along_axis(x, index, 1), np.take_along_axis(x, index[:1] & 7, 0)]),
     }
@@ -106,7 +106,7 @@ for _n, _dtype in ((64, np.float32), (256, np.float16), (4, np.int64)):
         return {
             "x": x,
             "index": integers(rng, (8, n), np.int32, 0, n - 1),
-            **{name: poison((8, n), dtype) for name in ("joined", "turned", "mixed")},
+            **{name: poison((8, n), dtype) for name in ("joined", "flipped", "mixed")},
             "picked": poison((9, n), dtype),
             "N": n,
         }  # fmt: skip

@@ -120,7 +120,7 @@ def half_result(x, s):
         (unknown_format, "unknown format 'e3m4'", "e2m1, e4m3"),
         (wrong_dtype, "`lhs` is uint8, but its format is 'bf16'", "tl.bfloat16"),
         (scale_transposed, "`rhs_scale` has shape (1, 32), not (32, 1)", "do not transpose"),
-        (different_k, "64 elements along K on the left and 32 on the right", "share a byte"),
+        (different_k, "`lhs` has 64 elements along K, but `rhs` has 32", "share a byte"),
         (packed_fp8, "only e2m1 has two elements in one byte", "leave it out"),
         (half_result, "accumulates in fp32", "cast the result"),
     ],

@@ -63,9 +63,12 @@ def test_the_last_program_requests_only_unmasked_sectors():
 
 
 def test_barriers_and_shared_memory_are_those_of_the_memory_ir():
-    direct, turned = accesses(launch), accesses(lambda: launch(step=2))
-    assert (direct.barriers, direct.shared_bytes) == (0, 0)
-    assert (turned.barriers, turned.shared_bytes) == (1, 4096)  # what is loaded one by one changes hands
+    contiguous, strided = accesses(launch), accesses(lambda: launch(step=2))
+    assert (contiguous.barriers, contiguous.shared_bytes) == (0, 0)
+    assert (strided.barriers, strided.shared_bytes) == (
+        1,
+        4096,
+    )  # a conversion through shared memory gives each lane contiguous elements
 
 
 def test_traffic_that_depends_on_loaded_data_is_unknown():

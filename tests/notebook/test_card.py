@@ -315,6 +315,6 @@ def test_the_head_counts_the_accesses_that_are_checked(summed):
     facts, trace = dict(summed.facts), summed.views[0].trace
     accesses = sum(op.name in ("load", "store") for op in trace.stages[-1].after.ops())
     assert facts["bounds, CPU"] == f"{accesses} of {accesses} accesses checked"
-    assert "bounds, sm_90a" not in facts  # a GPU checks where somebody asks for it
+    assert "bounds, sm_90a" not in facts  # a GPU checks only if the user asks for it
     bare = {"x": {"kind": "array", "extent": "unknown"}, "n": {"kind": "scalar"}}
     assert numbers.checked(trace, bare).endswith("accesses checked; no bounds are known for `x`")

@@ -67,8 +67,8 @@ def test_a_kernel_with_tuple_arguments_has_a_card_with_knobs():
 
 def test_after_a_knob_change_the_card_equals_that_of_a_new_compilation():
     shown, *_ = accumulated()
-    turned = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
-    view = turned.views[1].trace
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
+    view = changed.views[1].trace
     fresh = accumulate.trace("*fp32:16", "*fp32:16", "i32:8", BLOCK=512, num_warps=8, without=["coalesce"])
     assert view.ptx.split("// -- End")[0] == fresh.ptx.split("// -- End")[0]
     assert view.resources == fresh.resources and [n.text for n in view.notes] == [n.text for n in fresh.notes]
@@ -153,8 +153,8 @@ def test_constants_of_heuristics_follow_the_knobs():
     out = np.zeros(384, np.float32)
     shown = carded(lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
     assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
-    turned = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
-    assert turned.main.compiled.trace.constants["EVEN"] is False and turned.main.grid == (2, 1, 1)
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
+    assert changed.main.compiled.trace.constants["EVEN"] is False and changed.main.grid == (2, 1, 1)
 
 
 def test_a_request_that_fails_is_answered_with_the_error():
@@ -201,6 +201,6 @@ def test_a_page_requests_the_disassembly_after_the_card(monkeypatch):
 def test_knobs_override_the_options_of_the_launch():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
-    turned = knobs.with_knobs(shown, {"num_warps": 2})
-    assert turned.main.launches and turned.main.compiled.options["num_warps"] == 2
-    assert turned.views[1].trace.options["num_warps"] == 2
+    changed = knobs.with_knobs(shown, {"num_warps": 2})
+    assert changed.main.launches and changed.main.compiled.options["num_warps"] == 2
+    assert changed.views[1].trace.options["num_warps"] == 2

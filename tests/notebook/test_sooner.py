@@ -60,9 +60,9 @@ def test_cpu_and_gpu_code_are_compiled_concurrently_before_the_launch(shell, see
 def test_only_the_first_specialization_is_compiled_concurrently(shell, seen):
     cell = KERNEL.format(tag=2) + "for block in (8, 16, 32):\n    triple[64 // block,](x, out, BLOCK=block)"
     shell.run("%%blockkernel\n" + cell).raise_error()
-    beside = [i for i, entry in enumerate(seen) if entry[:2] == ("begin", "sm_90a")]
-    assert len(beside) == 2 and beside[0] < seen.index(("launch",))
-    assert beside[1] > max(i for i, entry in enumerate(seen) if entry == ("launch",))
+    concurrent = [i for i, entry in enumerate(seen) if entry[:2] == ("begin", "sm_90a")]
+    assert len(concurrent) == 2 and concurrent[0] < seen.index(("launch",))
+    assert concurrent[1] > max(i for i, entry in enumerate(seen) if entry == ("launch",))
     assert shell.documents[0]["views"][1]["constants"]["BLOCK"] == "32"
 
 

@@ -309,7 +309,7 @@ def test_progress_with_patience_shows_only_long_work(
 def test_only_notebooks_show_the_progress_of_compilations() -> None:
     assert parallel_compile.shows is not progress.of_compiles  # this is no notebook, though the magics are registered
     with progress.of_compiles(5, "compiling") as step:
-        step("nobody looks")
+        step("not shown")
 
 
 def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(notebook: Any) -> None:

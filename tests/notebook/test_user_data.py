@@ -129,8 +129,8 @@ def test_a_knob_compiles_after_the_arrays_are_deleted(shell):
     added_once_and_is_gone(shell)
     comm = Comm()
     live._answer(comm, live._cards[made["model"]], {"id": 1, **REQUESTS[0]})
-    turned = comm.sent[0]["document"]
-    assert turned["launches"] == [] and turned["views"][1]["constants"]["BLOCK"] == "256"
+    changed = comm.sent[0]["document"]
+    assert changed["launches"] == [] and changed["views"][1]["constants"]["BLOCK"] == "256"
 
 
 def test_an_interpreted_accumulating_kernel_adds_once(shell):

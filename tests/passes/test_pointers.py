@@ -38,7 +38,7 @@ def test_pointers_with_a_uniform_step_are_carried_as_a_scalar(golden):
     (loop,) = (op for op in after.ops() if op.name == "for")
     carried = [r.type for r in loop.blocks[0].args[1:]]
     assert [(bool(x.shape), isinstance(x.dtype, Pointer)) for x in carried] == [(False, True), (True, False)]
-    assert "carries a scalar instead of a tile: ptrs" in texts(notes)
+    assert "the loop carries a scalar instead of the tile: ptrs" in texts(notes)
     assert "address = scalar base + loop-invariant int32 offsets" in texts(notes)
     golden("pointers/strip.ir", report(before, after, "pointers", notes))
 
@@ -85,8 +85,8 @@ def test_pointers_with_different_steps_stay_a_tile_and_get_a_note():
     before, after, notes = same(fans_out, "simplify", "pointers", x="*f32", y="*f32", n="i32", scalars=(5,))
     assert counts(after)["ptradd"] == counts(before)["ptradd"]
     missed = [n for n in notes if n.kind == "missed"]
-    assert "ptrs stays a tile of pointers, which move by different amounts" in texts(missed)
-    assert "address = a tile of pointers, carried by a loop" in texts(missed)
+    assert "the loop carries ptrs as a tile of pointers: its pointers advance by different amounts" in texts(missed)
+    assert "address = a tile of pointers that a loop carries" in texts(missed)
     assert all(n.loc is not None for n in missed)
 
 
@@ -152,7 +152,7 @@ def chosen(x, y, z, n):
 
 def test_pointers_selected_per_element_stay_general():
     _, _, notes = same(chosen, "simplify", "pointers", x="*f32", y="*f32", z="*f32", n="i32", scalars=(5,))
-    assert ("missed", "address = a tile of pointers from select, without a common base") in [
+    assert ("missed", "address = a tile of pointers from select, which have no common base") in [
         (n.kind, n.text) for n in notes
     ]
 

@@ -63,7 +63,7 @@ def test_independent_programs_share_a_cta(warps, programs):
         assert "program_packing" not in found
     else:  # two warps compute a sum together
         assert found["program_packing"].after.attrs.get("programs") == programs
-        said = "up to 8 programs per CTA" if programs else "each program has its own CTA: it has barriers"
+        said = "up to 8 programs per CTA" if programs else "one program per CTA: its warps share memory"
         assert found["program_packing"].notes[0].text.startswith(said)
     assert (".maxntid 32, 8" in trace.artifacts["ptx"]) is (programs is not None)
     assert (".reqntid" in trace.artifacts["ptx"]) is (programs is None)
@@ -78,8 +78,8 @@ def test_packing_can_be_switched_off():
 
 def test_programs_with_shared_memory_or_assembly_get_a_cta_each():
     for kernel, args, why in (
-        (transposed, ("*fp32:16", "*fp32:16"), "it has shared memory"),
-        (where, ("*i32",), "it has inline assembly"),
+        (transposed, ("*fp32:16", "*fp32:16"), "its warps share memory"),
+        (where, ("*i32",), "its inline assembly may use the thread's number in the CTA"),
     ):
         found, trace = stages(kernel, *args, num_warps=1)
         assert trace.resources.programs == 1
@@ -153,7 +153,7 @@ def test_long_programs_get_a_cta_each():
     for block, programs in ((256, 8), (512, 1)):  # numbers of four bytes, read and written
         trace = scaled_rows.trace(*arrays, FACTOR=2.0, BLOCK=block, num_warps=1)
         assert trace.resources.programs == programs
-    assert "it moves 4096 bytes" in trace.stage("program_packing").notes[0].text
+    assert "it loads and stores 4096 bytes" in trace.stage("program_packing").notes[0].text
     trace = summed.trace("*fp32", "*fp32", "i32", BLOCK=32, num_warps=1)
     assert trace.resources.programs == 1 and "loops" in trace.stage("program_packing").notes[0].text
     assert gpu.generate(trace.stages[-1].after, SM90).programs == 1

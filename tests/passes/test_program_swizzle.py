@@ -159,8 +159,8 @@ def test_group_width_of_a_product_follows_its_tile_shape(way):
     _, (note,), _ = lowered(case(way))
     wide, other, along, across = (16, 8, "b", "a") if way == "divided" else (4, 32, "a", "b")
     assert note == (
-        f"programs begin in groups {wide} wide: of 128 at a time, {other} read each tile of `{along}` and {wide} each of `{across}`, so "
-        "L2 serves the others"
+        f"programs start in groups of {wide} along x: of 128 at a time, {other} read the same tile of `{along}` and {wide} the same of "
+        f"`{across}`, so L2 serves all reads but the first"
     )
 
 
@@ -169,7 +169,7 @@ def test_group_width_of_a_product_follows_its_tile_shape(way):
 def test_results_are_unchanged_if_groups_do_not_divide_the_grid(way, without):
     found = case(way)
     func, (note,), arguments = lowered(found, without=without)
-    assert note.startswith("programs begin in groups")
+    assert note.startswith("programs start in groups")
     assert ("persistent" in func.attrs) == (not without)
     if not without:
         found.interpret(func, arguments)
@@ -182,7 +182,7 @@ def test_results_are_unchanged_if_groups_do_not_divide_the_grid(way, without):
 def test_swizzle_applies_before_hopper_too(way):
     found = case(way)
     func, (note,), arguments = lowered(found, "sm_80")
-    assert note.startswith("programs begin in groups")
+    assert note.startswith("programs start in groups")
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_80")), parameters(func, got), found.grid)
     found.check(arguments, got)
@@ -248,30 +248,30 @@ def test_program_id_with_other_uses_is_not_split():
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("uneven", "they differ in length"),
-        ("waits", "the `while` at line {} may wait for programs that have begun before"),
-        ("ticket", "the atomic at line {} reveals the order in which they start"),
+        ("uneven", "the number of iterations differs between programs"),
+        ("waits", "the `while` at line {} may wait for programs that started before"),
+        ("ticket", "the atomic at line {} reveals the order in which programs start"),
         ("assembly", "the assembly at line {} reads the id of its CTA"),
-        ("own", "the load at line {} reads other tiles in each of them"),
+        ("own", "the load at line {} reads a different tile in every program, so no order lets programs share it"),
     ],
 )
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 def test_programs_keep_their_order_if_it_may_be_intended_or_swizzling_does_not_help(how, why, target):
     func, (note,), _ = lowered(case("pointers", how=how), target)
     assert "order" not in func.attrs
-    head, _, tail = f"programs begin in the order of the grid: {why}".partition("{}")
+    head, _, tail = f"programs start in the order of the grid: {why}".partition("{}")
     assert note.startswith(head) and note.endswith(tail)
 
 
 def test_programs_that_reveal_their_ids_are_not_swizzled():
     """This holds for one axis. With two, programs reveal their place in the grid, which does not depend on the order."""
     func, (note,), _ = lowered(case("divided", how="says"))
-    assert note.endswith("reveals their numbers") and "order" not in func.attrs
+    assert note.endswith("reveals the numbers of programs") and "order" not in func.attrs
     assert lowered(case("pointers", how="says"))[0].attrs["order"] == 4
 
 
-ELSEWHERE = "loops do not read tiles that depend on x alone and others that depend on y alone"
-OWN = "rows and columns are made of one axis, so their order is the kernel's own"
+ELSEWHERE = "loops do not read some tiles that depend on x only and others that depend on y only"
+OWN = "the kernel computes rows and columns from one axis, so it orders them itself"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_attention_and_products_with_their_own_order_are_unchanged(name, why):
     found = CASES[name]
     _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
     (stage,) = [stage for stage in stages if stage.name == "program_swizzle"]
-    assert stage.after is stage.before and stage.notes[0].text == f"programs begin in the order of the grid: {why}"
+    assert stage.after is stage.before and stage.notes[0].text == f"programs start in the order of the grid: {why}"
 
 
 @pytest.mark.parametrize("name", ["softmax_781", "add_float16", "blocks_transpose", "online_softmax"])

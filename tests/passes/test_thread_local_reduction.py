@@ -131,7 +131,7 @@ def test_an_accumulator_is_reduced_after_the_loop(how: str, dtype: Any, axis: in
     found, arguments = case(how, dtype, axis)
     before = lowered(found, arguments, num_warps=warps, without=("thread_local_reduction",))[0]
     func, notes = lowered(found, arguments, num_warps=warps)
-    assert len(notes) == 1 and "parts in the loop, combined after it" in notes[0]
+    assert len(notes) == 1 and "partial results in the loop, combined after it" in notes[0]
     assert exchanges(before) > exchanges(func) == 0
     run(found, func, arguments)
 
@@ -168,6 +168,6 @@ def test_a_scalar_sum_is_reduced_after_the_loop_too(warps: int) -> None:
     found = Case("whole", whole, make, expected)
     arguments = make(np.random.default_rng(1))
     func, notes = lowered(found, arguments, num_warps=warps)
-    assert notes == [f"add: kept in {min(BLOCK, 32 * warps)} parts in the loop, combined after it"]
+    assert notes == [f"add: {min(BLOCK, 32 * warps)} partial results in the loop, combined after it"]
     assert not exchanges(func)
     run(found, func, arguments)

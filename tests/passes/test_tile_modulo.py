@@ -21,7 +21,7 @@ def rows(out, m, n, BLOCK: bl.constexpr, HOW: bl.constexpr):
     steps = bl.arange(0, BLOCK)
     if HOW == "straight":
         found = (pid * BLOCK + steps) % m
-    elif HOW == "turned around":
+    elif HOW == "sum in reverse":
         found = (steps + pid * BLOCK) % m
     elif HOW == "wide":
         found = ((pid * BLOCK).to(bl.int64) + steps) % m
@@ -83,7 +83,7 @@ def tiles(func: Func, name: str = "rem") -> int:
     return sum(op.name == name and bool(op.result.type.shape) for op in func.ops())
 
 
-WHOLE = ["straight", "turned around", "wide", "swizzled", "promised", "column", "first", "constant", "by the product"]
+WHOLE = ["straight", "sum in reverse", "wide", "swizzled", "promised", "column", "first", "constant", "by the product"]
 
 
 @pytest.mark.parametrize("how", WHOLE)
@@ -94,7 +94,7 @@ def test_modulo_of_whole_tiles_becomes_contiguous(how: str, m: int) -> None:
     name = "256 wraps" if how == "constant" else "m*n wraps" if how == "by the product" else "m wraps"
     (note,) = [note for note in stage.notes if "between tiles" in note.text]
     assert note.text.startswith(f"% {name} around between tiles, never within one") and note.loc is not None
-    chosen = "this version is for m that is a multiple of 64, and the launch chooses"
+    chosen = "the launch chooses this version, in which m is a multiple of 64"
     assert note.text.endswith(
         "256 is a multiple of 64" if how == "constant" else chosen.replace("m ", f"{name[:-6]} ", 1)
     )

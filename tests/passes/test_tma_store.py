@@ -99,7 +99,7 @@ def test_each_warp_may_store_its_own_rows():
 
 @pytest.mark.parametrize("lost", ["fence", "warp_barrier", "store_wait"])
 def test_a_missing_step_of_a_warp_store_is_detected(lost):
-    """The interpreter, which runs a warp in lockstep, or the code finds what is missing."""
+    """The interpreter, which runs a warp in lockstep, or the simulated code detects it."""
     name = "boxed_fp16_wide"
     func, _, arguments = lowered(name)
     inside = {op.id for op in consumers(func) if op.name == lost}
@@ -148,7 +148,7 @@ def again(
         if HOW == "added":
             total += to.load([row, column])
         to.store([row, column], total.to(bl.float16))
-        if HOW == "beside":
+        if HOW == "neighbour":
             to.store([row, column + BN], (total + 1).to(bl.float16))
 
 
@@ -160,7 +160,7 @@ def again(
         ("twice", "it may be to the same place in several iterations of the for at line"),
         ("slid", "it may be to the same place in several iterations of the for at line"),
         ("own", "it may be to the same place in several iterations of the for at line"),
-        ("beside", "the store at line"),
+        ("neighbour", "the store at line"),
         ("added", "the load at line"),
     ],
 )

@@ -262,7 +262,7 @@ def test_computed_extents_and_backward_loops_give_right_results(how, copied):
 @pytest.mark.parametrize("how", ["uneven", "summed"])
 def test_programs_with_different_iteration_counts_are_not_persistent(how):
     func, stages = lowered(product, arrays(HOW=how))
-    assert notes(stages, "persistent_grid") == ["one program per CTA: not all programs make as many iterations"]
+    assert notes(stages, "persistent_grid") == ["not persistent: the number of iterations may differ between programs"]
     assert not func.attrs.get("persistent")
 
 

@@ -92,5 +92,5 @@ def test_kernel_that_distributes_its_own_work_is_not_made_persistent():
     case = CASES["gemm_persistent"]
     func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
-    assert notes == {"one program per CTA: the kernel distributes its work itself"}
+    assert notes == {"not persistent: the kernel loops over programs itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())

@@ -1,4 +1,4 @@
-"""The child of a fork can compile and launch, whatever other threads of the parent were doing at the time of the fork.
+"""The child of a fork can compile and launch, even if other threads of the parent did so at the time of the fork.
 
 Each test runs a script in a process of its own; an alarm ends a child that hangs.
 """

@@ -246,8 +246,9 @@ def test_llvm_that_aborts_is_an_error_and_the_next_compile_works(monkeypatch: py
     text = "declare float @llvm.exp.f32(float)\ndefine ptx_kernel void @add(ptr %p, float %x) {\n"
     text += "  %e = call float @llvm.exp.f32(float %x)\n  store float %e, ptr %p\n  ret void\n}\n"
     monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.GpuModule(text, "add", 0, 128))
-    with pytest.raises(KernelError):
+    with pytest.raises(KernelError) as caught:
         add.trace(*TYPES, BLOCK=256)
+    assert caught.value.loc.line == add.source.node.lineno  # LLVM names no line, so the error shows the kernel
     monkeypatch.setattr(gpu, "generate", generate)
     assert add.trace(*TYPES, BLOCK=256).ptx
 

@@ -286,7 +286,7 @@ def test_a_tuple_where_the_kernel_computes_with_a_number() -> None:
     def k(out, n):
         tl.store(out, n + 1)
 
-    with pytest.raises(TypeMismatch, match="`\\+` between a tuple and the constant 1"):
+    with pytest.raises(TypeMismatch, match="`\\+` cannot combine a tuple and the constant 1"):
         k[(1,)](np.zeros(1), (1, 2))
 
 

@@ -203,7 +203,7 @@ def say_matrix(x, M: tl.constexpr, N: tl.constexpr):
     tile = tl.load(x + i[:, None] * N + j[None, :])
     tl.device_print("rows", tl.sum(tile, 1))
     tl.device_print("tile", tile, hex=True)
-    tl.device_print("turned", tl.trans(tile))
+    tl.device_print("transposed", tl.trans(tile))
 
 
 NUMBERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -226,9 +226,9 @@ def test_every_dtype_prints_as_numbers_and_as_bits(place, dtype):
     width = 2 * dtype.itemsize
     expected = [f"pid (0, 0, 0) idx ({i // 16}, {i % 16:2}) tile: 0x{b:0{width}x}" for i, b in enumerate(bits.tolist())]
     assert lines[4:68] == expected
-    turned = x.T.reshape(-1)
-    text = [str(v) if dtype.kind == "f" or dtype.name == "bfloat16" else str(int(v)) for v in turned]
-    assert lines[68:] == [f"pid (0, 0, 0) idx ({i // 4:2}, {i % 4}) turned: {t}" for i, t in enumerate(text)]
+    transposed = x.T.reshape(-1)
+    text = [str(v) if dtype.kind == "f" or dtype.name == "bfloat16" else str(int(v)) for v in transposed]
+    assert lines[68:] == [f"pid (0, 0, 0) idx ({i // 4:2}, {i % 4}) transposed: {t}" for i, t in enumerate(text)]
 
 
 @blocknb.kernel

@@ -272,7 +272,7 @@ def test_a_compile_failure_drops_a_configuration_and_warns_if_unexpected(begun) 
     assert "not a power of two" in broken.reason and "too long" in long.reason
     assert kernel.configs_timings[kernel.configs[1]] == [math.inf] * 3
     assert kernel.best_config is kernel.configs[0]
-    assert begun.count(100) == begun.count(1024) == 1, "nobody tries again what cannot be compiled"
+    assert begun.count(100) == begun.count(1024) == 1, "no trial repeats a configuration that cannot be compiled"
 
 
 def test_when_nothing_can_run_the_launch_raises_and_the_table_has_the_reason() -> None:

@@ -59,7 +59,7 @@ def strides(x: Any) -> tuple[int, ...]:
 
 
 def table(arrays: Sequence[Any]) -> Any:
-    """The addresses of arrays, as an int64 array beside them."""
+    """The addresses of arrays, as an int64 array on the same device."""
     first = arrays[0]
     match library(first):
         case "torch":

@@ -29,7 +29,7 @@ from blocknb.trace import Stage
 
 @contextmanager
 def launched() -> Iterator[list[Compiled]]:
-    """Collects what is launched inside, each compiled kernel once."""
+    """Collects the kernels that are launched inside, each compiled kernel once."""
     found: list[Compiled] = []
 
     def observe(launch: kernel.Launch) -> None:
@@ -57,7 +57,7 @@ def launching(way: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def only_compiled(target: str) -> Iterator[list[Compiled]]:
-    """Collects what is launched inside, compiled for a target instead: nothing runs."""
+    """Collects the kernels that are launched inside, and compiles them for a target instead: nothing runs."""
     found: list[Compiled] = []
 
     def compile(self, grid, args, kwargs, tried=None):
@@ -69,14 +69,14 @@ def only_compiled(target: str) -> Iterator[list[Compiled]]:
 
 
 def lowered(compiled: Compiled, target: Target, **more: Any) -> tuple[Func, tuple[Stage, ...]]:
-    """What was launched, after the last pass for a target, and every stage; with `more` launch options."""
+    """The launched kernel after the last pass for a target, and every stage; with `more` launch options."""
     given = {n: front_argument(kind) for n, kind in compiled.kinds.items()}
     options = {n: value for n, value in compiled.options.items() if n != "without" and value is not None}
     return passes.run(parse(compiled.source, given, options | more, target), target)
 
 
 def gpu_code(compiled: Compiled, target: Target, name: str = "") -> gpu.GpuModule:
-    """What was launched, as LLVM text for a GPU."""
+    """The LLVM text of the launched kernel for a GPU."""
     func = lowered(compiled, target)[0]
     return gpu.generate(func.replace(name=name or func.name), target)
 
@@ -91,8 +91,8 @@ class Recorded:
     after: dict[str, Any]
 
     def interpret(self, func: Func, rtol: float, atol: float) -> None:
-        """Runs a Func of it in the interpreter and compares all arrays with those that the CPU has left; `atol` counts in the
-        largest magnitude of an array. Raises AssertionError, or what the interpreter finds."""
+        """Runs a Func of it in the interpreter and compares all arrays with those that the CPU has left; `atol` counts in the largest
+        magnitude of an array. Raises AssertionError, or the interpreter's error."""
         got = copies(self.before)
         interp.run(func, parameters(func, {name: bits(value) for name, value in got.items()}), self.grid)
         for name, value in got.items():
@@ -109,7 +109,7 @@ class Recorded:
 
 @contextmanager
 def recorded() -> Iterator[list[Recorded]]:
-    """Collects what is launched inside, on NumPy's arrays, each compiled kernel once."""
+    """Collects the kernels that are launched inside on NumPy arrays, each compiled kernel once."""
     found: list[Recorded] = []
     launch = Kernel._general
 
@@ -148,7 +148,7 @@ FLOAT8 = {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
 
 
 def bits(value: Any) -> Any:
-    """An argument as the interpreter takes it: what a wrapper calls 8-bit floats as an array of them."""
+    """An argument as the interpreter takes it: an array of 8-bit floats as a wrapper passes them."""
     if isinstance(value, TensorDescriptor):
         return described(value, bits(value.base))
     return value.base.view(FLOAT8[str(value.dtype)]) if isinstance(value, TensorWrapper) else value

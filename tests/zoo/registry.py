@@ -1,4 +1,4 @@
-"""The registry of the zoo: what a specimen consists of, and how tests run and check it."""
+"""The registry of the zoo: the parts of a specimen, and how tests run and check it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def marked(name: str, library: str) -> object:
 
 
 def run(name: str, library: str) -> list[Compiled]:
-    """Runs a specimen and checks its numbers; returns what it launched."""
+    """Runs a specimen and checks its numbers; returns the launched kernels."""
     pytest.importorskip(library)
     inputs = ZOO[name].make(seeds.rng())
     with launched() as found:
@@ -43,7 +43,7 @@ def run(name: str, library: str) -> list[Compiled]:
 
 
 def compiled(name: str) -> list[Compiled]:
-    """What a specimen launches."""
+    """The kernels that a specimen launches."""
     if not ZOO[name].gpu_only:
         return run(name, "numpy")
     with only_compiled("sm_90a") as found:

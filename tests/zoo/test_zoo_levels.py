@@ -1,6 +1,7 @@
 """Kernels with large tiles as memory IR for each GPU: interpreted with race detection, and assembled.
 
-wgmma code neither spills nor makes ptxas serialize it. `EXPECTED` lists what the compiler should choose for a kernel on sm_90a.
+wgmma code neither spills nor makes ptxas serialize it. `EXPECTED` lists the ops and attributes that the compiler should choose for a kernel
+on sm_90a.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def launches(name: str) -> list[Recorded]:
 
 
 def chosen(func: Func) -> set[str]:
-    """What was chosen for a function: instructions of products, roles, copies and stores of the copy engine, teams."""
+    """The compiler's choices for a function: instructions of products, roles, copies and stores of the copy engine, teams."""
     found = {re.sub(r"\.?m\d.*", "", op.attrs.get("instr", "fma")) for op in func.ops() if op.name == "dot"}
     names = {op.name for op in func.ops()}
     found |= names & {"roles", "copy_async", "copy_bulk", "store_bulk"}
@@ -53,7 +54,7 @@ QUICK = (
 EXPECTED = {
     "grid_2d[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "grid_2d[ragged]": {"wgmma", "copy_async"},  # rows that wrap around: no box
-    # A tile's place is made by % and // of a group's size: nothing proves that no two trips of the kernel's loop store to one place.
+    # The kernel computes a tile's position by % and //, so no proof shows that two iterations store to different places.
     "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk"},
     "persistent_tma[subtile]": {"wgmma", "roles", "copy_bulk"},
     "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
@@ -95,8 +96,8 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
     ("name", "why"),
     [
         ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
-        ("paged_decode[many]", "its rows are addressed through an array of indices"),
-        ("experts_by_index[ragged]", "its rows are addressed through an array of indices"),
+        ("paged_decode[many]", "the addresses of its rows are loaded indices"),
+        ("experts_by_index[ragged]", "the addresses of its rows are loaded indices"),
         ("dot_of_batches[ragged]", "the stored tile is computed from it"),
     ],
 )

@@ -26,13 +26,13 @@ class BlockEmitter(VersionPart):
         self.assumptions: dict[tuple[Value, Value], bool] = {}
 
     def register(self, *lowerings: object) -> None:
-        """Takes the objects that lower single ops."""
+        """Registers the objects that lower single ops."""
         self.lowerings = lowering_table(*lowerings)
 
     def enter(self, block: Block, targets: Targets | None = None) -> None:
-        """Emits the ops of a block, but not its terminator. Its buffers stay held until `leave`.
+        """Emits the ops of a block, but not its terminator. Its buffers stay allocated until `leave`.
 
-        `targets` has, for tiles that the block yields, the buffer that each should be made in (see `_choose`).
+        `targets`: for each tile that the block yields, the preferred buffer (see `_choose`).
         """
         scope = self._scope(block, targets)
         self.tiles.scopes.append(scope)
@@ -49,7 +49,7 @@ class BlockEmitter(VersionPart):
         scope.now = len(scope.nodes)
 
     def leave(self) -> None:
-        """Ends the innermost block and frees what it holds."""
+        """Ends the innermost block and frees its buffers."""
         self.tiles.leave()
 
     def _scope(self, block: Block, targets: Targets | None) -> BlockScope:
@@ -61,7 +61,7 @@ class BlockEmitter(VersionPart):
         return scope
 
     def _read_later(self, scope: BlockScope, first: int) -> Iterator[Value]:
-        """Scalars made by the nodes from `first` to the current one that later nodes read, or the block's end."""
+        """The scalars that nodes from `first` to the current one define, and that later nodes or the block's end read."""
         for node in scope.nodes[first : scope.now + 1]:
             for op in node.ops:
                 for result in op.results:
@@ -94,18 +94,18 @@ class BlockEmitter(VersionPart):
     # -- where the results of a loop nest are written ----------------------------------------------------------------------
 
     def _outputs(self, node: FusionNode) -> list[Value]:
-        """The values of a node that others need, those of reductions left out."""
+        """The values of a node that other nodes read, without results of reductions."""
         made = [r for op in node.ops if op.name != "reduce" for r in op.results]
         return [r for r in made if any(use.op not in node.ops for use in self.program.uses.get(r, ()))]
 
     def _place(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
-        """Gives a value made by a node its buffer; the node's vectors run along `loop`."""
+        """Assigns a buffer to a node's value; the node's vectors run along `loop`."""
         buffer = self._choose(value, loop, node)
         self.tiles.hold(value, buffer)
         return buffer
 
     def _place_reduced(self, op: Op, loop: int | None, node: FusionNode) -> None:
-        """Gives the tiles that a reduction makes their buffers."""
+        """Assigns buffers to the tiles that a reduction computes."""
         axis = op.attrs["axis"]
         index = identity(op.args[0].type.shape)
         left = [i for i in index[:axis] + index[axis + 1 :] if i is not None]
@@ -114,10 +114,10 @@ class BlockEmitter(VersionPart):
                 self._place(result, left.index(loop) if loop in left else None, node)
 
     def _choose(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
-        """The buffer for a value made by a node whose vectors run along `loop`.
+        """Chooses the buffer for a value of a node whose vectors run along `loop`.
 
-        It is the buffer that the loop around carries it in (`targets`), if the old value is not needed any more; a buffer in the
-        microkernel's order, if only dots read it; the buffer of an operand that is read here for the last time; or a new one.
+        The candidates in order: the buffer of the enclosing loop's carried value (`targets`), if no later op reads the old value; a buffer
+        in the microkernel's order, if only dots read the value; the buffer of an operand whose last reader is this node; a new buffer.
         """
         scope, tiles = self.tiles.scope, self.tiles
         index = identity(value.type.shape)

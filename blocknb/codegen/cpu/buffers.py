@@ -61,14 +61,14 @@ def strides_along(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
 
 
 class Scratch:
-    """Allocates places by first fit; `bytes` is the most that was in use."""
+    """Allocates scratch memory by first fit; `bytes` is the largest amount in use at a time."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._taken: list[tuple[int, int]] = []
 
     def allocate(self, size: int, maker: Op | None = None) -> int:
-        """The offset of `size` bytes, which `maker` writes."""
+        """Allocates `size` bytes, which `maker` writes, and returns their offset."""
         size = -(-size // LINE) * LINE
         if size >= PAGE // 4:
             size += 5 * LINE  # tiles are powers of two and loops read several at once, so this avoids 4K aliasing
@@ -82,5 +82,5 @@ class Scratch:
         return at
 
     def free(self, offset: int) -> None:
-        """Frees the place at an offset."""
+        """Frees the bytes at an offset."""
         self._taken = [(a, b) for a, b in self._taken if a != offset]

@@ -1,4 +1,4 @@
-"""What every lowering writes with: the instructions of one kernel function, and the names of scalar values."""
+"""Builds one kernel function for all lowerings: it writes instructions, and keeps the names of scalar values."""
 
 from __future__ import annotations
 
@@ -151,13 +151,13 @@ class ScalarNames(dict[Value, str]):
         self.types[name] = register_type(value.type.dtype)
 
     def of(self, value: Value) -> str:
-        """The operand that stands for a scalar: a constant, or a register."""
+        """The LLVM operand of a scalar: a constant or a register."""
         op = self.definition.get(value)
         if op is not None and op.name == "const":
             return constant(op.attrs["value"], value.type.dtype)
         return self[value]
 
     def known(self, value: Value) -> str:
-        """The operand that stands for a scalar, or a placeholder if it is not computed yet."""
+        """The LLVM operand of a scalar, or a placeholder if the scalar is not computed yet."""
         op = self.definition.get(value)
         return self.of(value) if value in self or (op is not None and op.name == "const") else "%unknown"

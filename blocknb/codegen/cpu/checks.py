@@ -1,8 +1,8 @@
-"""Bounds checks of the CPU's code: an access that would leave its array is reported and leaves the kernel.
+"""Bounds checks of the CPU's code: the kernel reports an access that would leave its array, and returns.
 
 The bounds are those of the argument that the pointer comes from. Where only the launch decides that, `carried_bounds` carries the
-owner with the pointer, and the owner selects the bounds. One comparison checks a contiguous row. Vector comparisons check other rows
-lane by lane. If a check fails, a cold block finds the first lane at fault.
+owner with the pointer, and the owner selects the bounds. One comparison checks a contiguous row. Vector comparisons check each
+lane of other rows. If a check fails, a cold block finds the first lane at fault.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from blocknb.codegen.report import Site
 from blocknb.codegen.scalar_math.register_types import constant
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
+from blocknb.ir.provenance import UNOWNED
 from blocknb.ir.report import access
 from blocknb.language import types as t
-from blocknb.passes.support.carried_bounds import UNOWNED, Guard
+from blocknb.passes.support.carried_bounds import Guard
 
 EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes
 NOWHERE = ("0", "0", "0")  # of memory without a byte
@@ -26,7 +27,7 @@ NOWHERE = ("0", "0", "0")  # of memory without a byte
 
 @dataclass(frozen=True)
 class AccessBounds:
-    """What an access is compared with: i64 operands, of `width` lanes (1: scalars that hold for all lanes)."""
+    """The bounds with which a check compares an access: i64 operands, of `width` lanes (1: scalars that hold for all lanes)."""
 
     number: str
     start: str
@@ -39,8 +40,8 @@ class AccessBounds:
 class BoundsChecks:
     """Emits bounds checks, and numbers the sites that may fail, from `first_site` on.
 
-    `guards` says by the number of an op what to check. `owners` has the owner's register of an access in a loop nest and its width
-    (1: the same for all lanes).
+    `guards`: the guard of each access by op id. `owners` has the owner's register of an access in a loop nest and its width (1: the same
+    for all lanes).
     """
 
     def __init__(self, code: KernelBuilder, guards: Mapping[int, Guard], scalars: ScalarNames, first_site: int):
@@ -52,7 +53,7 @@ class BoundsChecks:
         self._read_only_bytes: dict[int, str] = {}
 
     def load_read_only(self, readonly: str) -> None:
-        """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
+        """Computes which arrays the kernel must not store to, from the bits of read-only arguments (an i64)."""
         c = self.code
         for argument, (_, lower, upper) in self.code.bounds.items():
             bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
@@ -66,8 +67,8 @@ class BoundsChecks:
         return self.guards.get(op.id)
 
     def place(self, op: Op, lane: str | None = None) -> AccessBounds | None:
-        """What an access is compared with, None if it is not checked. `lane` (an i64) takes the owner of one lane, where each has
-        its own."""
+        """The bounds of an access; None if it is not checked. `lane` (an i64) selects the owner of one lane if lanes have different
+        owners."""
         if (guard := self.guard(op)) is None:
             return None
         size = op.args[0].type.dtype.element.bytes
@@ -89,7 +90,7 @@ class BoundsChecks:
         return AccessBounds(number, start, lower, upper, size, width)
 
     def _cases(self, op: Op, guard: Guard) -> list[tuple[int, tuple[str, str, str, str]]]:
-        """Of each possible owner: its number, and (site number, address, lower, upper)."""
+        """For each possible owner: its number, and (site number, address, lower, upper)."""
         owners = guard.possible
         if op not in self._numbers:
             self._numbers[op] = self.first_site + len(self.sites)
@@ -99,14 +100,15 @@ class BoundsChecks:
         return [(owner, (str(self._numbers[op] + i), *bounds[i])) for i, owner in enumerate(owners)]
 
     def _bounds(self, argument: int, guard: Guard) -> tuple[str, str, str]:
-        """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
+        """(address, lower, upper) of an argument. If the guard of a store asks for it, a read-only array counts as empty."""
         start, lower, upper = self.code.bounds[argument]
         if guard.asks_readonly:
             upper = self.code.i64("sub", upper, self._read_only_bytes[argument])
         return start, lower, upper
 
     def _read_only_hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
-        """Of each argument: whether an address lies in its array and that is read-only. For pointers that may belong to no argument."""
+        """For each argument: whether an address lies in its array and the array is read-only. Used for pointers that may belong to no
+        argument."""
         if not (guard.foreign and guard.asks_readonly):
             return []
         c, found = self.code, []
@@ -118,14 +120,14 @@ class BoundsChecks:
         return found
 
     def number(self, site: Site) -> int:
-        """A number for a site that is not an access."""
+        """Adds a site that is not an access, and returns its number."""
         self.sites.append(site)
         return self.first_site + len(self.sites) - 1
 
     # -- leaving the kernel ----------------------------------------------------------------------------------------------
 
     def fail(self, bad: str, number: int, index: str) -> None:
-        """Leaves the kernel if the i1 `bad` holds; the site of that number says so of element `index` (an i64)."""
+        """Leaves the kernel if the i1 `bad` is true, and reports element `index` (an i64) at the site of that number."""
         _, on = self._guard(bad)
         self._leave(str(number), index, on)
 
@@ -192,7 +194,7 @@ class BoundsChecks:
         self._report(op, place, address, on)
 
     def by_lane(self, op: Op) -> bool:
-        """Whether the ends of a row do not tell if all of it is allowed."""
+        """Whether a row needs a check per lane, because the ends of the row do not decide."""
         guard = self.guard(op)
         return guard is not None and bool(guard.foreign) and guard.asks_readonly
 
@@ -218,7 +220,7 @@ class BoundsChecks:
         return base if step > 0 else c.i64("sub", base, reach), reach
 
     def _row_or_read_only(self, op: Op, base: str, step: int, count: str) -> str:
-        """Whether an element is outside, or the row may meet an array that is read-only."""
+        """Whether an element is outside, or the row may overlap a read-only array."""
         c, place = self.code, self.place(op)
         assert place is not None
         bad = self._row_outside(op, place, base, step, count)
@@ -235,7 +237,7 @@ class BoundsChecks:
         return bad
 
     def row(self, op: Op, base: str, step: int, count: str) -> None:
-        """Checks those elements."""
+        """Checks the elements of a row (see `row_outside`)."""
         if (place := self.place(op)) is None:
             return
         c = self.code

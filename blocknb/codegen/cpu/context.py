@@ -20,7 +20,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class VersionContext:
-    """What is known of a version (`program`, `options`), and its state: text, names of scalars, buffers of tiles, checks and notes."""
+    """The facts about a version (`program`, `options`) and its state: text, names of scalars, buffers of tiles, checks and notes."""
 
     def __init__(
         self, program: Dataflow, options: CpuOptions, helpers: dict[str, str], debug: DebugInfo | None, first_site: int

@@ -1,8 +1,8 @@
 """Control flow: loops and branches, and the values that they carry.
 
 A carried scalar has a stack slot. A carried tile has one buffer for all iterations, its *home*. The initial value of a tile becomes its
-home if the loop is its last reader. A new value is made in the home if nothing needs the old value any more; otherwise it is copied
-there. Loops of many iterations test the stop flag in each.
+home if the loop is its last reader. The body writes a new value to the home directly if no later op reads the old value; otherwise it
+copies the new value there. Loops of many iterations test the stop flag in each iteration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Home = ScratchBuffer | str
 def _targets(
     values: Sequence[Value], homes: Sequence[Home], arguments: Sequence[Value]
 ) -> dict[Value, tuple[ScratchBuffer, Value]]:
-    """For each tile that a block yields once: the buffer it should be made in, and the argument that lives there now."""
+    """For each tile that a block yields once: its preferred buffer, and the argument that the buffer holds now."""
     found = {}
     for value, home, argument in zip(values, homes, arguments, strict=True):
         if isinstance(home, ScratchBuffer) and values.count(value) == 1:
@@ -78,7 +78,7 @@ class ControlFlow(VersionPart):
                 self.tiles.hold(holder, home)
 
     def _load(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
-        """Binds values to what their homes hold now."""
+        """Binds values to the current contents of their homes."""
         for value, home in zip(values, homes, strict=True):
             if isinstance(home, ScratchBuffer):
                 self.tiles.hold(value, home)
@@ -86,7 +86,7 @@ class ControlFlow(VersionPart):
                 self.scalars[value] = self.code.w.value(f"load {register_type(value.type.dtype)}, ptr {home}")
 
     def _assign(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
-        """Writes all values to their homes. No home is overwritten before its old value was read."""
+        """Writes all values to their homes. It reads the old value of each home before it overwrites the home."""
         overwritten = {home.offset for home in homes if isinstance(home, ScratchBuffer)}
         moves: list[tuple[Value | ScratchBuffer, ScratchBuffer]] = []
         for value, home in zip(values, homes, strict=True):

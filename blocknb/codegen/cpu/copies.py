@@ -17,7 +17,7 @@ class TileCopies(VersionPart):
         self.nests = nests
 
     def copy(self, value: Value, buffer: ScratchBuffer) -> None:
-        """Writes a tile, whatever it is made of, to a buffer."""
+        """Writes a tile to a buffer. The tile may be stored, recomputed or a view."""
         if self.tiles.buffers.get(value) is not buffer:
             self.nests.emit(self.nests.plan([], squeezed(value.type.shape), [value], lambda v, axis: buffer))
 
@@ -31,7 +31,7 @@ class TileCopies(VersionPart):
 
     @lowers("reshape")
     def reshape(self, op: Op) -> None:
-        """The same bytes under another shape; a scalar stays what it is."""
+        """The same bytes under another shape; a scalar stays unchanged."""
         (x,), result = op.args, op.result
         if not x.type.shape:
             self.scalars[result] = self.scalars.of(x)

@@ -84,7 +84,7 @@ class DataMovement(VersionPart):
             self._round(results[0], slabs * rows * inner)
 
     def _round(self, buffer: ScratchBuffer, size: int) -> None:
-        """Rounds what a buffer holds to its dtype, in place."""
+        """Rounds the elements of a buffer to its dtype, in place."""
         width = self._width([buffer], size)
         with self.code.w.counted("0", str(size), width) as j:
             place = self._at(buffer, (j, 1))

@@ -1,9 +1,9 @@
-"""Facts about the values of a function: what is recomputed, what is a view, what is stored, and which argument a pointer points into.
+"""Facts about the values of a function: whether a tile is recomputed, a view or stored, and the argument of each pointer.
 
 Tiles are of three sorts. A *recomputed* tile (index arithmetic, splats, shape changes of those) is computed again wherever it is used,
 and never stored. A *view* is a shape change of a stored tile and costs nothing. A node of the fusion graph *stores* every other tile.
 
-An `Index` says how the loops around a value index it: for each axis the number of the loop, or None for an axis of size one. Loops are
+An `Index` describes how the enclosing loops index a value: for each axis the number of the loop, or None for an axis of size one. Loops are
 numbered as the axes of the loop nest's shape, without those of size one.
 """
 
@@ -47,7 +47,7 @@ class Use(NamedTuple):
 
 
 class Dataflow:
-    """Facts about the values of a Func. `guards` says by the number of an op what a bounds check compares."""
+    """Facts about the values of a Func. `guards`: the guard of each access by op id."""
 
     def __init__(self, func: Func, guards: Mapping[int, Guard] = MappingProxyType({})):
         self.func, self.guards = func, guards
@@ -103,7 +103,7 @@ class Dataflow:
         return op.args[0]
 
     def is_stored(self, value: Value) -> bool:
-        """Whether a tile is made by a node or carried by a loop, rather than recomputed or a view."""
+        """Whether a node stores a tile or a loop carries it; otherwise it is recomputed or a view."""
         return bool(value.type.shape) and not self.recomputed(value) and self.view_of(value) is None
 
     def operand_index(self, value: Value, index: Index) -> Index:
@@ -127,7 +127,7 @@ class Dataflow:
         return index
 
     def leaves(self, value: Value, index: Index) -> frozenset[tuple[Value, Index]]:
-        """The scalars (under the index ()) and stored tiles that a value is made of, each with its index."""
+        """The scalars (under the index ()) and stored tiles from which a value is computed, each with its index."""
         key = (value, index if value.type.shape else ())
         if key not in self._leaves:
             self._leaves[key] = self._find_leaves(key)
@@ -145,12 +145,12 @@ class Dataflow:
         return frozenset((v, i) for v, i in reachable([key], operands) if not v.type.shape or self.is_stored(v))
 
     def operands(self, op: Op) -> tuple[Value, ...]:
-        """The operands of an op, and the owner that a bounds check of an access asks for."""
+        """The operands of an op, and the owner that a bounds check of an access reads."""
         guard = self.guards.get(op.id)
         return op.args if guard is None or guard.carried is None else (*op.args, guard.carried)
 
     def needs(self, op: Op) -> list[tuple[Value, int, Index]]:
-        """The leaves that an op reads, as (leaf, operand, index), those of its blocks left out. Recomputed ops and views read nothing."""
+        """The leaves that an op reads, as (leaf, operand, index), without those of its blocks. Recomputed ops and views read nothing."""
         if op.results and all(r.type.shape and not self.is_stored(r) for r in op.results):
             return []
         found = []

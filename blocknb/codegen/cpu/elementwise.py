@@ -119,7 +119,7 @@ def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str,
 
 
 def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[str, str]:
-    """The operands in the order in which `nearly_extremum` is exact: the second zero is the right one."""
+    """The operands in the order in which `nearly_extremum` is exact: if both are zeros, the second has the right sign."""
     positive, negative = (float_literal(zero, element) in fixed for zero in (0.0, -0.0))
     last = positive if name == "max" else negative
     if last or not (positive or negative or nan):

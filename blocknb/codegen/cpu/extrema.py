@@ -1,9 +1,9 @@
 """The maximum (or minimum) of a row of floats: three instructions per vector, and none for NaNs.
 
 MAXPS returns its second operand if either is a NaN, or if both are zeros. With the accumulator second, NaNs lose at no cost. Two more
-accumulators keep what this loses, off the critical path. The opposite extreme tells whether the row had a number at all: if so, the
-minimum is at most the maximum; if not, both keep their initial values. The bit patterns tell whether the row had the zero that wins (+0
-for a maximum, whose pattern is the least unsigned one). No other float has that pattern, NaNs included.
+accumulators, off the critical path, record NaNs and zeros. The opposite extreme tells whether the row had a number at all: if so, the
+minimum is at most the maximum; if not, both keep their initial values. The bit patterns tell whether the row had the zero that wins (+0 for
+a maximum, whose pattern is the least unsigned one). No other float has that pattern, NaNs included.
 """
 
 from __future__ import annotations

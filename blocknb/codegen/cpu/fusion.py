@@ -49,8 +49,8 @@ class NestAccess(NamedTuple):
 class FusionGraph:
     """The fusion graph of a block.
 
-    `contiguous` gives the loops along which an access is contiguous. `alias` says that different arguments may overlap; otherwise pairs
-    assumed disjoint are added to `assumptions`. Without `fuse` each op is a node of its own.
+    `contiguous` gives the loops along which an access is contiguous. `alias`: different arguments may overlap. Otherwise the graph adds the
+    pairs that it assumes to be disjoint to `assumptions`. Without `fuse` each op is a node of its own.
     """
 
     program: Dataflow

@@ -1,4 +1,4 @@
-"""One version of a kernel: a function that runs a range of programs, with all that its text needs.
+"""One version of a kernel: an LLVM function that runs a range of programs, and the objects that write it.
 
 A version either assumes that different arguments do not overlap, or allows it (`alias`).
 """
@@ -34,9 +34,9 @@ SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scra
 
 @dataclass(frozen=True)
 class KernelVersion:
-    """What was emitted: `texts` are the definitions, the function that runs programs last.
+    """The emitted text: `texts` are the definitions, of which the last runs programs.
 
-    `assumptions` has the pairs of arguments that must not overlap; the value says whether they may be equal.
+    `assumptions`: the pairs of arguments that must not overlap, and for each pair whether the two may be equal.
     """
 
     name: str
@@ -47,7 +47,7 @@ class KernelVersion:
 
     @property
     def sites(self) -> list[Site]:
-        """What may fail, by the number of the site from `first_site` on."""
+        """The sites that may fail, numbered from `first_site` on."""
         return self.context.checks.sites
 
     def redzone_functions(self) -> str:

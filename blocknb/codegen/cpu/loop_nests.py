@@ -1,7 +1,7 @@
 """A group of tile operations as one loop nest: rows outside, vectors inside.
 
-Whatever is the same for a whole row, and every form of `uniformity`, is computed before the vector loop. Reductions along the vector
-loop keep one accumulator for each unrolled vector. Results are written to scratch only if another node needs them.
+The code computes values that are the same for a whole row, and every form of `uniformity`, before the vector loop. Reductions along the
+vector loop keep one accumulator for each unrolled vector. Results are written to scratch only if another node needs them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoopNestEmitter(NestPlanner):
             r.done()
 
     def _note(self, nest: LoopNest) -> None:
-        """Says how each access is made."""
+        """Adds a note on how the loops execute each access."""
         for op in nest.ops:
             if op.name not in PLAIN_ACCESSES or nest.axis is None:
                 continue
@@ -51,10 +51,10 @@ class LoopNestEmitter(NestPlanner):
                 lanes = f"vectors of {nest.width} {op.args[0].type.dtype.element}"
                 self.notes(op, f"{lanes} along {axis}{f', {nest.unroll} at a time' if nest.unroll > 1 else ''}")
             elif self.addresses.one_element(op, nest.axis):
-                self.notes(op, f"one element for all of {axis}")
+                self.notes(op, f"one element, the same along {axis}")
             else:
-                what = "gathers" if op.name == "load" else "scatters"
-                self.notes(op, f"{what} lane by lane: addresses along {axis} are not contiguous", "missed")
+                what = "gather" if op.name == "load" else "scatter"
+                self.notes(op, f"{what}, one address per lane: addresses along {axis} are not contiguous", "missed")
 
     def _outer(self, nest: LoopNest, loops: list[int], row: Callable[[], None]) -> None:
         """The loops around a row."""

@@ -1,10 +1,10 @@
 """Loop bounds from masks: the loop covers the row, not the padded tile.
 
-Tiles are powers of two and rows are not, so up to half of a tile is what masked loads put there. That is one value, and whatever is
-computed from one value is one value again. A loop over a row therefore stops where the last mask ends (`end`). The value that every
-element beyond has is computed once, as a scalar. A reduction takes it once, if taking it twice makes no difference (zero, for a sum).
-Otherwise the loop runs to the end of the tile. A tile in scratch stays unwritten beyond `end`, and a node that reads further writes it
-first (`fill_read`).
+Tiles are powers of two and rows are not, so up to half of a tile is padding: masked loads fill it with one value (`other`). Elementwise ops
+compute one value from one value, so all padding of a tile is equal. A loop over a row therefore stops where the last mask ends (`end`), and
+the code computes the padding once, as a scalar. A reduction includes the padding once, if further copies would not change its result (zero,
+for a sum). Otherwise the loop runs to the end of the tile. A tile in scratch stays unwritten beyond `end`, and a node that reads further
+writes it first (`fill_read`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MaskBounds(VersionPart):
         self.end = ""
 
     def find(self) -> bool:
-        """Whether the row may end early: the elements beyond the masks are one value in each tile. Computes `end` if so."""
+        """Whether the row may end early, because the padding of each tile is one value. If so, computes `end`."""
         nest = self.nest
         if len(nest.shape) != 1 or nest.size < VECTORS * nest.width:
             return False
@@ -68,7 +68,7 @@ class MaskBounds(VersionPart):
     # -- whether the row may end early ------------------------------------------------------------------------------------
 
     def _may_end(self, op: Op) -> bool:
-        """Whether an op does nothing of its own beyond the masks."""
+        """Whether an op has no effect of its own in the padding."""
         if op.name in PLAIN_ACCESSES:
             if op.name == "load" and isinstance(self._loaded_once(op), Uniform):
                 return True
@@ -143,7 +143,7 @@ class MaskBounds(VersionPart):
         return end
 
     def value(self, value: Value) -> str:
-        """The scalar that an operand of a reduction, or a result, is beyond the end, if there is anything beyond."""
+        """The value of an operand of a reduction, or of a result, in the padding."""
         element, slot = self._slots[value]
         return self.code.w.value(f"load {element}, ptr {slot}")
 
@@ -202,10 +202,10 @@ class MaskBounds(VersionPart):
         return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
     def fill(self, buffer: ScratchBuffer, tail: TileTail, stop: str, poison: bool = False) -> None:
-        """Writes what a buffer holds from the end of its row up to `stop`, or a poison, in whole vectors.
+        """Writes the padding of a buffer, or a poison, from the end of its row up to `stop`, in whole vectors.
 
-        The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
-        position at which the loop starts, so no store reaches beyond the tile.
+        The vectors are as wide as the writer's, not the reader's. The writer's width divides both the tile's size and the position at which
+        the loop starts, so no store reaches beyond the tile.
         """
         c, element, width = self.code, buffer.element, tail.width
         scalar = redzones.poison(element) if poison else casts.to_scratch(c, tail.value, buffer.dtype, 1)

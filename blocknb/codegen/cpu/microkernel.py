@@ -78,12 +78,12 @@ class Dots(VersionPart):
         k = op.args[0].type.shape[1]
         zero = self._is_zero(op.args[2])
         mr, nr, lanes = register_tile(self.code.machine, op)
-        self.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers, over tiles in scratch")
+        self.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers; the operands are in scratch memory")
         accumulator = op.results[0].type.dtype
         name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
         if name not in self.code.helpers:
             self.code.helpers[name] = ""
-            self.code.helpers[name] = _define(self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero)
+            self.code.helpers[name] = _microkernel(self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero)
         places = ", ".join(f"ptr {self.tiles.base(x)}" for x in (c, a, b))
         self.code.w.do(f"call void @{name}({places})")
         self.tiles.hold(op.results[0], c)
@@ -130,7 +130,7 @@ class Dots(VersionPart):
         assert panels.panel is not None
         name = f"blocknb.pack.{source.element}.{k}x{n}.{stride}.{panels.panel[2]}"
         if name not in self.code.helpers:
-            self.code.helpers[name] = _define_transpose(self.code, name, (k, n), stride, panels)
+            self.code.helpers[name] = _transpose_function(self.code, name, (k, n), stride, panels)
         self.code.w.do(f"call void @{name}(ptr {self.tiles.base(panels)}, ptr {self.tiles.base(source)})")
 
     def _is_zero(self, value: Value) -> bool:
@@ -167,10 +167,10 @@ def _runs_along_k(found: tuple[ScratchBuffer, Index]) -> bool:
     return buffer.panel is None and sorted(index, key=str) == [0, 1] and buffer.strides[index.index(0)] == 1
 
 
-def _define_transpose(
+def _transpose_function(
     outer: KernelBuilder, name: str, sizes: tuple[int, int], stride: int, panels: ScratchBuffer
 ) -> str:
-
+    """Writes the function that packs a B with contiguous columns, by transposing squares of vectors in registers."""
     (k, n), element, width = sizes, panels.element, panels.panel[2]  # type: ignore[index]
     lanes = min(outer.machine.vector_bytes // SIZES[element], k, width)
     code, ty = InstructionBuilder(Writer(), outer.machine, outer.helpers), vector_type(element, lanes)
@@ -207,7 +207,7 @@ def _define_transpose(
     return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
 
 
-def _define(
+def _microkernel(
     outer: KernelBuilder,
     op: Op,
     name: str,
@@ -216,7 +216,7 @@ def _define(
     a: ScratchBuffer,
     zero: bool,
 ) -> str:
-
+    """Writes the function that multiplies operands of these sizes: loops over tiles of MR x NR accumulators, and over k inside."""
     m, n, k = sizes
     code = InstructionBuilder(Writer(), outer.machine, outer.helpers)
     w = code.w
@@ -225,6 +225,7 @@ def _define(
     element = register_type(accumulator)
     vector = vector_type(element, lanes)
     aligned = f"align {min(lanes * SIZES[element], 64)}"
+    # The accumulators are stack slots, which LLVM (SROA) promotes to vector registers.
     sums = [[w.slot(vector, "c") for _ in range(nr // lanes)] for _ in range(mr)]
 
     def at(base: str, index: str, unit: str) -> str:

@@ -36,10 +36,10 @@ from blocknb.trace import Note, Notes, left_out
 
 @dataclass(frozen=True)
 class CpuModule:
-    """LLVM text and what the host must know of it.
+    """LLVM text, and the facts that the host needs about it.
 
     `entry` is the exported function. A thread needs `scratch_bytes`, aligned to 64. `sites[i]` is the access that violation i is about.
-    `params` are the parameters. `may_loop` says whether a program may run for long. `notes` say how accesses and dots are done.
+    `params` are the parameters. `may_loop`: a program may run for long. `notes`: how the code executes accesses and dots.
     """
 
     text: str
@@ -56,8 +56,8 @@ def generate(
 ) -> CpuModule:
     """LLVM text for a Func of the tile level.
 
-    `checked`: accesses to arguments are bounds-checked. `without` names OPTIMIZATIONS to leave out. An optimization that fails is left
-    out, too, with a note (see `trace.left_out`). `redzones`: see `codegen.cpu.redzones`. Raises Unsupported for what only a GPU does.
+    `checked`: accesses to arguments are bounds-checked. `without` names OPTIMIZATIONS to leave out. An optimization that fails is left out,
+    too, with a note (see `trace.left_out`). `redzones`: see `codegen.cpu.redzones`. Raises Unsupported for ops that need a GPU.
     """
     for op in func.ops():
         if op.name == "asm":
@@ -105,7 +105,7 @@ def _generate(func: Func, options: CpuOptions) -> CpuModule:
 
 
 def prepared(func: Func) -> Func:
-    """The function without ops that mean nothing on a CPU: an author's promises, and reductions of axes of size one, which are reshapes."""
+    """The function without ops that a CPU does not need: it drops promises, and turns reductions of axes of size one into reshapes."""
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name == "promise":
@@ -148,7 +148,7 @@ def _entry(func: Func, name: str, assumptions: Mapping[tuple[Value, Value], bool
 
 
 def _apart(c: InstructionBuilder, func: Func, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
-    """Whether the arguments overlap nowhere where the code assumes that they do not."""
+    """Whether no two arguments overlap that the code assumes to be disjoint."""
     words, at = {}, 0
     for param in func.params:
         words[param] = at

@@ -1,4 +1,4 @@
-"""The shape of one loop nest: which loop runs in vectors, how wide the vectors are, and how many an iteration takes.
+"""The shape of one loop nest: which loop runs in vectors, how wide they are, and how many vectors an iteration computes.
 
 The vector loop runs along the axis on which most bytes are contiguous. A vector is as wide as a register of the widest type in the nest.
 Cheap nests take several vectors per iteration, so that several loads are in flight.
@@ -28,8 +28,8 @@ UNROLL_COST = 12  # vectors per iteration times the cost of one stay near this
 class LoopNest:
     """`ops` in program order over loops of sizes `shape`; `outputs` are the values written to scratch, with their buffers.
 
-    `axis` is the vector loop (None: there is no loop). An iteration takes `unroll` vectors of `width` lanes. `memory_bound` says that
-    a nest waits for memory rather than for arithmetic. `counters` has the i64 counters of the other loops.
+    `axis` is the vector loop (None: there is no loop). An iteration takes `unroll` vectors of `width` lanes. `memory_bound`: memory limits
+    the nest, not arithmetic. `counters` has the i64 counters of the other loops.
     """
 
     ops: list[Op]
@@ -48,7 +48,7 @@ class LoopNest:
 
     @property
     def members(self) -> set[Value]:
-        """The tiles that the nest makes, those of reductions left out."""
+        """The tiles that the nest computes, without results of reductions."""
         return {r for op in self.ops for r in op.results if op.name != "reduce"}
 
 

@@ -19,10 +19,10 @@ OPTIMIZATIONS = (
 
 @dataclass(frozen=True)
 class CpuOptions:
-    """How code is generated.
+    """The options of code generation.
 
     `machine` is the target. `checked` asks for bounds checks. `off` names OPTIMIZATIONS to leave out. `redzones` asks for guarded scratch
-    memory. `alias` says that different arguments may overlap.
+    memory. `alias`: different arguments may overlap.
     """
 
     machine: TargetFeatures

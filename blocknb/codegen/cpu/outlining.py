@@ -1,9 +1,9 @@
 """Outlining: a long program becomes several functions of bounded length.
 
-The time of LLVM's optimizer grows faster than the length of a function. So the text that the nodes of a block have written becomes a
-function of its own as soon as it is long, and a call takes its place. Tiles live in scratch, so only scalars cross the cut. Each register
-that the part uses and does not define becomes a parameter of the same name. Each one that is read later comes back through a stack slot,
-again under its own name. A part that leaves the kernel early returns true, and its caller jumps to `leave`.
+The time of LLVM's optimizer grows faster than the length of a function. So as soon as the text of a block is long, it
+becomes a function of its own, and a call replaces it. Tiles live in scratch, so only scalars cross the cut. A register that the part uses
+and does not define becomes a parameter of the same name. A register that later text reads comes back through a stack slot, again under its
+own name. A part that ends the program early returns true, and its caller jumps to `leave`.
 """
 
 from __future__ import annotations

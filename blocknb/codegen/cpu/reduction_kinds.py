@@ -82,7 +82,7 @@ class ReductionKind:
     """Facts about a reduce op.
 
     `loop` is the reduced loop, None for an axis of size one. `start` is the identity of a plain combination, and `places` that of argmax
-    and argmin. `wide` says that fp16 or bf16 sums are kept in fp32.
+    and argmin. `wide`: sums of fp16 or bf16 accumulate in fp32.
     """
 
     def __init__(self, op: Op):

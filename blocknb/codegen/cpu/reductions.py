@@ -30,7 +30,7 @@ REGISTER = 16  # bytes of the smallest vector register
 class Reduction(VersionPart):
     """Emits one reduce op of a nest.
 
-    `tail` says whether elements at the end of the row were left out (an i1), and what each of them is.
+    `tail`: whether the loop left out padding at the end of the row (an i1), and the value of the padding.
     """
 
     def __init__(self, context: VersionContext, op: Op, nest: LoopNest):

@@ -1,4 +1,4 @@
-"""The loads and stores of one row: what is loaded once, what is checked once, and which mask each access has.
+"""The loads and stores of one row: which ones run once per row, where the code checks them, and which mask each has.
 
 An access whose lanes are contiguous is checked once per row. If the row as a whole is not safe, each vector checks its lanes.
 """
@@ -33,7 +33,7 @@ class RowAccesses(VersionPart):
     # -- before the vector loop --------------------------------------------------------------------------------------------
 
     def prepare(self, op: Op) -> None:
-        """Loads what is the same for the row, or notes the mask and checks the row."""
+        """Before a row: loads an element that is the same for the whole row. For any other access, records the mask and checks the row."""
         pointers = self.forms.of_operand(op.args[0])
         mask = self._row_mask(op)
         uniform_owner = self._take_owner(op)
@@ -70,14 +70,14 @@ class RowAccesses(VersionPart):
         return True
 
     def _check(self, op: Op, pointers: Strided, mask: Uniformity | None, count: str) -> None:
-        """Checks `count` elements of a row. Masks that are no prefixes leave the lanes to the vectors, if the row is not safe."""
+        """Checks `count` elements of a row. If the row is not safe and its mask is no prefix, each vector checks its lanes."""
         if isinstance(mask, (Varying, Stored)) or self.checks.by_lane(op):
             self.unsafe[op] = self.checks.row_outside(op, pointers.base, pointers.step, count)
         else:
             self.checks.row(op, pointers.base, pointers.step, count)
 
     def _take_owner(self, op: Op) -> bool:
-        """Whether the bounds of an access are the same for the row; tells `checks` which."""
+        """Whether all elements of the row have the same owner; passes the owner to `checks`."""
         guard = self.checks.guard(op)
         if guard is None or guard.carried is None:
             return True
@@ -163,7 +163,7 @@ class RowAccesses(VersionPart):
         return addresses if apart else None
 
     def _take_lane_owners(self, op: Op, body: VectorBody) -> None:
-        """Tells `checks` the owners of the lanes, where the row has no single one."""
+        """Passes the owners of the lanes to `checks`, if the row has more than one."""
         guard = self.checks.guard(op)
         if guard is None or guard.carried is None:
             return

@@ -23,9 +23,10 @@ from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
 from blocknb.trace import Notes
 
-LEAST, MOST = 512, 1 << 17  # bytes of a tile: the processor sees fewer ahead, and more would evict the data in use
+#: Bytes of a tile: the hardware prefetches smaller ones, and larger ones would evict the data in use.
+LEAST, MOST = 512, 1 << 17
 LOADS = 3  # per block: the memory serves no more streams well
-COST = 3  # of a nest that has time for it
+COST = 3  # the least cost of a nest that has time for prefetches
 
 
 def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
@@ -60,7 +61,7 @@ def _varies(program: Dataflow, scalar: Value) -> bool:
 
 
 def _idle_rank(node: FusionNode) -> tuple[bool, int]:
-    """Ranks nests by the time they have: first those that touch no array, then those that compute more."""
+    """Ranks nests by their idle memory time: those that access no array come first, then those that compute more."""
     return all(op.name not in PLAIN_ACCESSES for op in node.ops), cost(node.ops)
 
 
@@ -72,7 +73,7 @@ class RowPrefetch:
         self.steps: dict[Op, str] = {}
 
     def prepare(self, forms_at_origin: Callable[[], UniformityAnalysis]) -> None:
-        """Before all loops: stores where the tile begins, for the next time."""
+        """Before all loops: stores the address at which the tile begins, for the next program or iteration."""
         c = self.code
         for op in self.ops:
             pointers = op.args[0]
@@ -85,10 +86,10 @@ class RowPrefetch:
             c.w.do(f"store i64 {form.base}, ptr {slot}")
             step = c.i64("sub", form.base, before)
             self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
-            self.notes(op, "prefetches the elements of the next program or iteration while this one computes")
+            self.notes(op, "software prefetch: the next program or iteration finds its row in the cache")
 
     def next_rows(self, forms: UniformityAnalysis) -> list[tuple[str, int]]:
-        """Where this row will lie next time, and the bytes of an element, for each load.
+        """For each load: the address of the row that the next program or iteration loads, and the bytes of an element.
 
         The version of a row that wraps around is not contiguous, and has no prefetches.
         """

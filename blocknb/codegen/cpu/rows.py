@@ -25,7 +25,7 @@ from blocknb.ir.core import Op, Value
 
 
 class RowLoops(VersionPart):
-    """Emits the loops of a row. `forms` says how values vary along it."""
+    """Emits the loops of a row. `forms`: how values vary along the row."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RowLoops(VersionPart):
             bounds.leave()
 
     def _end(self) -> str:
-        """Where the row ends: a row that only stores ends where the masks of its stores do."""
+        """The end of the row. A row without results ends where the masks of its stores end."""
         nest, c = self.nest, self.code
         masks = [self.accesses.masks.get(op) for op in nest.ops if op.name == "store"]
         if not self.options.uses("mask_bounds") or nest.outputs or self.reductions:

@@ -1,9 +1,9 @@
 """Loads, stores and atomics of one element of the user's arrays, with bounds checks.
 
-Several threads run the programs of a launch, so atomics are LLVM's atomic instructions. A tile of atomics runs element by element in a
-loop nest of its own, so the operations around it stay in vectors. LLVM has every operation on integers, and the addition of fp32 and
-fp64. An extremum of floats is one of their bits: signed above zero, unsigned and reversed
-below. fp16 and bf16 add in a compare-and-swap loop.
+Several threads run the programs of a launch, so atomics are LLVM's atomic instructions. A tile of atomics runs element by element in a loop
+nest of its own, so the operations around it stay in vectors. LLVM has every operation on integers, and the addition of fp32 and fp64. A
+maximum or minimum of floats compares their bits: as signed integers if positive, and reversed as unsigned ones if negative. fp16 and bf16
+add in a compare-and-swap loop.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def store(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, value: s
 def update(
     c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, values: Sequence[str], mask: str | None
 ) -> str:
-    """One atomic, checked, at an i64 address; what was there before, zero where the mask is off."""
+    """Writes one checked atomic at an i64 address. Returns the old value, or zero if the mask is off."""
     dtype = op.args[0].type.dtype.element
     checks.scalar(op, address, mask)
     if mask is None or mask == "true":

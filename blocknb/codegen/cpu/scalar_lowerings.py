@@ -30,7 +30,7 @@ class ScalarLowerings(VersionPart):
 
     @lowers("barrier")
     def barrier(self, op: Op) -> None:
-        """Nothing: one thread runs the whole program."""
+        """Does nothing, because one thread runs the whole program."""
 
     @lowers("program_id")
     def program_id(self, op: Op) -> None:

@@ -1,7 +1,7 @@
 """The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
 
-The block holds 64-bit words: a stop flag, what went wrong, a bit for each argument that is read-only, the address of the report (see
-`codegen.report`), and, on a cache line of its own, the next program to run.
+The block holds 64-bit words: a stop flag, the first violation, a bit for each read-only argument, and the address of the report (see
+`codegen.report`). The counter of programs has a cache line of its own.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from blocknb.language.types import Pointer
 
 
 class TileTail(NamedTuple):
-    """What a tile holds from position `end` (an i64) on: the scalar `value`. `end` is a multiple of `width`, or the tile's size."""
+    """The padding of a tile from position `end` (an i64) on: the scalar `value`. `end` is a multiple of `width`, or the tile's size."""
 
     end: str
     value: str
@@ -30,13 +30,13 @@ class TileTail(NamedTuple):
 
 
 def from_buffer(c: KernelBuilder, raw: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
-    """A register of `dtype` from what a buffer holds."""
+    """Converts an element of a buffer to a register of `dtype`."""
     value = casts.from_scratch(c, raw, buffer.dtype, width)
     return value if isinstance(dtype, Pointer) else casts.cast(c, value, buffer.dtype, dtype, width)
 
 
 def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
-    """What a buffer holds for a register of `dtype`."""
+    """Converts a register of `dtype` to an element of a buffer."""
     if buffer.dtype != dtype and not isinstance(dtype, Pointer):
         value = casts.cast(c, value, dtype, buffer.dtype, width)
     return casts.to_scratch(c, value, buffer.dtype, width)
@@ -67,7 +67,7 @@ class BlockScope:
         return {node: i for i, node in enumerate(self.nodes)}
 
     def set_prefetches(self, program: Dataflow, prefetches: Mapping[FusionNode, Sequence[Op]]) -> None:
-        """Takes the prefetches of each node. The values that their addresses are made of stay alive until then."""
+        """Sets the loads for which each node prefetches. The values in their addresses stay alive until that node."""
         self.prefetches, rank = prefetches, self._ranks()
         for node, loads in prefetches.items():
             for op in loads:
@@ -114,7 +114,7 @@ class TileBuffers:
         panel: tuple[int, int, int] | None = None,
         value: Value | None = None,
     ) -> ScratchBuffer:
-        """A buffer whose fastest axis is `axis` (default: row-major). `value` is the first value in it, if it is known."""
+        """A buffer whose fastest axis is `axis` (default: row-major). `value`: the first value in it, if it is known."""
         size = SIZES[scratch_type(dtype)] * math.prod(shape)
         maker = self.program.definition[value] if value else self.scope.current_op
         return ScratchBuffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
@@ -149,14 +149,14 @@ class TileBuffers:
         self._temporaries = []
 
     def release(self) -> None:
-        """Frees the buffers of tiles that nothing after the current node reads."""
+        """Frees the buffers of tiles that no node after the current one reads."""
         scope = self.scope
         for value in [v for v in self.buffers if v in scope.local]:
             if scope.last_use(self.program, value) <= scope.now:
                 self.drop(value, self.buffers.pop(value))
 
     def leave(self) -> None:
-        """Ends the innermost block and frees what it holds."""
+        """Ends the innermost block and frees its buffers."""
         scope = self.scopes.pop()
         for value in list(self.buffers):
             if value in scope.local:
@@ -166,7 +166,8 @@ class TileBuffers:
     # -- reuse -----------------------------------------------------------------------------------------------------------
 
     def take(self, value: Value, reader: Sequence[Op]) -> ScratchBuffer | None:
-        """The buffer of a value, if `reader` is the last to read it, now, and at the index at which it writes; else None."""
+        """The buffer of a value, if `reader` may write its result there: it is the last reader, and reads at the index at which it writes.
+        Else None."""
         scope, buffer = self.scope, self.buffers.get(value)
         if buffer is None or value not in scope.local or buffer.panel is not None:
             return None
@@ -180,7 +181,7 @@ class TileBuffers:
         return buffer
 
     def free_home(self, home: ScratchBuffer, argument: Value, reader: Sequence[Op]) -> bool:
-        """Whether the buffer of a loop-carried tile may take its next value: nothing needs the old one (`argument`) any more."""
+        """Whether the buffer of a loop-carried tile may hold its next value, because no later op reads the old one (`argument`)."""
         if argument in self.buffers:
             return self.take(argument, reader) is home
         return not any(isinstance(h, Value) for h in home.holders)
@@ -230,9 +231,9 @@ class TileBuffers:
         return Uniform(from_buffer(self.code, raw, buffer, value.type.dtype, 1))
 
     def contiguous_bytes(self, value: Value, loop: int) -> int:
-        """The bytes of an element if the stored tiles that a value is made of are contiguous along a loop.
+        """The bytes of an element, if the stored tiles from which a value is computed are contiguous along a loop.
 
-        A tile that varies along one loop only does not count: the other loops find one element for all positions.
+        A tile that varies along one loop only does not count: the other loops read the same element at all positions.
         """
         total = 0
         if value.type.shape:

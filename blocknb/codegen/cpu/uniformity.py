@@ -223,7 +223,7 @@ class UniformityAnalysis:
         return Strided(casts.cast(self.code, a.base, source, target, 1), a.step)
 
     def _losing(self, a: Strided, source: Any, target: Any) -> list[str]:
-        """Comparisons that hold if the target has all numbers of a strided value of the source.
+        """Comparisons that hold if the target dtype can represent all numbers of a strided value of the source dtype.
 
         A cast to unsigned numbers (the bounds test of block pointers), or to fewer bits, needs them.
         """

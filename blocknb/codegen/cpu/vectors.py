@@ -28,8 +28,8 @@ VectorLowering = Callable[[Op, "VectorBody"], str]
 class VectorBody:
     """One vector of every value.
 
-    `position` is the i64 position of the first lane, and `number` counts the vectors of an iteration. `full` says that no prefix ends
-    within the vector. `streaming` makes its stores non-temporal. `lowerings` make the results of loads and atomics.
+    `position` is the i64 position of the first lane, and `number` counts the vectors of an iteration. `full`: no prefix ends within the
+    vector. `streaming` makes its stores non-temporal. `lowerings` make the results of loads and atomics.
     """
 
     forms: UniformityAnalysis

@@ -1,10 +1,10 @@
 """Asynchronous copies (cp.async) from global to shared memory past the registers, and the stages of circular buffers.
 
-An instruction copies 4, 8 or 16 bytes of a thread, or writes as many zeros where a predicate says so: a mask costs nothing. What a thread
-adds to a buffer's base, swizzle included, is computed once in the entry block. A stage of a circular buffer adds one number to it.
+An instruction copies 4, 8 or 16 bytes per thread. If its predicate is off, it writes zeros instead, so a mask costs nothing. The entry
+block computes once the offset that a thread adds to a buffer's base, swizzle included. A stage of a circular buffer adds one number to it.
 
-Copies for a later iteration are *postponed*. The program begins them before the MMA reads its first fragments; the text begins them after
-those reads. So the tensor cores have work as soon as the barrier is passed, and they hide the copies and their addresses.
+The generator *postpones* copies for a later iteration. In the IR they come before the MMA reads its first fragments; in the LLVM text they
+come after. So the tensor cores start right after the barrier, and they hide the copies and the address arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blocknb.language import types as t
 
 
 def moving_addresses(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
-    """The addresses of copies that add 32-bit offsets, which stay, to a scalar pointer, which moves from iteration to iteration."""
+    """The addresses of copies that are a scalar pointer, which advances in each iteration, plus constant 32-bit offsets."""
     found = set()
     for op in func.ops():
         made = defs.get(op.args[1]) if op.name == "copy_async" else None
@@ -34,7 +34,7 @@ def moving_addresses(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
 
 
 class PostponedCopies:
-    """The copies that the next MMA begins, in order. They are `urgent` if the next iteration already reads what they copy."""
+    """The postponed copies, in order. The next MMA begins them. They are `urgent` if the next iteration already reads their data."""
 
     def __init__(self, text: TextWriter, lookahead: Lookahead):
         self.text, self.lookahead = text, lookahead
@@ -42,7 +42,7 @@ class PostponedCopies:
         self.urgent = False
 
     def postpone(self, step: Callable[[], object]) -> None:
-        """Leaves a step to the mma.sync that comes next, if one does and the step is not urgent; else does it now."""
+        """Postpones a step until the next mma.sync. Does it now if no mma.sync follows, or if the step is urgent."""
         if self.urgent or not self.lookahead.mma_follows():
             step()
             return
@@ -60,7 +60,7 @@ class PostponedCopies:
             self.steps.pop(0)()
 
     def flush_before(self, op: Op) -> None:
-        """Does all steps, unless they may still wait: for a dot, past its reads, the other copies and arithmetic."""
+        """Does all steps before an op, unless they may move past it to the next MMA."""
         if self.steps and not may_precede_mma(op):
             self.begin(len(self.steps))
 
@@ -74,7 +74,7 @@ class AsyncCopies(OpLowering):
 
     @lowers("stage")
     def stage(self, op: Op) -> None:
-        """Computes what is added to the offset of a circular buffer for a stage."""
+        """Computes the bytes from the start of a circular buffer to a stage."""
         buffer, index = op.args
         self.postponed.urgent = buffer.type.stages < 3
         self.buffers.offsets[op.result] = self.buffers.offsets[buffer]
@@ -83,12 +83,12 @@ class AsyncCopies(OpLowering):
 
     @lowers("commit")
     def commit(self, op: Op) -> None:
-        """Makes the copies so far a group."""
+        """Commits the copies so far as a group."""
         self.postponed.postpone(lambda: self.text.call("void", "llvm.nvvm.cp.async.commit.group"))
 
     @lowers("wait")
     def wait(self, op: Op) -> None:
-        """Waits until at most so many groups are in flight."""
+        """Waits until at most `in_flight` groups are in flight."""
         self.text.call("void", "llvm.nvvm.cp.async.wait.group", ("i32", str(op.attrs["in_flight"])))
 
     @lowers("copy_async")
@@ -109,8 +109,9 @@ class AsyncCopies(OpLowering):
             self.postponed.postpone(partial(one, registers))
 
     def issue(self, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str) -> None:
-        """One instruction from and to an address with a constant. It writes zeros where the mask is off. With an `owner`, one of several
-        threads with the same elements copies for all. A predicate says what is ignored: from a size ptxas would compute one."""
+        """One instruction from and to an address with a constant. It writes zeros where the mask is off. With an `owner`, one of the
+        threads that hold the same elements copies them. The mask is a predicate operand (ignore-src). For a size operand, ptxas would first
+        compute a predicate."""
         text = self.text
         operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
         ignored = ""

@@ -1,9 +1,9 @@
 """Lowers atomics: one predicated instruction for each element that a thread owns, or for a vector of fp32 sums.
 
-What the hardware lacks is made of what it has. The maximum of floats is that of their bits: as signed integers where the new value is
-positive, and the minimum of unsigned integers where it is negative. bf16 below sm_90 adds in a loop of compare and swap. A thread with
-several steps orders them by one fence before and one after, which costs less than ordering every step. Where the result is unused, the
-instruction is `red`, whose answer does not travel back. (PTX ISA: atom, red, fence.)
+Some operations have no instruction. The maximum of floats compares their bits: as a signed maximum if the new value is positive, and as an
+unsigned minimum if it is negative. Below sm_90, bf16 is added in a loop of compare-and-swap. If a thread executes several atomics, one
+fence before and one after order them, which costs less than ordering each. If the result is unused, the instruction is `red`, which
+returns no value. (PTX ISA: atom, red, fence.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEMANTICS = {(False, False): "relaxed", (True, False): "acquire", (False, True):
 
 @dataclass(frozen=True)
 class AtomicStep:
-    """What the atomics of one op have in common. `used` says whether the old values are."""
+    """The common properties of the atomics of one op. `used`: an op reads the old values."""
 
     kind: str
     dtype: t.DType
@@ -43,7 +43,7 @@ class Atomics(OpLowering):
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op) -> None:
-        """The atomic, with its old values in registers or in the buffer that the op has."""
+        """Lowers an atomic. The old values go to registers, or to the op's buffer if it has one."""
         pointer = global_operands(op)[0]
         layout = pointer.type.layout if pointer.type.shape else None
         acquires, releases = orders(op)
@@ -98,7 +98,7 @@ class Atomics(OpLowering):
         return not (dtype.is_float and kind in ("max", "min")) and not self.swaps(dtype, kind)
 
     def swaps(self, dtype: t.DType, kind: str) -> bool:
-        """Whether an addition is a loop of compare and swap: of bf16, which the hardware adds from sm_90 on."""
+        """Whether an addition needs a compare-and-swap loop: one of bf16, below sm_90."""
         return dtype == t.bfloat16 and kind == "add" and self.target.capability < 90
 
     def fence(self, op: Op) -> None:
@@ -108,7 +108,7 @@ class Atomics(OpLowering):
     # -- one element
 
     def step(self, form: AtomicStep, address: str, words: Sequence[str], on: str) -> str:
-        """The atomic on one element. Returns the old value as an integer of its width, zero where `on` does not hold."""
+        """Writes the atomic on one element. Returns the old value as an integer of its width, or zero if `on` is false."""
         if form.kind in ("max", "min") and form.dtype.is_float:
             return self.float_extremum(form, address, words[0], on)
         if self.swaps(form.dtype, form.kind):
@@ -116,7 +116,8 @@ class Atomics(OpLowering):
         return self.instruction(form, f"{operation(form.kind)}.{suffix(form.kind, form.dtype)}", address, words, on)
 
     def instruction(self, form: AtomicStep, what: str, address: str, words: Sequence[str], on: str) -> str:
-        """`atom`, or `red` where the result is unused and the op does not acquire. The result is tied to zero, which it is where off."""
+        """Writes `atom`, or `red` if the result is unused and the op does not acquire. The result is tied to a zero, which it keeps if the
+        predicate is off."""
         bits, first = form.dtype.bits, 0 if form.reduces else 1
         inputs = [f"ptr addrspace(1) {address}", *(f"i{bits} {w}" for w in words)]
         constraints = ["l"] + [LETTER[bits]] * len(words)
@@ -147,7 +148,8 @@ class Atomics(OpLowering):
         self.text.asm(ptx, ["l", *["r"] * count, "~{memory}"], inputs, on=on)
 
     def float_extremum(self, form: AtomicStep, address: str, word: str, on: str) -> str:
-        """The extreme of floats. Their bits order like signed integers above zero and, seen as unsigned ones, backwards below."""
+        """The maximum or minimum of floats, by their bits: these are ordered as signed integers if positive, and reversed as unsigned
+        integers if negative."""
         text, bits = self.text, form.dtype.bits
         negative = text.emit(f"icmp slt i{bits} {word}, 0")
         positive = text.emit(f"xor i1 {negative}, true")
@@ -216,12 +218,12 @@ off:
 
 
 def operation(kind: str) -> str:
-    """What PTX calls an atomic."""
+    """The name of an atomic's operation in PTX."""
     return "exch" if kind == "xchg" else kind
 
 
 def suffix(kind: str, dtype: t.DType) -> str:
-    """The type that PTX wants for each operation."""
+    """The type suffix of each operation in PTX."""
     if kind in ("and", "or", "xor", "xchg", "cas"):
         return f"b{dtype.bits}"
     if dtype.bits == 16:

@@ -20,8 +20,8 @@ from blocknb.layouts.convert import plan
 
 
 class BlockLowering(KernelPart):
-    """Lowers the ops of a block in turn. `lowerings` has the lowering of each op that is not lazy, by name. `sunk` are values that are
-    computed where they are used, not where their op stands."""
+    """Lowers the ops of a block in turn. `lowerings` has the lowering of each op that is not lazy, by name. `sunk` are values that the
+    generator computes at their use."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class BlockLowering(KernelPart):
         self.shuffles = WarpShuffles(context)
 
     def block(self, block: Block) -> None:
-        """Lowers a block. Its names are forgotten at its end, since they are not defined on every path from there."""
+        """Lowers a block. At its end the writer forgets its names, since later code may be reached on a path that does not define them."""
         text = self.text
         with text.scope():
             ops = ops_around_mma(block.ops)

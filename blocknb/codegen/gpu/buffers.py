@@ -1,4 +1,4 @@
-"""Buffers in shared memory: where they lie, and the addresses of their elements.
+"""Buffers in shared memory: their offsets, and the addresses of their elements.
 
 An address is a constant of the instruction plus a part that all accesses with the same part share.
 """
@@ -14,7 +14,7 @@ from blocknb.ir.core import Value
 
 
 class Buffers:
-    """The offsets of buffers and mbarriers, and `stages`: what is added to the offset of a circular buffer for one of its stages."""
+    """The offsets of buffers and mbarriers. `stages`: for a stage of a circular buffer, the bytes from the buffer's start."""
 
     def __init__(self, text: TextWriter, threads: Threads):
         self.text, self.threads = text, threads
@@ -43,8 +43,8 @@ class Buffers:
 
 
 class SharedAddress:
-    """The addresses of a buffer's elements for one layout: (the thread's part XOR a constant) plus a constant. The XOR takes only the
-    bits that both parts have."""
+    """The addresses of a buffer's elements for one layout: (the thread's part XOR a constant) plus a constant. The XOR combines only the
+    bits that both parts may have."""
 
     def __init__(self, buffers: Buffers, buffer: Value, lane: Sequence[int], warp: Sequence[int]):
         self.text, self.base, self.stage = buffers.text, buffers.offsets[buffer], buffers.stages.get(buffer, "")

@@ -1,6 +1,7 @@
 """Conversions between element types, and comparisons, on one value.
 
-What the hardware does not convert in one instruction goes through fp32. bf16 is rounded once, though there is another float on the way.
+If the hardware has no instruction for a conversion, the code converts through fp32. It rounds to bf16 once in total, although fp32 lies
+in between.
 From sm_89 on the hardware converts 8-bit floats, two numbers at a time (PTX ISA: cvt, .e4m3x2 and .e5m2x2). The pass
 `dtype_legalization` has replaced the conversions that the target lacks.
 """
@@ -24,7 +25,7 @@ RESULTS = {8: ("r", "i32"), 16: ("h", "i16"), 32: ("r", "i32"), 64: ("l", "i64")
 
 
 def compare(text: TextWriter, pred: str, dtype: ElementType, names: tuple[str, ...]) -> str:
-    """A comparison. Every comparison of floats with a NaN is false, but `ne`."""
+    """A comparison. With a NaN, `ne` is true and every other comparison is false."""
     kind = llvm_type(dtype)
     if dtype.is_float:
         return text.emit(f"fcmp {ORDERED[pred]} {kind} {names[0]}, {names[1]}")
@@ -83,7 +84,8 @@ def to_float(text: TextWriter, name: str, source: ElementType, result: ElementTy
 def to_integer(text: TextWriter, name: str, source: ElementType, result: ElementType) -> str:
     """A float as an integer. PTX's `cvt` truncates and saturates; LLVM's conversions are undefined out of range.
 
-    PTX ISA, cvt: a NaN gives 0, but 2^(bits - 1) where the source is fp64 or the result has 64 bits. There 0 is selected.
+    PTX ISA, cvt: a NaN gives 0, except that it gives 2^(bits - 1) if the source is fp64 or the result has 64 bits. In these cases the code
+    selects 0.
     """
     if source == t.bfloat16:
         name, source = cast(text, name, source, t.float32), t.float32

@@ -1,4 +1,4 @@
-"""What all parts of the GPU code generator share while they write one kernel: the facts about it, its text and its registers."""
+"""The objects that all parts of the GPU code generator share for one kernel: its facts, its text and its registers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KernelContext:
 
 
 class KernelPart:
-    """A part of the code generator. Its methods find what the parts share among their own attributes."""
+    """The base class of the parts of the code generator. The objects that they share are attributes of each part."""
 
     def __init__(self, context: KernelContext):
         self.func, self.target = context.func, context.target

@@ -1,6 +1,7 @@
 """Lowers loops and branches. Every register that they carry is a phi.
 
-The lines of a loop's phis stand before their edges are known. So they have a chunk of their own, which is filled at the end of the loop.
+The phis of a loop come before its body, and the body determines their operands. So phis have a chunk of their own, which the lowering
+fills at the end of the loop.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class ControlFlowLowering(OpLowering):
 
     @lowers("yield", "condition")
     def terminator(self, op: Op) -> None:
-        """The op around the block reads the operands of its terminator."""
+        """Does nothing: the lowering of the enclosing op reads the operands of the terminator."""
 
     # -- counted loops
 
     @lowers("for")
     def counted_loop(self, op: Op) -> None:
-        """A loop over an index, tested before each iteration."""
+        """Writes a loop over an index, tested before each iteration."""
         words, fresh = self.carried_words(op), self.unset.of(op, bool(self.loops.indices))
         if fresh and not words:
             self.loop_with_unset_sums(op, fresh)
@@ -82,7 +83,7 @@ class ControlFlowLowering(OpLowering):
         self.loops.indices.pop()
 
     def carried_words(self, op: Op) -> list[CarriedWords]:
-        """The values that a loop carries in words, first those for wgmma."""
+        """The values that a loop carries as words, first the operands of wgmma."""
         found = []
         for loaded, numbers in ((False, self.carrying.multiplied(op)), (True, self.carrying.loaded(op))):
             for i, words in numbers.items():
@@ -95,7 +96,7 @@ class ControlFlowLowering(OpLowering):
         return [self.registers.word(value, word) for word in carried.words]
 
     def bind_words(self, op: Op, carried: CarriedWords) -> None:
-        """Says what the words of a carried value are called in the body."""
+        """Sets the names of a carried value's words in the body."""
         inner, words = op.blocks[0].args[1 + carried.number], carried.named(carried.names)
         if carried.loaded:
             self.registers.arrive(self.defs[op.args[3 + carried.number]], words, inner)
@@ -103,8 +104,8 @@ class ControlFlowLowering(OpLowering):
             self.registers.words[inner] = self.registers.words[op.results[carried.number]] = words
 
     def leave_words(self, op: Op, carried: CarriedWords) -> None:
-        """Says what the words of a carried load are called after the loop. They get new names: what the body took apart is not known on
-        every path."""
+        """Sets the names of a carried load's words after the loop. They are new names, because elements that the body unpacked are not
+        defined on every path."""
         result = op.results[carried.number]
         if carried.loaded and result in self.users:
             pairs = zip(carried.kinds(), carried.names, strict=True)
@@ -112,8 +113,8 @@ class ControlFlowLowering(OpLowering):
             self.registers.arrive(self.defs[op.args[3 + carried.number]], carried.named(again), result)
 
     def loop_with_unset_sums(self, op: Op, fresh: set[int]) -> None:
-        """A loop, tested after each iteration, with `fresh` sums that are not set to zero before it. Without an iteration they are zero:
-        after the wait, where wgmma is in flight after the loop."""
+        """Writes a loop that is tested after each iteration, and does not set the sums `fresh` to zero before it. If the loop has no
+        iteration, a select makes them zero after it, and after the wait if wgmma is in flight."""
         text, body = self.text, op.blocks[0]
         lower, upper, step = (self.registers.reg(v) for v in op.args[:3])
         zeros = [self.registers.regs(value) for value in op.args[3:]]
@@ -146,7 +147,7 @@ class ControlFlowLowering(OpLowering):
         self.phis.merge(op.results, [(latch, following), (none, ends)])
 
     def in_range(self, kind: str, index: str, upper: str, step: str, value: Value) -> str:
-        """Whether a loop goes on: below the bound for a positive step, above it for a negative one."""
+        """Whether a loop continues: below the bound for a positive step, above it for a negative one."""
         text, signed = self.text, "s" if value.type.dtype.kind == "int" else "u"
         op = self.defs.get(value)
         if op is not None and op.name == "const":
@@ -159,7 +160,7 @@ class ControlFlowLowering(OpLowering):
 
     @lowers("while")
     def while_loop(self, op: Op) -> None:
-        """A loop with a block that decides whether it goes on."""
+        """Writes a loop whose first block decides whether it continues."""
         text, (test, body) = self.text, op.blocks
         initial, before = [self.registers.regs(v) for v in op.args], text.label
         header, inside, done = (text.new_label(x) for x in ("while", "body", "done"))
@@ -184,7 +185,7 @@ class ControlFlowLowering(OpLowering):
 
     @lowers("if")
     def branch(self, op: Op) -> None:
-        """Two blocks, of which one runs."""
+        """Writes an `if` with its two blocks."""
         text = self.text
         labels = [text.new_label(x) for x in ("then", "else")]
         done = text.new_label("endif")

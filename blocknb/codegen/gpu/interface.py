@@ -16,8 +16,8 @@ GRID = ("%grid.x", "%grid.y", "%grid.z")
 
 
 class LaunchInterface:
-    """What the host passes to a kernel: `sites` are what records of the report refer to, and `extents` are the arguments whose extents
-    the code reads."""
+    """The hidden parameters of a kernel. `sites`: the source locations that records of the report name by number. `extents`: the arguments
+    whose extents the code reads."""
 
     def __init__(self, func: Func):
         self.func = func

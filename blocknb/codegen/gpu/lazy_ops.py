@@ -1,4 +1,4 @@
-"""Lowers pure ops on tiles lazily: each register is computed when something asks for it."""
+"""Lowers pure ops on tiles lazily: it computes each register when a user first reads it."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class LazyOps(KernelPart):
         return names[index - first]
 
     def keep_apart(self, pointer: str, offset: str) -> tuple[str, str]:
-        """Pointer and offset, in a form from which LLVM cannot tell that the offset stays. Else it would keep a 64-bit address for every
-        copy and move it by two instructions. An offset of 32 bits is one register, and the address one instruction."""
+        """Pointer and offset, in a form that hides from LLVM that the offset is loop-invariant. Otherwise LLVM would keep a 64-bit address
+        for every copy and advance each with two instructions. A 32-bit offset is one register, and the address takes one instruction."""
         hidden = self.text.emit(f'call i32 asm "", "=r,0,l"(i32 {offset}, ptr addrspace(1) {pointer})')
         return pointer, hidden
 

@@ -1,4 +1,4 @@
-"""What comes next in the block that is being lowered."""
+"""Looks at the ops that follow in the block that the generator is lowering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocknb.layouts import wgmma
 
 
 class Lookahead:
-    """The ops that follow the one being lowered, in the order of the text."""
+    """The ops after the current one, in the order of the text."""
 
     def __init__(self, users: Users):
         self.users = users
@@ -19,7 +19,7 @@ class Lookahead:
         self.position = 0
 
     def move(self, ops: Sequence[Op], position: int) -> None:
-        """Says which ops follow: those of `ops` from `position` on."""
+        """Sets the ops that follow to those of `ops` from `position` on."""
         self.ops, self.position = ops, position
 
     def following(self) -> Iterator[Op]:
@@ -27,7 +27,7 @@ class Lookahead:
         return islice(self.ops, self.position, None)
 
     def feeds_next_mma(self, op: Op) -> bool:
-        """Whether a dot on a tensor core is the only user of `op`, and only reads and arithmetic stand in between."""
+        """Whether a dot on a tensor core is the only user of `op`, and only reads and arithmetic come between them."""
         for later in self.following():
             if later.name == "dot":
                 sole = self.users[op.result] == [(later, 0)] or self.users[op.result] == [(later, 1)]
@@ -47,5 +47,5 @@ class Lookahead:
 
 
 def may_precede_mma(op: Op) -> bool:
-    """Whether postponed copies may pass an op on their way to an MMA: reads, the other copies and arithmetic."""
+    """Whether postponed copies may move past an op to the next MMA. They may pass reads, other copies and arithmetic."""
     return op.name in ("local_load", "copy_async", "commit") or OPS[op.name].pure

@@ -1,8 +1,8 @@
-"""Finds the values that a loop carries in words instead of registers, and the sums that it need not set to zero.
+"""Finds the values that a loop carries as 32-bit words instead of elements, and the accumulators that need no initial zeros.
 
-What a loop loads for its next iteration is carried in the words in which it arrives. Taken apart, 16-bit elements would need a register
-each, and to take them apart is to wait for them. What only wgmma uses is carried in the words that it reads. The
-first wgmma of a loop can ignore what its accumulators hold, so they may be unset.
+A loop carries prefetched values in the words that the load instruction wrote. Splitting words of 16-bit elements would take a register per
+element, and the split would wait for the load. A loop carries operands of wgmma in the words that wgmma reads. The first wgmma of a loop
+can ignore the old accumulators (scale-d = 0), so they need no initial value.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WordRegisters = tuple[tuple[int, ...], ...]  # of each word the registers that i
 
 @dataclass(frozen=True)
 class CarriedWords:
-    """A value that a loop carries in words, under new names. `number` says which of the carried values it is; `loaded` that it is a load,
-    whose elements may be taken apart."""
+    """A value that a loop carries as words, under new names. `number`: its index among the carried values. `loaded`: it is a load, whose
+    words may be unpacked into elements."""
 
     number: int
     words: WordRegisters
@@ -46,11 +46,11 @@ class CarriedWords:
 
 
 class WordCarrying(KernelPart):
-    """Decides which carried values of a loop are in words."""
+    """Decides which values a loop carries as words."""
 
     def loaded(self, op: Op) -> dict[int, WordRegisters]:
-        """The carried values, by number, that are loads before the loop and in it, in the same words of several registers each. A load of
-        another iteration that is passed on counts, too."""
+        """The carried values, by number, that are loads both before the loop and in it, with the same words of several registers. A load
+        that the loop only carries on counts, too."""
         body = op.blocks[0]
         number = {value: i for i, value in enumerate(body.args[1:])}
         first = {i: self.of(value) for i, value in enumerate(op.args[3:])}
@@ -68,7 +68,7 @@ class WordCarrying(KernelPart):
             found = kept
 
     def multiplied(self, op: Op) -> dict[int, WordRegisters]:
-        """The carried values, by number, of 16-bit floats that only wgmma uses, in the words that it reads."""
+        """The carried values, by number, of 16-bit floats that only wgmma reads, with its words."""
         found: dict[int, WordRegisters] = {}
         for i, (inner, outer) in enumerate(zip(op.blocks[0].args[1:], op.results, strict=True)):
             users = [*self.users.get(inner, ()), *self.users.get(outer, ())]
@@ -78,7 +78,7 @@ class WordCarrying(KernelPart):
         return found
 
     def of(self, value: Value) -> WordRegisters:
-        """The words in which a load brings its value; none for anything else."""
+        """The words that a load writes; empty for other values."""
         op = self.defs.get(value)
         if op is None or op.name != "load" or value in self.registers.streamed:
             return ()
@@ -87,10 +87,10 @@ class WordCarrying(KernelPart):
 
 
 class UnsetSums(KernelPart):
-    """Decides which carried values of a loop may be unset in its first iteration."""
+    """Decides which accumulators of a loop need no initial value."""
 
     def of(self, op: Op, nested: bool) -> set[int]:
-        """The carried values, by number, that begin as zero and to which only wgmma adds. `nested` says that the loop is in another one."""
+        """The carried values, by number, that start at zero and to which only wgmma adds. `nested`: the loop is inside another one."""
         found: set[int] = set()
         body, persistent = op.blocks[0], self.func.attrs.get("persistent")
         # In a kernel's own loop over tiles ptxas would set the next sums to zero before the wait for these (C7514).
@@ -113,8 +113,8 @@ class UnsetSums(KernelPart):
         return found
 
     def ops_with(self, value: Value) -> int:
-        """How many ops compute with a tile and with what comes of it. Each vector that they take counts too: it needs registers in addition
-        to the sums."""
+        """The number of ops that compute with a tile or with results of such ops. Each vector operand counts too, because it needs
+        registers in addition to the accumulators."""
 
         def tiles(op: Op) -> list[Value]:
             return [x for x in op.results if getattr(x.type, "shape", None) == value.type.shape]

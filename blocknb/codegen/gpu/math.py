@@ -1,9 +1,9 @@
 """Elementwise ops on one value: the GPU's instruction for each row of the op table.
 
-Half precision adds and multiplies natively. bf16 and all other ops of 16 bits go through fp32 and are rounded once, as the op table
-says. Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two units in the
-last place (CUDA C++ Programming Guide, mathematical functions). The others, and fp64, are the polynomials of
-`codegen.scalar_math.elementary`, which the CPU uses, too.
+The GPU adds and multiplies fp16 natively. Other ops on fp16, and all on bf16, compute in fp32 and round once, as the op table says.
+Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two units in the last place
+(CUDA C++ Programming Guide, mathematical functions). The others, and fp64, are the polynomials of `codegen.scalar_math.elementary`, which
+the CPU uses, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Values = tuple[str, ...]  # one name for each operand of a reduction or scan
 
 
 class ElementwiseMath(KernelPart):
-    """Writes elementwise ops on single values. Equal operands give the name of the first result again, except for `streamed` values."""
+    """Writes elementwise ops on single values. For operands that it has seen, it returns the name of the earlier result, except for
+    `streamed` values."""
 
     def __init__(self, context: KernelContext):
         super().__init__(context)
@@ -196,7 +197,7 @@ def integer(text: TextWriter, op: Op, dtype: ElementType, names: tuple[str, ...]
 
 
 def shift(text: TextWriter, left: bool, names: tuple[str, ...], dtype: ElementType) -> str:
-    """A shift. A count of the width or more shifts every bit out: PTX, which takes unsigned 32-bit counts, does so, LLVM does not."""
+    """A shift. A count of at least the width shifts every bit out. PTX defines this for unsigned 32-bit counts; in LLVM it is undefined."""
     kind, signed, (x, count) = llvm_type(dtype), dtype.kind == "int", names
     plain = "shl" if left else "ashr" if signed else "lshr"
     if count.lstrip("-").isdigit():
@@ -218,7 +219,7 @@ def shift(text: TextWriter, left: bool, names: tuple[str, ...], dtype: ElementTy
 
 def divided(text: TextWriter, name: str, names: tuple[str, ...], dtype: ElementType) -> str:
     """The truncated quotient or the remainder. Both are 0 for a divisor of zero, and the least number divided by -1 is itself. LLVM defines
-    neither, so these divisors are replaced by 1. a / b, if b is 0 or -1, is -(a & b)."""
+    neither, so the code divides by 1 instead and selects the result: if b is 0 or -1, a / b is -(a & b)."""
     kind, signed, (a, b) = llvm_type(dtype), dtype.kind == "int", names
     instruction = f"{'s' if signed else 'u'}{name} {kind}"
     if b.lstrip("-").isdigit() and int(b) not in ((0, -1) if signed else (0,)):
@@ -235,7 +236,7 @@ def divided(text: TextWriter, name: str, names: tuple[str, ...], dtype: ElementT
 
 
 def nan_wins(text: TextWriter, kind: str, names: tuple[str, ...], plain: str) -> str:
-    """`plain`, or a NaN where an operand is one."""
+    """`plain`, or a NaN if an operand is a NaN."""
     unordered = text.emit(f"fcmp uno {kind} {names[0]}, {names[1]}")
     poisoned = text.emit(f"fadd {kind} {names[0]}, {names[1]}")
     return text.emit(f"select i1 {unordered}, {kind} {poisoned}, {kind} {plain}")

@@ -17,7 +17,7 @@ Instruction = tuple[str, Sequence[str], str]  # inline PTX, its operands and the
 
 
 class Mbarriers(OpLowering):
-    """Lowers what is done at mbarriers."""
+    """Lowers the ops on mbarriers."""
 
     def address(self, barriers: Value, index: Value) -> tuple[str, int]:
         """The address of an mbarrier as a name and a constant."""
@@ -33,7 +33,8 @@ class Mbarriers(OpLowering):
         return text.in_block(("mbarrier", number), indexed), self.buffers.offsets[barriers]
 
     def by_one(self, *instructions: Instruction, each: bool = False) -> None:
-        """Instructions of one thread: the only one of its role, else the first of the consumer group, or the first of `each` warp."""
+        """Opens a branch that one thread takes: the only thread of its role, or the first of the consumer group, or the first of `each`
+        warp."""
         text, alone = self.text, self.threads.alone
         doing, done = text.new_label("one"), text.new_label("all")
         if not alone:
@@ -59,7 +60,8 @@ class Mbarriers(OpLowering):
         self.by_one((" ".join([*lines, "fence.mbarrier_init.release.cluster;"]), [f"i32 {self.buffers.base()}"], "r"))
 
     def prefetch_maps(self) -> None:
-        """The producer's first thread prefetches its tensor maps while another one initializes mbarriers. Else the first copy waits."""
+        """The producer's first thread prefetches its tensor maps while another one initializes mbarriers. Otherwise the first copy would
+        wait for the map."""
         found = warp_specialization.find(self.func)
         if found is None:
             return
@@ -76,14 +78,14 @@ class Mbarriers(OpLowering):
 
     @lowers("expect")
     def expect(self, op: Op) -> None:
-        """One thread arrives and says how many bytes are to come."""
+        """One thread arrives and announces the bytes that copies will write (expect_tx)."""
         where, distance = self.address(*op.args)
         ptx = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0+{distance}], {op.attrs['bytes']};"
         self.by_one((ptx, [f"i32 {where}"], "r"))
 
     @lowers("await")
     def wait(self, op: Op) -> None:
-        """Every thread waits: what it reads afterwards has been written."""
+        """Every thread waits for the phase, after which it may read the copied bytes."""
         where, distance = self.address(*op.args[:2])
         test = f"mbarrier.try_wait.parity.shared::cta.b64 over, [$0+{distance}], $1, {SLEEP};"
         ptx = f"{{ .reg .pred over; again: {test} @over bra done; bra again; done: }}"
@@ -92,7 +94,7 @@ class Mbarriers(OpLowering):
 
     @lowers("arrive")
     def arrive(self, op: Op) -> None:
-        """One lane of a warp arrives once all of its lanes have come here."""
+        """One lane of a warp arrives after all lanes have reached this point."""
         text = self.text
         where, distance = self.address(*op.args[:2])
         condition = self.registers.reg(op.args[2]) if len(op.args) > 2 else ""

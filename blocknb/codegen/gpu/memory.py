@@ -24,7 +24,7 @@ LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
 
 
 class GlobalMemory(OpLowering):
-    """Lowers loads and stores. `sinking` says which stores compute their operands, and which loads take the mask of a store."""
+    """Lowers loads and stores. `sinking` lists the stores that compute their operands, and the loads that take the mask of a store."""
 
     def __init__(self, context: KernelContext, pieces: PieceLoops, sinking: StoreSinking):
         super().__init__(context)
@@ -32,14 +32,14 @@ class GlobalMemory(OpLowering):
 
     @lowers("load")
     def load(self, op: Op) -> None:
-        """Issues every access of a load; elements are unpacked when they are asked for."""
+        """Issues every access of a load. A user that reads an element unpacks it from its word."""
         words: Words = {}
         for registers in accesses(self.facts, op):
             words |= self.read(op, registers)
         self.registers.arrive(op, words)
 
     def stream(self, op: Op) -> None:
-        """Leaves a load for later: each access is issued when a register or word of it is asked for."""
+        """Postpones a load: the first user of a register or word issues the access that loads it."""
         access = {register: registers for registers in accesses(self.facts, op) for register in registers}
         known = self.registers.words[op.result] = {}
 
@@ -50,7 +50,7 @@ class GlobalMemory(OpLowering):
         self.registers.fetch[op.result] = fetch
 
     def read(self, op: Op, registers: tuple[int, ...]) -> Words:
-        """Issues one access of a load and returns the words that it brings."""
+        """Issues one access of a load and returns its words."""
         bits, mask = memory_bits(op.result.type.dtype), self.sinking.masks.get(op, mask_of(op))
         self.text.accesses += 1
         address = self.addresses.of(op.args[0], registers[0])
@@ -71,7 +71,7 @@ class GlobalMemory(OpLowering):
 
     @lowers("store")
     def store(self, op: Op) -> None:
-        """Stores a tile access by access. The operands of all accesses of a piece are computed before the first of its stores."""
+        """Stores a tile access by access. It computes the operands of all accesses of a piece before the first store of the piece."""
         text, (pointer, value) = self.text, op.args[:2]
         mask, owner = mask_of(op), self.threads.owner(pointer.type.layout if pointer.type.shape else None)
         bits = memory_bits(value.type.dtype)
@@ -123,7 +123,7 @@ def form(bits: int, count: int) -> str:
 def predicated_load(
     text: TextWriter, op: Op, address: tuple[str, int], bits: int, predicate: str, defaults: Sequence[str]
 ) -> list[str]:
-    """A load that reads nothing where the predicate is off. There the results are the defaults."""
+    """Writes a load that returns the defaults, and reads no memory, if the predicate is off."""
     (name, distance), n, register = address, len(defaults), register_type(bits)
     outs = ", ".join(f"${i}" for i in range(n))
     target = f"{{{outs}}}" if n > 1 else outs
@@ -144,7 +144,7 @@ def predicated_load(
 def predicated_store(
     text: TextWriter, op: Op, address: tuple[str, int], words: Sequence[str], bits: int, predicate: str
 ) -> None:
-    """A store that writes nothing where the predicate is off."""
+    """Writes a store that does nothing if the predicate is off."""
     (name, distance), n = address, len(words)
     if bits == 8:
         words = [text.emit(f"zext i8 {w} to i32") for w in words]

@@ -1,4 +1,4 @@
-"""What is known of asynchronous MMAs (wgmma) while code is written."""
+"""The state of asynchronous MMAs (wgmma) at the op that the generator is lowering."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from blocknb.ir.core import Value
 
 
 class MmaState:
-    """`in_flight` are the words of operands in registers that wgmma may still read. An accumulator in `unset_while_zero` holds no number
-    while the named iteration count is 0. A sum in `unset_unless` holds no number unless the named i1 is true."""
+    """`in_flight`: words of register operands that wgmma may still read. An accumulator in `unset_while_zero` is undefined while the named
+    iteration count is 0. An accumulator in `unset_unless` is undefined unless the named i1 is true."""
 
     def __init__(self) -> None:
         self.in_flight: list[str] = []

@@ -27,8 +27,8 @@ class GpuModule:
 
     Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
     the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
-    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer
-    to `sites`. `notes` are decisions about long kernels and big tiles, and `select` is the optimization level of LLVM's back end (see
+    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer to
+    `sites`. `notes` record decisions about long kernels and large tiles, and `select` is the optimization level of LLVM's back end (see
     `llvm.compile_cuda`).
     """
 
@@ -47,7 +47,7 @@ class GpuModule:
 
 
 def finished(context: KernelContext) -> GpuModule:
-    """The module of a kernel whose code is written."""
+    """Assembles the module from the finished code of a kernel."""
     func, text, threads, interface = context.func, context.text, context.threads, context.interface
     count = warp_specialization.threads(func)
     parameters = ", ".join(interface.parameters())
@@ -73,7 +73,7 @@ def finished(context: KernelContext) -> GpuModule:
     if loops > MANY_LOOPS:
         notes(
             None,
-            f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
+            f"LLVM does not optimise the addresses of {loops} loops, because this takes too long above {MANY_LOOPS}; ptxas does",
         )
     context.strip_mining.explain(notes)
     return GpuModule(
@@ -93,7 +93,7 @@ def finished(context: KernelContext) -> GpuModule:
 
 
 def prelude(threads: Threads, text: TextWriter) -> list[str]:
-    """The numbers of the thread, at the head of the kernel."""
+    """The head of the kernel: the indices of the thread."""
     text.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
     raw = threads.index_in_cta()
     return [

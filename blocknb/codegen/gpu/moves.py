@@ -1,6 +1,6 @@
 """Lowers flips and gathers.
 
-A flip takes each element from a place at a distance that is known at compile time: another register, another lane by a butterfly, or
+A flip reads each element from a position that is known at compile time: another register, another lane by a butterfly shuffle, or
 (across warps) a buffer in shared memory. A gather reads from a buffer at an index that is known only at run time.
 """
 
@@ -20,14 +20,14 @@ class Moves(OpLowering):
 
     @lowers("flip")
     def flip(self, op: Op) -> None:
-        """Takes element i from the place of element i ^ mask."""
+        """Reads element i from the register and lane of element i ^ mask."""
         if isinstance(op.args[0].type, Buffer):
             self.flip_in_buffer(op)
         else:
             self.flip_in_warp(op)
 
     def flip_in_warp(self, op: Op) -> None:
-        """Element i ^ mask lies where the hardware bits that add up to the mask differ: in another register, in another lane."""
+        """Flips within a warp. The hardware bits that add up to the mask give the other register and the other lane."""
         x = op.args[0]
         layout = x.type.layout
         place = gf2.solve((*layout.reg, *layout.lane), op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start)
@@ -40,7 +40,7 @@ class Moves(OpLowering):
         )
 
     def flip_in_buffer(self, op: Op) -> None:
-        """Reads each register from the element of the buffer that lies `mask` away."""
+        """Reads each register from the element of the buffer at index i ^ mask."""
         buffer, layout = op.args[0], op.result.type.layout
         bits = memory_bits(buffer.type.dtype)
         where = self.buffers.elements(buffer, layout.lane, layout.warp)

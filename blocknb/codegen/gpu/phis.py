@@ -32,12 +32,12 @@ class Phis:
                 sink.append(f"  {name} = phi {kind} {arms}")
 
     def bind(self, values: Sequence[Value], names: Names) -> None:
-        """Says what the registers of values are called."""
+        """Sets the names of the registers of values."""
         for value, own in zip(values, names, strict=True):
             self.registers.set(value, own)
 
     def merge(self, values: Sequence[Value], edges: Sequence[tuple[str, Names]]) -> None:
-        """Writes the phis of values at the head of the block at hand, and binds the values to them."""
+        """Writes the phis of values at the head of the current block, and binds the values to them."""
         merged = self.names(values)
         self.write(self.text.sink, values, merged, edges)
         self.bind(values, merged)

@@ -1,4 +1,4 @@
-"""Emits the consumers of streamed tiles piece by piece (see `strip_mining`), in a loop where the pieces differ only in their place."""
+"""Emits the consumers of streamed tiles piece by piece (see `strip_mining`), in a loop if the pieces differ only in their position."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PieceLoops(KernelPart):
         self.plan, self.piece = context.strip_mining, strip_mining.piece_of(context.func)
 
     def consume(self, op: Op, registers: Sequence[T], emit: Callable[[Sequence[T]], None]) -> None:
-        """Emits a consumer without a result: calls `emit` for the registers (or accesses, tuples of them) of each piece.
+        """Emits a consumer without a result: calls `emit` for the registers (or accesses, tuples of registers) of each piece.
 
-        If no operand is streamed, it takes them one by one. A loop covers the pieces if they differ only in their place in the tile.
+        If no operand is streamed, every register is a piece. It writes a loop over the pieces if they differ only in their position.
         """
         if not any(value in self.plan.values for value in op.args):
             for register in registers:
@@ -58,7 +58,7 @@ class PieceLoops(KernelPart):
 
     @contextmanager
     def loop(self, op: Op, first: int, carried: Sequence[tuple[str, str]]) -> Iterator[PieceLoop]:
-        """A loop over the pieces of `op` from number `first`. `carried` are the types and initial values of what the loop carries."""
+        """A loop over the pieces of `op` from number `first`. `carried`: the types and initial values that the loop carries."""
         values = self.plan.made_for(op)
         bases = next(iter(values)).type.layout.reg[self.piece.bit_length() - 1 :]
         made = PieceLoop(self.text, self.loops, bases, first, carried)
@@ -69,7 +69,8 @@ class PieceLoops(KernelPart):
 
     @contextmanager
     def unknown(self, made: set[Value]) -> Iterator[None]:
-        """Hides what is known of streamed values: a load that is not streamed asked for addresses that others compute in pieces."""
+        """Hides the known registers of streamed values inside the loop, so that each piece computes its own. A load that is not streamed
+        may have computed some before, as its addresses."""
         tables: tuple[dict[Value, Any], ...] = (self.registers.names, self.registers.words)
         known = [table[value] for value in made for table in tables if value in table]
         before = [dict(names) for names in known]
@@ -81,7 +82,7 @@ class PieceLoops(KernelPart):
 
 
 class PieceLoop:
-    """A loop over pieces while it is emitted. `values` are what it carries, at the head of an iteration."""
+    """A loop over pieces while it is emitted. `values`: the names of the carried values at the head of an iteration."""
 
     def __init__(
         self, text: TextWriter, loops: OpenLoops, bases: tuple[int, ...], first: int, carried: Sequence[tuple[str, str]]
@@ -100,7 +101,7 @@ class PieceLoop:
         self.loops.piece_offset = text.xor_bits((self.counter, self.bases))
 
     def leave(self, following: Sequence[str]) -> None:
-        """Says what the carried values are in the next iteration, and after the loop."""
+        """Sets the carried values of the next iteration, and their names after the loop."""
         self.following = following
 
     def end(self) -> None:

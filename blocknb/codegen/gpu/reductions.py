@@ -80,7 +80,8 @@ class Reductions(OpLowering):
             yield self.tree(op, found[target])
 
     def narrow_operand(self, op: Op) -> Value | None:
-        """The 16-bit floats whose maximum or minimum is taken after they are widened, where pairs of them can be compared as they are."""
+        """The 16-bit tile behind a maximum or minimum of widened floats, if the hardware can compare pairs of the 16-bit floats
+        directly."""
         maker = self.maker_of(op.args[0])
         if len(op.args) > 1 or maker is None or maker.name != "cast" or self.target.capability < 80:
             return None
@@ -119,7 +120,7 @@ class Reductions(OpLowering):
         return [(cast(self.text, found, narrow.type.dtype, t.float32),)]
 
     def reduced_in_loop(self, op: Op, piece: Callable[[], Values]) -> Values:
-        """Reduces the pieces of a streamed tile of rank one in a loop. The first piece comes before it."""
+        """Reduces the pieces of a streamed tile of rank one in a loop. The first piece is reduced before the loop."""
         with self.text.scope():
             first = piece()
         kinds = [llvm_type(x.type.dtype) for x in op.args]

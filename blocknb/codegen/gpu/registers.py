@@ -1,11 +1,13 @@
 """The registers of a thread: the LLVM values that hold its part of each tile, and the words in which they move through memory.
 
-Registers are lazy. An op on tiles is not emitted where it stands. It leaves a *chunk* at that place in the text, and each register is
-written into its chunk when something asks for it. So of an address tile only the first address of each 16-byte access is computed, dead
-code costs nothing, and LLVM gets a tenth of the text. A chunk stands where its op stood, so what is asked for later dominates its use.
+Registers are lazy. For an op on tiles the generator emits no code at first, only an empty *chunk* at the op's place in the text. When a
+user reads a register, the generator writes the register's code into that chunk. So an address tile costs one address per 16-byte access,
+dead code costs nothing, and LLVM gets a tenth of the text. Code in a chunk dominates all uses of the op, because the chunk has the op's
+place.
 
-A *word* is an integer of up to 32 bits (or 64, for wide elements) that holds neighbouring registers, the first one lowest. Words stay
-words until an element is asked for. What goes from global to shared memory, or from there into a tensor core, is never taken apart.
+A *word* is an integer of up to 32 bits (or 64, for wide elements) that holds neighbouring registers, the first one lowest. The generator
+splits a word only if a user reads an element. Data that moves from global to shared memory, or from there into a tensor core, stays in
+words.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ def split_words(registers: Sequence[int], element_bits: int) -> list[tuple[int, 
 
 
 class Registers:
-    """The names of the registers and words of each value. `refetched` are the values whose words are fetched anew when they are asked for:
-    tiles in pieces, and loads that are rematerialized."""
+    """The names of the registers and words of each value. `refetched`: values whose words each reader fetches again, namely tiles in pieces
+    and rematerialized loads."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Registers:
         return known[index]
 
     def element(self, value: Value, index: int) -> str:
-        """The register that goes with register `index` of a tile: a scalar has only one."""
+        """The register of a value for register `index` of a tile; a scalar has only one."""
         return self.reg(value, element_register(value, index))
 
     def predicate(self, mask: Value | None, index: int) -> str:
@@ -81,15 +83,15 @@ class Registers:
         return [self.reg(value, r) for r in range(num_registers(value))]
 
     def set(self, value: Value, names: Sequence[str]) -> None:
-        """Says what the registers of a value are called."""
+        """Sets the names of a value's registers."""
         self.names[value] = dict(enumerate(names))
 
     def defer(self, op: Op, chunk: list[str] | None, compute: Compute) -> None:
-        """Leaves an op for later. Its registers are written into the chunk, or (None) where they are asked for."""
+        """Postpones an op. The generator later writes its registers into the chunk; without one (None), at the first use."""
         self.lazy[op.result] = op, chunk, self.text.dbg, compute
 
     def fill(self, value: Value, index: int) -> None:
-        """Computes a register, the registers that it is made from first. The worklist replaces recursion: expressions are deeper than
+        """Computes a register, after the registers that it depends on. The worklist replaces recursion: expressions are deeper than
         Python's stack. It is not `traversal.postorder`, because this is the hottest loop of the code generator."""
         text, todo = self.text, [(value, index)]
         while todo:
@@ -111,7 +113,7 @@ class Registers:
             text.sink, text.dbg = saved
 
     def first_equal(self, value: Value, index: int) -> int:
-        """The first register that holds what register `index` does. Masks are constant over groups of elements."""
+        """The first register with the same value as register `index`. Masks are constant over groups of elements."""
         if value not in self.equal:
             self.equal[value] = ()
             if value in self.lazy and value.type.shape and value.type.dtype == t.int1 and value not in self.streamed:
@@ -128,15 +130,15 @@ class Registers:
         return tuple(first.setdefault(place & ~ignored, r) for r, place in enumerate(layout.register_indices))
 
     def operands(self, op: Op, value: Value, index: int) -> list[tuple[Value, int]]:
-        """The registers that a register of a lazy op is made from."""
+        """The registers from which a register of a lazy op is computed."""
         return [(v, self.first_equal(v, i)) for v, i in self.sources(op, value, index)]
 
     def operand_names(self, op: Op, value: Value, index: int) -> tuple[str, ...]:
-        """The names of the registers that a register of a lazy op is made from, which are known."""
+        """The names of the registers from which a register of a lazy op is computed. All of them exist."""
         return tuple(self.names[v][i] for v, i in self.operands(op, value, index))
 
     def sources(self, op: Op, value: Value, index: int) -> list[tuple[Value, int]]:
-        """The same before equal registers of a mask are made one."""
+        """As `operands`, but equal registers of a mask stay separate."""
         match op.name:
             case "broadcast":
                 return [(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])]
@@ -151,7 +153,7 @@ class Registers:
         return [(arg, element_register(arg, index)) for arg in op.args]
 
     def whole(self, part: Value, register: int) -> tuple[Value, int]:
-        """The tile that a `part` is cut from, and the register of that tile which is the given register of the part."""
+        """The tile behind a `part`, and the number in that tile of the part's register."""
         op = self.defs[part]
         axis, index, count = (op.attrs[name] for name in ("axis", "index", "count"))
         return op.args[0], op.args[0].type.layout.part_registers(axis, index, count)[register]
@@ -159,8 +161,8 @@ class Registers:
     # -- words
 
     def arrive(self, op: Op, words: Words, value: Value | None = None) -> None:
-        """Registers the words that a load or its like brought, for its result or for a `value` that stands for it. Elements are unpacked
-        at this place when they are asked for."""
+        """Records the words that a load or a similar op has written, as its result or as `value`. A user that reads an element unpacks it
+        at this place in the text."""
         value = op.result if value is None else value
         self.words[value] = words
         self.lazy[value] = op, self.text.open_chunk(), self.text.dbg, self.unpack
@@ -179,7 +181,7 @@ class Registers:
         return self.text.remember(known, registers, self.pack(value, registers))
 
     def pack(self, value: Value, registers: tuple[int, ...]) -> str:
-        """Writes the word of registers that are known one by one."""
+        """Writes a word from registers that exist as single elements."""
         text, dtype = self.text, value.type.dtype
         kind, bits = llvm_type(dtype), memory_bits(dtype)
         if dtype == t.int1:
@@ -197,7 +199,7 @@ class Registers:
         return text.emit(f"bitcast {vector} {name} to i{bits * len(parts)}")
 
     def rounded_source(self, value: Value) -> Value | None:
-        """The fp32 tile of which `value` is the 16-bit rounding, where one instruction rounds a pair."""
+        """The fp32 tile that `value` rounds to 16 bits, if one instruction rounds a pair."""
         op = self.defs.get(value)
         if not self.rounds_pairs or op is None or op.name != "cast":
             return None
@@ -214,7 +216,7 @@ class Registers:
         return text.emit(f"bitcast <2 x {kind}> {halves} to i32")
 
     def unpack(self, op: Op, value: Value, index: int) -> str:
-        """One register out of the word that it arrived in."""
+        """Extracts one element from its word."""
         text, words = self.text, self.words[value]
         if value in self.refetched and not any(index in registers for registers in words):
             self.fetch[value]((index,))

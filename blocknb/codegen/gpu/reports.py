@@ -1,9 +1,9 @@
 """Lowers what a kernel reports: records in a buffer that the launch reads afterwards.
 
 The kernel gets the buffer, and in checked mode the extents of arrays, as hidden parameters after its own. A fault must not trap, since a
-trap destroys the context, and printing must not go to the output of the process, which no notebook shows. The threads that own elements
-with something to report take numbers from a counter, each for itself and out of line. The reader restores the order by the *event*, which
-counts what a program has reported and is the same in all of its threads.
+trap destroys the context, and printing must not go to the output of the process, which no notebook shows. A thread that owns an
+element to report takes a record's number from a counter, in a function that is not inlined. The reader restores the order by the *event*:
+the number of reports that the program has made so far, which is the same in all of its threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
 
 
 class ReportLowering(OpLowering):
-    """Lowers prints, assertions and what checked mode finds outside of arrays."""
+    """Lowers prints, assertions, and checked mode's reports of accesses outside of arrays."""
 
     @lowers("print")
     def print(self, op: Op) -> None:
@@ -62,7 +62,7 @@ class ReportLowering(OpLowering):
     def report(
         self, kind: str, site: int, event: str, value: Value | None, on: Sequence[str], argument: int | None = None
     ) -> None:
-        """Records each element whose register in `on` (an i1; "": always) is true. The thread that owns it does."""
+        """Records each element whose register in `on` (an i1; "": always) is true. The thread that owns the element writes its record."""
         layout = value.type.layout if value is not None and value.type.shape else None
         owner, element = self.threads.owner(layout), layout.register_indices if layout is not None else (0,)
         chosen = list(
@@ -107,7 +107,7 @@ class ReportLowering(OpLowering):
         return bits if dtype.bits == 64 else self.text.emit(f"zext i{dtype.bits} {bits} to i64")
 
     def record(self, kind: str, words: Sequence[str], on: str) -> None:
-        """Takes a number and writes the record if there is room. A function of its own does so, out of line."""
+        """Calls the function, which is not inlined, that takes a record number and writes the record if there is room."""
         name, region = "blocknb.record", REGIONS[kind]
         self.interface.reports = True
         add = '"@$3 atom.relaxed.gpu.global.add.u64 $0, [$1], $2;", "=l,l,l,b,0,~{memory}"'

@@ -1,6 +1,6 @@
 """Lowers warp specialization: the consumer warps compute, and a thread of another warp copies for them.
 
-The warps of the consumers come first. The producer is a single thread, elected once, so nothing in its loops asks which thread copies.
+The warps of the consumers come first. The producer is one elected thread, so its loops need no test of the thread's index.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RoleLowering(OpLowering):
         text.start(labels[2])
 
     def reallocate(self, registers: tuple[int, int] | None, role: int) -> None:
-        """Takes or releases registers for the threads of a role (PTX ISA: setmaxnreg)."""
+        """Raises or lowers the registers per thread of a role (PTX ISA: setmaxnreg)."""
         if registers is not None:
             way, who = (("inc", "the consumers"), ("dec", "the producer"))[role]
             ptx = f"setmaxnreg.{way}.sync.aligned.u32 {registers[role]}; // from here: {who}"

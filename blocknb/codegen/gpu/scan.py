@@ -1,11 +1,11 @@
 """Lowers scans: registers in sequence, then lanes by shuffles (Sklansky, "Conditional-Sum Addition Logic", 1960).
 
 An index along the axis is a row of bits, each of which is a register bit or a lane bit of the layout. The pass `layout_assignment` keeps
-warp bits out. The lowest of them that are register bits make runs of consecutive elements within a thread, which are scanned one after
-another. Then the totals of the runs are scanned bit by bit from below. Where the bit is set, the total of the half before comes first. It
-is held where all lower bits are set: in a register that is known at compile time, and in a lane that differs from the reader's in known
-bits. Each total comes with what stands before its run, which is combined with the elements of the run at the end. A reverse scan exchanges
-the meanings of the bits.
+warp bits out. The lowest bits that are register bits give each thread runs of consecutive elements. The code scans each run in
+sequence, and then the totals of the runs, bit by bit from the lowest. In the step of a bit, each run whose index has the bit set adds the
+total of the preceding half, which the last run of that half holds. That run is in a register known at compile time, and in a lane that
+differs from the reader's in known bits. At the end each run combines the total of all earlier runs with its elements. A reverse scan
+exchanges the meanings of the bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scans(OpLowering):
 
 
 def hardware_bits(layout: Layout, axis: int) -> list[tuple[str, int]]:
-    """For each bit of the index along the axis, low bit first, the register or lane bit that it is."""
+    """For each bit of the index along the axis, low bit first, the register bit or lane bit that holds it."""
     held = {basis: (kind, position) for kind, position, basis in layout.bits()}
     bits = [held[1 << bit] for bit in layout.dim_bits(axis)]
     assert all(kind != "warp" for kind, _ in bits), "a scan along an axis that several warps share"
@@ -74,7 +74,7 @@ class Scanner:
         return sum(1 << position for kind, position in bits if kind == "reg")
 
     def last(self, register: int, bits: list[tuple[str, int]]) -> int:
-        """The register where all these bits have the value that comes last."""
+        """The register in which all these bits select the last element."""
         mask = self.registers(bits)
         return register & ~mask if self.reverse else register | mask
 
@@ -93,7 +93,7 @@ class Scanner:
         )
 
     def within_runs(self, values: list[Values]) -> list[Values]:
-        """Each run by itself, element after element."""
+        """Scans each run, element after element."""
         result, mask = list(values), self.registers(self.low)
         for start in (r for r in range(len(values)) if not r & mask):
             order = [start]
@@ -106,7 +106,7 @@ class Scanner:
         return result
 
     def across_runs(self, values: list[Values]) -> list[Values]:
-        """Scans the totals of the runs, and puts what stands before a run in front of its elements."""
+        """Scans the totals of the runs, and combines the total of all earlier runs with each element."""
         mask = self.registers(self.low)
         runs = [r for r in range(len(values)) if not r & mask]
         totals = {r: values[self.last(r, self.low)] for r in runs}
@@ -135,7 +135,7 @@ class Scanner:
         return result
 
     def prepend(self, r: int, carry: Values, later: str, before: dict[int, Values], has: dict[int, str]) -> None:
-        """Where this bit says `later`, the carry stands before all that stood before run r."""
+        """If the bit of run r is set (`later`), puts the carry before the prefix of the run."""
         if has[r] == "false":
             before[r], has[r] = carry, later
             return
@@ -144,7 +144,7 @@ class Scanner:
         has[r] = "true" if "true" in (later, has[r]) else self.text.emit(f"or i1 {has[r]}, {later}")
 
     def published(self, values: Values, kind: str, position: int, lower: list[tuple[str, int]]) -> Values:
-        """The values as the last lane of the half before has them."""
+        """The values of the last lane of the preceding half."""
         lanes = sum(1 << at for where, at in lower if where == "lane")
         if kind == "reg" and not lanes:
             return values
@@ -161,7 +161,7 @@ class Scanner:
         return memo[key]
 
     def lane_is_later(self, position: int) -> str:
-        """Whether the own lane lies in the half that comes second."""
+        """Whether the thread's lane is in the second half."""
 
         def later() -> str:
             bit = self.text.emit(f"and i32 %lane, {1 << position}")

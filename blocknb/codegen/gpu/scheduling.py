@@ -11,8 +11,8 @@ MANY_ACCESSES = 256
 def split(text: TextWriter, number: str = "") -> None:
     """Ends a basic block with a branch that is never taken. Neither LLVM nor ptxas can prove that: n * (n + 1) is even.
 
-    Within a block ptxas puts a load as late as its use allows. A load for the next iteration is not used in this one, so ptxas would
-    issue it at the end. It does not move a load past the end of a block. `number` is n; the clock is the default and takes longer to read.
+    Within a block, ptxas moves a load down to its first use. A load for the next iteration has no use in this one, so ptxas would issue it
+    at the end. It does not move a load past the end of a block. `number` is n; the clock is the default and takes longer to read.
     """
     odd = text.emit(f"icmp ne i32 {opaque_zero(text, number)}, 0")
     never, on = text.new_label("never"), text.new_label("on")
@@ -23,8 +23,8 @@ def split(text: TextWriter, number: str = "") -> None:
 
 
 def split_in_flight(text: TextWriter, rare: str) -> None:
-    """Ends a basic block while wgmma is in flight. Before the `ret` of `split` ptxas would wait for it. So the branch, on a rare condition,
-    goes to a harmless instruction that nothing else uses."""
+    """Ends a basic block while wgmma is in flight. ptxas would insert a wait before the `ret` of `split`. So here the branch, on a `rare`
+    condition, goes to a harmless instruction that has no result."""
     seldom, on = text.new_label("seldom"), text.new_label("on")
     text.do(f"br i1 {rare}, label %{seldom}, label %{on}")
     text.start(seldom)

@@ -18,7 +18,7 @@ class SharedMemory(OpLowering):
 
     @lowers("alloc")
     def alloc(self, op: Op) -> None:
-        """Notes where a buffer lies."""
+        """Records the offset of a buffer."""
         self.buffers.offsets[op.result] = op.attrs["offset"]
 
     @lowers("fence")
@@ -71,7 +71,7 @@ class SharedMemory(OpLowering):
 
     @lowers("local_load")
     def local_load(self, op: Op) -> None:
-        """Reads a tile from shared memory. Fragments of an MMA that comes next are read one by one, where it consumes them."""
+        """Reads a tile from shared memory. If an MMA follows, it reads its fragments one by one, just before it uses them."""
         buffer, layout = op.args[0], op.attrs["layout"]
         bits = memory_bits(buffer.type.dtype)
         if layout is None:
@@ -102,7 +102,7 @@ class SharedMemory(OpLowering):
 
 
 def matrix_access(op: Op, target: Target) -> MatrixAccess | None:
-    """How a local_load goes through ldmatrix; None if it is made of plain loads."""
+    """The ldmatrix instructions of a local_load; None if plain loads execute it."""
     buffer, layout = op.args[0].type, op.attrs["layout"]
     if layout is None or target.capability < 75:
         return None
@@ -117,14 +117,14 @@ def matrix_intrinsic(instruction: str, matrix: MatrixAccess) -> str:
 
 
 class LdmatrixFetch:
-    """Issues the ldmatrix that brings a word, and files the words that come with it."""
+    """Issues the ldmatrix that loads a word, and records the other words that it loads."""
 
     def __init__(self, text: TextWriter, where: SharedAddress, matrix: MatrixAccess, words: Words):
         self.text, self.where, self.matrix, self.words = text, where, matrix, words
         self.by_word = {registers: step for step in matrix.steps for registers in step.registers}
 
     def __call__(self, registers: tuple[int, ...]) -> None:
-        """Brings the word of these registers."""
+        """Loads the word of these registers."""
         self.step(self.by_word[registers])
 
     def step(self, step: MatrixStep) -> None:

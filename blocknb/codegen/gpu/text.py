@@ -1,7 +1,7 @@
 """The LLVM text of a kernel while it is written: lines, names, basic blocks, declarations and debug locations.
 
-The text is a list of chunks, and a chunk is a list of lines. Lines go to the *sink*, one of the chunks. A chunk that was opened where an
-op stands can take lines later: what they compute still dominates its uses.
+The text is a list of chunks, and a chunk is a list of lines. The writer appends lines to the *sink*, one of the chunks. A chunk that was
+opened at an op can get lines later: these still dominate all uses of the op.
 """
 
 from __future__ import annotations
@@ -110,27 +110,27 @@ class TextWriter:
         self.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)}){mark}')
 
     def once(self, key: tuple, make: Callable[[], str]) -> str:
-        """What `make` writes at the head of the kernel, for all later uses of the key."""
+        """Lets `make` write at the head of the kernel, once per key, and returns its result."""
         if key not in self.memo:
             with self.writing(self.entry, ""):
                 self.memo[key] = make()
         return self.memo[key]
 
     def remember(self, known: dict, key: Any, name: Any) -> Any:
-        """Files what was written at this place under `key` until the block around it ends, and returns it."""
+        """Remembers a name under `key` until the current block ends, and returns it."""
         known[key] = name
         self.scopes[-1].append((known, key))
         return name
 
     def in_block(self, key: tuple, make: Callable[[], str]) -> str:
-        """What `make` writes at this place, for later uses of the key in the same block."""
+        """Lets `make` write here, once per key and block, and returns its result."""
         if key not in self.memo:
             self.remember(self.memo, key, make())
         return self.memo[key]
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forgets at the end what is remembered inside."""
+        """Forgets at its end all names that were remembered inside."""
         self.scopes.append([])
         try:
             yield

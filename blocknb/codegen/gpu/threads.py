@@ -53,7 +53,7 @@ class Threads:
         return self.text.emit(f"add i32 {found}, {self.special('tid.y')}") if what == "program_id" else found
 
     def special(self, register: str) -> str:
-        """What a special register of the PTX ISA holds, an i32."""
+        """The value of a special register (PTX ISA), an i32."""
         return self.text.call("i32", f"llvm.nvvm.read.ptx.sreg.{register}")
 
     def swizzled_program_id(self, axis: int) -> str:
@@ -111,7 +111,7 @@ class Threads:
         )
 
     def uniform(self, name: str) -> str:
-        """A number that all lanes of a warp share, in a form that tells ptxas so: it goes to a uniform register."""
+        """A number that all lanes of a warp share, in a form that tells ptxas so: it stays in a uniform register."""
         all_lanes = (("i32", "-1"), ("i32", name), ("i32", "0"), ("i32", "31"))
         return self.text.once(
             ("uniform", name), lambda: self.text.call("i32", "llvm.nvvm.shfl.sync.idx.i32", *all_lanes)

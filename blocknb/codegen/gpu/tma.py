@@ -1,8 +1,8 @@
 """Lowers copies by Hopper's TMA engine (PTX ISA: cp.async.bulk.tensor).
 
-A tensor map is a hidden parameter, which the host fills at launch. What it says of an array is read off the ops that compute its operands;
-the kernel's code keeps none of them. One thread issues one instruction for each box, and an mbarrier counts the bytes. AccessAddresses are
-numbers of 32 bits: the offset of a buffer is a constant of the instruction.
+A tensor map is a hidden parameter, which the host fills at launch. The generator turns the ops that compute its operands
+into expressions for the host, and emits no code for them. One thread issues one instruction for each box, and an mbarrier counts the bytes.
+Addresses in shared memory have 32 bits, and the offset of a buffer is an immediate of the instruction.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from blocknb.layouts import gf2
 
 
 class TensorMapMaker(OpLowering):
-    """Lowers tensor maps to parameters, with expressions from which the host computes what they say."""
+    """Lowers tensor maps to parameters, with expressions from which the host computes their fields."""
 
     @lowers("tensor_map")
     def tensor_map(self, op: Op) -> None:
-        """Enters what the host encodes. The name of the result is that of the parameter."""
+        """Adds a map for the host to encode. The name of the result is that of the parameter."""
         kind, (base, *numbers) = op.attrs["type"], op.args
         rank, found = len(kind.box), [self.expression(x) for x in numbers]
         stored = any(user.name == "store_bulk" for user, _ in self.users.get(op.result, ()))

@@ -1,6 +1,7 @@
-"""Movement within a warp: shuffles between layouts, and the exchanges that reductions and scans are made of.
+"""Movement within a warp: shuffles between layouts, and the exchanges of reductions and scans.
 
-A value of any type travels as 32-bit words. `layouts.convert` plans what a conversion shuffles and what each lane publishes.
+A value of any type travels as 32-bit words. `layouts.convert` plans the registers that each lane sends in a shuffle, and the lane from
+which it reads.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ def shuffled(text: TextWriter, name: str, dtype: ElementType, exchange: Callable
 
 
 def butterfly(text: TextWriter, name: str, dtype: ElementType, mask: int) -> str:
-    """What the lane whose number differs by `mask` holds under this name."""
+    """The value of this name in the lane whose number differs by `mask`."""
     return shuffled(text, name, dtype, lambda word: exchanged(text, "bfly", word, str(mask)))
 
 
 def from_lane(text: TextWriter, name: str, dtype: ElementType, lane: str) -> str:
-    """What the lane of that number holds under this name."""
+    """The value of this name in the lane with that number."""
     return shuffled(text, name, dtype, lambda word: exchanged(text, "idx", word, lane))
 
 

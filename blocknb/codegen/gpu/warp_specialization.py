@@ -1,4 +1,4 @@
-"""Warp specialization: what the roles of a kernel's warps mean for its launch and its registers.
+"""Warp specialization: the threads and registers that a kernel needs for the roles of its warps.
 
 The op `roles` makes the first warps of a CTA consumers, in one or more groups. The warps after them are the producer, which copies.
 """

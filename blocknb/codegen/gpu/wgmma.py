@@ -1,8 +1,8 @@
 """Lowers wgmma: a whole product, all steps along K, is one piece of inline PTX (PTX ISA: wgmma.mma_async).
 
-The accumulators are operands tied to results, so they stay in their registers from iteration to iteration. ptxas moves none as long as
-nothing uses them between the first instruction and the wait. Operands in shared memory are matrix descriptors (`layouts.wgmma`). The part
-of a descriptor that depends on the warp is computed once, at the head of the kernel, and a step along K or M adds a constant.
+The accumulators are operands tied to results, so they stay in their registers from iteration to iteration. ptxas moves no accumulator if no
+instruction uses one between the first wgmma and the wait. Operands in shared memory are matrix descriptors (`layouts.wgmma`). The part of a
+descriptor that depends on the warp is computed once, at the head of the kernel, and a step along K or M adds a constant.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class WgmmaDot(OpLowering):
         return [asm.operand("r", f"i32 {name}") for name in names]
 
     def descriptor(self, asm: WgmmaText, value: Value, side: int) -> int:
-        """The number of the operand that says where a warpgroup's part of a buffer begins and how it lies. It is the lower word of a
-        descriptor, which has the address; the upper word is a constant."""
+        """The operand number of the matrix descriptor for a warpgroup's part of a buffer. It is the lower word of a descriptor, which has
+        the address; the upper word is a constant."""
         text, type, offset = self.text, value.type, self.buffers.offsets[value]
         lies, bits = asm.described(type, side), asm.warp_bits(type, side)
 
@@ -185,8 +185,8 @@ def is_pure(op: Op) -> bool:
 
 
 class WgmmaText:
-    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `fresh` says that the accumulators are
-    zero; `upper` are the upper words of descriptors by the number of the operand."""
+    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `fresh`: the accumulators are zero;
+    `upper` are the upper words of descriptors by the number of the operand."""
 
     def __init__(self, op: Op, fresh: bool):
         self.op, self.fresh = op, fresh

@@ -1,6 +1,6 @@
 """Casts, bitcasts and conversions between arrays and registers, in vectors and without a branch.
 
-A float becomes an integer truncated, saturated, and 0 for NaN. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
+A conversion from float to integer truncates and saturates, and makes NaN 0. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
 scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars use it. x86's vector conversions have one result for
 everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects mend signed results,
 and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
@@ -150,8 +150,8 @@ def _by_registers(
 def rounded_to_odd(code: InstructionBuilder, x: str, source: DType, low: int, width: int) -> str:
     """An integer rounded to odd, which becomes a float with `low` digits fewer, and then bf16.
 
-    If the integer does not fit the float, the bit above the lowest `low` bits says whether any of them was set. So the two roundings give
-    the same as one.
+    If the integer does not fit the float, the bit above the lowest `low` bits is set if any of these was set (sticky bit). So the two
+    roundings give the same as one.
     """
     element = f"i{source.bits}"
     ty = vector_type(element, width)
@@ -234,7 +234,7 @@ def from_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width:
 
 
 def to_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
-    """What is stored in an array, of `memory_type`, for a register value."""
+    """Converts a register value to `memory_type`, the type in an array."""
     if isinstance(dtype, Pointer):
         return x
     if dtype.name in NARROW:
@@ -248,7 +248,7 @@ def from_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width
 
 
 def to_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
-    """What is stored in scratch, of `scratch_type`, for a register value."""
+    """Converts a register value to `scratch_type`, the type in scratch memory."""
     return code.convert("zext", x, "i1", "i8", width) if dtype.bits == 1 else x
 
 

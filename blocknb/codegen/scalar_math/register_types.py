@@ -1,4 +1,4 @@
-"""How the elements of a dtype are held: LLVM types in registers, in arrays and in scratch memory, and constants of them.
+"""The LLVM types of a dtype's elements in registers, in arrays and in scratch memory, and constants of these types.
 
 Registers hold fp16 and bf16 as fp32 values that are rounded to the narrow type after every operation. They hold bools as i1, fp8 as its
 bits, and pointers as i64. So no instruction needs a half type, and no conversion needs a run-time library.

@@ -75,7 +75,7 @@ def yield_(types, attrs):
 
 @op("control", operands="c values...", traits="terminator")
 def condition(types, attrs):
-    """Ends the first block of a `while`, which goes on if `c` holds.
+    """Ends the first block of a `while`, which continues if `c` is true.
 
     Example:
         i = tl.load(i_ptr + 1)
@@ -84,7 +84,7 @@ def condition(types, attrs):
         i  # 10
 
     IR:
-        The second block, or what follows the loop, takes the values.
+        The second block receives the values; after the last iteration, they are the results of the loop.
     """
     return ()
 

@@ -43,7 +43,7 @@ def local_load(types, attrs):
 
 @shared(writes="shared", traits="consumer_only")
 def fence(types, attrs):
-    """Lets wgmma read, after the next barrier, what this warp has written to shared memory."""
+    """Lets wgmma read, after the next barrier, the data that this warp has written to shared memory."""
     return ()
 
 
@@ -84,7 +84,7 @@ def stage(types, attrs):
     traits="access async_copy",
 )
 def copy_async(types, attrs):
-    """Copies elements from an array to a shared buffer while the program goes on. Where the mask is off, the buffer gets zeros.
+    """Copies elements from an array to a shared buffer while the program continues. Where the mask is off, the buffer gets zeros.
 
     IR:
         The thread that copies sees the elements after a `wait` for their group, and other threads after a barrier that follows. `vec`

@@ -111,7 +111,7 @@ def arrive(types, attrs):
     traits="box_copy async_copy interleaves producer producer_only",
 )
 def copy_bulk(types, attrs):
-    """Copies a box of an array to a shared buffer while the program goes on. Out of bounds the buffer gets zeros.
+    """Copies a box of an array to a shared buffer while the program continues. Out of bounds the buffer gets zeros.
 
     IR:
         The bytes count for an mbarrier. `coordinates` are those of the first element, the outer axis first. `axes` names the axis of
@@ -130,7 +130,7 @@ def copy_bulk(types, attrs):
     traits="box_copy exchanges interleaves consumer_only",
 )
 def store_bulk(types, attrs):
-    """Copies a shared buffer to a box of an array while the program goes on. Nothing is written out of bounds.
+    """Copies a shared buffer to a box of an array while the program continues. Nothing is written out of bounds.
 
     IR:
         One thread runs the op; with a `layout`, one thread of each warp does, for the elements of its warp. With `adds`, the copy

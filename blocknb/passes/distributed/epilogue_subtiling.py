@@ -1,10 +1,10 @@
 """Epilogue subtiling: a large result is stored subtile by subtile through one small buffer.
 
-A tensor core leaves each thread pairs of neighbours, but memory wants 16 bytes per thread and rows of 128 bytes. A conversion through
-shared memory lies between the two. For a whole tile it takes as much shared memory as the operands of several steps along K. So the tile
-is stored in subtiles as wide as a row of 128 bytes. A subtile consists of registers that every thread has, so taking it costs nothing.
-Where every warp stores its own rows (`layout_assignment` sees to that), warps do not wait for each other. CUTLASS calls the subtile
-EpilogueTile.
+A tensor core gives each thread pairs of neighbours, but memory is fastest with 16 bytes per thread and rows of 128 bytes. A conversion
+through shared memory lies between the two. For a whole tile it takes as much shared memory as the operands of several steps along K. So
+this pass stores the tile in subtiles that are one row of 128 bytes wide. A subtile is a subset of each thread's registers, so extracting it
+costs nothing. If every warp stores its own rows (`layout_assignment` arranges that), warps do not wait for each other. CUTLASS calls the
+subtile EpilogueTile.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def epilogue_subtiling(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a tile goes through shared memory on its way to a store, as the result of a product does.
 
-    What: the tile is cut into subtiles that one small buffer serves one after another. Each thread has its part of each subtile in its
-    registers. A tile that is loaded only to be combined with the result is loaded in the same subtiles, each while the one before it is
-    stored.
+    What: the pass splits the tile into subtiles, which use one small buffer one after another. Each thread has its part of each subtile in
+    its registers. If the program loads a tile only to combine it with the result, it loads the same subtiles, each while it stores the
+    previous one.
 
     Why: a buffer for the whole tile would take the shared memory that the operands of later iterations need.
 
-    Limits: each thread must hold a part of every subtile. Tiles up to 32 KB that warps can only store together are not cut.
+    Limits: each thread must hold a part of every subtile. Tiles up to 32 KB that warps can only store together stay whole.
 
     Before:
 

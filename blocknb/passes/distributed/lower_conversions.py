@@ -132,8 +132,8 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
 class ConversionLowering(Rebuild):
     """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
-    The lowered code stands at the first use of a conversion in its block, or at the block's end. It serves all conversions needed there:
-    first all stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
+    It emits the code at the first use of a conversion in its block, or at the block's end, for all conversions needed there: first all
+    stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
     def __init__(self, func: Func, target: Target, notes: Notes):
@@ -172,7 +172,7 @@ class ConversionLowering(Rebuild):
         assert not self.waiting[-1], "a conversion without a use"
 
     def through_shared(self, op: Op) -> bool:
-        """Whether a conversion goes through shared memory: shuffles cannot do it, or `software_pipelining` may copy its operand."""
+        """Whether a conversion uses shared memory: shuffles cannot do it, or `software_pipelining` may copy its operand."""
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
@@ -226,7 +226,9 @@ class ConversionLowering(Rebuild):
         buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
         buffer.name = op.result.name
         made = b.append(op.replace(args=(buffer, *op.args), results=()))
-        self.notes(made, f"{op.name}: done once per element; the old values reach all threads through shared memory")
+        self.notes(
+            made, f"{op.name}: one thread executes it for each element, and shares the old value through shared memory"
+        )
         loaded = b.op("local_load", buffer, layout=kind.layout)
         loaded.result.name = op.result.name
         return loaded.results

@@ -78,7 +78,7 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
             plans[loop.id] = kept
             for plan in kept.values():
                 parts = prod(plan.kept)
-                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, combined after it")
+                notes(plan.reduction, f"{plan.update.name}: {parts} partial results in the loop, combined after it")
     return ReductionRewriter(func, plans).run() if plans else func
 
 

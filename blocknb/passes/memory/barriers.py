@@ -1,10 +1,10 @@
-"""Barrier insertion: a barrier stands wherever a warp could see another warp's memory too early or too late.
+"""Barrier insertion: barriers separate conflicting accesses of different warps to the same bytes.
 
-A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same
-bytes as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start.
-Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy counts as a write at its wait, and no access
-to its bytes may come in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to
-be two arrays.
+A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same bytes
+as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
+memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
+access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from; two arguments are
+assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
 wait. Triton calls this analysis Membar.
@@ -38,7 +38,7 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU.
 
     What: a barrier stands before an access that touches the same bytes as an earlier one, if one of them writes and no barrier is between
-    them. Where only lanes of one warp meet, a `warp_barrier` suffices.
+    them. If only lanes of one warp conflict, a `warp_barrier` suffices.
 
     Why: without it a warp could read data too early or overwrite data that another warp still reads.
 
@@ -67,10 +67,10 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """Bytes that an op touches: a range of shared memory, or with `root` the array behind a pointer argument. `own` is the pointer tile
-    if each element has its own address, which only one thread touches. `tile` says how a tile lies in a buffer if the op moves all
-    elements between them. `met` says that the lanes of each warp have synchronised since. `store` is the store, in this iteration, to
-    which the access belongs."""
+    """Bytes that an op touches: a range of shared memory, or with `root` the array behind a pointer argument. `own` is the pointer tile if
+    each element has its own address, which only one thread touches. `tile`: the layouts of tile and buffer, if the op moves all elements
+    between them. `met`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access
+    belongs."""
 
     write: bool
     low: int
@@ -246,7 +246,7 @@ class BarrierPlacement:
         return pending
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
-        """The pending accesses after a loop: after any number of iterations, including none, and after the last test of a `while`."""
+        """The pending accesses after a loop, for any number of iterations including none. For a `while`, this includes the last test."""
         made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
         made |= {value for block in op.blocks for value in block.args}
         entry = pending
@@ -311,9 +311,7 @@ class BarrierPlacement:
         if later.root is not None and later.releases:
             return f"earlier accesses are visible before the {later.op.name} ({later.op.attrs['sem']})"
         if earlier.op.name == "wait":
-            return (
-                f"copies to {place} are visible to all warps, and all warps have read the data that is overwritten next"
-            )
+            return f"copies to {place} become visible to all warps, and all warps have read the data that the next copies overwrite"
         hazard = f"{'write' if later.write else 'read'} after {'write' if earlier.write else 'read'}"
         where = place if later.root is None else f"the array {later.root.name}"
         return f"{hazard} of {where} (the other access: {earlier.op.name}{at_line(earlier.op)})"

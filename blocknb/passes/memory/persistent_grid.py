@@ -1,9 +1,9 @@
 """Persistent kernels: a CTA runs one program after another.
 
-At the end of a program, where results are stored, tensor cores idle, and so they do at the start of the next one, until its first tiles
-arrive. Where a producer warp copies, a persistent CTA fills both gaps: copies for the next program start while the last results are
-stored. The launch starts as many CTAs as fit, and CTA c runs programs c, c + CTAs, and so on. Programs are shared out before they run,
-so all must have the same work. Source: Gupta, Stuart and Owens, "A Study of Persistent Threads Style GPU Programming" (InPar 2012);
+At the end of a program, the tensor cores idle while it stores its results. They idle again at the start of the next program, until its
+first tiles arrive. If a producer warp copies, a persistent CTA fills both gaps: it copies tiles of the next program while it stores
+results. The launch starts as many CTAs as fit, and CTA c runs programs c, c + CTAs, and so on. This distribution is fixed before programs
+run, so all must have the same work. Source: Gupta, Stuart and Owens, "A Study of Persistent Threads Style GPU Programming" (InPar 2012);
 CUTLASS's persistent tile scheduler.
 """
 
@@ -27,15 +27,16 @@ from blocknb.trace import Notes
 def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     """Lets each CTA run one program after another
 
-    When: copying gets a warp of its own (`warp_specialization`), and the loops with products make as many iterations in all programs.
+    When: copying gets a warp of its own (`warp_specialization`), and the loops with products have the same number of iterations in all
+    programs.
 
-    What: the function is marked as persistent. `warp_specialization` then writes a loop over programs, and the launch starts as many CTAs
-    as run at a time.
+    What: the pass marks the function as persistent. `warp_specialization` then writes a loop over programs, and the launch starts as many
+    CTAs as the GPU runs at a time.
 
     Why: the copies of the next program start while the results of the last one are stored, so tensor cores wait less between programs.
 
-    Limits: programs are shared out before they run, so programs of unequal length keep a CTA each. So do kernels that loop over programs
-    themselves, and kernels that print or check something.
+    Limits: a CTA's programs are fixed before they run, so programs with different numbers of iterations keep a CTA each. So do kernels
+    that loop over programs themselves, and kernels that print, assert or check bounds.
 
     Before:
 
@@ -53,12 +54,19 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     """
     facts = affine.analyze(func)
     if (report := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
-        notes(report, "one program per CTA: what a program says is counted from its beginning")
+        notes(
+            report,
+            f"not persistent: the kernel has the op `{report.name}`, and each CTA counts the reports of one program only",
+        )
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel distributes its work itself" if outer else "not all programs make as many iterations"
-            notes(loop, f"one program per CTA: {why}")
+            why = (
+                "the kernel loops over programs itself"
+                if outer
+                else "the number of iterations may differ between programs"
+            )
+            notes(loop, f"not persistent: {why}")
             return func
     return func.with_attrs(persist=True)
 

@@ -21,9 +21,9 @@ MOST_WARPS = 8  # of a CTA with several programs
 MOST_BYTES = 2 << 10
 #: Ops that the threads of a CTA do together, or that use the thread's number in the CTA.
 SHARED = {
-    "barrier": "it has barriers of several warps",
-    "alloc": "it has shared memory",
-    "asm": "it has inline assembly",
+    "barrier": "its warps share a barrier",
+    "alloc": "its warps share memory",
+    "asm": "its inline assembly may use the thread's number in the CTA",
 }
 
 
@@ -38,12 +38,13 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a program has one or two warps, no shared memory, no barriers between warps, and no accesses in loops or branches.
 
-    What: programs stand side by side in CTAs of up to eight warps. The launch decides how many: a power of two that divides the first
-    axis of its grid, and fewer where the GPU would not be filled.
+    What: several programs share a CTA of up to eight warps. The launch chooses the number: a power of two that divides the first axis of
+    its grid, and less if the GPU would have idle multiprocessors.
 
     Why: a multiprocessor runs a limited number of CTAs, and each takes time to start.
 
-    Limits: programs that move more than 2 KB keep a CTA each, because they take longer than the start. A note says why.
+    Limits: programs that load and store more than 2 KB keep a CTA each, because the start of a CTA is a small part of their time. A note
+    gives the reason.
 
     Before:
 
@@ -65,12 +66,12 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
     if any(tile_bytes(op) for outer in func.body.ops for block in outer.blocks for op in walk(block)):
         reasons.append("it has accesses in loops or branches")
     elif moved > MOST_BYTES:
-        reasons.append(f"it moves {moved} bytes, which takes longer than its start")
+        reasons.append(f"it loads and stores {moved} bytes, and packing pays up to {MOST_BYTES}")
     if reasons:
-        notes(None, f"each program has its own CTA: {min(reasons)}")
+        notes(None, f"one program per CTA: {reasons[0]}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs per CTA: their warps share no data and never synchronise")
+    notes(None, f"up to {programs} programs per CTA, because their warps share no data and never synchronise")
     return func.with_attrs(programs=programs)
 
 

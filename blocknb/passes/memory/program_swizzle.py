@@ -1,17 +1,18 @@
 """Program swizzling (threadblock rasterization): reorders programs so that L2 serves more of their reads.
 
-Programs start along x, then y. In a matrix product, some tiles depend on x alone and others on y alone. In that order, 128 programs of a
-64 x 32 grid read the tiles of 64 places along x and of 2 along y. In groups of 16 columns, they read those of 16 and of 8. Triton's
-matmul tutorial does this by hand and calls the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
+The hardware starts programs along x, then y. In a matrix product, some tiles depend on x only and others on y only. In the hardware's
+order, 128 programs of a 64 x 32 grid have 64 values of x and 2 of y, so they read 64 + 2 different tiles. In groups of 16 columns (a column
+is the programs with one x), they have 16 values of x and 8 of y, so they read 16 + 8. Triton's matmul tutorial does this by hand and calls
+the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
 Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width *
-bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold a
-few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
+bytes(y). This is smallest where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold
+a few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
 
 `program_id` still means the position in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
 position from the number. A persistent kernel does so in its loop over programs. Any other kernel does so at its start, where it costs two
-divisions. z stays outermost. A kernel with a one-dimensional grid that divides it into rows and columns has these divisions rewritten
-instead.
+divisions. z stays outermost. In a kernel with a one-dimensional grid that computes x and y by `%` and `//`, the pass rewrites these
+divisions instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from blocknb.trace import Notes
 #: data sheets. Each runs one or two programs with large tiles.
 IN_FLIGHT = 128
 X, Y, Z = range(3)
-KEPT = "programs begin in the order of the grid: "
+KEPT = "programs start in the order of the grid: "
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -55,16 +56,16 @@ def applies(func: Func, target: Target) -> bool:
 def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
     """Reorders programs so that those that run together share rows and columns in L2
 
-    When: loops read some tiles whose place depends on x alone and others whose place depends on y alone, as in a matrix product.
+    When: loops read some tiles whose addresses depend on x only and others whose addresses depend on y only, as in a matrix product.
 
-    What: programs start in groups of columns of the grid, as GROUP_SIZE_M does in Triton's tutorial. `program_id` still means the place
-    in the grid.
+    What: programs start in groups of columns of the grid (a column is the programs with one x), as with GROUP_SIZE_M in Triton's
+    tutorial. `program_id` still means the position in the grid.
 
     Why: 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration in the order of the grid, and 16 + 8 in groups of 16
     columns. L2 serves the rest.
 
-    Limits: the grid's own order (x first, then y) stays if tiles are placed in another way, if programs differ in length, or if they may
-    wait for each other. A note says why.
+    Limits: the grid's own order (x first, then y) stays if a load depends on x and y, if programs differ in their number of iterations,
+    or if they may wait for each other. A note gives the reason.
 
     Before:
 
@@ -104,7 +105,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
 
 @dataclass(frozen=True)
 class Reuse:
-    """What loops read by x alone and by y alone: arrays, and bytes per iteration."""
+    """What loops read at addresses that depend on x only, and on y only: arrays, and bytes per iteration."""
 
     arrays: tuple[tuple[str, ...], tuple[str, ...]]
     bytes: tuple[int, int]
@@ -119,14 +120,14 @@ class Reuse:
     def __str__(self) -> str:
         by_x, by_y = (" and ".join(f"`{name}`" for name in names) for names in self.arrays)
         return (
-            f"programs begin in groups {self.width} wide: of {IN_FLIGHT} at a time, {IN_FLIGHT // self.width} read each tile of {by_x} "
-            f"and {self.width} each of {by_y}, so L2 serves the others"
+            f"programs start in groups of {self.width} along x: of {IN_FLIGHT} at a time, {IN_FLIGHT // self.width} read the same tile of "
+            f"{by_x} and {self.width} the same of {by_y}, so L2 serves all reads but the first"
         )
 
 
 class ReuseFinder:
-    """Finds what programs share, or why their order is not touched. `split`: of a grid with one axis, the ops that make x (`rem`) and y
-    (`div`) of a program's number."""
+    """Finds what programs share, or why their order stays. `split`: in a grid with one axis, the ops that compute x (`rem`) and y (`div`)
+    from a program's number."""
 
     def __init__(self, func: Func):
         self.func, self.facts, self.users = func, affine.analyze(func), uses(func)
@@ -148,34 +149,34 @@ class ReuseFinder:
 
     def reuse(self) -> Reuse | str:
         arrays: tuple[dict[str, None], dict[str, None]] = {}, {}
-        bytes, alone, everywhere, around = [0, 0], None, False, dict[Op, None]()
+        bytes, unshared, everywhere, around = [0, 0], None, False, dict[Op, None]()
         for load, loops in reading(self.func.body, ()):
             around.update(dict.fromkeys(loops))
             by = self.axes(load.args) - {Z}
-            alone, everywhere = load if by == {X, Y} else alone, everywhere or not by
+            unshared, everywhere = load if by == {X, Y} else unshared, everywhere or not by
             for axis in by if len(by) == 1 else ():
                 root, tile = self.facts.root(load.args[0]), load.result.type
                 bytes[axis] += tile.size * tile.dtype.bytes
                 arrays[axis][root.name if root is not None else "an array"] = None
         if not all(bytes):
             if not everywhere and (self.split or Y not in self.roots.values()):
-                return "rows and columns are made of one axis, so their order is the kernel's own"
-            return "loops do not read tiles that depend on x alone and others that depend on y alone"
-        if alone is not None:
-            return f"the load{at_line(alone)} reads other tiles in each of them"
+                return "the kernel computes rows and columns from one axis, so it orders them itself"
+            return "loops do not read some tiles that depend on x only and others that depend on y only"
+        if unshared is not None:
+            return f"the load{at_line(unshared)} reads a different tile in every program, so no order lets programs share it"
         if self.axes(value for loop in around for value in loop.args[:3]) - {Z}:
-            return "they differ in length"
+            return "the number of iterations differs between programs"
         return self.against() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
 
     def against(self) -> str:
         """The reason why the order of programs, or the CTA that runs a program, may matter."""
         for op in self.func.ops():
             if op.name == "while":
-                return f"the `while`{at_line(op)} may wait for programs that have begun before"
+                return f"the `while`{at_line(op)} may wait for programs that started before"
             if op.name in ATOMICS and looked_at(op, self.users):
-                return f"the {op.name}{at_line(op)} reveals the order in which they start"
+                return f"the {op.name}{at_line(op)} reveals the order in which programs start"
             if self.split and op.name in REPORTS:
-                return f"the {op.name}{at_line(op)} reveals their numbers"
+                return f"the {op.name}{at_line(op)} reveals the numbers of programs"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
                 return f"the assembly{at_line(op)} reads the id of its CTA"
         return ""
@@ -186,15 +187,13 @@ class ReuseFinder:
         for value in reachable(values, lambda x: () if x in self.roots else sources(self.facts, x)):
             if value in self.roots:
                 found.add(self.roots[value])
-            elif (
-                op := self.facts.definition.get(value)
-            ) is not None and op.name == "program_id":  # besides its components
-                found |= {X, Y}
+            elif (op := self.facts.definition.get(value)) is not None and op.name == "program_id":
+                found |= {X, Y}  # a use of the number itself, besides the components that `split` computes
         return found
 
 
 def with_swizzled_ids(func: Func, finder: ReuseFinder, width: int) -> Func:
-    """A function with a one-dimensional grid in which each program takes another place. A last, incomplete row keeps its order."""
+    """A function with a one-dimensional grid in which each program has another position. A last, incomplete row keeps its order."""
     found: dict[str, Value] = {}
 
     def visit(op: Op, rewriter: Rebuild) -> Any:

@@ -1,8 +1,8 @@
 """Shared-memory allocation: buffers get their addresses, and share bytes where their live ranges do not overlap.
 
-A buffer lives from its first store to its last use. An asynchronous copy or product extends this to the wait for it. Warps with roles
-run at the same time, so a buffer made before them lives as long as they do. Mbarriers live as long as the program. `barriers` runs later
-and sees the final addresses. Source: Wilson et al., "Dynamic Storage Allocation" (1995), first fit.
+A buffer lives from its `alloc` to its last use. An asynchronous copy or product extends this to the wait for it. Warps with roles run at
+the same time, so a buffer that is allocated before them lives as long as they do. Mbarriers live as long as the program. `barriers` runs
+later and sees the final addresses. Source: Wilson et al., "Dynamic Storage Allocation" (1995), first fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 ALIGNMENT = 128  # bytes; a wavefront
-OWN_PLACE = 1024  # bytes: a buffer up to this size shares its bytes with no other, because reuse would cost a barrier,
-OWN_PLACES = 64  # unless there are more of them
+#: A buffer of at most this many bytes gets bytes of its own, because reuse would cost a barrier.
+OWN_PLACE = 1024
+#: The most buffers that get bytes of their own. The other small ones share.
+OWN_PLACES = 64
 PLACED = named("allocates")
 
 
@@ -31,12 +33,13 @@ def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
 
     When: always, on a GPU.
 
-    What: buffers whose live ranges do not overlap share memory. A buffer lives from its first store to its last use, through every loop
-    in which it is used but not made. An asynchronous copy or product extends the range to the wait for it.
+    What: buffers whose live ranges do not overlap share memory. A buffer lives from its `alloc` to its last use. If a loop
+    uses it, and its `alloc` is outside, it lives to the end of the loop. An asynchronous copy or product extends the range to the wait for
+    it.
 
     Why: less shared memory per CTA lets more CTAs share a multiprocessor.
 
-    Limits: a kernel that needs more than the target has raises OutOfResources at the line of its largest buffer.
+    Limits: if a kernel needs more than the target has, the error names the line of its largest buffer.
 
     Before:
 
@@ -58,7 +61,7 @@ def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
     if total > target.max_shared:
         biggest = max((live for live in placed if live.op.name == "alloc"), key=lambda x: x.size)
         raise OutOfResources(
-            f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} a program",
+            f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} per CTA",
             biggest.op.loc,
             f"make the tiles smaller: {too_big(biggest, target)}",
         )
@@ -92,8 +95,8 @@ class LiveRange:
 
 
 def place(func: Func) -> tuple[list[LiveRange], int]:
-    """Places every buffer; returns the live ranges and the total bytes. Large buffers are placed first fit, largest first, among those
-    whose live ranges overlap. The small ones follow. The first OWN_PLACES of them get bytes of their own, and the rest share bytes in
+    """Gives every buffer its offset; returns the live ranges and the total bytes. Large buffers are placed first fit, largest first, among
+    those whose live ranges overlap. The small ones follow. The first OWN_PLACES of them get bytes of their own, and the rest share bytes in
     program order."""
     large: list[LiveRange] = []
     small: list[LiveRange] = []
@@ -140,8 +143,8 @@ def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
 
 
 def live_ranges(func: Func) -> list[LiveRange]:
-    """The live ranges from each buffer's first store to its last use. A buffer made outside a loop and used inside lives through the
-    loop."""
+    """The live ranges, each from a buffer's `alloc` to its last use. A buffer that is allocated outside a loop and used inside lives to the
+    end of the loop."""
     position, at, loops = 0, {}, {}
 
     def number(block: Block, around: tuple[int, ...]) -> None:

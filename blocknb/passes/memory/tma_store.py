@@ -1,6 +1,6 @@
 """TMA stores: a tile goes to a swizzled buffer, and TMA (the tensor memory accelerator) stores it while the program continues.
 
-While the consumers store, no product runs. So TMA takes over a store to a box of an array if the tile goes through shared memory anyway.
+While the consumers store, no product runs. So TMA executes a store to a box of an array if the tile passes through shared memory anyway.
 The warps write a buffer, one thread starts the store, and TMA clips elements out of bounds. Two buffers alternate. TMA must have read a
 buffer before the warps write it again: the thread that started the store waits, and a barrier follows. This pass places the waits, and
 `barriers` the barriers. TMA also adds fp32 numbers to memory if the kernel requests no memory order.
@@ -53,18 +53,18 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def tma_store(func: Func, target: Target, notes: Notes) -> Func:
-    """Stores boxes of arrays by TMA while the warps go on
+    """Stores boxes of arrays by TMA while the warps continue
 
     When: warps have roles, and a store is a box of an array: by a tensor descriptor, or by pointers with a mask that is the array's
     bounds.
 
-    What: the tile is written to one of two swizzled buffers, and TMA stores it from there. Additions of fp32 that need no order go the
-    same way.
+    What: the warps write the tile to one of two swizzled buffers, and TMA stores it from there. TMA also executes additions of fp32 that
+    need no order.
 
     Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
 
-    Limits: stores by TMA have no order among each other. A store stays with the warps if the program may meet its data again, if its rows
-    are not a multiple of 16 bytes, or if shared memory has no room. Notes say why.
+    Limits: stores by TMA have no order among each other. The warps execute a store if the program may access its data again, if its rows
+    are not a multiple of 16 bytes, or if shared memory has no room. Notes give the reason.
 
     Before:
 
@@ -101,7 +101,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(eq=False)
 class TmaStore:
-    """A store that TMA can do: its box, its value, and the ops that now bring the value through shared memory."""
+    """A store that TMA can do: its box, its value, and the ops that move the value through shared memory today."""
 
     op: Op
     box: TmaBox
@@ -226,7 +226,7 @@ class TmaStoreFinder:
         return self.either(store.op, op)
 
     def tells(self, op: Op, other: Op) -> bool:
-        """Whether an op releases the program's earlier accesses, which may include the other op."""
+        """Whether an op publishes (releases) earlier accesses of the program, which may include the other op."""
         return op.name in ATOMICS and orders(op)[1] and not self.ahead(op, other)
 
     def either(self, op: Op, other: Op) -> bool:
@@ -275,9 +275,9 @@ class TmaStoreFinder:
         return None if step is None else coefficient * step
 
     def shares_out(self, store: TmaStore, loop: Op) -> bool:
-        """Whether a loop takes the pieces of work from the program's number on, in steps of the number of programs, and the store
-        depends on the piece. Two iterations are then like two programs, unless the place depends on the number of programs. (A kernel
-        is assumed to be correct on any grid.)"""
+        """Whether a loop distributes work among programs: it starts at the program's number, advances by the number of programs, and the
+        store depends on its index. Two iterations are then like two programs, unless the address depends on the number of programs. (A
+        kernel is assumed to be correct on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
         if depends(self.facts, loop.args[0], on=READS):
@@ -331,7 +331,7 @@ class TmaStoreFinder:
         return 1 << count if 1 << count >= LEAST_ROWS else 0
 
     def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
-        """The value of a store, and the ops that now bring it into the store's layout, through a buffer or by shuffles."""
+        """The value of a store, and the ops that convert it to the store's layout, through a buffer or by shuffles."""
         if op.name == "atomic":
             return (op.args[1],)
         last = self.defs.get(op.args[1])

@@ -14,12 +14,12 @@ from typing import Any
 from blocknb.analysis.provenance import KEEPS, MOVES, Provenance, is_pointer
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.provenance import UNOWNED
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED
 from blocknb.language.types import Tile
 from blocknb.trace import Notes
 
-UNOWNED = -1
 Owner = int | Value
 COUNTED = "checked against the bounds of the arrays"  # the end of the note that counts accesses
 
@@ -28,7 +28,8 @@ COUNTED = "checked against the bounds of the arrays"  # the end of the note that
 class Guard:
     """The bounds of one access: those of the argument `owner`, one of `possible`, whose last entry may be UNOWNED.
 
-    `foreign` says why the owner may be UNOWNED in a correct program; empty if that is an error. `writes`: the access is not a load.
+    `foreign`: reasons why the address may lie in no argument's array although the program is correct. Such an address is not checked. If
+    there are none, an UNOWNED address is an error. `writes`: the access is not a load.
     """
 
     owner: Owner

@@ -1,4 +1,4 @@
-"""The position in the grid of a program with a given number, after `program_swizzle` has chosen groups of columns."""
+"""The position in the grid of the program with a given number, after `program_swizzle` has chosen groups of columns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NUMBERS: dict[str, Callable[[int, int], int]] = {
 
 
 def place(do: Callable[..., Any], number: Any, across: Any, down: Any, width: Any) -> tuple[Any, Any]:
-    """The position (x, y) of a program in a grid of `across` x `down` programs, with 0 <= number < across * down. Groups of `width`
-    columns follow each other, and the last may be narrower; within a group x varies fastest. `do(name, a, b)` does the arithmetic on
-    ints, on values of the IR, or on LLVM values."""
+    """The position (x, y) of a program in a grid of `across` x `down` programs, with 0 <= number < across * down. A column is the programs
+    with one x. Groups of `width` columns follow each other, and the last may be narrower. Within a group x varies fastest. `do(name, a, b)`
+    does the arithmetic on ints, on values of the IR, or on LLVM values."""
     group = do("mul", width, down)
     first = do("mul", do("div", number, group), width)
     inside, columns = do("rem", number, group), do("min", do("sub", across, first), width)

@@ -19,8 +19,7 @@ def share_transposed(func: Func, notes: Notes) -> Func:
 
 
 class BufferSharing:
-    """Finds buffers to share. `instead` maps an unneeded buffer to the buffer that replaces it, and says whether its tile is the
-    transpose."""
+    """Finds buffers to share. `instead` maps an unneeded buffer to the buffer that replaces it, with whether its tile is the transpose."""
 
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes
@@ -74,7 +73,10 @@ class BufferSharing:
         if op.name == "alloc" and op.result in self.instead:
             return op.results  # its results are unused
         if op.name == "local_store" and op.args[0] in self.instead:
-            self.notes(op, f"{op.args[0].name or 'a tile'}: products read it from the buffer of its transpose or copy")
+            self.notes(
+                op,
+                f"{op.args[0].name or 'a tile'}: not stored again, because products read the buffer of its transpose or copy",
+            )
             return ()
         if op.name != "dot" or not any(value in self.instead for value in op.args[:2]):
             return NotImplemented

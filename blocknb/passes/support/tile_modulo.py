@@ -37,7 +37,7 @@ def whole_tile(op: Op, rewriter: RewriteContext) -> Value | None:
     why = (
         f"{name} is a multiple of {size}"
         if name.isdigit()
-        else f"this version is for {name} that is a multiple of {size}, and the launch chooses"
+        else f"the launch chooses this version, in which {name} is a multiple of {size}"
     )
     rewriter.note(op, f"% {name} wraps around between tiles, never within one: {why}")
     return steps

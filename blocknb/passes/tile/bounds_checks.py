@@ -13,12 +13,13 @@ from blocknb.analysis.effects import mask_of
 from blocknb.analysis.provenance import Provenance
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.provenance import UNOWNED
 from blocknb.ir.report import action_of
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, MASK_AT
 from blocknb.language.types import Tile
 from blocknb.passes.registry import tile_pass
-from blocknb.passes.support.carried_bounds import UNOWNED, Guard, Owners, explain
+from blocknb.passes.support.carried_bounds import Guard, Owners, explain
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Note, Notes

@@ -80,8 +80,8 @@ def choice(func: Func) -> tuple[int, str]:
     names = {op.name for op in func.ops()}
     if "dot" in names:
         return for_products(func)
-    if found := {"dot", "asm"} & names:
-        return USUAL, f"as usual with {OTHERS[min(found)]}"
+    if "asm" in names:
+        return USUAL, f"as usual with {OTHERS['asm']}"
     largest = max((v.type.size for op in func.ops() for v in op.results if v.type.shape), default=1)
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.shape]
     loaded = sum(op.result.type.size for op in loads)

@@ -2,7 +2,8 @@
 
 Memory serves a warp in 32-byte sectors, and a thread moves up to 16 bytes at once. The pass reads contiguity, alignment and the constancy
 of the mask from the affine analysis. It gives each thread as many consecutive elements as these allow, and then assigns the lanes along
-the same axis. It only proposes: it leaves `layout` and `vec` on the op, and `layout_assignment` decides. Source: CUDA C++ Programming
+the same axis. It only proposes: it leaves `layout` and `vec` on the op. `layout_assignment` chooses the layout, and `analysis/accesses.py`
+computes the final width during code generation. Source: CUDA C++ Programming
 Guide, "Coalesced Access to Global Memory"; Triton's pass Coalesce.
 """
 
@@ -23,6 +24,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MAX_BYTES = 16  # the widest access of a thread
+#: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
+LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
 
 
@@ -39,7 +42,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
 
     Limits: the note names what limits the vector: the contiguity of the pointers, their alignment, the mask, or too few elements for the
-    threads. The pass only proposes; `layout_assignment` decides.
+    threads. It is marked as missed if a thread moves less than 4 bytes. The pass only proposes. `layout_assignment` chooses the layout,
+    and the layout's vectors limit the final width.
 
     Before:
 
@@ -64,19 +68,17 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         vec, order, why = widest(facts, old, num_warps * target.warp_size)
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
-        fitting = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
-        if (
-            op.name in ATOMICS
-        ):  # lanes take consecutive addresses, one element each; the layout of the addends may have vectors
-            vec, fitting, why = vec if at_once(op, target, users) else 1, 1, ""
-        layout = blocked(shape, order, fitting, num_warps, warps=lines)
+        vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
+        if op.name in ATOMICS:
+            # Lanes take consecutive addresses, one element each. The layout of the addends may have vectors.
+            vec, vectors, why = vec if at_once(op, target, users) else 1, 1, ""
+        layout = blocked(shape, order, vectors, num_warps, warps=lines)
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
         text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) per thread along axis {order[0]}"
-        notes(
-            new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info"
-        )
+        kind = "missed" if why and used * element.bytes < LINE_BYTES else "info"
+        notes(new, text + (f"; not wider: {why}" if why else ""), kind)
         return new.results
 
     originals, users = {op.id: op for op in func.ops() if op.name in ACCESSES}, uses(func)
@@ -103,7 +105,9 @@ def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
 
 
 def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:
-    """For a load or store: the widest vector in elements, the axes from fastest to slowest, and the limits on the width."""
+    """For a load or store: the widest vector in elements, the axes from fastest to slowest, and what limits an access of these threads.
+
+    The vector may be wider than that limit, because another layout may have fewer threads along the axis (`fact_width`)."""
     pointer = op.args[0]
     shape, element = pointer.type.shape, pointer.type.dtype.element
     runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]

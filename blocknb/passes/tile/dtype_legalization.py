@@ -74,7 +74,8 @@ def dtype_legalization(func: Func, target: Target, notes: Notes) -> Func:
         source, result = op.args[0].type.dtype, op.attrs["dtype"]
         if has(native, source, result):
             return NotImplemented
-        notes(op, f"{source} to {result}: {'in steps' if native and both(source, result) else 'integer arithmetic'}")
+        how = "two conversions" if native and both(source, result) else "integer arithmetic"
+        notes(op, f"{source} to {result}: {how}, because {target} has no instruction for it")
         return [cast(b, op.args[0], result, native)]
 
     return tidy(rebuild(func, visit))
@@ -95,7 +96,7 @@ def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
     attrs = {**op.attrs, "precision": "tf32"}
     if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
         return NotImplemented
-    notes(op, "dot: three products in tf32, which include the digits that tf32 rounds off")
+    notes(op, "dot: 3xTF32, three products in tf32 that keep the digits which one would round off")
     (x, rest_x), (y, rest_y) = (halves(b, value) for value in op.args[:2])
     nothing = b.const(0.0, op.result.type)
     small = b.value("dot", x, rest_y, b.value("dot", rest_x, y, nothing, **attrs), **attrs)
@@ -117,7 +118,7 @@ def is_short_sum(op: Op) -> bool:
 
 def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
     """The product with an fp32 accumulator, rounded to fp16. A value that a loop carries in fp32 is not rounded (`longer_sums`)."""
-    notes(op, "dot: accumulated in fp32, as tensor cores do here, then rounded to fp16")
+    notes(op, "dot: accumulates in fp32 and rounds the result to fp16")
     carried = op.args[2].type.dtype == t.float32
     wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
     if op.args[0].type.dtype in t.FLOAT8:
@@ -148,7 +149,7 @@ def dot(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value
     wide = t.float16 if target.is_gpu else t.float32
     left, right, accumulator = op.args
     names = " and ".join(dict.fromkeys(str(x.type.dtype) for x in (left, right)))
-    notes(op, f"dot: operands of {names} are multiplied in {wide}, which holds them exactly")
+    notes(op, f"dot: multiplies {names} in {wide}, which holds both exactly")
     attrs = dict(op.attrs) if wide == t.float16 else {**op.attrs, "precision": "ieee"}
     factors = [cast(b, x, wide, native) for x in (left, right)]
     return b.value("dot", *factors, accumulator, **attrs)

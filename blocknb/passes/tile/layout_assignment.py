@@ -36,8 +36,8 @@ def layout_assignment(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: a layout decides how wide accesses are, and whether data has to move between threads.
 
-    Limits: the choice is made once, by weights; it does not search. The note of a conversion says how it is done (renamed registers, warp
-    shuffles or shared memory) and about how many cycles it takes.
+    Limits: the choice is made once, by weights; it does not search. The note of a conversion names its means (renumbered registers, warp
+    shuffles or shared memory) and its approximate cycles.
 
     Before:
 
@@ -165,7 +165,7 @@ class LayoutAssignment:
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
         bits = max(8, op.result.type.dtype.bits)
         kind, cycles = convert.plan(own, layout, bits).kind, convert.price(own, layout, bits)
-        how = {"none": "no data moves", "rename": "registers renamed", "shuffle": "warp shuffles"}
+        how = {"none": "no data moves", "rename": "only registers are renumbered", "shuffle": "by warp shuffles"}
         how["shared"] = "through shared memory"
         size = op.result.type.size * op.result.type.dtype.bytes
         price = f", about {cycles} cycles" if cycles else ""

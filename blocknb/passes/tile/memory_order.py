@@ -34,7 +34,7 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a kernel has atomics or volatile loads.
 
-    What: an atomic or a volatile load that a `while` reads acquires, whatever its `sem` says. An atomic whose result is unused does not
+    What: an atomic or a volatile load that a `while` reads acquires, even if its `sem` is weaker. An atomic whose result is unused does not
     acquire, unless an atomic with a used result, a volatile load or inline assembly runs after it.
 
     Why: after a wait, loads must see what the other program stored, and an L1 cache may hold older data. An acquire that has no effect
@@ -74,11 +74,13 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
         made = rebuild.keep(op.replace(attrs=MappingProxyType({**op.attrs, "sem": sem})))
         if op.id in waited:
             what = f"{op.name} (sem {old})" if old else "the volatile load"
-            notes(made, f"{what} acquires, since a loop waits for it: later accesses must not return older data")
+            notes(
+                made, f"{what} is now an acquire, because a loop waits for it: later loads must not return older data"
+            )
         else:
             notes(
                 made,
-                f"{op.name} is {sem} instead of {old}: its result is unused, and nothing after it observes other programs",
+                f"{op.name} is {sem} instead of {old}: its result is unused, and no later op observes other programs",
             )
         return made.results
 

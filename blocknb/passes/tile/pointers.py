@@ -38,7 +38,7 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a kernel computes tiles of pointers.
 
-    What: what all elements of a tile of addresses share moves to one scalar pointer. A loop carries that scalar instead of the tile, and
+    What: the pass moves the common part of a tile of addresses to one scalar pointer. A loop carries that scalar instead of the tile, and
     the rest is a tile of integer offsets that is the same in every iteration.
 
     Why: a loop does one 64-bit addition per iteration instead of one per element, and `coalesce` can prove wider accesses.
@@ -274,7 +274,7 @@ class AddressSplitter(Rebuild):
         for i in scalars:
             self.known(op.results[i], AddressParts(results[i], rests[i]))
         names = ", ".join(body.args[1 + i].name or "a tile" for i in scalars)
-        self.notes(op, f"carries a scalar instead of a tile: {names}")
+        self.notes(op, f"the loop carries a scalar instead of the tile: {names}")
         return [self.get(r) for r in op.results]
 
     def divided(self, op: Op) -> tuple[dict[int, Value], dict[int, Value | None]]:
@@ -290,8 +290,12 @@ class AddressSplitter(Rebuild):
                 scalars[i] = start.uniform or self.builder.const(0, arg.type.dtype)
                 rests[i] = start.rest
             elif arg.type.is_pointer:
-                why = "start without a common base" if start is None else "move by different amounts"
-                self.notes(op, f"{arg.name or 'a carried value'} stays a tile of pointers, which {why}", kind="missed")
+                why = "start at no common base" if start is None else "advance by different amounts"
+                self.notes(
+                    op,
+                    f"the loop carries {arg.name or 'a value'} as a tile of pointers: its pointers {why}",
+                    kind="missed",
+                )
         return scalars, rests
 
     def yielding(self, op: Op, rests: dict[int, Value | None]) -> Op:
@@ -342,7 +346,7 @@ def explain(func: Func, notes: Notes) -> None:
     def describe(op: Op, loops: int) -> None:
         pointer = makers.get(op.args[0])
         if pointer is None:
-            notes(op, "address = a tile of pointers, carried by a loop", kind="missed")
+            notes(op, "address = a tile of pointers that a loop carries", kind="missed")
         elif pointer.name == "splat":
             notes(op, "address = one scalar pointer for all elements")
         elif pointer.name == "ptradd" and (base := makers.get(pointer.args[0])) is not None and base.name == "splat":
@@ -352,6 +356,6 @@ def explain(func: Func, notes: Notes) -> None:
                 kind = f"loop-invariant {kind}" if home.get(offsets, 0) < loops else f"{kind} that change in the loop"
             notes(op, f"address = scalar base + {kind}")
         else:
-            notes(op, f"address = a tile of pointers from {pointer.name}, without a common base", kind="missed")
+            notes(op, f"address = a tile of pointers from {pointer.name}, which have no common base", kind="missed")
 
     walk(func.body.ops, 0)

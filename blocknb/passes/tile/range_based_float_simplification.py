@@ -1,8 +1,8 @@
 """Strength reduction of float arithmetic where a range analysis allows it.
 
-The full-range forms of division and exp2 scale their operands, for divisors near the ends of fp32 and for results below 2^-126. That
-takes two and three more instructions per element. Where `analysis.float_ranges` proves that no such number occurs, or that it cannot
-change a result, the short forms suffice. The note names the proof. Source: PTX ISA, div.full, rcp.approx and ex2.approx.
+The full-range forms of division and exp2 scale their operands, for divisors near the ends of fp32 and for results below 2^-126. That takes
+two and three more instructions per element. Where `analysis.float_ranges` proves that no such number occurs, or that it cannot change a
+result, the short forms suffice. The note names the range. Source: PTX ISA, div.full, rcp.approx and ex2.approx.
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
                 return NotImplemented
             new = revised(op, attrs={**op.attrs, "normal": True})
             what = f"lies between {low:g} and {high:g}" if apart else "is a whole number"
-            text = f"the divisor {what}: its reciprocal, and a product for each element"
+            text = f"the divisor {what}: multiplies by its reciprocal instead of dividing"
         else:
             least = magnitudes.invisible(old.result)
             if least < TINY and op.name == "exp":
                 return NotImplemented
             new = revised(op, attrs={**op.attrs, "flush_denormals": True})
-            text = f"results below {least:.2g} change nothing that is stored: no scaling for those below 2^-126"
+            text = f"results below {least:.2g} do not change any stored value, so results below 2^-126 may become zero"
             if least < TINY:
-                text = "exp2 is the GPU's own instruction, in which results below 2^-126 are zero"
+                text = (
+                    "uses the GPU's own exp2, which makes results below 2^-126 zero; no stored value depends on those"
+                )
         rebuild.builder.append(new)
         notes(new, text)
         return new.results

@@ -1,8 +1,8 @@
 """Scans of long rows, one part per warp (a two-level parallel prefix sum).
 
-A scan wants each line within one warp. Where a tile has fewer lines than the program has warps, warps would repeat each other's work. So
-the axis is split into parts, which count as lines. The scan becomes ordinary ops: the scan of the parts, their last elements, the scan
-of those, shifted by one part, and the combine function once more. Source: Blelloch, "Prefix Sums and Their Applications" (1990).
+A scan needs each line within one warp. If a tile has fewer lines than the program has warps, warps would repeat each other's work. So the
+axis is split into parts, which count as lines. The scan becomes ordinary ops: the scan of the parts, their last elements, the scan of
+those, shifted by one part, and the combine function once more. Source: Blelloch, "Prefix Sums and Their Applications" (1990).
 """
 
 from __future__ import annotations

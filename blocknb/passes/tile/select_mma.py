@@ -1,8 +1,8 @@
 """Instruction selection for matrix products: mma.sync for every dot that `select_wgmma` has left without an instruction.
 
 The instructions are rows of `layouts.tables.MMA_TABLE`. A row fits if the target has it, the element types match, and the tile is no
-smaller than the instruction. The op keeps the choice: `instr` names the instruction, `layout` is that of the accumulator, and `warps`
-says how many warps split M and N. Source: PTX ISA, "Warp-level matrix instructions".
+smaller than the instruction. The op keeps the choice: `instr` names the instruction, `layout` is that of the accumulator, and `warps` has
+the numbers of warps that split M and N. Source: PTX ISA, "Warp-level matrix instructions".
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 def select_mma(func: Func, target: Target, notes: Notes) -> Func:
     """Selects the mma.sync instruction of every dot that has none yet
 
-    When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless ieee precision is asked
-    for, fp32.
+    When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless the kernel asks for ieee
+    precision, fp32.
 
     What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N.
 
     Why: tensor cores multiply many times as fast as fused multiply-adds.
 
     Limits: a dot of another type, or with a tile smaller than the instruction, is computed by fused multiply-adds from shared memory. A
-    note says why.
+    note gives the reason.
 
     Before:
 
@@ -57,7 +57,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         instruction, why = choose(op, target)
         if instruction is None:
-            notes(op, f"dot: plain multiply-adds, no tensor core: {why}", "missed")
+            notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
@@ -83,7 +83,7 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     operand = a.dtype.name
     if operand == "fp32":
         if op.attrs.get("precision", "tf32") != "tf32":
-            return None, f"{op.attrs['precision']} precision was asked for"
+            return None, f"the kernel asks for {op.attrs['precision']} precision"
         operand = "tf32"
     instruction = tables.find_mma(operand, c.dtype.name, target.capability)
     if instruction is None:

@@ -1,8 +1,8 @@
 """Instruction selection for matrix products: wgmma, Hopper's asynchronous warpgroup instruction.
 
 Four warps multiply together, and one or both operands come from shared memory (`layouts.wgmma` has the instructions). The op keeps the
-choice as in `select_mma`. In addition, `registers` says that operand A comes from registers, because it is made of another product or
-lies along the wrong axis; in the second case its rows are `permuted_rows`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
+choice as in `select_mma`. In addition, `registers` is set if operand A comes from registers, because another product computes it or it is
+stored along the wrong axis. In the second case its rows are `permuted_rows`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions".
 """
 
@@ -35,11 +35,11 @@ def applies(func: Func, target: Target) -> bool:
 def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     """Selects wgmma for every dot whose tile is large enough
 
-    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless ieee precision is
-    asked for, fp32.
+    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless the kernel asks for
+    ieee precision, fp32.
 
-    What: four warps multiply together. Both operands come from shared memory, or the first one from registers if it is made of another
-    product or is fp32 that lies along M.
+    What: four warps multiply together. Both operands come from shared memory, or the first one from registers, if another product computes
+    it or it is fp32 stored along M.
 
     Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
 
@@ -61,9 +61,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.id in choice.transposed:
-            text = (
-                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts"
-            )
+            text = "loads single elements: wgmma reads tf32 along K only, and this layout stores the transpose without bank conflicts"
             notes(op, text)
             rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.transposed[op.id], "vec": 1}))
             return op.results
@@ -94,10 +92,10 @@ class WgmmaSelection:
         op = op.replace(args=(*self.factors(op), op.args[2]))
         a, b, c = (x.type for x in op.args)
         if op.attrs.get("precision", "tf32") != "tf32":
-            return None, f"{op.attrs['precision']} precision was asked for"
+            return None, f"the kernel asks for {op.attrs['precision']} precision"
         row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
         if row is None:
-            return None, f"there is none for {a.dtype} operands and a {c.dtype} accumulator"
+            return None, f"it does not multiply {a.dtype} into a {c.dtype} accumulator"
         if why := table.refusal(row, c.shape[0], c.shape[1], a.shape[1], self.num_warps):
             return None, why
         groups = table.split(c.shape, self.num_warps)
@@ -156,7 +154,7 @@ class WgmmaSelection:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         cut = " (cut off to tf32, not rounded)" if op.attrs.get("permuted_rows") else ""
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
-        few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
+        few = "; sums of 8-bit floats keep fewer digits than fp32" if a.dtype in t.FLOAT8 else ""
         return (
             f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
             f"{where} from shared memory{few}"

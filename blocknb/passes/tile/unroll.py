@@ -36,8 +36,8 @@ def unroll(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: carried values need no registers of their own, and indices that are constants simplify addresses.
 
-    Limits: the bounds must be constants, for a factor the step. A loop is not unrolled into more than 16384 ops. A note says why a loop
-    that was to be unrolled was not.
+    Limits: the bounds must be constants, for a factor the step. A loop is not unrolled into more than 16384 ops. If a requested unrolling
+    is impossible, a note gives the reason.
 
     Before:
 

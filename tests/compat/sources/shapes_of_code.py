@@ -1,4 +1,4 @@
-"""Ways of writing kernels that real projects use and naive loaders trip over."""
+"""Ways of writing kernels that real projects use and on which simple loaders fail."""
 
 import numpy as np
 import triton

@@ -158,14 +158,14 @@ def rotary_reference(q, k, cos_sin, positions, interleaved):
     half = cos_sin.shape[1] // 2
     cos, sin = cos_sin[positions, None, :half], cos_sin[positions, None, half:]
 
-    def turned(x):
+    def rotated(x):
         out, r = x.copy(), x[..., : 2 * half]
         a, b = (r[..., 0::2], r[..., 1::2]) if interleaved else (r[..., :half], r[..., half:])
         a, b = a * cos - b * sin, b * cos + a * sin
         out[..., : 2 * half] = np.stack([a, b], -1).reshape(r.shape) if interleaved else np.concatenate([a, b], -1)
         return out
 
-    return turned(q), turned(k)
+    return rotated(q), rotated(k)
 
 
 def rotary_inputs(rng, tokens, heads, kv_heads, dim, rotated, interleaved):
