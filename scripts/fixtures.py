@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent.parent / "labextension" / "tests" / "fixtures"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout's package, not another one that is installed
+FOLDER = ROOT / "labextension" / "tests" / "fixtures"
 MIME = "application/vnd.blocknb.v1+json"
 SETUP = """
 import blocknb, blocknb.language as tl, numpy as np

@@ -59,9 +59,15 @@ def without_gpu() -> str:
 
 
 def quick(item: pytest.Item) -> bool:
-    """Whether a run without `--full` has this test: one that is neither slow nor left out of the sample of its function."""
+    """Whether a run without `--full` has this test: it is not slow, and in the sample of its function. `-k` selects from all samples."""
     sampled = item.get_closest_marker("sampled")
-    return not item.get_closest_marker("full") and (sampled is None or chosen(item.name, *sampled.args))
+    in_sample = sampled is None or item.config.getoption("keyword") or chosen(item.name, *sampled.args)
+    return not item.get_closest_marker("full") and bool(in_sample)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for mark in item.iter_markers("entries"):
+        item.extra_keyword_matches.update(mark.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

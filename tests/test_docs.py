@@ -154,6 +154,13 @@ def test_every_op_and_attribute_in_the_ir_of_a_page_is_in_the_op_table(page: Pat
     assert not unknown, f"{ids(page)} shows {', '.join(sorted(unknown))}"
 
 
+def test_every_view_has_a_tab() -> None:
+    folder = ROOT / "labextension/src/core/views"
+    views = {path.stem for path in folder.glob("*.ts") if ": ViewSpec" in path.read_text()} - {"index"}
+    tabs = (folder / "index.ts").read_text().partition("VIEWS")[2]
+    assert views == set(re.findall(r"^  (\w+),$", tabs, re.MULTILINE))
+
+
 def test_the_page_of_the_card_has_a_section_for_each_view() -> None:
     views = (ROOT / "labextension/src/core/views").glob("*.ts")
     titles = {title for path in views for title in re.findall(r"^  title: '(.*)',$", path.read_text(), re.MULTILINE)}

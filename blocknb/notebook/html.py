@@ -81,12 +81,12 @@ def render(
     ]
     level = fair_share([sum(_size(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
-    for section, summary, lines in zip(sections, frames, bodies, strict=True):
+    for section, summary, lines, named in zip(sections, frames, bodies, wanted, strict=True):
         if section.group != group:
             group = section.group
             parts.append(f"<div class=bn-group>{escape(group)}</div>")
         state = " open" if section.key in opened or "all" in opened else ""
-        parts.append(f"<details{state}><summary>{summary}</summary>{_body(section, lines, level)}</details>")
+        parts.append(f"<details{state}><summary>{summary}</summary>{_body(section, lines, named, level)}</details>")
     return "\n".join([*parts, foot])
 
 
@@ -166,8 +166,8 @@ def _line(line: ListingLine, section: Section) -> str:
     return f"<u>{body}</u>" if line.new else body
 
 
-def _body(section: Section, lines: list[str], level: int) -> str:
-    """The listing, truncated at a line end to `level` bytes."""
+def _body(section: Section, lines: list[str], wanted: bool, level: int) -> str:
+    """The listing, truncated at a line end to `level` bytes. The numbers below it count no notes, which the call does not return."""
     kept, spent = 0, 0
     while kept < len(lines) and spent + _size(lines[kept]) + 1 <= level:
         spent += _size(lines[kept]) + 1
@@ -175,5 +175,8 @@ def _body(section: Section, lines: list[str], level: int) -> str:
     text = "\n".join(lines[:kept])
     if kept == len(lines):
         return f"<pre>{text}</pre>"
-    rest = f"… {len(lines) - kept} of {len(lines)} lines are omitted. All lines: <code>{escape(section.call)}</code>"
+    is_text = [not line.note for line in _lines(section, wanted)]
+    rest = (
+        f"… {sum(is_text[kept:])} of {sum(is_text)} lines are omitted. All lines: <code>{escape(section.call)}</code>"
+    )
     return f"<pre>{text}</pre><div>{rest}</div>"

@@ -242,6 +242,11 @@ class Batch(KernelCase):
     on_gpu: bool = False
     state: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the entries."""
+        return tuple(entry.name for entry, _ in self.members)
+
     def check(self, arguments: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         problems: list[str] = []
         covered = {name: np.zeros(a.size, bool) for name, a in got.items() if name.startswith("out_")}

@@ -49,19 +49,24 @@ NAMES = {case.name: case for case in batches("interpreter", full=False, most=1)}
 WHOLE = {case.name: case for case in batches("cpu", full=True)}
 
 
+def batched(cases: dict[str, Batch]) -> list[Any]:
+    """The names of batches as parameters. `-k NAME` selects each batch that holds an entry of the name."""
+    return [pytest.param(name, marks=pytest.mark.entries(*case.names)) for name, case in cases.items()]
+
+
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", batched(SAMPLE))
 def test_each_name_computes_what_numpy_says(name):
     tried(SAMPLE[name], opt=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", batched(NAMES))
 def test_methods_and_second_names_compute_the_same(name):
     tried(NAMES[name], opt=None)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", batched(WHOLE))
 def test_each_name_computes_what_numpy_says_in_every_dtype_and_shape(name):
     tried(WHOLE[name], opt=2)
 

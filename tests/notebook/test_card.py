@@ -19,7 +19,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb.errors import Unsupported
 from blocknb.kernels.matmul import matmul_kernel
-from blocknb.notebook import card, document, html, numbers, sections
+from blocknb.notebook import card, completion, document, html, numbers, sections
 from blocknb.notebook.blobs import read
 from blocknb.notebook.observe import record_of
 
@@ -221,11 +221,18 @@ def test_omitted_texts_are_listed_with_the_call_that_returns_them(large):
     page = replace(large, opened=("all",)).html()
     left_out = re.findall(r"… (\d+) of (\d+) lines are omitted. All lines: <code>(.*?)</code>", page)
     assert left_out
-    for missing, _, call in left_out:
-        assert int(missing) > 0
+    for missing, count, call in left_out:
+        assert 0 < int(missing) <= int(count)
         shown = eval(html_module.unescape(call), {"matmul_kernel": matmul_kernel})
-        size = len(shown.split("\n") if isinstance(shown, str) else shown)
-        assert size and (size >= int(missing) or shown == matmul_kernel.latest.trace.notes)
+        if isinstance(shown, str):
+            assert shown.rstrip("\n").count("\n") + 1 >= int(count)  # a listing leaves out debug sections
+        else:
+            assert shown in (matmul_kernel.latest.trace.notes, matmul_kernel.latest.trace.milliseconds)
+
+
+def test_every_section_has_a_name_for_show(summed, large):
+    names = {*completion.section_names(), *(stage.name for stage in summed.views[0].trace.stages)}
+    assert {section.key for one in (summed, large) for section in one.sections} <= names
 
 
 def test_an_unchanged_stage_is_listed_if_it_is_requested(large):
