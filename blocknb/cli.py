@@ -113,11 +113,39 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one per core; two for a GPU)")
 
 
+def bisect(options: argparse.Namespace) -> int:
+    """Names the pass that makes a wrong result: `blocknb bisect script.py`. The script launches kernels; the interpreter runs the IR after
+    each pass on the same inputs. The exit status is 1 if a pass or code generation is wrong, and 0 if none is."""
+    from blocknb.fuzz.bisect import BisectOptions, run
+
+    return run(BisectOptions(options.file, options.target, options.rtol, options.launches))
+
+
+def _bisect_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "file",
+        metavar="FILE",
+        help="a Python script that launches kernels on small inputs, or a script of `blocknb fuzz`",
+    )
+    where = "check the passes for this target, such as sm_90a, instead of those of the launch; its code does not run"
+    add("--target", default="", metavar="NAME", help=where)
+    add(
+        "--rtol",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="how far floats may differ, relative to the largest (by dtype)",
+    )
+    add("--launches", type=int, default=20, metavar="N", help="the number of launches to check (20)")
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": doctor,
     "bench": bench,
     "reference": reference,
     "fuzz": fuzz,
+    "bisect": bisect,
 }
 
 
@@ -140,6 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _bench_arguments(command)
         if run is fuzz:
             _fuzz_arguments(command)
+        if run is bisect:
+            _bisect_arguments(command)
         if run is reference:
             command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
     options = parser.parse_args(arguments)

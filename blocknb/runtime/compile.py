@@ -198,6 +198,12 @@ def keep(request: Request, compiled: Compiled) -> Compiled:
     return compiled
 
 
+def newest() -> list[Compiled]:
+    """The kernels in the memory cache, the newest first."""
+    with _lock:
+        return list(reversed(_memory.values()))
+
+
 def load() -> ModuleType:
     """Imports `blocknb.runtime.job`, and with it the compiler."""
     with forks.guard:
