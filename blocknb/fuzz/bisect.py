@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blocknb.errors import KernelError, Loc, display_file
-from blocknb.fuzz import captured
 from blocknb.fuzz.blame import first_wrong_stage, named, raised
-from blocknb.fuzz.captured import CapturedLaunch
 from blocknb.ir.core import Func
 from blocknb.ir.interp import run as interpret
 from blocknb.ir.reader import read_func
 from blocknb.ir.verify import verify
+from blocknb.testing import captured
+from blocknb.testing.captured import CapturedLaunch
 from blocknb.trace import Stage
 
 #: By the bytes of a float: how far two values may differ, relative to the largest finite one of the array.
