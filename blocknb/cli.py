@@ -113,11 +113,65 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one per core; two for a GPU)")
 
 
+def bisect(options: argparse.Namespace) -> int:
+    """Names the pass that makes a wrong result: `blocknb bisect script.py`. The script launches kernels; the interpreter runs the IR after
+    each pass on the same inputs. The exit status is 1 if a pass or code generation is wrong, and 0 if none is."""
+    from blocknb.fuzz.bisect import BisectOptions, run
+
+    return run(BisectOptions(options.file, options.target, options.rtol, options.launches))
+
+
+def _bisect_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "file",
+        metavar="FILE",
+        help="a Python script that launches kernels on small inputs, or a script of `blocknb fuzz`",
+    )
+    where = "check the passes for this target, such as sm_90a, instead of those of the launch; its code does not run"
+    add("--target", default="", metavar="NAME", help=where)
+    add(
+        "--rtol",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="how far floats may differ, relative to the largest (by dtype)",
+    )
+    add("--launches", type=int, default=20, metavar="N", help="the number of launches to check (20)")
+
+
+def compile(options: argparse.Namespace) -> int:
+    """Compiles a kernel and prints its code or the IR after passes: `blocknb compile add.py:add x='*fp32:16' n=i32 BLOCK=1024`. Without
+    arguments, the file is run, and its first launch of the kernel gives them."""
+    from blocknb.testing.compile_command import CompileOptions, run
+
+    names = ("kernel", "arguments", "target", "without", "print_after", "stop_after", "edit", "emit", "locs")
+    return run(CompileOptions(**{name: getattr(options, name) for name in names}))
+
+
+def _compile_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("kernel", metavar="FILE[:KERNEL]", help="a Python file, and the name of a kernel in it")
+    what = "a type text for an array or a number, the value for a constant, or an option such as num_warps=8"
+    add("arguments", nargs="*", metavar="NAME=VALUE", help=what)
+    add("--target", default="", metavar="NAME", help="cpu, sm_80, sm_90a, ... (sm_90a, or that of the launch)")
+    add("--without", action="append", default=[], metavar="PASS", help="leave an optional pass out (repeatable)")
+    after = "write the IR after this pass to stderr; repeatable; `all` for every pass, `parse` for the front end"
+    add("--print-after", action="append", default=[], metavar="PASS", help=after)
+    add("--stop-after", default="", metavar="PASS", help="end the compilation after this pass, and print its IR")
+    add("--edit", default="", metavar="PASS=FILE", help="continue from this text of the IR after a pass")
+    forms = ("ir", "llvm", "ptx", "sass", "assembly")
+    add("--emit", default="", choices=forms, help="what to print (ptx or assembly; ir with --stop-after)")
+    add("--locs", action="store_true", help="write the source line of each op into the IR")
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": doctor,
     "bench": bench,
     "reference": reference,
     "fuzz": fuzz,
+    "bisect": bisect,
+    "compile": compile,
 }
 
 
@@ -140,6 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _bench_arguments(command)
         if run is fuzz:
             _fuzz_arguments(command)
+        if run is compile:
+            _compile_arguments(command)
+        if run is bisect:
+            _bisect_arguments(command)
         if run is reference:
             command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
     options = parser.parse_args(arguments)

@@ -7,6 +7,7 @@ converted to text on first use, because printing costs more time than most passe
 
 from __future__ import annotations
 
+import difflib
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,10 @@ class Notes:
 
 @dataclass(frozen=True)
 class Stage:
-    """One executed pass. `title` is the first line of its docstring, `doc` the whole. `skipped` is true if the pass was disabled."""
+    """One executed pass. `title` is the first line of its docstring, `doc` the whole. `skipped` is true if the pass was disabled.
+
+    `edited` is true if the user replaced the output (see `edit`). `resume` compiles on from another text of the output.
+    """
 
     name: str
     title: str
@@ -77,6 +81,21 @@ class Stage:
     milliseconds: float
     optional: bool = False
     skipped: bool = False
+    edited: bool = False
+    resume: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+
+    def edit(self, text: str) -> Any:
+        """Replaces the IR after this stage by `text`, and compiles on: the passes after it, and code generation.
+
+        Returns an EditedKernel: `.trace` has its stages and code, and `edited[grid](*args)` launches it with the arguments that the
+        kernel takes. The rest of the compilation is as before: same kinds of arguments, options and target. An op that keeps its id
+        keeps its source line. Raises EditError with the line and column of `text` if it is not valid IR of this level.
+        """
+        if self.resume is None:
+            raise ValueError(
+                f"the stage {self.name} was not made by a kernel's compilation, which could continue from it"
+            )
+        return self.resume(text)
 
     @property
     def changed(self) -> bool:
@@ -96,8 +115,18 @@ class Stage:
         return print_func(self.before)
 
 
-class DeferredStages(Sequence[Stage]):
-    """The stages of a kernel whose code came from a cache. `make` computes them on first use."""
+class UnknownStage(KeyError):
+    """A compilation has no stage of the given name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show the quoted message
+
+
+class Stages(Sequence[Stage]):
+    """The stages of a compilation in order, by number or by name: `trace.stages["coalesce"]`.
+
+    `make` computes them on first use, for a kernel whose code came from a cache.
+    """
 
     def __init__(self, make: Callable[[], tuple[Stage, ...]]):
         self._make = make
@@ -110,7 +139,14 @@ class DeferredStages(Sequence[Stage]):
         return len(self._stages)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._stages[index]
+        if not isinstance(index, str):
+            return self._stages[index]
+        names = [stage.name for stage in self._stages]
+        if index in names:
+            return self._stages[names.index(index)]
+        close = difflib.get_close_matches(index, names, 3)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise UnknownStage(f"no stage {index!r} ran; {hint}The stages are {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +183,7 @@ class Trace:
     signature: Mapping[str, str]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
-    stages: Sequence[Stage] = ()
+    stages: Stages = field(default_factory=lambda: Stages(tuple))
     artifacts: dict[str, Any] = field(default_factory=dict)
     resources: Resources = Resources()
     milliseconds: dict[str, float] = field(default_factory=dict)
@@ -161,11 +197,9 @@ class Trace:
         return tuple(note for stage in self.stages for note in stage.notes)
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name. Raises KeyError with the names of all stages."""
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
-        raise KeyError(f"no stage {name!r}; the stages are {', '.join(s.name for s in self.stages)}")
+        """The stage of that name, as `stages[name]`. Raises KeyError with the names of all stages."""
+        found: Stage = self.stages[name]
+        return found
 
     @property
     def llvm(self) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS, named
+from blocknb.language.types import Tile
 
 LOADED = "its pointer was loaded from memory"
 NUMBER = "its pointer was made from an integer"
@@ -30,12 +31,13 @@ KEEPS = MOVES | {"ptradd", "promise", "splat"}
 
 
 def is_pointer(value: Value) -> bool:
-    return value.type.is_pointer
+    return isinstance(value.type, Tile) and value.type.is_pointer
 
 
 def may_hold_address(value: Value) -> bool:
     """Whether a value is a pointer or an integer of the same width."""
-    return is_pointer(value) or (value.type.dtype.is_integer and value.type.dtype.bits == 64)
+    kind = value.type  # memory IR also has buffers, tensor maps and barriers
+    return isinstance(kind, Tile) and (kind.is_pointer or (kind.dtype.is_integer and kind.dtype.bits == 64))
 
 
 @dataclass

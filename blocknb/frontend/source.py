@@ -57,6 +57,7 @@ class Source:
         self.file: str = function.__code__.co_filename
         self.first_line: int = function.__code__.co_firstlineno
         self.answer: Any = None  # the last answer of dependencies()
+        self.kernel: Any = None  # the Kernel that launches the function
         self._parameters: tuple[tuple[Any, ...], tuple[Parameter, ...]] | None = None
         self.survivors: dict[str, bool] = {}  # loop variables -> whether they are read after their loops
         self._lock = threading.Lock()

@@ -6,13 +6,14 @@ evaluator's is wrong; if there is none, the code generator is. Skipping optional
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from blocknb.errors import KernelError
 from blocknb.fuzz import compare, execute
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.execute import FuzzCase, Outcome
+from blocknb.trace import Stage
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,41 @@ def _first_wrong_stage(kernel: t.KernelTree, number: int, device: str) -> str:
     function = execute.load(execute.source.module([kernel], device))[kernel.name]
     target = target_of(0) if device == "cuda" else device
     compiled = function.compile(**launch.arguments, target=target, **case.options())
-    for stage in compiled.trace.stages:
+
+    def differs(stage: Stage, finished: bool) -> bool:
         fresh = FuzzCase(kernel, "cpu").launches[number]
+        execute.interpret(kernel, fresh, stage.after, finished)
+        return bool(compare.differences(kernel, fresh.memory, {name: g.array for name, g in fresh.arrays.items()}))
+
+    found = first_wrong_stage(compiled.trace.stages, differs)
+    if found is None:
+        return "codegen"
+    stage, error = found
+    return named(stage.name) + (f" ({raised(error)})" if error else "")
+
+
+def first_wrong_stage(
+    stages: Iterable[Stage], differs: Callable[[Stage, bool], bool]
+) -> tuple[Stage, Exception | None] | None:
+    """The first stage whose IR gives a wrong result, and the interpreter's error if it raises one. None if all are right.
+
+    `differs(stage, finished)` interprets the IR after a stage. IR that is not finished may lack barriers.
+    """
+    for stage in stages:
         finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
         try:
-            execute.interpret(kernel, fresh, stage.after, finished)
+            if differs(stage, finished):
+                return stage, None
         except Exception as error:
-            return f"{_named(stage.name)} (the interpreter raises {type(error).__name__}: {str(error)[:200]})"
-        if compare.differences(kernel, fresh.memory, {name: g.array for name, g in fresh.arrays.items()}):
-            return _named(stage.name)
-    return "codegen"
+            return stage, error
+    return None
 
 
-def _named(stage: str) -> str:
+def raised(error: Exception) -> str:
+    """What the interpreter says about wrong IR, in short."""
+    return f"the interpreter raises {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+
+
+def named(stage: str) -> str:
+    """A stage in a message: "front end" or "pass simplify"."""
     return "front end" if stage == "parse" else f"pass {stage}"

@@ -7,13 +7,15 @@ reader then assigns fresh ids.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
 from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
-from blocknb.ir.tokens import OpAnnotation, Tokens
+from blocknb.ir.tokens import IRSyntaxError, OpAnnotation, TextSpan, Tokens, span
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.bulk import Barriers, TensorMap
@@ -49,8 +51,26 @@ def implied(name: str, types: tuple) -> dict[str, Any]:
 
 
 def parse_func(text: str) -> Func:
-    """The function that a text describes. Raises ValueError with the line if the text is not valid IR."""
-    return _Reader(text).func()
+    """The function that a text describes. Raises IRSyntaxError, a ValueError with the line, if the text is not valid IR."""
+    return read_func(text)[0]
+
+
+def read_func(text: str) -> tuple[Func, dict[Op, TextSpan]]:
+    """The function that a text describes, and the place of each op in the text. Raises IRSyntaxError."""
+    reader = _Reader(text)
+    try:
+        return reader.func(), reader.spans
+    except IRSyntaxError:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError, AssertionError) as error:
+        # A type, a layout or an attribute that its own parser refuses. Only this reader knows the line.
+        raise reader.fail(f"this is not valid IR ({type(error).__name__}: {error})") from error
+
+
+def close_to(name: str, names: Iterable[str]) -> str | None:
+    """The hint that names what a misspelled name may stand for, or None if no name is similar."""
+    close = difflib.get_close_matches(name, list(names), 3)
+    return f"did you mean {' or '.join(close)}?" if close else None
 
 
 class _Reader(Tokens):
@@ -61,6 +81,7 @@ class _Reader(Tokens):
         self.values: dict[str, Value] = {}
         self.aliases: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
+        self.spans: dict[Op, TextSpan] = {}
 
     # -- names, types, attributes
 
@@ -74,13 +95,17 @@ class _Reader(Tokens):
     def use(self) -> Value:
         name = self.next("value")
         if name not in self.values:
-            raise self.fail(f"{name} is not defined")
+            hint = close_to(name, self.values) or "define a value above its first use"
+            raise self.fail(f"{name} is not defined", hint=hint)
         return self.values[name]
 
     def layout(self, text: str) -> Any:
         if text.startswith("#"):
             if text not in self.aliases:
-                raise self.fail(f"no layout is called {text}")
+                declared = ", ".join(self.aliases) or "none is"
+                raise self.fail(
+                    f"no layout is called {text}", hint=f"declare it above the function; {declared} declared"
+                )
             return self.aliases[text]
         return parse_layout(text)
 
@@ -113,7 +138,7 @@ class _Reader(Tokens):
         if text.startswith("ptr<"):
             return Pointer(self.dtype(text[4:-1]))
         if text not in t.BY_SHORT:
-            raise self.fail(f"no dtype is called {text}")
+            raise self.fail(f"no dtype is called {text}", hint=close_to(text, t.BY_SHORT))
         return t.BY_SHORT[text]
 
     def literal(self) -> Any:
@@ -168,7 +193,7 @@ class _Reader(Tokens):
         params = self.listed(self.param, ")")
         level = self.next("word")
         if level not in LEVELS:
-            raise self.fail(f"no level is called {level}")
+            raise self.fail(f"no level is called {level}", hint=f"the levels are {', '.join(LEVELS)}")
         attrs = self.attrs()
         self.expect("{")
         loc = self.note().loc
@@ -209,6 +234,14 @@ class _Reader(Tokens):
         return Block(args, tuple(ops))
 
     def op(self) -> Op:
+        begin = self.tokens[self.position][2]
+        op = self.one_op()
+        self.spans[op] = span(
+            self.text, begin, len(self.text[begin : self.text.find("\n", begin)].split("//")[0].rstrip())
+        )
+        return op
+
+    def one_op(self) -> Op:
         names = []
         if self.kind == "value":
             names = self.series(lambda: self.next("value"))
@@ -226,7 +259,7 @@ class _Reader(Tokens):
             case name if name in table.REDUCTIONS:
                 return self.reduce(name, names)
         if name not in table.OPS:
-            raise self.fail(f"no op is called {name}")
+            raise self.fail(f"no op is called {name}", hint=close_to(name, table.OPS))
         attrs = {key: self.next("word") if key == "pred" else self.literal() for key in LEADING.get(name, ())}
         args = self.series(self.use) if self.kind == "value" and not self.starts_op() else []
         return self.finish(name, args, names, attrs | self.attrs(), ())

@@ -106,7 +106,8 @@ class _Printer:
             return ""
         hint = self.func.hints[i]
         bounds = f" least {hint.least}" * (hint.least is not None) + f" most {hint.most}" * (hint.most is not None)
-        name = "" if hint.name == self.func.params[i].name else f" {json.dumps(hint.name)}"
+        read = self.names[self.func.params[i]][1:].split(".")[0]  # the name that the reader takes from the value's
+        name = "" if hint.name == read else f" {json.dumps(hint.name)}"
         return f" div {hint.divisibility}{bounds}{name}"
 
     # -- names, types, attributes

@@ -31,6 +31,24 @@ NOTE = re.compile(r"(?: (\d+))?(?: was ([\d,]+))?(?: \(([^)]*)\))?(?: by (\S+))?
 PLACE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)-(\d+):(\d+) in ("(?:[^"\\]|\\.)*")(?: from )?')
 
 
+class TextSpan(NamedTuple):
+    """A part of one line of a text. The line is 1-based, the columns are 0-based."""
+
+    line: int
+    column: int
+    end_column: int
+
+
+class IRSyntaxError(ValueError):
+    """A text is not valid IR. `span` is the place in the text, `problem` the message without it, `hint` what to write instead."""
+
+    def __init__(self, problem: str, text: str, span: TextSpan, hint: str | None = None):
+        self.problem, self.span, self.hint = problem, span, hint
+        lines = text.splitlines()
+        line = lines[span.line - 1].strip() if span.line <= len(lines) else ""
+        super().__init__(f"line {span.line}: {problem}" + (f": {line}" if line else ""))
+
+
 class OpAnnotation(NamedTuple):
     """The contents of the comment after an op. `inner` are the (id, was) of the combine and the yield of a short reduce."""
 
@@ -54,8 +72,8 @@ class Tokens:
         while position < len(text):
             match = TOKEN.match(text, position)
             if match is None:
-                raise ValueError(
-                    f"line {text.count(chr(10), 0, position) + 1}: cannot read {text[position : position + 20]!r}"
+                raise IRSyntaxError(
+                    f"cannot read {text[position : position + 20].split(chr(10))[0]!r}", text, span(text, position)
                 )
             kind, word = match.lastgroup or "", match.group()
             if kind == "note" and not (word[2:].strip() and NOTE.fullmatch(word[2:].rstrip())):
@@ -65,11 +83,10 @@ class Tokens:
             position = match.end()
         yield "end", "", position
 
-    def fail(self, message: str, ahead: int = 0) -> ValueError:
+    def fail(self, message: str, ahead: int = 0, hint: str | None = None) -> IRSyntaxError:
         """The error for the last token, or for the next one."""
-        position = self.tokens[max(self.position - 1 + ahead, 0)][2]
-        line = self.text.count("\n", 0, position) + 1
-        return ValueError(f"line {line}: {message}: {self.text.splitlines()[line - 1].strip() if self.text else ''}")
+        _, word, position = self.tokens[max(self.position - 1 + ahead, 0)]
+        return IRSyntaxError(message, self.text, span(self.text, position, len(word)), hint)
 
     @property
     def kind(self) -> str:
@@ -79,9 +96,14 @@ class Tokens:
     def word(self) -> str:
         return self.tokens[self.position][1]
 
+    @property
+    def shown(self) -> str:
+        """The current token in a message."""
+        return repr(self.word) if self.word else "the end of the text"
+
     def next(self, kind: str) -> str:
         if self.kind != kind:
-            raise self.fail(f"expected a {kind}, not {self.word!r}", ahead=1)
+            raise self.fail(f"expected a {kind}, not {self.shown}", ahead=1)
         self.position += 1
         return self.tokens[self.position - 1][1]
 
@@ -93,7 +115,7 @@ class Tokens:
 
     def expect(self, word: str) -> None:
         if not self.accept(word):
-            raise self.fail(f"expected {word!r}, not {self.word!r}", ahead=1)
+            raise self.fail(f"expected {word!r}, not {self.shown}", ahead=1)
 
     def listed(self, item: Callable[[], Any], end: str) -> list:
         """Comma-separated items up to the sign `end`, which it consumes."""
@@ -120,6 +142,15 @@ class Tokens:
         number, was, inner, origin, place = match.groups()
         both = tuple(_numbers(part) for part in inner.split("; ")) if inner else ()
         return OpAnnotation(int(number or -1), _ids(was), both, origin or "", _place(place) if place else None)
+
+
+def span(text: str, position: int, length: int = 1) -> TextSpan:
+    """The part of a text's line that begins at a position. The end of the text counts as the end of its last line with a word."""
+    if not text[position:].strip():
+        position = max(len(text.rstrip()) - 1, 0)
+    begin = text.rfind("\n", 0, position) + 1
+    column = position - begin
+    return TextSpan(text.count("\n", 0, position) + 1, column, column + max(length, 1))
 
 
 def _ids(text: str | None) -> tuple[int, ...]:

@@ -27,8 +27,15 @@ from blocknb.layouts.shared import SharedLayout
 COMBINES = ("elementwise", "source", "control")  # kinds of ops that the block of a reduction may contain
 
 
+class InvalidIR(CompilerBug):
+    """IR breaks a rule. `op` is the op that breaks it (None for the whole function), and `rule` the message without the op's text."""
+
+    op: Op | None = None
+    rule: str = ""
+
+
 def verify(func: Func) -> None:
-    """Raises CompilerBug for the first broken rule, with the op, its line of IR and its place in the source."""
+    """Raises InvalidIR, a CompilerBug, for the first broken rule, with the op, its line of IR and its place in the source."""
     _Verifier(func).run()
 
 
@@ -56,8 +63,10 @@ class _Verifier:
 
     def fail(self, op: Op | None, message: str) -> NoReturn:
         where = f"\n    {print_op(self.func, op)}" if op is not None else ""
-        message = f"invalid IR in {self.func.name} ({self.func.level} level): {message}{where}"
-        raise CompilerBug(message, op.loc if op is not None else self.func.loc)
+        text = f"invalid IR in {self.func.name} ({self.func.level} level): {message}{where}"
+        error = InvalidIR(text, op.loc if op is not None else self.func.loc)
+        error.op, error.rule = op, message
+        raise error
 
     def require(self, condition: bool, op: Op, message: str) -> None:
         if not condition:

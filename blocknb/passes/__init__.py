@@ -83,9 +83,11 @@ class NotOptional(ValueError):
 
 
 def run(
-    func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
+    func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], Stage | None] | None = None
 ) -> tuple[Func, tuple[Stage, ...]]:
-    """Runs the pipeline. `observe` sees each Stage as it is done. New ops get the name of their pass as `origin`.
+    """Runs the pipeline. New ops get the name of their pass as `origin`.
+
+    `observe` sees each Stage as it is done. It may return another Stage, whose IR the next pass then takes (an edited stage).
 
     A failing optional pass is left out, with a note (see `trace.left_out`). Raises NotOptional for an unknown or mandatory pass in
     `without`.
@@ -113,8 +115,8 @@ def run(
         stage = Stage(
             p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without
         )
-        stages.append(stage)
         if observe:
-            observe(stage)
-        func = after
+            stage = observe(stage) or stage
+        stages.append(stage)
+        func = stage.after
     return func, tuple(stages)

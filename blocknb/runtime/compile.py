@@ -23,9 +23,9 @@ from blocknb.frontend.dependencies import Dependencies, HostCall
 from blocknb.frontend.source import Source
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.kinds import Kind
-from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, described, finding_tools
+from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, StageEdit, described, finding_tools
 from blocknb.target import Target
-from blocknb.trace import DeferredStages, Trace
+from blocknb.trace import Stages, Trace
 
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
@@ -152,9 +152,16 @@ class Compiled:
         return found
 
 
-def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target) -> Compiled:
-    """Finds a compiled kernel in a cache, or compiles it. Raises KernelError; a CompilerBug carries its Trace."""
-    request = Request(source, kinds, options, target)
+def compile(
+    source: Source,
+    kinds: Mapping[str, Kind],
+    options: Mapping[str, Any],
+    target: Target,
+    edit: StageEdit | None = None,
+) -> Compiled:
+    """Finds a compiled kernel in a cache, or compiles it, with the `edit` of a stage. Raises KernelError; a CompilerBug carries its
+    Trace."""
+    request = Request(source, kinds, options, target, edit)
     with _lock:
         lock = _locks.setdefault(request.key, threading.Lock())
     with lock:
@@ -189,6 +196,12 @@ def keep(request: Request, compiled: Compiled) -> Compiled:
         while len(_memory) > _MEMORY_LIMIT:
             _locks.pop(_memory.popitem(last=False)[0], None)
     return compiled
+
+
+def newest() -> list[Compiled]:
+    """The kernels in the memory cache, the newest first."""
+    with _lock:
+        return list(reversed(_memory.values()))
 
 
 def load() -> ModuleType:
@@ -268,7 +281,7 @@ def _read(request: Request, entry: cache.Entry) -> Compiled:
     code = record.decode(entry.meta["code"], files)
     if not isinstance(code, KernelCode):
         raise TypeError("the entry holds no KernelCode")
-    stages = DeferredStages(lambda: load().Job(request).recreate_stages())
+    stages = Stages(lambda: load().Job(request).recreate_stages())
     trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
     trace.resources = record.decode(entry.meta["resources"], files)
     for name, blob in entry.blobs.items():

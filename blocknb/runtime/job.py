@@ -6,9 +6,11 @@ A fault of the compiler raises CompilerBug with the Trace of the stages so far.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from blocknb import forks, passes
@@ -23,8 +25,8 @@ from blocknb.runtime import failures
 from blocknb.runtime.binding import definition, similar
 from blocknb.runtime.effects import memory_use
 from blocknb.runtime.kinds import Kind, Tuple
-from blocknb.runtime.request import KernelCode, Request
-from blocknb.trace import Note, Resources, Stage, Trace
+from blocknb.runtime.request import KernelCode, Request, StageEdit
+from blocknb.trace import Note, Resources, Stage, Stages, Trace
 
 
 def front_argument(kind: Kind) -> Argument:
@@ -52,7 +54,8 @@ class Job:
 
     def trace(self) -> Trace:
         """The trace of the stages so far."""
-        return self.request.trace(tuple(self.stages), self.milliseconds)
+        stages = tuple(self.stages)
+        return self.request.trace(Stages(lambda: stages), self.milliseconds)
 
     def recreate_stages(self) -> tuple[Stage, ...]:
         """Runs the front end, the passes and code generation, but no worker, and returns the stages."""
@@ -82,7 +85,8 @@ class Job:
             begin = time.perf_counter()
             result = llvm.shared().wait(self.future)
             trace = self.assembled(result, (time.perf_counter() - begin) * 1e3)
-        failures.record(trace)
+        if self.request.edit is None:  # a pass may fail on IR that no pass makes
+            failures.record(trace)
         return self.code, trace
 
     def abandon(self) -> None:
@@ -109,7 +113,8 @@ class Job:
             raise
         except Exception as error:
             message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"
-            raise CompilerBug(message, definition(self.source), trace=self.trace()) from error
+            hint = None if self.request.edit is None else after_edit(self.request.edit)
+            raise CompilerBug(message, definition(self.source), hint, trace=self.trace()) from error
 
     def front(self) -> Func:
         """Runs the front end and the passes, which fill `stages` and `milliseconds`."""
@@ -121,7 +126,7 @@ class Job:
         notes = self._watch_calls(calls)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
-        self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed))
+        func = self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed)).after
         try:
             return passes.run(func, self.target, self.options["without"], self._add_stage)[0]
         except passes.NotOptional as error:
@@ -145,21 +150,39 @@ class Job:
         self.calls = tuple(watched)
         return tuple(Note(text, "parse", loc=loc, kind="missed") for text, loc in notes.items())
 
-    def _add_stage(self, stage: Stage) -> None:
+    def _add_stage(self, stage: Stage) -> Stage:
+        """Adds a stage, with the edit of its IR if the request has one, and returns it."""
+        edit = self.request.edit
+        if edit is not None and edit.stage == stage.name:
+            with forks.guard:
+                from blocknb.runtime import stage_edit
+
+            stage = stage_edit.apply(edit, stage)
+        stage = replace(stage, resume=self._resumed(stage.name))
         self.stages.append(stage)
         self.milliseconds[stage.name] = stage.milliseconds
+        return stage
+
+    def _resumed(self, stage: str) -> Callable[[str], Any] | None:
+        """The function that compiles on from another text of the IR after a stage; None for a source without a Kernel."""
+        kernel = self.source.kernel
+        return None if kernel is None else functools.partial(kernel.resume, self.request, stage)
 
     def generate(self, func: Func) -> tuple[KernelCode, str]:
         """Returns the KernelCode and the LLVM text of a function."""
         begin = time.perf_counter()
         stored, loaded = memory_use(self.stages[0].after)
+        if self.request.edit is not None:  # the user may have added an access
+            more_stored, more_loaded = memory_use(func)
+            stored, loaded = stored | more_stored, loaded | more_loaded
         parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
         generate = self._generate_gpu if self.target.is_gpu else self._generate_cpu
         text, entry, fields, notes = generate(func)
         elapsed = self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
         if notes:  # its decisions are shown like those of a pass
             doc = (generate.__doc__ or "").strip()
-            self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
+            resumed = self._resumed(self.stages[-1].name)  # its IR is that of the last pass
+            self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed, resume=resumed))
         return KernelCode(entry, parameters, stored, loaded, **fields), text
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
@@ -216,6 +239,13 @@ class Job:
         # The rest is the start of the worker, if it was not running yet, and the transfer of text and code.
         self.milliseconds["worker"] = max(waited - sum(result.ms.values()), 0.0)
         return trace
+
+
+def after_edit(edit: StageEdit) -> str:
+    """The hint for a failure of the compiler after an edit, which may be the cause."""
+    return (
+        f"the IR after {edit.stage} was edited; undo changes of the text to find the one that the compiler cannot take"
+    )
 
 
 def assembly_loc(func: Func, line: int, column: int) -> Loc | None:

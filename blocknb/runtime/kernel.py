@@ -40,15 +40,16 @@ from blocknb.runtime.binding import (
 )
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
-from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
+from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
-from blocknb.runtime.plan import LaunchPlan, common_device, library, mocked, starter, target_of, typed
+from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.request import Request
 from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.eager import Run
     from blocknb.runtime.compile import Compiled
+    from blocknb.runtime.edited import EditedKernel
     from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
@@ -116,7 +117,7 @@ class Kernel(KernelInterface):
             hint = similar(unknown, sorted(_DECORATOR)) or "its options: " + ", ".join(sorted(_DECORATOR))
             raise LaunchError(f"@kernel has no option {', '.join(unknown)}", caller(), hint)
         functools.update_wrapper(self, function)
-        self.source = Source(function)
+        self.source = self._owned(Source(function))
         self.options = {**OPTIONS, **{k: v for k, v in options.items() if k in OPTIONS}}
         self.interpreted: bool | None = options.get(
             "interpret", environment_switch("BLOCKNB_INTERPRET", "TRITON_INTERPRET") or None
@@ -170,7 +171,7 @@ class Kernel(KernelInterface):
     @src.setter
     def src(self, text: str) -> None:
         """Replaces the source text, for libraries that generate kernels. The new text sees the same names as the old one."""
-        self.source = Source(written(text, self.source.function))
+        self.source = self._owned(Source(written(text, self.source.function)))
         self._unbind()
 
     def _unsafe_update_src(self, text: str) -> None:
@@ -231,6 +232,12 @@ class Kernel(KernelInterface):
         kinds, _ = self.describe(binding, tuple(map(typed, values, binding.fixed)))
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
         return self.latest
+
+    def resume(self, request: Request, stage: str, text: str) -> EditedKernel:
+        """Compiles a request on from another text of the IR after a stage. `Stage.edit` calls it."""
+        from blocknb.runtime import edited
+
+        return edited.resume(self, request, stage, text)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
         """Compiles and loads the kernel for these arguments without a launch. A dtype of torch or NumPy, or a type text ("*fp32"), stands
@@ -321,6 +328,10 @@ class Kernel(KernelInterface):
 
     # ---- new forms of call, new kinds and new devices -------------------------------------------------------
 
+    def _owned(self, source: Source) -> Source:
+        source.kernel = self
+        return source
+
     def _unbind(self) -> None:
         """Drops bindings that belong to another source or to other defaults."""
         self._bindings.clear()
@@ -361,11 +372,7 @@ class Kernel(KernelInterface):
                 return plan
             device = common_device(self.source, binding.names, kinds, values)
             compiled = self._compile(binding, kinds, target_of(device), None, list(launch_context.companions))
-            for name, kind in flat(binding.names, kinds):
-                if kind.readonly and name in compiled.stored:
-                    shown, why = spelled(name), "and that array is read-only"
-                    message = f"the kernel {self.__name__} stores through `{shown}`, {why}"
-                    raise launch_error(self.source, name, message, f"pass a copy: {shown}.copy()")
+            check_writable(self.source, binding.names, kinds, compiled.stored)
             plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # bounds the memory when constants change with every launch
                 binding.plans.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,15 @@ def common_device(source: Source, names: Sequence[str], kinds: Sequence[Kind], v
     (a, first), (b, second) = sorted(devices.items())[:2]
     message = f"`{first}` lies on GPU {a} and `{second}` on GPU {b}"
     raise launch_error(source, second, message, "pass arrays of one GPU")
+
+
+def check_writable(source: Source, names: Sequence[str], kinds: Sequence[Kind], stored: Collection[str]) -> None:
+    """Raises LaunchError if a kernel stores through a read-only array."""
+    for name, kind in flat(names, kinds):
+        if kind.readonly and name in stored:
+            shown = spelled(name)
+            message = f"the kernel {source.name} stores through `{shown}`, and that array is read-only"
+            raise launch_error(source, name, message, f"pass a copy: {shown}.copy()")
 
 
 def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from blocknb.frontend.source import Source, source_of
 from blocknb.runtime import cache
 from blocknb.runtime.kinds import Kind, Tuple, flat
 from blocknb.target import Target
-from blocknb.trace import Stage, Trace
+from blocknb.trace import Stages, Trace
 
 #: Held by a thread that looks for versions and tools, so that the search runs only once.
 finding_tools = threading.Lock()
@@ -82,11 +82,26 @@ def _classes(kind: Kind) -> Iterator[type]:
             yield from _classes(part)
 
 
+@dataclass(frozen=True)
+class StageEdit:
+    """The text that replaces the IR after the stage of this name."""
+
+    stage: str
+    text: str
+
+
 class Request:
     """The input of one compilation, its `digest` (the key on disk), and its `key` in memory."""
 
-    def __init__(self, source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target):
-        self.source, self.kinds, self.options, self.target = source, kinds, options, target
+    def __init__(
+        self,
+        source: Source,
+        kinds: Mapping[str, Kind],
+        options: Mapping[str, Any],
+        target: Target,
+        edit: StageEdit | None = None,
+    ):
+        self.source, self.kinds, self.options, self.target, self.edit = source, kinds, options, target, edit
         leaves = list(flat(kinds, kinds.values()))
         constants = {n: dependencies_of_constant(k.constant[0]) for n, k in leaves if k.constant}
         classes = [of_constant(tuple_class) for k in kinds.values() for tuple_class in _classes(k)]
@@ -100,7 +115,8 @@ class Request:
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
         parts = ([d.key for d in self.reached], places, self._kinds_key(constants), dict(options), target)
         with finding_tools:
-            self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
+            edits = () if edit is None else (edit,)
+            self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()), *edits)
         self.key = self.digest, source.file  # in memory
 
     def ptxas(self) -> toolchain.Tool | None:
@@ -114,7 +130,7 @@ class Request:
         ]
         return [*leaves, *tuples]
 
-    def trace(self, stages: Sequence[Stage], milliseconds: dict[str, float], from_cache: bool = False) -> Trace:
+    def trace(self, stages: Stages, milliseconds: dict[str, float], from_cache: bool = False) -> Trace:
         signature, constants = described(self.kinds)
         source = self.source
         options = dict(self.options)
