@@ -26,8 +26,8 @@ from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
+from blocknb.passes.pipelining.operand_prefetch import prefetch_operands
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.operand_prefetch import prefetch_operands
 from blocknb.target import Target
 from blocknb.trace import Notes
 
