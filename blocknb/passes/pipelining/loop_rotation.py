@@ -8,11 +8,12 @@ Each pass says what moves. Source: Lam, "Software Pipelining" (PLDI 1988).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Generic, TypeVar
 
 from blocknb.analysis.affine import Facts
-from blocknb.ir.build import Rebuild
+from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Func, Op, Value
 
 Plan = TypeVar("Plan")
@@ -38,6 +39,13 @@ class LoopRebuild(Rebuild):
             self.builder.append(end.replace(args=(*map(self.get, end.args), *following)))
         outer = (Value(x.type) for x in inner)
         return loop.replace(args=(*loop.args, *init), results=(*loop.results, *outer), blocks=(opened.done,))
+
+    def copies(self, ops: Sequence[Op], known: Mapping[Value, Value]) -> MutableMapping[Value, Value]:
+        """Emits copies of ops of a loop for another iteration; `known` holds that iteration's values. Returns these with the results."""
+        found = ChainMap(dict(known), self.mapping)
+        for op in ops:
+            emit_copy(op, self.builder, found)
+        return found
 
     def after_products(self, loop: Op, products: Sequence[Op]) -> list[Value]:
         """Emits the wait for products that outlast an iteration; returns the values that replace the loop's results."""

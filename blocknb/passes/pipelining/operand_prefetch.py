@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from blocknb.analysis import affine, ranges
-from blocknb.ir.build import emit_copy
 from blocknb.ir.core import Block, Func, Op, Users, Value, operands, uses, walk
 from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
@@ -158,10 +157,7 @@ class OperandPrefetchRotation(LoopRotation[OperandPrefetchPlan]):
             """Emits the reads for the iteration with that index and pipeline state, if that iteration exists."""
             some = b.value("cmp", index, loop.args[1], pred="lt")
             with b.block() as then:
-                inside = results(plan.reading)
-                known = {x: self.get(x) for op in plan.reading for x in op.args if x not in inside} | states
-                for x in plan.reading:
-                    emit_copy(x, b, known)
+                known = self.copies(plan.reading, states)
                 b.op("yield", *(known[value] for value in plan.made))
             with b.block() as without:
                 b.op("yield", *nothing)
