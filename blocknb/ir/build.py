@@ -8,7 +8,7 @@ to keep the op. Otherwise it emits other ops and returns the values that replace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -200,13 +200,13 @@ def rebuild(func: Func, visit: Callable[[Op, Rebuild], Any], origin: str | None 
     return Rebuild(func, visit, origin).run(**changes)
 
 
-def clone(block: Block, builder: Builder, mapping: dict[Value, Value]) -> None:
+def clone(block: Block, builder: Builder, mapping: MutableMapping[Value, Value]) -> None:
     """Emits copies of a block's ops with fresh results and ids. `mapping` replaces free values, and gains the fresh results."""
     for op in block.ops:
         emit_copy(op, builder, mapping)
 
 
-def emit_copy(op: Op, builder: Builder, mapping: dict[Value, Value]) -> Op:
+def emit_copy(op: Op, builder: Builder, mapping: MutableMapping[Value, Value]) -> Op:
     """Emits a copy of one op with its blocks. `mapping` replaces operands, and gains the fresh results."""
     blocks = []
     for inner in op.blocks:

@@ -17,7 +17,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import concurrent_compile
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import KernelRecord, Observation, Specialisation, apart
-from blocknb.passes.support import stages
+from blocknb.passes.pipelining import stages
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
 from blocknb.runtime.compile import Compiled

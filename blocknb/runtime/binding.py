@@ -23,7 +23,7 @@ from blocknb.frontend.source import MISSING, Parameter, Source
 from blocknb.runtime.divisor_specialization import moduli
 
 #: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
-#: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.support.stages`).
+#: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
     {"num_warps": None, "num_stages": None, "checked": None, "debug": None, "fast_math": False, "without": ()}
 )

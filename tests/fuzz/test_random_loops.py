@@ -42,11 +42,11 @@ def test_the_sample_has_loops_with_and_without_prefetch():
         _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
         notes = [note for stage in stages if stage.name == "register_prefetch" for note in stage.notes]
         messages.update(
-            {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
+            {note.text[:27] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
         )
-    assert messages["loaded 1 iterati"] > 3 and messages["loaded 2 iterati"] > 1
+    assert messages["pipelined: loaded 1 iterati"] > 3 and messages["pipelined: loaded 2 iterati"] > 1
     for why in ("its address was loaded in the loop", "an iteration may skip it"):
-        assert messages[f"not loaded ahead: {why}"] > 1
+        assert messages[f"not pipelined: {why}"] > 1
 
 
 def test_missing_guard_of_a_prefetched_load_is_detected(monkeypatch):

@@ -258,5 +258,8 @@ def test_row_of_factors_is_prefetched_but_no_table_of_tile_positions(way: str, e
     kernel = Case("lined", lined, dict, lambda _: {"c": expected})
     for target in ("sm_80", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        assert texts(stages, "register_prefetch") == ["loaded 1 iteration ahead: 1 register per thread"] * early
+        assert (
+            texts(stages, "register_prefetch")
+            == ["pipelined: loaded 1 iteration ahead, in 1 register per thread"] * early
+        )
         kernel.interpret(func, arguments)

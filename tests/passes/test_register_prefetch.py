@@ -40,7 +40,7 @@ from blocknb.target import Target
 def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(iterations, stages):
     arguments = {"x": floats(iterations, 64), "out": floats(iterations, 64), "first": 0, "last": iterations, "step": 1}
     stage = pipelined(rows, {**arguments, "B": 64, "STAGES": stages})
-    assert texts(stage, "info")[0].startswith(f"loaded {stages - 1} iteration")
+    assert texts(stage, "info")[0].startswith(f"pipelined: loaded {stages - 1} iteration")
     assert "before stores to out, assumed to be other arrays" in texts(stage, "info")[0]
 
 
@@ -63,7 +63,7 @@ def test_programs_that_share_rows_load_only_their_own_rows(m):
     stage = pipelined(shared_rows, arguments, 3, num_stages=2)
     if m == 1:  # a launch makes this value a constant if it may
         assert stage.after is stage.before
-        assert texts(stage, "missed") == ["not loaded ahead: the loop makes one iteration at most"]
+        assert texts(stage, "missed") == ["not pipelined: the loop makes one iteration at most"]
     else:
         assert len(texts(stage, "info")) == 1
 
@@ -172,7 +172,7 @@ def test_an_index_is_prefetched_but_not_the_load_through_it(n):
     index = seeds.rng().integers(0, 3, n).astype(np.int32)
     arguments = {"x": floats(3, 64), "index": index, "out": floats(n, 64), "n": n, "B": 64}
     stage = pipelined(listed, arguments, num_stages=2)
-    assert texts(stage, "missed") == ["not loaded ahead: its address was loaded in the loop"]
+    assert texts(stage, "missed") == ["not pipelined: its address was loaded in the loop"]
     assert len(texts(stage, "info")) == 1
 
 

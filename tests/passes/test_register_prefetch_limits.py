@@ -23,7 +23,7 @@ from register_prefetch_helpers import (
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.passes.support import stages
+from blocknb.passes.pipelining import stages
 from blocknb.passes.tile import register_prefetch
 from blocknb.target import Target
 from blocknb.trace import Stage
@@ -39,7 +39,7 @@ def in_place(x, n, B: bl.constexpr):
 
 
 def test_a_loop_that_stores_to_the_same_array_keeps_its_order():
-    refused(in_place, {"x": floats(5, 64), "n": 4, "B": 64}, "the loop also writes x")
+    refused(in_place, {"x": floats(5, 64), "n": 4, "B": 64}, "also writes x")
 
 
 @kernel
@@ -96,7 +96,7 @@ def counting_here(x, n, B: bl.constexpr):
 
 
 def test_an_atomic_on_the_same_array_counts_as_a_store():
-    refused(counting_here, {"x": floats(4, 64), "n": 3, "B": 64}, "the loop also writes x")
+    refused(counting_here, {"x": floats(4, 64), "n": 3, "B": 64}, "also writes x")
 
 
 @kernel
@@ -157,14 +157,14 @@ def wide(block: int, arrays: int, **options: Any) -> Stage:
 
 def test_prefetched_loads_stay_within_the_register_budget():
     stage = wide(1024, 6, num_warps=2, num_stages=2)  # 16 registers each
-    assert texts(stage, "info")[0].startswith("loaded 1 iteration ahead: 16 registers per thread")
+    assert texts(stage, "info")[0].startswith("pipelined: loaded 1 iteration ahead, in 16 registers per thread")
     assert len(texts(stage, "info")) == 4
-    assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers per thread, and 0 are left for that"] * 2
+    assert texts(stage, "missed") == ["not pipelined: it takes 16 registers per thread, and 0 are left for that"] * 2
 
 
 def test_the_prefetch_distance_shrinks_to_fit_the_registers():
     assert texts(wide(1024, 2, num_warps=2, num_stages=4), "info")[0].startswith(
-        "loaded 2 iterations ahead: 32 registers per thread (not 3, for lack of registers)"
+        "pipelined: loaded 2 iterations ahead, in 32 registers per thread (not 3, for lack of registers)"
     )
 
 
@@ -190,7 +190,7 @@ def test_num_stages_of_a_range_overrides_that_of_the_launch():
     arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
     assert not register_prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
     (message,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
-    assert message.startswith("loaded 1 iteration ahead")
+    assert message.startswith("pipelined: loaded 1 iteration ahead")
 
 
 def test_the_default_number_of_stages_applies_to_all_loops(monkeypatch):

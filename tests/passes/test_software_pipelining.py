@@ -170,7 +170,9 @@ def test_one_barrier_per_iteration_and_stages_in_order() -> None:
     assert [buffer.stages for buffer in buffers] == [3, 3]
     assert (
         texts(stage)
-        == ["copied to shared memory 2 iterations ahead, past the registers: 3 stages of 512 bytes, 8 bytes per copy"]
+        == [
+            "pipelined: copied to shared memory 2 iterations ahead, past the registers: 3 stages of 512 bytes, 8 bytes per copy"
+        ]
         * 2
     )
 
@@ -251,7 +253,7 @@ def test_converted_operands_stay_in_registers() -> None:
         "SCALE": 2,
     }
     func, stage = lowered(scaled, arguments)
-    assert copied(func) == 1 and texts(stage, "missed") == ["not copied ahead: it becomes fp16 on its way"]
+    assert copied(func) == 1 and texts(stage, "missed") == ["not pipelined: it becomes fp16 on its way"]
     expected = 2 * arguments["a"].astype(float) @ arguments["b"].astype(float)
     for got in runs(func, arguments, (1,)):
         np.testing.assert_array_equal(got["c"], expected)
@@ -286,7 +288,7 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
         ("other", "its masked-off elements are not zero"),
         ("table", "its address was loaded in the loop"),
         ("twice", "it is used more than once"),
-        ("written", "the loop also writes a, at line"),
+        ("written", "also writes a"),
     ],
 )
 def test_notes_explain_why_an_operand_is_not_pipelined(way: str, why: str) -> None:

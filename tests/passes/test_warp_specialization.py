@@ -20,7 +20,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
-from blocknb.passes.memory.warp_specialization import SHARED_OUT
+from blocknb.passes.memory.warp_specialization import SETMAXNREG
 from blocknb.target import Target
 
 HALF = np.float16
@@ -170,8 +170,8 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
     func, stages = lowered(product, arrays(), num_stages=3, without=("persistent_grid",))
     assert notes(stages)[:2] == [
-        "copied by TMA, by the producer warp: 3 stages of 4096 bytes, 64-byte swizzle",
-        "copied by TMA, by the producer warp: 3 stages of 2048 bytes, 64-byte swizzle",
+        "pipelined: copied by TMA, by the producer warp: 3 stages of 4096 bytes, 64-byte swizzle",
+        "pipelined: copied by TMA, by the producer warp: 3 stages of 2048 bytes, 64-byte swizzle",
     ]
     full, empty = (op for op in func.ops() if op.name == "mbarriers")
     assert (full.attrs["stages"], full.attrs["arrivals"]) == (3, 1)
@@ -189,16 +189,16 @@ def test_both_operands_share_mbarriers_and_the_requested_number_of_stages():
     [
         ("wrapped", "its rows wrap around (% m"),
         ("both", "it is used in registers, too"),
-        ("scaled", ""),
-        ("written", "may access the same array"),
+        ("scaled", "an operand is computed from it"),
+        ("written", "also writes a"),
         ("ordered", "keeps later accesses after it"),
     ],
 )
 def test_notes_explain_why_a_load_stays_with_the_consumer_warps(how, why):
     func, stages = lowered(product, arrays(m=196, HOW=how))
-    refused = [text for text in notes(stages) if text.startswith("not copied by the producer warp: ")]
-    assert any(why in text for text in refused) if why else not refused
-    copied = [text for text in notes(stages) if text.startswith("copied by TMA")]
+    refused = [text for text in notes(stages) if text.startswith("not pipelined by TMA: ")]
+    assert any(why in text for text in refused)
+    copied = [text for text in notes(stages) if text.startswith("pipelined: copied by TMA")]
     assert len(copied) == {"wrapped": 1, "both": 1, "scaled": 1, "written": 1, "ordered": 0}[how]
     assert (roles(func) is None) == (how == "ordered")
 
@@ -238,9 +238,9 @@ def test_without_room_for_a_producer_warp_the_consumer_warps_copy():
     assert all(text.endswith("a CTA has 32 warps at most") for text in notes(stages)) and notes(stages)
 
 
-@pytest.mark.parametrize("warps", sorted(SHARED_OUT))
+@pytest.mark.parametrize("warps", sorted(SETMAXNREG))
 def test_redistributed_registers_do_not_exceed_those_of_the_launch(warps):
-    consumers, producer = SHARED_OUT[warps]
+    consumers, producer = SETMAXNREG[warps]
     begun = (1 << 16) // (32 * (warps + 4)) // 8 * 8
     assert warps * consumers + 4 * producer <= (warps + 4) * begun
     assert producer < begun < consumers

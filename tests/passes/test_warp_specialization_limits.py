@@ -67,7 +67,7 @@ def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k:
 )
 def test_loads_that_no_producer_warp_can_copy(how, why):
     _, notes = lowered(how)
-    assert any(text.startswith("not copied by the producer warp: ") and text.endswith(why) for text in notes), notes
+    assert any(text.startswith("not pipelined by TMA: ") and text.endswith(why) for text in notes), notes
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,13 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
         ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
         ("paged_decode[many]", "the addresses of its rows are loaded indices"),
         ("experts_by_index[ragged]", "the addresses of its rows are loaded indices"),
-        ("dot_of_batches[ragged]", "the stored tile is computed from it"),
+        ("dot_of_batches[ragged]", "an operand is computed from it"),
     ],
 )
 def test_a_note_says_why_a_load_is_not_copied(name: str, why: str) -> None:
     _, stages = lowered(launches(name)[0].compiled, Target.parse("sm_90a"))
     assert any(
-        note.text.startswith("not copied") and note.text.endswith(why) for stage in stages for note in stage.notes
+        note.text.startswith("not pipelined") and note.text.endswith(why) for stage in stages for note in stage.notes
     )
 
 
@@ -126,10 +126,10 @@ def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruct
 @pytest.mark.parametrize(
     ("name", "target", "how"),
     [
-        ("int8_weights[before]", "sm_90a", "copied by TMA, by the producer warp: 3 stages of 4096 bytes"),
-        ("int8_weights[before]", "sm_80", "copied to shared memory 2 iterations ahead"),
-        ("norm_linear[ragged]", "sm_90a", "copied by TMA, by the producer warp: 3 stages of 8192 bytes"),
-        ("int4_matmul[groups]", "sm_90a", "copied to shared memory 2 iterations ahead"),
+        ("int8_weights[before]", "sm_90a", "pipelined: copied by TMA, by the producer warp: 3 stages of 4096 bytes"),
+        ("int8_weights[before]", "sm_80", "pipelined: copied to shared memory 2 iterations ahead"),
+        ("norm_linear[ragged]", "sm_90a", "pipelined: copied by TMA, by the producer warp: 3 stages of 8192 bytes"),
+        ("int4_matmul[groups]", "sm_90a", "pipelined: copied to shared memory 2 iterations ahead"),
     ],
 )
 def test_what_operands_are_computed_from_is_copied_ahead(name: str, target: str, how: str) -> None:

@@ -24,7 +24,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.pipelining_support import at_line
+from blocknb.passes.support.note_text import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 

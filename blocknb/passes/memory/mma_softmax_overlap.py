@@ -14,20 +14,20 @@ Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine, ranges
 from blocknb.analysis.effects import Effects, effects
-from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Users, Value, operands, uses, walk
 from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
+from blocknb.passes.pipelining.loop_rotation import LoopRotation
+from blocknb.passes.pipelining.operand_prefetch import prefetch_operands
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.operand_prefetch import prefetch_operands
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -72,138 +72,158 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
     facts, users = affine.analyze(func), uses(func)
     plans = {}
     for loop in func.ops():
-        if loop.name == "for" and (plan := planned(loop, facts, users)) is not None:
+        if loop.name != "for" or (products := two_products(loop)) is None:
+            continue
+        plan = planned(loop, *products, facts, users)
+        if isinstance(plan, OverlapPlan):
             plans[loop.id] = plan
-            notes(plan.second, "dot: delayed by one iteration: it runs while the operand of the next one is computed")
-    return prefetch_operands(OverlapRotation(func, plans).run() if plans else func, notes)
+            text = "dot: delayed by one iteration: it runs while the operand of the next one is computed"
+            notes(products[1], text)
+        else:
+            notes(products[1], f"dot: not delayed by one iteration: {plan}", "missed")
+    return prefetch_operands(OverlapRotation(func, plans, facts).run() if plans else func, notes)
 
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """The products of a loop and the delayed ops. `late` holds these in order, including the `second` product. `place` is the index of
-    its result among the carried values, and `states` are the indices of its pipeline state. `certain`: the loop runs at least once."""
+    """The products of a loop and the order of its ops in an iteration.
+
+    `delayed`: the ops that run one iteration late, in order, with the `second` product. `total`: the index of its result among the
+    carried values; `states`: the indices of its pipeline state. The other ops come `before` the products, are the `softmax` that runs
+    during the second product, or come `after` the wait for it. `computed`: values that the softmax must have computed by then. `certain`:
+    the loop runs at least once.
+    """
 
     first: Op
     second: Op
-    late: tuple[Op, ...]
-    place: int
+    delayed: tuple[Op, ...]
+    total: int
     states: tuple[int, ...]
+    before: tuple[Op, ...]
+    softmax: tuple[Op, ...]
+    after: tuple[Op, ...]
+    computed: tuple[Value, ...]
     certain: bool
 
-    @property
-    def waits_soon(self) -> bool:
-        """Whether the wait for the second product comes before the weights are computed."""
-        scores, sums = (dot.result.type.layout.num_registers for dot in (self.first, self.second))
-        return sums >= scores
 
-
-def planned(loop: Op, facts: affine.Facts, users: Users) -> OverlapPlan | None:
-    """The ops of a loop to delay; None if there are none."""
+def two_products(loop: Op) -> tuple[Op, Op] | None:
+    """The products of a loop's own block if they are two wgmma, and the second one reads its first operand from registers."""
     (body,) = loop.blocks
     dots = [op for op in walk(body) if op.name == "dot"]
-    if len(dots) != 2 or any(op not in body.ops or not wgmma.is_name(op.attrs.get("instr", "")) for op in dots):
+    if len(dots) != 2 or not all(op in body.ops and is_synchronous_wgmma(op) for op in dots):
         return None
     first, second = dots
-    end = body.terminator
-    if any(op.attrs.get("in_flight") for op in dots):
-        return None
-    if not isinstance(first.args[0].type, Buffer) or isinstance(second.args[0].type, Buffer):
-        return None
-    if users[second.result] != [(end, _place(end, second.result))]:
-        return None
+    return (first, second) if isinstance(first.args[0].type, Buffer) and isinstance(second.args[0].type, Tile) else None
+
+
+def planned(loop: Op, first: Op, second: Op, facts: affine.Facts, users: Users) -> OverlapPlan | str:
+    """The plan for a loop with two products, or the reason why the second one cannot be delayed."""
+    (body,) = loop.blocks
+    (user, total), *others = users[second.result]
+    if user is not body.terminator or others:
+        return "its result is used in the same iteration"
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
-        return None  # otherwise the number of iterations is not known in this form
-    stage = facts.definition.get(second.args[1])
-    if stage is None or stage.name != "stage" or stage.args[1] not in body.args:
-        return None
-    late = closure(body, second, stage.args[1])
-    if late is None:
-        return None
-    ops, states = late
-    behind = after(body, body.args[1 + _place(end, second.result)], ops)
-    if first in behind or not all(OPS[op.name].pure for op in behind):
-        return None  # every use of the second product's result is at the end of an iteration
-    return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.iterations(facts, loop)[0] >= 1)
+        return "the loop is not known to count upwards"
+    if (found := delayable(body, second, total)) is None:
+        return "other ops use the circular buffer of its operand in shared memory, or there is none"
+    delayed, states = found
+    early = [op for op in body.ops[:-1] if op not in delayed]
+    needing, moved = dependents(early, {body.args[1 + total]})
+    if first in needing or not all(OPS[op.name].pure for op in needing):
+        return "the sum is needed before the first product, or by an op with side effects"
+    narrowed, weights = narrowing(second, early, users)
+    carried = carried_tiles(body, second, weights, moved)
+    postponed, computed = in_the_shade(first, second, early, carried)
+    later, at = {*narrowed, *needing}, early.index(first)
+    return OverlapPlan(
+        first,
+        second,
+        delayed,
+        total,
+        states,
+        before=tuple(x for x in early[:at] if x not in later),
+        softmax=tuple(x for x in early[at + 1 :] if x not in later and x not in postponed),
+        after=tuple(x for x in early if x in later or x in postponed),
+        computed=tuple(computed),
+        certain=ranges.iterations(facts, loop)[0] >= 1,
+    )
 
 
-def _place(end: Op, value: Value) -> int:
-    return end.args.index(value) if value in end.args else -1
+def carried_tiles(body: Block, second: Op, weights: Value, moved: Collection[Value]) -> list[Value]:
+    """The weights and other tiles that an iteration carries on, except those that depend on the second product's result (`moved`)."""
+    tiles = [weights, *(x for x in body.terminator.args if x.type.shape and x is not second.args[0])]
+    return [x for x in tiles if x not in moved and x is not second.result]
 
 
-def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
-    """The ops that use the previous iteration's second product, without the delayed ones."""
-    moved, found = {total}, []
-    for op in body.ops[:-1]:
-        if op not in late and any(value in moved for value in operands(op)):
-            moved.update(op.results)
+def is_synchronous_wgmma(op: Op) -> bool:
+    """Whether a product is a wgmma that is waited for at once."""
+    return wgmma.is_name(op.attrs.get("instr", "")) and not op.attrs.get("in_flight")
+
+
+def dependents(ops: Sequence[Op], values: Collection[Value], start: Collection[Op] = ()) -> tuple[list[Op], set[Value]]:
+    """The ops, in order, that are in `start` or use values, directly or not; and the values with all that follow from them."""
+    found, following = [], set(values)
+    for op in ops:
+        if op in start or any(value in following for value in operands(op)):
             found.append(op)
-    return found
+            following.update(op.results)
+    return found, following
 
 
-def closure(body: Block, second: Op, stage: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
-    """The ops that use a pipeline state, and the carried values of the state; None if other ops depend on them."""
+def delayable(body: Block, second: Op, total: int) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
+    """The second product with all ops that use the state of its circular buffer, and the indices of the carried values that hold the
+    state; None if other ops depend on them, or they on others."""
     made = {value: op for op in body.ops for value in op.results}
-    place = places_of(body, stage)
-    late, moved = hanging_on(body, second, place)
-    if any(op.blocks for op in late):
+    view = made.get(second.args[1])
+    if view is None or view.name != "stage":
         return None
-    own = [value for op in late for value in (op.args[1:2] if op is second else op.args)]
-    if any(made[value] not in late if value in made else value in body.args and value not in place for value in own):
-        return None
-    states = tuple(i for i, value in enumerate(body.args[1:]) if value in place)
+    waits = [op for op in body.ops if op.name == "await" and op.args[1] is view.args[1]]
+    state = {view.args[1], *(op.args[2] for op in waits)} & set(body.args)
+    ops, moved = dependents(body.ops[:-1], state, [second])
+    states = tuple(i for i, value in enumerate(body.args[1:]) if value in state)
     carried = {i for i, value in enumerate(body.terminator.args) if value in moved}
-    if not carried <= {*states, _place(body.terminator, second.result)}:
+    used = {second.args[1], *(value for op in ops if op is not second for value in op.args)}
+    foreign = (used - moved) & {*made, *body.args}
+    if foreign or any(op.blocks for op in ops) or carried - {*states, total}:
         return None
-    return tuple(late), states
+    return tuple(ops), states
 
 
-def places_of(body: Block, stage: Value) -> set[Value]:
-    """The carried values of a circular buffer's state: the stage, and the parity that its wait reads."""
-    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is stage]
-    return {stage, *(op.args[2] for op in awaits if op.args[2] in body.args)}
+def narrowing(second: Op, early: Sequence[Op], users: Users) -> tuple[list[Op], Value]:
+    """The conversions to the second product's operand, whose registers the running product still reads; and their operand."""
+    found, value = list[Op](), second.args[0]
+    made = {x.result: x for x in early if len(x.results) == 1}
+    while value in made and made[value].name in ("cast", "convert") and len(users[value]) == 1:
+        found.append(made[value])
+        value = made[value].args[0]
+    return found, value
 
 
-def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
-    """The second product and all ops that use a pipeline state, directly or not; and the values that follow from it."""
-    late, moved = dict[Op, None](), set(place)
-    for op in body.ops[:-1]:
-        if op is second or any(value in moved for value in operands(op)):
-            late[op] = None
-            moved.update(op.results)
-    return late, moved
+def in_the_shade(first: Op, second: Op, early: Sequence[Op], computed: list[Value]) -> tuple[list[Op], list[Value]]:
+    """The ops to compute after the wait for the second product, and the values of `computed` that are computed before it.
 
-
-def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:
-    """The computation of whole tiles for the second product's operand that follows its reductions, and the users of it. Empty if there
-    is no reduction, because no small value is then available to wait for. Also empty if any op accesses memory, which has an order."""
+    If the second product has at least as many accumulators as there are scores, the computation of whole tiles that follows the reductions
+    comes after the wait, with its users. Without a reduction no small value is available to wait for. Memory accesses have an order.
+    """
+    scores, sums = (dot.result.type.layout.num_registers for dot in (first, second))
     made = {value: op for op in early for value in op.results}
-    leading = needed_for([plan.second.args[0]], made)
-    first = needed_for([op.results[0] for op in leading if op.name == "reduce"], made)
-    if not first:
-        return []
-    found: list[Op] = []
-    unknown: set[Value] = set()
-    for op in early[early.index(plan.first) + 1 :]:
-        whole = any(isinstance(x.type, Tile) and x.type.size >= plan.second.args[0].type.size for x in op.results)
-        if op not in first and ((whole and op in leading) or any(value in unknown for value in operands(op))):
-            found.append(op)
-            unknown.update(op.results)
-    return found if all(effects(op) == Effects() for op in found) else []
+    leading = needed_for([second.args[0]], made)
+    reduced = needed_for([op.results[0] for op in leading if op.name == "reduce"], made)
+    if sums < scores or not reduced:
+        return [], computed
+    following = [op for op in early[early.index(first) + 1 :] if op not in reduced]
+    whole = [op for op in following if op in leading and is_whole(op, second.args[0].type)]
+    postponed, values = dependents(following, (), whole)
+    known = [x for x in computed if x not in values]
+    ordered = any(effects(op) != Effects() for op in postponed)
+    if ordered or all(x.type.dtype.bits != 32 for x in known):  # a 32-bit value keeps the wait in its place
+        return [], computed
+    return postponed, known
 
 
-def carried_tiles(plan: OverlapPlan, end: Op, weights: Value, moved: set[Value]) -> list[Value]:
-    """The weights and other tiles that an iteration carries on, except those that depend on the second product's result."""
-    found = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
-    return [x for x in found if x not in moved and x is not plan.second.result]
-
-
-def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> tuple[list[Op], list[Value]]:
-    """The ops to compute after the wait for the second product, and the values of `there` that are computed before it."""
-    shaded = exponentials(plan, early) if plan.waits_soon else []
-    known = [x for x in there if not any(x in op.results for op in shaded)]
-    if all(x.type.dtype.bits != 32 for x in known):  # a 32-bit value keeps the wait in its place
-        return [], there
-    return shaded, known
+def is_whole(op: Op, operand: Tile) -> bool:
+    """Whether an op makes a tile as large as an operand."""
+    return any(isinstance(x.type, Tile) and x.type.size >= operand.size for x in op.results)
 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
@@ -211,103 +231,65 @@ def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
     return set(backward_slice(values, made, operands=operands))
 
 
-class OverlapRotation(Rebuild):
-    """Rebuilds the function according to the plans."""
+class OverlapRotation(LoopRotation[OverlapPlan]):
+    """Starts the second product of an iteration in the next one."""
 
-    def __init__(self, func: Func, plans: dict[int, OverlapPlan]):
-        super().__init__(func, lambda op, _: self.rotate(op))
-        self.plans = plans
-        self.users = {value: len(found) for value, found in uses(func).items()}
-
-    def rotate(self, op: Op) -> Any:
-        plan = self.plans.get(op.id)
-        if plan is None:
-            return NotImplemented
+    def rotate(self, loop: Op, plan: OverlapPlan) -> Sequence[Value]:
+        """Emits the rotated loop, in a branch if there may be no iteration."""
         b = self.builder
         if plan.certain:
-            return self.whole(op, plan)
-        some = b.value("cmp", op.args[0], op.args[1], pred="lt")
+            return self.rotated(loop, plan)
+        some = b.value("cmp", loop.args[0], loop.args[1], pred="lt")
         with b.block() as then:
-            b.op("yield", *self.whole(op, plan))
+            b.op("yield", *self.rotated(loop, plan))
         with b.block() as otherwise:
-            b.op("yield", *op.args[3:])
-        types = tuple(value.type for value in op.results)
+            b.op("yield", *loop.args[3:])
+        types = tuple(value.type for value in loop.results)
         return b.op("if", some, blocks=(then.done, otherwise.done), types=types).results
 
-    def whole(self, op: Op, plan: OverlapPlan) -> list[Value]:
-        """Emits the first iteration, the loop and the last product; returns the values that replace the loop's results."""
-        b, body = self.builder, op.blocks[0]
-        end, weights, sum = body.terminator, plan.second.args[0], plan.second.args[2]
-        early = [x for x in body.ops[:-1] if x not in plan.late]
-        known = dict(zip(body.args, (op.args[0], *op.args[3:]), strict=True))
-        known |= {x: self.get(x) for x in self.outer(body)}
-        for x in early:
-            emit_copy(x, b, known)
-        init = [known.get(x, x) for x in end.args]
+    def rotated(self, loop: Op, plan: OverlapPlan) -> list[Value]:
+        """Emits the first iteration without its second product, the loop from the second iteration on, and the last second product."""
+        body, (weights, _, total) = loop.blocks[0], plan.second.args
+        end, late = body.terminator.args, {*plan.states, plan.total}
+        early = [x for x in body.ops[:-1] if x not in plan.delayed]
+        known = self.copies(early, dict(zip(body.args, (loop.args[0], *loop.args[3:]), strict=True)))
+        init = [known.get(x, x) for x in end]
+        init[plan.total] = known.get(total, total)
         for i in plan.states:
-            init[i] = op.args[3 + i]
-        init[plan.place] = known.get(sum, sum)
-        following = b.value("add", op.args[0], op.args[2])
-        put_off, added = Value(weights.type, weights.name), Value(sum.type, sum.name)
-        inner = [added if i == plan.place else value for i, value in enumerate(body.args[1:])]
-        with b.block((body.args[0], *inner, put_off)) as opened:
-            self.iteration(body, plan, early, put_off, added)
-        args = (following, *op.args[1:3], *init, known.get(weights, weights))
-        results = (*(Value(value.type, value.name) for value in op.results), Value(weights.type))
-        b.append(op.replace(args=args, results=results, blocks=(opened.done,)))
-        last = {body.args[1 + i]: results[i] for i in plan.states} | {weights: results[-1], sum: results[plan.place]}
-        for x in plan.late:
-            emit_copy(x, b, last)
-        late = {*plan.states, plan.place}
-        return [last.get(end.args[i], end.args[i]) if i in late else results[i] for i in range(len(op.results))]
+            init[i] = loop.args[3 + i]
+        second = self.builder.value("add", loop.args[0], loop.args[2])
+        rest = loop.replace(args=(second, *loop.args[1:3], *init))
+        made = self.builder.append(
+            self.carrying(rest, [known.get(weights, weights)], lambda carried: self.iteration(body, plan, carried[0]))
+        )
+        last = {body.args[1 + i]: made.results[i] for i in plan.states}
+        final = self.copies(plan.delayed, {**last, weights: made.results[-1], total: made.results[plan.total]})
+        return [final[end[i]] if i in late else value for i, value in enumerate(loop.results)]
 
-    def outer(self, body: Block) -> set[Value]:
-        """The replaced values from outside of a block that the block uses."""
-        used = {value for op in walk(body) for value in op.args}
-        return {value for value in used if value in self.mapping}
-
-    def iteration(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
-        """Emits one iteration: the first product, the previous iteration's second product, the ops that need the first, and the ops
-        that need the second."""
-        b, end = self.builder, body.terminator
-        product = plan.late.index(plan.second)
-        total = body.args[1 + plan.place]
-        narrowed, weights = self.narrowed(plan, early)
-        needing = after(body, total, plan.late)
-        moved = {total, *(value for x in needing for value in x.results)}
-        later = [x for x in early if x in narrowed or x in needing]
-        at = early.index(plan.first)
-        self.ops([x for x in early[:at] if x not in later])
+    def iteration(self, body: Block, plan: OverlapPlan, weights: Value) -> Sequence[Value]:
+        """Emits one iteration: it issues both products, computes the softmax and waits. `weights`: those of the iteration before."""
+        total, at = body.args[1 + plan.total], plan.delayed.index(plan.second)
+        # issue
+        self.ops(plan.before)
         self.one(plan.first.replace(attrs={**plan.first.attrs, "in_flight": 1}))
-        self.ops(plan.late[:product])
-        with b.at(plan.second):
-            args = (put_off, self.get(plan.second.args[1]), added)
-            b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "in_flight": 2}))
-        with b.at(plan.first):
-            scores = b.op("dot_wait", plan.first.result, in_flight=1).result
-        scores.name = plan.first.result.name
-        self.mapping[plan.first.result] = scores
-        shaded, known = in_the_shade(plan, early, carried_tiles(plan, end, weights, moved))
-        self.ops([x for x in early[at + 1 :] if x not in later and x not in shaded])
-        self.wait(plan, total, plan.late[product + 1 :], [self.get(x) for x in known])
-        self.ops([x for x in early if x in later or x in shaded])
-        values = [self.get(value) for value in end.args]
-        values[plan.place] = self.get(plan.second.args[2])
-        b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
-
-    def narrowed(self, plan: OverlapPlan, early: Sequence[Op]) -> tuple[list[Op], Value]:
-        """The conversions to the second product's operand, whose registers the running product still reads; and their operands."""
-        found, value = [], plan.second.args[0]
-        made = {x.result: x for x in early if len(x.results) == 1}
-        while value in made and made[value].name in ("cast", "convert") and self.users[value] == 1:
-            found.append(made[value])
-            value = made[value].args[0]
-        return found, value
-
-    def wait(self, plan: OverlapPlan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
-        """Emits the wait for the delayed product, after which its stage is free. The values in `there` are computed before it."""
+        self.ops(plan.delayed[:at])
         with self.builder.at(plan.second):
-            done = self.builder.op("dot_wait", plan.second.result, *there).results[0]
-        done.name = total.name
-        self.mapping[total] = self.mapping[plan.second.result] = done
-        self.ops(behind)
+            args = (weights, self.get(plan.second.args[1]), total)
+            self.builder.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "in_flight": 2}))
+        # compute
+        self.wait(plan.first, in_flight=1)
+        self.ops(plan.softmax)
+        # wait
+        self.wait(plan.second, *map(self.get, plan.computed))
+        self.mapping[total] = self.get(plan.second.result)
+        self.ops(plan.delayed[at + 1 :])
+        self.ops(plan.after)
+        self.mapping[plan.second.result] = self.get(plan.second.args[2])  # to which the next iteration adds
+        return [self.get(plan.second.args[0])]
+
+    def wait(self, product: Op, *computed: Value, **attrs: Any) -> None:
+        """Emits the wait for a product. The `computed` values are computed before it."""
+        with self.builder.at(product):
+            done = self.builder.op("dot_wait", product.result, *computed, **attrs).results[0]
+        done.name = product.result.name
+        self.mapping[product.result] = done

@@ -11,20 +11,17 @@ stages of everything that the loop copies; otherwise the largest tiles stay in r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from blocknb.ir.build import Rebuild, current_origin, rebuild
-from blocknb.ir.core import Func, Op, Value, definitions
-from blocknb.ir.traversal import reachable
-from blocknb.language.ops import STRUCTURED
+from blocknb.ir.core import Func, Op, Value, definitions, uses
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
-from blocknb.passes.memory import software_pipelining
-from blocknb.passes.memory.software_pipelining import applies
+from blocknb.passes.memory.software_pipelining import PipelinePlanner, applies, product_loops
+from blocknb.passes.pipelining.staged_tiles import loads_behind_operands, only_stored
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.stages import VIEWS
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -68,15 +65,15 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
         local_store %operand, %x
         %c = dot %y, %operand, %acc : tile<64x64xf32, #b>
     """
-    kept, staged = StagedLoadFinder(func, target).loads(), func
+    kept, staged = computed_from(func, target), func
     while kept:
         staged = through(func, kept)
-        planner = software_pipelining.PipelinePlanner(staged, target, Notes(current_origin()))
+        planner = PipelinePlanner(staged, target, Notes(current_origin()))
         planner.block(staged.body)
         copied = {copy.load.id for plan in planner.plans.values() for copy in plan.copies}
         if not copied.issuperset(op.id for op in kept):
             kept = [op for op in kept if op.id in copied]
-        elif software_pipelining.least(staged, planner) > target.max_shared:
+        elif planner.least_shared_bytes() > target.max_shared:
             largest = max(kept, key=lambda op: size(op.result))
             kept.remove(largest)
             notes(largest, "not staged: shared memory has no room for two of its tiles", "missed")
@@ -87,50 +84,18 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     return staged if kept else func
 
 
-class StagedLoadFinder:
-    """Finds the loads, in loops with products, from which operands are computed."""
+def computed_from(func: Func, target: Target) -> list[Op]:
+    """The loads, in loops with products, of large two-dimensional tiles from which the loop computes operands."""
+    defs, users = definitions(func), uses(func)
 
-    def __init__(self, func: Func, target: Target):
-        self.func, self.defs = func, definitions(func)
-        self.planner = software_pipelining.PipelinePlanner(func, target, Notes(current_origin()))
-
-    def loads(self) -> list[Op]:
-        return [op for loop in self.planner.loops for op in self.of(loop)]
-
-    def of(self, loop: Op) -> list[Op]:
-        """The staged loads of a loop's own block."""
-        own = set(loop.blocks[0].ops)
-
-        def makers(values: Iterable[Value]) -> list[Op]:
-            found = [op for op in map(self.maker, values) if op in own]
-            return [op for op in found if op.name != "dot" and op.name not in STRUCTURED]
-
-        multiplied = [value for op in own if op.name == "dot" for value in op.args[:2]]
-        seen = set(reachable(makers(multiplied), lambda op: () if op.name == "load" else makers(op.args)))
-        return [op for op in loop.blocks[0].ops if op in seen and op.name == "load" and self.wanted(op)]
-
-    def maker(self, value: Value) -> Op | None:
-        """The op that makes a tile, or that makes the value in the buffer from which it is read."""
-        op = self.defs.get(value)
-        if op is not None and op.name == "local_load":
-            op = self.defs.get(op.args[0])
-        if op is None or op.name != "alloc":
-            return op
-        stores = [x for x, _ in self.planner.users.get(op.result, ()) if x.name == "local_store"]
-        return self.defs.get(stores[0].args[1]) if len(stores) == 1 else None
-
-    def wanted(self, load: Op) -> bool:
-        """Whether a load brings a large two-dimensional tile that the loop computes with."""
+    def worth_it(load: Op) -> bool:
         kind = load.result.type
-        if len(kind.shape) != 2 or min(kind.shape) == 1 or kind.is_pointer or kind.dtype.bits < 8:
+        if len(kind.shape) != 2 or kind.is_pointer or kind.dtype.bits < 8:
             return False
-        return size(load.result) >= LEAST and not self.only_stored(load.result)
+        return size(load.result) >= LEAST and not only_stored(users, load.result)
 
-    def only_stored(self, value: Value) -> bool:
-        return all(
-            op.name == "local_store" or (op.name in VIEWS and self.only_stored(op.result))
-            for op, _ in self.planner.users.get(value, ())
-        )
+    loops = product_loops(func, target)
+    return [load for loop in loops for load in loads_behind_operands(loop, defs, users) if worth_it(load)]
 
 
 def through(func: Func, loads: Collection[Op]) -> Func:

@@ -17,8 +17,8 @@ from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import LOOPS, READS
 from blocknb.passes.memory.warp_specialization import applies
+from blocknb.passes.pipelining.backward_slice import sources
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.backward_slice import sources
 from blocknb.target import Target
 from blocknb.trace import Notes
 

@@ -31,9 +31,9 @@ from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, LOOPS
+from blocknb.passes.pipelining.backward_slice import sources
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.backward_slice import sources
-from blocknb.passes.support.pipelining_support import at_line
+from blocknb.passes.support.note_text import at_line
 from blocknb.passes.support.program_order import arithmetic, place
 from blocknb.target import Target
 from blocknb.trace import Notes

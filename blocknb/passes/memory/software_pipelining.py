@@ -15,21 +15,24 @@ does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
-from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
-from blocknb.ir.traversal import backward_slice
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
-from blocknb.language.ops import STRUCTURED, named
+from blocknb.language.ops import named
 from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.pipelining.circular_buffer import CircularBuffer
+from blocknb.passes.pipelining.later_iterations import LaterIterations
+from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED, PipeliningLegality, accumulating_products
+from blocknb.passes.pipelining.loop_rotation import LoopRotation
+from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, loads_behind_operands, staged_tile
+from blocknb.passes.pipelining.stages import COPIES_FROM, multiplies, num_stages
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.mma_operands import from_shared, lasting
-from blocknb.passes.support.pipelining_support import COPIES_FROM, LaterIterations, PipeliningObstacles, counted
-from blocknb.passes.support.stages import VIEWS, multiplies, num_stages, views_between
+from blocknb.passes.support.mma_operands import from_shared
+from blocknb.passes.support.note_text import counted
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -37,14 +40,14 @@ from blocknb.trace import Notes
 SHAPES = named("shape")
 
 
-def staged(func: Func, target: Target) -> list[Op]:
+def product_loops(func: Func, target: Target) -> list[Op]:
     """The loops with products that have more than one stage, if the target can copy asynchronously."""
     loops = [op for op in func.ops() if op.name == "for" and multiplies(op) and num_stages(func, op) > 1]
     return loops if target.capability >= COPIES_FROM else []
 
 
 def applies(func: Func, target: Target) -> bool:
-    return bool(staged(func, target))
+    return bool(product_loops(func, target))
 
 
 def early_loads(func: Func, target: Target) -> set[Value]:
@@ -57,7 +60,7 @@ def early_loads(func: Func, target: Target) -> set[Value]:
             value = users[value][0][0].result
         return value if {op.name for op, _ in users[value]} <= set(names) else None
 
-    for loop in staged(func, target):
+    for loop in product_loops(func, target):
         for op in loop.blocks[0].ops:
             tile = only_for(op.result, ("convert",)) if op.name == "load" and op.result.type.shape else None
             if tile is not None and all(only_for(user.result, ("dot",)) is not None for user, _ in users[tile]):
@@ -105,36 +108,24 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        made = tidy(PipelineRotation(func, planner).run())
+        made = planner.pipelined()
         if place(made)[1] <= target.max_shared:
-            planner.explain(plans)
+            planner.explain()
             return made
         largest = max(plans.values(), key=lambda plan: plan.bytes)
         if largest.ahead > 1:
             plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
         else:
-            planner.refuse(plans.pop(largest.loop.id).copies, "shared memory has no room for two of its tiles")
+            copies = plans.pop(largest.loop.id).copies
+            planner.refuse([copy.load for copy in copies], "shared memory has no room for two of its tiles")
     return func
 
 
-def least(func: Func, planner: PipelinePlanner) -> int:
-    """The bytes of shared memory that a function takes if each planned circular buffer has two stages."""
-    planner.plans = {id: replace(plan, ahead=1) for id, plan in planner.plans.items()}
-    return place(tidy(PipelineRotation(func, planner).run()))[1]
+@dataclass(frozen=True, eq=False)
+class AsyncCopy(StagedTile):
+    """A staged tile that an asynchronous copy brings to its buffer, and the number of elements per copy."""
 
-
-@dataclass(frozen=True)
-class AsyncCopy:
-    """A load that becomes an asynchronous copy, its views, its buffer, and the number of elements per copy."""
-
-    load: Op
-    views: tuple[Op, ...]
-    store: Op
     vec: int
-
-    @property
-    def buffer(self) -> Value:
-        return self.store.args[0]
 
 
 @dataclass(frozen=True)
@@ -145,22 +136,23 @@ class PipelinePlan:
     copies: tuple[AsyncCopy, ...]
     ahead: int
     wanted: int
-    lasting: tuple[Op, ...] = ()
+    outlasting: tuple[Op, ...] = ()
 
     @property
     def bytes(self) -> int:
+        """The bytes of all stages."""
         return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
 
 
-class PipelinePlanner(PipeliningObstacles):
+class PipelinePlanner(PipeliningLegality):
     """Plans the copies of all loops: `plans` by the id of the loop. It notes each decision."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
-        super().__init__(func)
-        self.func, self.notes, self.defs = func, notes, definitions(func)
-        self.loops, self.plans = staged(func, target), dict[int, PipelinePlan]()
+        super().__init__(func, notes)
+        self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
 
     def block(self, block: Block) -> None:
+        """Plans the loops of a block, inner ones first."""
         for op in block.ops:
             for nested in op.blocks:
                 self.block(nested)
@@ -168,182 +160,145 @@ class PipelinePlanner(PipeliningObstacles):
                 self.loop(op)
 
     def loop(self, loop: Op) -> None:
-        stored = list(self.stored(loop))
-        why = self.against_loop(loop) if stored else ""
-        for load in sorted(self.computed(loop) - {load for load, _ in stored}, key=lambda op: op.id):
-            self.notes(load, "not copied ahead: the stored tile is computed from it", "missed")
+        """Plans the copies of a loop."""
+        tiles = list(self.tiles(loop))
+        why = self.why_no_load_of(loop) if tiles else ""
+        behind, staged = loads_behind_operands(loop, self.defs, self.users), {tile.load for tile in tiles}
+        self.refuse([x for x in behind if x not in staged], "an operand is computed from it")
         copies = []
-        for load, store in stored:
-            if found := why or self.against(load, loop) or self.against_copy(load, store):
-                self.notes(load, f"not copied ahead: {found}", "missed")
-                continue
-            views, vec = views_between(self.defs, load, store), copy_width(self.facts, load, *store.args)
-            copies.append(AsyncCopy(load, views, store, vec))
+        for tile in tiles:
+            if found := why or self.why_not(tile.load, loop) or self.why_no_copy(tile):
+                self.refuse([tile.load], found)
+            else:
+                vec = copy_width(self.facts, tile.load, *tile.store.args)
+                copies.append(AsyncCopy(tile.load, tile.views, tile.store, vec))
         wanted = num_stages(self.func, loop) - 1
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
-            late = lasting(loop, [copy.buffer for copy in copies])
-            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, late)
+            products = accumulating_products(loop, [copy.buffer for copy in copies])
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products)
 
-    def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
-        """The loads of a loop's own block whose tiles reach shared memory, directly or through arithmetic; each with its store."""
+    def tiles(self, loop: Op) -> Iterator[StagedTile]:
+        """The tiles that a loop's own block loads and stores to shared memory, each with its first store."""
         own, seen = set(loop.blocks[0].ops), set()
-        steps = ("cast", "bitcast", "convert", *VIEWS)
         for store in loop.blocks[0].ops:
-            if store.name != "local_store":
-                continue
-            for op in backward_slice([store.args[1]], self.defs, lambda op: op in own and op.name in steps):
-                if op in own and op.name == "load" and op.id not in seen and op.result.type.shape:
-                    seen.add(op.id)
-                    yield op, store
+            tile = staged_tile(self.defs, store, (*CHANGES, *VIEWS)) if store.name == "local_store" else None
+            if tile is not None and tile.load in own and tile.load not in seen and tile.load.result.type.shape:
+                seen.add(tile.load)
+                yield tile
 
-    def computed(self, loop: Op) -> set[Op]:
-        """The loads of a loop's own block from whose tiles the loop computes operands in shared memory."""
-        own = set(loop.blocks[0].ops)
-
-        def goes_on(op: Op) -> bool:
-            return op in own and op.name not in ("load", "dot", *STRUCTURED)
-
-        def tiles(op: Op) -> list[Value]:
-            return [self.facts.stored(x) or x for x in op.args if x.type.shape]
-
-        stored = [op.args[1] for op in own if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")]
-        found = backward_slice(stored, self.defs, goes_on, tiles)
-        return {op for op in found if op in own and op.name == "load" and op.result.type.shape}
-
-    def against_copy(self, load: Op, store: Op) -> str:
-        """The reason why a load cannot become a copy to the buffer of that store; "" if it can."""
-        between = views_between(self.defs, load, store)
-        if changed := next((op for op in between if op.name not in VIEWS), None):
+    def why_no_copy(self, tile: StagedTile) -> str:
+        """The reason why an asynchronous copy cannot bring a tile to its buffer."""
+        load = tile.load
+        if changed := next((op for op in tile.views if op.name not in VIEWS), None):
             kind = changed.result.type.dtype
-            return (
-                f"it becomes {kind} on its way"
-                if changed.name != "convert"
-                else "its elements change threads on their way"
-            )
-        if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
+            threads = "its elements change threads on their way"
+            return threads if changed.name == "convert" else f"it becomes {kind} on its way"
+        if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in tile.views))):
             return "it is used more than once"
         if len(load.args) > 2 and not self.is_zero(load.args[2]):
             return "its masked-off elements are not zero"
-        if not copy_width(self.facts, load, *store.args):
+        if not copy_width(self.facts, load, *tile.store.args):
             return f"fewer than {COPY_BYTES[0]} bytes are contiguous in memory and in the buffer"
         return ""
 
     def is_zero(self, value: Value) -> bool:
+        """Whether a value is the constant zero, repeated."""
         op = self.defs.get(value)
         while op is not None and op.name in SHAPES:
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 
-    def refuse(self, copies: tuple[AsyncCopy, ...], why: str) -> None:
-        for copy in copies:
-            self.notes(copy.load, f"not copied ahead: {why}", "missed")
+    def pipelined(self) -> Func:
+        """The function with the planned copies."""
+        return tidy(PipelineRotation(self.func, self.plans, self.facts).run())
 
-    def explain(self, plans: dict[int, PipelinePlan]) -> None:
-        for plan in plans.values():
+    def least_shared_bytes(self) -> int:
+        """The bytes of shared memory that the function takes if each planned circular buffer has two stages."""
+        self.plans = {id: replace(plan, ahead=1) for id, plan in self.plans.items()}
+        return place(self.pipelined())[1]
+
+    def explain(self) -> None:
+        """Notes each copy with its stages."""
+        for plan in self.plans.values():
+            fewer = ""
+            if plan.ahead < plan.wanted:
+                most = ranges.iterations(self.facts, plan.loop)[1]
+                few = most <= plan.wanted
+                why = f"the loop makes {counted(most, 'iteration')} at most" if few else "for lack of shared memory"
+                fewer = f" (not {plan.wanted + 1}: {why})"
             for copy in plan.copies:
                 kind = copy.buffer.type
-                text = f"copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: {plan.ahead + 1} stages of "
-                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
-                text += "; truncated to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
-                if plan.ahead < plan.wanted:
-                    iterations = ranges.iterations(self.facts, plan.loop)[1]
-                    reason = (
-                        f"the loop makes {counted(iterations, 'iteration')} at most"
-                        if iterations <= plan.wanted
-                        else "for lack of shared memory"
-                    )
-                    text += f" (not {plan.wanted + 1}: {reason})"
-                self.notes(copy.load, text)
-            for op in plan.lasting:
-                self.notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
+                text = (
+                    f"pipelined: copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: "
+                )
+                text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
+                text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
+                self.notes(copy.load, text + fewer)
+            for op in plan.outlasting:
+                self.notes(op, OUTLASTS)
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
 
 
-class PipelineRotation(Rebuild):
-    """Rebuilds the function according to the plans."""
+class PipelineRotation(LoopRotation[PipelinePlan]):
+    """Copies for later iterations before the loop and in it."""
 
-    def __init__(self, func: Func, planner: PipelinePlanner):
-        super().__init__(func, lambda op, _: self.rotate(op))
-        self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
-
-    def rotate(self, op: Op) -> object:
+    def rotate(self, loop: Op, plan: PipelinePlan) -> Sequence[Value]:
         """Emits the copies of the first iterations, then the loop that copies for later iterations."""
-        plan = self.plans.get(op.id)
-        if plan is None:
-            return NotImplemented
-        builder, body, ahead = self.builder, op.blocks[0], plan.ahead
-        buffers = [self.circular_buffer(copy, ahead + 1) for copy in plan.copies]
-        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        b, body, ahead, products = self.builder, loop.blocks[0], plan.ahead, plan.outlasting
+        defs = self.facts.definition
+        ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
+        before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
-        for iteration in range(ahead):
-            self.group(plan, buffers, builder.const(iteration, t.int32), before, iteration, iteration < least)
-        first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
-        read, write = Value(first.type, "read"), Value(first.type, "write")
-        with builder.block((*body.args, read, write)) as opened:
-            builder.op("wait", in_flight=ahead - 1)
+        for i in range(ahead):
+            self.copy(plan, ring, b.const(i, t.int32), before, i, i < least)
+        replaced = {x for copy in plan.copies for x in (copy.load, *copy.views, copy.store, defs[copy.buffer])}
+        kept = [x for x in body.ops[:-1] if x not in replaced]
+        if not any(x.name == "local_store" and defs[x.args[0]].attrs.get("align") for x in kept):
+            kept = [x for x in kept if x.name != "fence"]
+
+        def iteration(stages: list[Value]) -> Sequence[Value]:
+            read, write = stages
+            read.name, write.name = "read", "write"
+            b.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
-                builder.op("fence")  # before the barrier that follows
+                b.op("fence")  # before the barrier that follows
             now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
-            if not plan.lasting:
-                self.group(plan, buffers, write, now, ahead)
-            gone: set[Op] = set()
-            for copy, buffer in zip(plan.copies, buffers, strict=True):
-                gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
-                self.mapping[copy.buffer] = stage = builder.value("stage", buffer, read)
-                stage.name = copy.buffer.name
-            if not self.stores_operands(x for x in body.ops if x not in gone):
-                gone.update(x for x in body.ops if x.name == "fence")
-            for x in body.ops[:-1]:
-                if (
-                    x in plan.lasting
-                ):  # the previous products are complete after this one starts, and the next copy overwrites their stage
-                    self.one(x.replace(attrs={**x.attrs, "in_flight": len(plan.lasting)}))
-                    if x is plan.lasting[-1]:
-                        self.group(plan, buffers, write, now, ahead)
-                elif x not in gone:
+            if not products:
+                self.copy(plan, ring, write, now, ahead)
+            for i, copy in enumerate(plan.copies):
+                self.mapping[copy.buffer] = ring.view(i, read)
+            for x in kept:
+                if x not in products:
                     self.one(x)
-            at_end = builder.value("cmp", read, last, pred="ge")
-            following = builder.value("select", at_end, first, builder.value("add", read, builder.const(1, t.int32)))
-            end = body.terminator
-            builder.append(end.replace(args=(*map(self.get, end.args), following, read)))
-        carried = (Value(first.type), Value(first.type))
-        builder.append(op.replace(args=(*op.args, first, last), results=(*op.results, *carried), blocks=(opened.done,)))
-        summed = [op.results[body.terminator.args.index(x.result)] for x in plan.lasting]
-        waited = dict(zip(summed, builder.op("dot_wait", *summed).results, strict=True)) if summed else {}
-        builder.op("wait", in_flight=0)
-        return [waited.get(value, value) for value in op.results]
+                    continue
+                # The previous products are complete after this one starts, and the next copy overwrites their stage.
+                self.one(x.replace(attrs={**x.attrs, "in_flight": len(products)}))
+                if x is products[-1]:
+                    self.copy(plan, ring, write, now, ahead)
+            return ring.following(read), read
 
-    def stores_operands(self, ops: Iterable[Op]) -> bool:
-        """Whether any of these ops stores an operand of a product."""
-        return any(x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in ops)
+        b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32)], iteration))
+        results = self.after_products(loop, products)
+        b.op("wait", in_flight=0)
+        return results
 
-    def circular_buffer(self, copy: AsyncCopy, stages: int) -> Value:
-        made = self.defs[copy.buffer]
-        with self.builder.at(made):
-            attrs = {**made.attrs, "type": replace(copy.buffer.type, stages=stages)}
-            buffer = self.builder.value("alloc", **attrs)
-        buffer.name = copy.buffer.name
-        return buffer
-
-    def group(
+    def copy(
         self,
         plan: PipelinePlan,
-        buffers: list[Value],
-        number: Value,
+        ring: CircularBuffer,
+        stage: Value,
         later: LaterIterations,
         iteration: int,
         exists: bool = False,
     ) -> None:
-        """Emits the copies of one iteration into the stage of that number."""
-        for copy, buffer in zip(plan.copies, buffers, strict=True):
+        """Emits the copies of one iteration into a stage."""
+        for i, copy in enumerate(plan.copies):
             with self.builder.at(copy.load):
                 operands = later.operands(copy.load, iteration, exists)[:2]
                 for view in copy.views:
                     operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
-                stage = self.builder.value("stage", buffer, number)
-                stage.name = buffer.name
-                self.builder.op("copy_async", stage, *operands, vec=copy.vec)
+                self.builder.op("copy_async", ring.view(i, stage), *operands, vec=copy.vec)
         self.builder.op("commit")

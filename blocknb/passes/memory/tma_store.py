@@ -32,10 +32,10 @@ from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory.persistent_grid import depends
 from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.pipelining.backward_slice import sources
+from blocknb.passes.pipelining.warp_plan import HALF
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.backward_slice import sources
-from blocknb.passes.support.pipelining_support import at_line
-from blocknb.passes.support.warp_plan import HALF
+from blocknb.passes.support.note_text import at_line
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes

@@ -6,7 +6,7 @@ stage. A phase of `full` ends when the bytes have arrived. A phase of `empty` en
 sides count stages and phases, so a buffer continues from one loop to the next, and from one program to the next in a persistent kernel.
 
 The producer runs ahead as far as there are free stages; no schedule is needed. `analysis.tma_boxes` finds the loads that TMA can do, and
-`support/backward_slice` the scalars that the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
+`pipelining/backward_slice` the scalars that the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
 warp-specialized kernels.
 """
 
@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blocknb.analysis import affine, ranges, tma_boxes
-from blocknb.analysis.effects import global_operands
+from blocknb.analysis import ranges, tma_boxes
 from blocknb.analysis.polynomials import of_launch
 from blocknb.analysis.tma_boxes import TmaBox
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
+from blocknb.ir.core import Block, Func, Op, Value, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
-from blocknb.language.ops import WRITES
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
 from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.pipelining.backward_slice import ProducerSlice, atoms
+from blocknb.passes.pipelining.legality import PipeliningLegality, accumulating_products, why_none_within
+from blocknb.passes.pipelining.staged_tiles import VIEWS, StagedTile, final_users, loads_behind, staged_tile
+from blocknb.passes.pipelining.warp_partition import WarpPartition
+from blocknb.passes.pipelining.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.backward_slice import BackwardSlice, atoms
-from blocknb.passes.support.mma_operands import from_shared, lasting
-from blocknb.passes.support.pipelining_support import against_passing, at_line
-from blocknb.passes.support.stages import VIEWS, views_between
-from blocknb.passes.support.warp_partition import WarpPartition
-from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
+from blocknb.passes.support.mma_operands import from_shared
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -39,17 +37,18 @@ from blocknb.trace import Notes
 MOST_STAGES = 8
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
-ALONE = 8  # consumer warps that occupy a multiprocessor without a second CTA
-#: By number of consumer warps: the registers per thread, for products' results and operands, beyond which roles get different shares of
-#: the register file; and the shares. Each warp above eight leaves 168 registers to all threads, above sixteen 96. The shares must not
-#: exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers forever. A warpgroup releases registers
-#: together, so the producer is then a warpgroup, of which a single warp works.
-MANY_REGISTERS = {8: 127, 16: 64}
-SHARED_OUT = {8: (240, 24), 16: (112, 32)}
-MANY_COMPUTED = 64  # the threshold if an operand is also computed in registers
+ONE_CTA = 8  # consumer warps that occupy a multiprocessor without a second CTA
+#: By number of consumer warps: the registers per thread, for products' results and operands, beyond which `setmaxnreg` gives roles
+#: different shares of the register file; and the shares, of consumers and producer. Each warp above eight leaves 168 registers to all
+#: threads, above sixteen 96. The shares must not exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers
+#: forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works.
+SETMAXNREG_FROM = {8: 127, 16: 64}
+SETMAXNREG = {8: (240, 24), 16: (112, 32)}
+SETMAXNREG_FROM_COMPUTED = 64  # the threshold if an operand is also computed in registers
 
 
 def applies(func: Func, target: Target) -> bool:
+    """Whether a product reads an operand from shared memory, which TMA might fill."""
     return target.arch == "sm_90a" and any(from_shared(op) for op in func.ops())
 
 
@@ -95,7 +94,7 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
             plan = plan.smaller(notes)
         if plan is None:
             break
-        made = tidy(WarpPartition(func, plan, planner.facts, planner.needs).run())
+        made = tidy(WarpPartition(func, plan, planner.facts, planner.needed.values).run())
         total = place(made)[1]
         if total <= plan.most(target):
             plan.explain(notes)
@@ -104,49 +103,64 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     return func
 
 
-class WarpSpecializationPlanner:
+class WarpSpecializationPlanner(PipeliningLegality):
     """Finds the loads that TMA can copy. It notes the reasons against the others."""
 
     def __init__(self, func: Func, notes: Notes):
-        self.func, self.notes = func, notes
-        self.facts, self.users, self.defs = affine.analyze(func), uses(func), definitions(func)
-        self.needs = BackwardSlice(self.facts, self.writer)
+        super().__init__(func, notes)
+        self.needed = ProducerSlice(self.facts, self.why_not_copied)
         self.home: dict[Op, tuple[Block, Op | None]] = {}
         self.enter(func.body, None)
 
     def enter(self, block: Block, parent: Op | None) -> None:
+        """Records the block of each op, and the op around that block."""
         for op in block.ops:
             self.home[op] = block, parent
             for inner in op.blocks:
                 self.enter(inner, op)
 
+    def refuse_copy(self, load: Op, why: str) -> None:
+        """Notes why the producer warp does not copy a tile; `software_pipelining` may still do."""
+        self.notes(load, f"not pipelined by TMA: {why}", "missed")
+
     def plan(self) -> WarpSpecializationPlan | None:
-        why = self.against_function()
-        copies = []
-        for store in self.func.ops():
-            if store.name != "local_store" or not self.defs[store.args[0]].attrs.get("align"):
-                continue
-            found = why or self.copy(store)
-            if isinstance(found, TmaCopy):
-                copies.append(found)
-            elif (load := self.loaded(store.args[1])) is not None:
-                self.notes(load, f"not copied by the producer warp: {found}", "missed")
-        copies = self.whole(self.reachable(copies))
+        """The plan, or None if no loop repeats a copy."""
+        copies = self.whole(self.reachable(self.copies()))
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
+            for copy in copies:
+                self.refuse_copy(copy.load, "no loop of several iterations repeats a copy")
             return None
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
         consumer_groups = 2 if persistent and self.take_turns(groups) else 1
         warps = consumer_groups * self.func.attrs["num_warps"]
         for group in groups:
-            group.stages = group.wanted = min(MOST_STAGES, consumer_groups * group.stages)
-            if persistent and warps >= ALONE and group.loop is None and group.shared_with is None:
+            group.stages = group.wanted_stages = min(MOST_STAGES, consumer_groups * group.stages)
+            if persistent and warps >= ONE_CTA and group.loop is None and group.shared_with is None:
                 group.stages = 2  # copies of the next program begin while this one computes
-        many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
-        many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
-        registers = SHARED_OUT.get(warps) if many else None
-        return WarpSpecializationPlan(groups, persistent, warps >= ALONE, registers, consumer_groups)
+        many = self.held() > SETMAXNREG_FROM.get(warps, 0) or any(map(self.joins, self.func.ops()))
+        many |= any(group.computed for group in groups) and self.held() >= SETMAXNREG_FROM_COMPUTED
+        registers = SETMAXNREG.get(warps) if many else None
+        return WarpSpecializationPlan(groups, persistent, warps >= ONE_CTA, registers, consumer_groups)
+
+    def copies(self) -> list[TmaCopy]:
+        """The copies for all operands in shared memory whose tiles are boxes of arrays."""
+        why = self.why_no_copy_at_all()
+        stores = [op for op in self.func.ops() if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")]
+        tiles = {store: staged_tile(self.defs, store) for store in stores}
+        staged = {tile.load for tile in tiles.values() if tile is not None}
+        copies = []
+        for store, tile in tiles.items():
+            if tile is None:
+                for load in loads_behind([store.args[1]], self.home[store][0], self.defs, self.users):
+                    if load not in staged:
+                        self.refuse_copy(load, "an operand is computed from it")
+            elif isinstance(found := why or self.copy(tile), TmaCopy):
+                copies.append(found)
+            else:
+                self.refuse_copy(tile.load, found)
+        return copies
 
     def take_turns(self, groups: list[CopyGroup]) -> bool:
         """Whether two groups of consumer warps, of one warpgroup and one program each, can take turns: one multiplies while the other
@@ -154,7 +168,7 @@ class WarpSpecializationPlanner:
         if self.func.attrs["num_warps"] != wgmma.GROUP:
             return False
         return all(
-            group.lasting
+            group.outlasting
             and group.shared_with is None
             and group.loop is not None
             and group.loop.blocks[0] is group.block
@@ -181,57 +195,43 @@ class WarpSpecializationPlanner:
         operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
         return result.layout.num_registers + operand
 
-    def against_function(self) -> str:
-        """The reason why the producer cannot copy anything in this function; "" if it can."""
+    def why_no_copy_at_all(self) -> str:
+        """The reason why the producer cannot copy anything in this function."""
         if self.func.attrs["num_warps"] >= MOST_WARPS:
             return f"a CTA has {MOST_WARPS} warps at most"
-        for op in self.func.ops():
-            if op.name == "while":
-                return f"the `while`{at_line(op)} may wait for other programs"
-            if why := against_passing(op):
-                return why
-        return ""
+        return why_none_within(self.func.ops())
+
+    def why_not_copied(self, load: Op) -> str:
+        """The reason why the producer may not read an array at another time than the consumers would."""
+        return self.why_not_read_early(load, self.func.ops())
 
     # -- one load
 
-    def loaded(self, value: Value) -> Op | None:
-        """The load whose tile a value is, directly or through views; else None."""
-        op = self.defs.get(value)
-        while op is not None and op.name in VIEWS:
-            op = self.defs.get(op.args[0])
-        return op if op is not None and op.name == "load" else None
-
-    def copy(self, store: Op) -> TmaCopy | str:
-        """The copy for a store of a loaded tile, or the reason why there is none."""
-        load = self.loaded(store.args[1])
-        if load is None:
-            return "it is computed"
-        if not self.only_stored(load.result):
+    def copy(self, tile: StagedTile) -> TmaCopy | str:
+        """The copy that brings a tile to its buffer, or the reason why there is none."""
+        load, store = tile.load, tile.store
+        if any(op.name != "local_store" for op in final_users(self.users, load.result)):
             return "it is used in registers, too"
         if self.home[load][0] is not self.home[store][0]:
             return "it is not always used"
-        if written := self.writer(load):
-            return written
-        readers = self.readers(store.args[0])
+        if why := self.why_not_copied(load):
+            return why
+        readers = self.readers(tile.buffer)
         if not readers or any(op.name not in ("dot", "local_load") for op in readers):
             return "not only products read it"
         box = tma_boxes.box_of(self.facts, load)
         if isinstance(box, str):
             return box
-        if found := self.needs.add(value for poly in box.start for value in atoms(poly)):
-            return found
-        views, axes = self.views(load, store, box)
-        if axes is None:
-            return "its axes are joined or split on their way"
-        return self.fitted(load, views, store, box, axes, readers[0])
+        if why := self.needed.add(value for poly in box.start for value in atoms(poly)):
+            return why
+        axes = self.axes(tile, box)
+        return "its axes are joined or split on their way" if axes is None else self.fitted(tile, box, axes, readers[0])
 
-    def fitted(
-        self, load: Op, views: tuple[Op, ...], store: Op, box: TmaBox, axes: tuple[int, ...], reader: Op
-    ) -> TmaCopy | str:
+    def fitted(self, tile: StagedTile, box: TmaBox, axes: tuple[int, ...], reader: Op) -> TmaCopy | str:
         """The copy, if TMA can write the layout of the buffer; else the reason."""
-        buffer: Buffer = store.args[0].type
-        if reader.name == "dot" and store.args[0] in reader.args:
-            reads = reader.args.index(store.args[0])
+        buffer: Buffer = tile.buffer.type
+        if reader.name == "dot" and tile.buffer in reader.args:
+            reads = reader.args.index(tile.buffer)
             side = wgmma.lies_as(reads, reader.attrs.get("transposed", ()))
             part = wgmma.part(buffer.shape[side], reads, reader.attrs["warps"])
             lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
@@ -246,7 +246,7 @@ class WarpSpecializationPlanner:
         for axis, (extent, to) in enumerate(zip(buffer.shape, axes, strict=True)):
             extents[to] = width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
         kind = TensorMap(buffer.dtype, tuple(extents), width if width >= 32 else 0)
-        return TmaCopy(load, views, store, box, kind, axes)
+        return TmaCopy(tile.load, tile.views, tile.store, box, kind, axes)
 
     def readers(self, buffer: Value) -> list[Op]:
         """The ops that need a buffer: its products, also those that read operand A into registers. For a tile that warps compute with,
@@ -259,39 +259,21 @@ class WarpSpecializationPlanner:
         last = [op for op in found if op.name not in ("local_load", *VIEWS)]
         return last if all(op.name == "dot" for op in last) else direct
 
-    def only_stored(self, value: Value) -> bool:
-        return all(
-            op.name == "local_store" or (op.name in VIEWS and self.only_stored(op.result))
-            for op, _ in self.users.get(value, ())
-        )
-
-    def views(self, load: Op, store: Op, box: TmaBox) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
-        """The views between the loaded and the stored tile, in order; and the array's axis for each axis of the stored tile."""
-        found, long = views_between(self.defs, load, store), iter(box.axes)
-        axes: list[int | None] = [next(long) if n > 1 else None for n in load.result.type.shape]
-        for op in found:
+    def axes(self, tile: StagedTile, box: TmaBox) -> tuple[int, ...] | None:
+        """The array's axis for each axis of the stored tile; None if views join or split axes."""
+        long = iter(box.axes)
+        axes: list[int | None] = [next(long) if n > 1 else None for n in tile.load.result.type.shape]
+        for op in tile.views:
             if op.name == "trans":
                 axes = [axes[i] for i in op.attrs["perm"]]
                 continue
             before, after = op.args[0].type.shape, op.result.type.shape
             if [n for n in before if n > 1] != [n for n in after if n > 1]:
-                return found, None
+                return None
             kept = iter(axis for axis, n in zip(axes, before, strict=True) if n > 1)
             axes = [next(kept) if n > 1 else None for n in after]
         known = tuple(axis for axis in axes if axis is not None)
-        return found, known if len(known) == len(axes) else None
-
-    def writer(self, load: Op) -> str:
-        """The reason why the program may change the loaded array later; "" if it cannot."""
-        root = self.facts.root(load.args[0])
-        if load.attrs.get("cache") == ".cv":
-            return "it bypasses the caches (.cv)"
-        for op in self.func.ops():
-            if op.name in WRITES:
-                other = self.facts.root(global_operands(op)[0])
-                if root is None or other is None or root is other:
-                    return f"the {op.name}{at_line(op)} may access the same array"
-        return ""
+        return known if len(known) == len(axes) else None
 
     # -- all loads
 
@@ -302,10 +284,10 @@ class WarpSpecializationPlanner:
             _, parent = self.home[copy.load]
             why = ""
             while parent is not None and not why:
-                why = self.needs.add(parent.args[: 3 if parent.name == "for" else None])
+                why = self.needed.add(parent.args[: 3 if parent.name == "for" else None])
                 parent = self.home[parent][1]
             if why:
-                self.notes(copy.load, f"not copied by the producer warp: {why}", "missed")
+                self.refuse_copy(copy.load, why)
             else:
                 found.append(copy)
         return found
@@ -313,19 +295,11 @@ class WarpSpecializationPlanner:
     def whole(self, copies: list[TmaCopy]) -> list[TmaCopy]:
         """The copies whose loads no other store needs (fp32 operands may need two). Otherwise the consumers would load the tile anyway."""
         stores = {copy.store for copy in copies}
-        found = [copy for copy in copies if self.stores(copy.load.result) <= stores]
+        found = [copy for copy in copies if final_users(self.users, copy.load.result) <= stores]
         for copy in copies:
             if copy not in found:
-                why = "not copied by the producer warp: its tile is also stored in another way"
-                self.notes(copy.load, why, "missed")
+                self.refuse_copy(copy.load, "its tile is also stored in another way")
         return found
-
-    def stores(self, value: Value) -> set[Op]:
-        """The stores of a tile and of its views."""
-        users = [op for op, _ in self.users.get(value, ())]
-        return {op for op in users if op.name == "local_store"}.union(
-            *(self.stores(op.result) for op in users if op.name in VIEWS)
-        )
 
     def groups(self, copies: list[TmaCopy]) -> Iterator[CopyGroup]:
         found: dict[tuple, list[TmaCopy]] = {}
@@ -342,12 +316,12 @@ class WarpSpecializationPlanner:
             if loop is not None:
                 stages = min(stages, max(1, ranges.iterations(self.facts, loop)[1]))
             last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
-            late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
-            late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
-            if stages == 1:  # the next wait would come before the product that releases the only stage has started
-                late = ()
+            products = accumulating_products(parent, buffers) if parent is not None and parent.name == "for" else ()
+            # With one stage, the next wait would come before the product that releases that stage has started.
+            if stages == 1 or not any(copy.buffer in op.args for op in products for copy in together):
+                products = ()
             computed = any(x.name == "local_load" for copy in together for x in self.readers(copy.buffer))
-            yield CopyGroup(together, block, loop, stages, stages, named is not None, last, late, computed=computed)
+            yield CopyGroup(together, block, loop, stages, stages, named is not None, last, products, computed=computed)
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:
         """The positions in a block of the first and the last op that reads a buffer. A tile that warps compute with is released after
@@ -380,7 +354,7 @@ class WarpSpecializationPlanner:
                 apart = not any(self.within(group, x) or self.within(x, group) for x in users)
                 if other.shared_with is None and other.key == group.key and apart:
                     group.shared_with, other.stages = other, max(other.stages, group.stages)
-                    other.wanted, other.named = other.stages, other.named or group.named
+                    other.wanted_stages, other.user_stages = other.stages, other.user_stages or group.user_stages
                     break
 
     def within(self, inner: CopyGroup, outer: CopyGroup) -> bool:

@@ -7,11 +7,10 @@ through the async proxy; `barriers` adds the barrier. Source: PTX ISA, "Async Pr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Op, Value, walk, within
+from blocknb.ir.core import Op, Value, walk
 from blocknb.language import types as t
 from blocknb.language.types import Tile
 from blocknb.layouts import wgmma
@@ -85,29 +84,3 @@ def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
     assert assigned is not None
     candidates = wgmma.buffers(kind.shape, bits, side, wgmma.part(kind.shape[side], side, op.attrs["warps"]))
     return min(candidates, key=lambda layout: vector_cost(assigned, layout, bits))
-
-
-# -- products in flight
-
-
-def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
-    """The products of a loop's own block that may still run when its next iteration begins: all or none.
-
-    Each is a wgmma whose result is only the accumulator of the same product in the next iteration. Both operands are buffers, and no
-    iteration writes these except by copies that do not touch the stage in use (`copied`).
-    """
-    (block,) = loop.blocks
-    made = {value for op in walk(block) for value in op.results}
-    end, found = block.terminator, []
-    uses = Counter(value for op in walk(block) for value in op.args)
-    for op in block.ops:
-        if not any(inner.name == "dot" for inner in within(op)):
-            continue
-        apart = all(value in copied or value not in made for value in op.args[:2])
-        if len(from_shared(op)) < 2 or not apart or op.result not in end.args:
-            return ()
-        carried = block.args[1 + end.args.index(op.result)]
-        if op.args[2] is not carried or uses[op.result] != 1 or uses[carried] != 1:
-            return ()
-        found.append(op)
-    return tuple(found)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.pipelining_support import counted
+from blocknb.passes.support.note_text import counted
 from blocknb.passes.tile.coalesce import widest
 from blocknb.passes.tile.select_wgmma import made_of_dots
 from blocknb.target import Target

@@ -4,33 +4,28 @@ A loop over rows loads, waits for memory and computes, and the memory system idl
 the first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early
 load includes whether that iteration exists, so the kernel loads nothing more than before.
 
-`pipelining_support` decides which loads may be issued early and finds their addresses. In loops with one product, the pass prefetches
-only lines, such as scales; `warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and Gupta,
-"Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
+`pipelining.legality` decides which loads may be issued early, and `pipelining.later_iterations` finds their addresses. In loops with one
+product, the pass prefetches only lines, such as scales; `warp_specialization` and `software_pipelining` copy the tiles to shared memory.
+Source: Mowry, Lam and Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blocknb.analysis import affine, ranges
+from blocknb.analysis import ranges
 from blocknb.analysis.liveness import Liveness, registers
-from blocknb.ir.build import Rebuild, emit_copy, revised
+from blocknb.ir.build import emit_copy, revised
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.traversal import forward_slice
 from blocknb.language.ops import OPS
+from blocknb.passes.pipelining.later_iterations import LaterIterations, direction
+from blocknb.passes.pipelining.legality import ARITHMETIC, PipeliningLegality
+from blocknb.passes.pipelining.loop_rotation import LoopRotation
+from blocknb.passes.pipelining.stages import COPIES_FROM, num_stages
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.pipelining_support import (
-    ARITHMETIC,
-    COPIES_FROM,
-    LaterIterations,
-    PipeliningObstacles,
-    at_line,
-    counted,
-    direction,
-)
-from blocknb.passes.support.stages import num_stages
+from blocknb.passes.support.note_text import at_line, counted
 from blocknb.passes.tile.simplify import tidy
 from blocknb.passes.tile.unroll import grouped
 from blocknb.target import Target
@@ -78,8 +73,8 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     planner = PrefetchPlanner(func, target, notes)
-    planner.reserved(func.body, None)
-    return tidy(PrefetchRotation(func, planner.plans).run()) if planner.plans else func
+    planner.plan(func.body, None)
+    return tidy(PrefetchRotation(func, planner.plans, planner.facts).run()) if planner.plans else func
 
 
 @dataclass(frozen=True)
@@ -94,18 +89,17 @@ class PrefetchPlan:
 # -- which loads -----------------------------------------------------------------------------------------------------------
 
 
-class PrefetchPlanner(PipeliningObstacles):
+class PrefetchPlanner(PipeliningLegality):
     """Plans the early loads of all loops: `plans` by the id of the loop. It notes each decision."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
-        super().__init__(func)
-        self.func, self.notes = func, notes
+        super().__init__(func, notes)
         self.copies = target.capability >= COPIES_FROM
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
         self.plans: dict[int, PrefetchPlan] = {}
 
-    def reserved(self, block: Block, inside: Op | None) -> int:
+    def plan(self, block: Block, inside: Op | None) -> int:
         """Plans the loops in a block; returns the most registers that any of them carries. `inside` is the loop around the block, if it
         is a `for` with stages; loads in a branch or a `while` there get a note."""
         most = 0
@@ -114,37 +108,33 @@ class PrefetchPlanner(PipeliningObstacles):
                 most = max(most, self.loop(op))
             elif op.name in ("if", "while"):
                 unknown = "how often a `while` runs is not known before"
-                waits = unknown if op.name == "while" else "an iteration may skip it"
+                why = unknown if op.name == "while" else "an iteration may skip it"
                 for nested in op.blocks:
-                    self.refuse((x for x in nested.ops if x.name == "load" and inside), waits)
-                    most = max(most, self.reserved(nested, inside))
+                    self.refuse((x for x in nested.ops if x.name == "load" and inside), why)
+                    most = max(most, self.plan(nested, inside))
         return most
 
     def loop(self, loop: Op) -> int:
         """Plans a loop after its nested loops, which run more often; returns the registers that are carried at once."""
         wanted = num_stages(self.func, loop) - 1
-        within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
+        within = self.plan(loop.blocks[0], loop if wanted > 0 else None)
         loads = [op for op in loop.blocks[0].ops if op.name == "load"]
         if wanted < 1 or not loads:
             return within
         if dot := next((op for op in walk(loop.blocks[0]) if op.name == "dot"), None):
-            if self.copies and not self.against_loop(loop):
-                early = [x for x in self.lines(loop) if not self.against(x, loop)]
-                return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
             if not self.copies:
                 copies = "whose operands are left for asynchronous copies, which sm_80 has"
                 self.refuse(loads, f"the loop holds a product{at_line(dot)}, {copies}")
-            return within
-        if why := self.against_loop(loop):
+                return within
+            loads, wanted = self.lines(loop), 1
+        if why := self.why_no_load_of(loop):
             self.refuse(loads, why)
             return within
-        chosen = []
-        for load in loads:
-            if why := self.against(load, loop):
+        reasons = {load: self.why_not(load, loop) for load in loads}
+        for load, why in reasons.items():
+            if why:
                 self.refuse([load], why)
-            else:
-                chosen.append(load)
-        return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
+        return within + self.fit(loop, [x for x in loads if not reasons[x]], wanted, self.left(loop) - within)
 
     def lines(self, loop: Op) -> list[Op]:
         """The loads of a number or a line (scales) in a loop with one product, which take few registers. Tiles are left for copies to
@@ -158,10 +148,6 @@ class PrefetchPlanner(PipeliningObstacles):
         """Whether an address depends on a value."""
         found = forward_slice([value], self.users, lambda op: OPS[op.name].kind in ARITHMETIC)
         return any(op.name == "ptradd" for op in found)
-
-    def refuse(self, loads: Sequence[Op] | Iterator[Op], why: str) -> None:
-        for load in loads:
-            self.notes(load, f"not loaded ahead: {why}", "missed")
 
     def fit(self, loop: Op, loads: Sequence[Op], wanted: int, budget: int) -> int:
         """Keeps as many loads, as far ahead, as the budget of registers allows; returns the registers that they take."""
@@ -181,10 +167,10 @@ class PrefetchPlanner(PipeliningObstacles):
         return taken
 
     def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
-        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} per thread"
+        text = f"pipelined: loaded {counted(ahead, 'iteration')} ahead, in {counted(needs, 'register')} per thread"
         if ahead < wanted:
             text += f" (not {wanted}, for lack of registers)"
-        if passed := sorted({root.name for root, _ in self.writers(loop) if root is not None}):
+        if passed := sorted({root.name for root, _ in self.writes(walk(loop.blocks[0])) if root is not None}):
             text += f"; before stores to {', '.join(passed)}, assumed to be other arrays"
         self.notes(load, text)
 
@@ -200,38 +186,32 @@ class PrefetchPlanner(PipeliningObstacles):
 # -- the rotation ----------------------------------------------------------------------------------------------------------
 
 
-class PrefetchRotation(Rebuild):
-    """Rebuilds the function according to the plans."""
+class PrefetchRotation(LoopRotation[PrefetchPlan]):
+    """Loads for later iterations before the loop and in it."""
 
-    def __init__(self, func: Func, plans: dict[int, PrefetchPlan]):
-        super().__init__(func, lambda op, _: self.rotate(op))
-        self.plans, self.facts = plans, affine.analyze(func)
-
-    def rotate(self, op: Op) -> object:
+    def rotate(self, loop: Op, plan: PrefetchPlan) -> Sequence[Value]:
         """Emits the loads of the first iterations, then the loop, which loads for the iteration that is `ahead`."""
-        plan = self.plans.get(op.id)
-        if plan is None:
-            return NotImplemented
-        body, ahead = op.blocks[0], range(plan.ahead)
-        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
-        least = ranges.iterations(self.facts, plan.loop)[0]
-        first = [self.early(before, x, k, exists=k < least) for k in ahead for x in plan.loads]
-        arrived = [Value(x.result.type, x.result.name) for _ in ahead for x in plan.loads]
-        with self.builder.block((*body.args, *arrived)) as opened:
-            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+        body, facts, count = loop.blocks[0], self.facts, len(plan.loads)
+        before = LaterIterations(self, facts, plan.loop, loop.args[0], loop.args[3:])
+        least = ranges.iterations(facts, plan.loop)[0]
+        first = [self.early(before, x, k, exists=k < least) for k in range(plan.ahead) for x in plan.loads]
+
+        def iteration(arrived: list[Value]) -> Sequence[Value]:
+            now = LaterIterations(self, facts, plan.loop, body.args[0], body.args[1:])
             last = [self.early(now, x, plan.ahead, itself=True, last=x is plan.loads[-1]) for x in plan.loads]
             self.mapping.update((x.result, value) for x, value in zip(plan.loads, arrived, strict=False))
             self.ops([x for x in body.ops[:-1] if x not in plan.loads])
-            end = body.terminator
-            following = (*map(self.get, end.args), *arrived[len(plan.loads) :], *last)
-            self.builder.append(end.replace(args=following))
-        carried = tuple(Value(x.type) for x in arrived)
-        loop = op.replace(args=(*op.args, *first), results=(*op.results, *carried), blocks=(opened.done,))
-        # To hand on what has yet to arrive is to wait for it. With as many iterations in one each has registers of its own to load into.
+            return *arrived[count:], *last
+
+        rotated = self.carrying(loop, first, iteration)
+        # A value that the loop only hands on would be copied to another register, and the copy waits for the load. In a loop over groups
+        # of `ahead` iterations each load has its own register.
         if plan.ahead > 1:
-            loop = grouped(loop, plan.ahead, direction(self.builder, self.facts, plan.loop, op.args[2]), self.builder)
-        self.builder.append(loop)
-        return op.results
+            rotated = grouped(
+                rotated, plan.ahead, direction(self.builder, facts, plan.loop, loop.args[2]), self.builder
+            )
+        self.builder.append(rotated)
+        return loop.results
 
     def early(
         self,

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from blocknb.ir.core import Func, Op, Value
-from blocknb.language.ops import named
+from blocknb.ir.core import Func, Op
 
 #: The default for loops without products: with one stage, no load is issued early.
 STAGES = 1
 #: The default for loops with products, as in Triton.
 DOT_STAGES = 3
-
-VIEWS = named("reshapes")  # the views between a load and the buffer in which its tile is stored
-
-
-def views_between(defs: Mapping[Value, Op], load: Op, store: Op) -> tuple[Op, ...]:
-    """The ops between a loaded tile and the tile that is stored to a buffer, in order."""
-    found, value = [], store.args[1]
-    while value is not load.result:
-        found.append(defs[value])
-        value = found[-1].args[0]
-    return tuple(reversed(found))
+COPIES_FROM = 80  # the first compute capability with asynchronous copies
 
 
 def multiplies(loop: Op) -> bool:

@@ -17,48 +17,58 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
 
 
-class BackwardSlice:
-    """A set of values closed under their operands. `add` extends it, and reports values that cannot be recomputed."""
+def slice_or_reason(
+    values: Iterable[Value], sources: Callable[[Value], Iterable[Value]], why_not: Callable[[Value], str]
+) -> set[Value] | str:
+    """The values and everything from which they are computed, or the first reason why one of these may not be in a slice."""
+    found = set[Value]()
+    for value in reachable(values, sources):
+        if why := why_not(value):
+            return why
+        found.add(value)
+    return found
 
-    def __init__(self, facts: Facts, writer: Callable[[Op], str]):
-        self.facts, self.writer = facts, writer
+
+class ProducerSlice:
+    """The scalars that the producer warp recomputes, closed under their operands. `add` extends it unless a value has no such slice."""
+
+    def __init__(self, facts: Facts, why_not_load: Callable[[Op], str]):
+        self.facts, self.why_not_load = facts, why_not_load
         self.values: set[Value] = set()
 
     def add(self, values: Iterable[Value]) -> str:
         """Adds values and everything from which they are computed. Returns why the producer cannot compute them, "" if it can."""
-        found: dict[Value, Sequence[Value]] = {}
-        for value in reachable(values, lambda x: found.get(x, ())):
-            if value in self.values:
-                continue
-            if not isinstance(value.type, Tile) or value.type.shape:
-                return "its position depends on elements of a tile"
-            why, found[value] = self.made_of(value)
-            if why:
-                return why
-        self.values |= set(found)
+        found = slice_or_reason(values, lambda x: () if x in self.values else self.made_of(x), self.why_not)
+        if isinstance(found, str):
+            return found
+        self.values |= found
         return ""
 
-    def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:
-        """The operands of a value, and the reason why it cannot be recomputed ("" if it can)."""
+    def why_not(self, value: Value) -> str:
+        """The reason why the producer cannot recompute a value from its operands."""
+        if not isinstance(value.type, Tile) or value.type.shape:
+            return "its position depends on elements of a tile"
+        if value in self.facts.argument:
+            return "" if self.facts.argument[value][0].name == "for" else "its position depends on a `while`"
+        op = self.facts.definition.get(value)
+        if op is None or op.name in ("for", "if"):
+            return ""
+        if op.name == "load":
+            return self.why_not_load(op)
+        if op.blocks or not OPS[op.name].pure:
+            return f"its position depends on a {op.name}"
+        return ""
+
+    def made_of(self, value: Value) -> Sequence[Value]:
+        """The operands of a value. A loop with a carried value needs its bounds, too."""
         if value in self.facts.argument:
             loop, _, i = self.facts.argument[value]
-            if loop.name != "for":
-                return "its position depends on a `while`", ()
-            return "", loop.args[:3] if not i else carried(loop, i - 1)
+            return carried(loop, i - 1) if i else loop.args[:3]
         op = self.facts.definition.get(value)
         if op is None:
-            return "", ()
+            return ()
         i = op.results.index(value)
-        match op.name:
-            case "for":
-                return "", (op.blocks[0].args[i + 1], *carried(op, i))
-            case "if":
-                return "", carried(op, i)
-            case "load":
-                return self.writer(op), op.args
-        if op.blocks or not OPS[op.name].pure:
-            return f"its position depends on a {op.name}", ()
-        return "", op.args
+        return (op.blocks[0].args[i + 1], *carried(op, i)) if op.name == "for" else carried(op, i)
 
 
 def sources(facts: Facts, value: Value) -> tuple[Value, ...]:

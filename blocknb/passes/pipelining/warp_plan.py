@@ -1,6 +1,6 @@
 """The plan of warp specialization: which loads the producer warp copies by TMA, into which circular buffers.
 
-`memory/warp_specialization` makes the plan, `support/warp_partition` carries it out, and `support/pipeline_state` counts stages and phases.
+`memory/warp_specialization` makes the plan, and `warp_partition` carries it out. `circular_buffer` counts stages and phases.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blocknb.analysis.tma_boxes import TmaBox
-from blocknb.ir.core import Block, Op, Value
+from blocknb.ir.core import Block, Op
 from blocknb.language.bulk import TensorMap
 from blocknb.layouts import wgmma
-from blocknb.passes.support.pipelining_support import at_line
+from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED
+from blocknb.passes.pipelining.staged_tiles import StagedTile
+from blocknb.passes.support.note_text import at_line, counted
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -19,37 +21,34 @@ from blocknb.trace import Notes
 HALF = 113 * 1024
 
 
-@dataclass(eq=False)
-class TmaCopy:
-    """A load that TMA does: the box, the views between load and buffer, and the store to that buffer."""
+@dataclass(frozen=True, eq=False)
+class TmaCopy(StagedTile):
+    """A staged tile that TMA copies: the box, its tensor map, and the array's axis for each axis of the buffer."""
 
-    load: Op
-    views: tuple[Op, ...]
-    store: Op
     box: TmaBox
     kind: TensorMap
-    axes: tuple[int, ...]  # the array's axis for each axis of the buffer
-
-    @property
-    def buffer(self) -> Value:
-        return self.store.args[0]
+    axes: tuple[int, ...]
 
 
 @dataclass(eq=False)
 class CopyGroup:
-    """Copies with one wait and common mbarriers. `stages`: stages of each circular buffer. `block`: the block of the copies. `last`: the
-    op of that block after which nothing reads them. `lasting`: the products that still run then. `computed`: warps read the tiles into
-    registers to compute with them."""
+    """Copies with one wait and common mbarriers.
+
+    `block`: the block of the copies. `stages`: stages of each circular buffer; `wanted_stages`: the number before shared memory ran out;
+    `user_stages`: the kernel asks for that number. `last_reader`: the op of the block after which nothing reads the copies. `outlasting`:
+    the products that still run then. `computed`: warps read the tiles into registers to compute with them. `shared_with`: the group whose
+    circular buffers these copies use, too.
+    """
 
     copies: list[TmaCopy]
     block: Block
     loop: Op | None
     stages: int
-    wanted: int
-    named: bool
-    last: Op
-    lasting: tuple[Op, ...] = ()
-    shared_with: CopyGroup | None = None  # the group whose circular buffers these copies use, too
+    wanted_stages: int
+    user_stages: bool
+    last_reader: Op
+    outlasting: tuple[Op, ...] = ()
+    shared_with: CopyGroup | None = None
     computed: bool = False
 
     @property
@@ -68,11 +67,12 @@ class CopyGroup:
 
 @dataclass
 class WarpSpecializationPlan:
-    """The copies of a function, and whether a CTA runs several programs."""
+    """The copies of a function. `persistent`: a CTA runs several programs. `one_cta`: a multiprocessor runs one CTA, not two. `registers`:
+    per thread of the consumers and of the producer, if they get different shares."""
 
     groups: list[CopyGroup] = field(default_factory=list)
     persistent: bool = False
-    alone: bool = True
+    one_cta: bool = True
     registers: tuple[int, int] | None = None
     consumer_groups: int = 1
 
@@ -93,7 +93,7 @@ class WarpSpecializationPlan:
 
     def most(self, target: Target) -> int:
         """The bytes of shared memory that the CTA may take."""
-        return target.max_shared if self.alone or any(owner.named for owner in self.owners) else HALF
+        return target.max_shared if self.one_cta or any(owner.user_stages for owner in self.owners) else HALF
 
     def smaller(self, notes: Notes) -> WarpSpecializationPlan | None:
         """The plan with one stage less where there are most; None if no stage can go."""
@@ -103,7 +103,7 @@ class WarpSpecializationPlan:
         least = min(2, max(owner.stages for owner in self.owners))
         largest = max(self.owners, key=lambda owner: (owner.stages > least, owner.bytes * owner.stages))
         if largest.stages <= least:
-            why = "not copied by the producer warp: shared memory has no room for two of its tiles"
+            why = "not pipelined by TMA: shared memory has no room for two of its tiles"
             for load in (copy.load for group in self.groups for copy in group.copies):
                 notes(load, why, "missed")
             return None
@@ -115,18 +115,17 @@ class WarpSpecializationPlan:
             stages = group.owner.stages
             for copy in group.copies:
                 size = copy.buffer.type.bytes
-                text = f"copied by TMA, by the producer warp: {stages} stage{'s' if stages > 1 else ''} of {size} bytes"
+                text = f"pipelined: copied by TMA, by the producer warp: {counted(stages, 'stage')} of {size} bytes"
                 if copy.kind.swizzle:
                     text += f", {copy.kind.swizzle}-byte swizzle"
                 if group.shared_with is not None and (loop := group.shared_with.loop) is not None:
                     text += f", those of the loop{at_line(loop)}"
-                if copy.store.attrs.get("tf32"):
-                    text += "; truncated to tf32 by wgmma, not rounded"
-                if group.named and stages < group.wanted:
-                    text += f" (not {group.wanted}: for lack of shared memory)"
+                text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
+                if group.user_stages and stages < group.wanted_stages:
+                    text += f" (not {group.wanted_stages}: for lack of shared memory)"
                 notes(copy.load, text)
-            for op in group.lasting:
-                notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
+            for op in group.outlasting:
+                notes(op, OUTLASTS)
         if self.registers:
             consumer, producer = self.registers
             notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer")
