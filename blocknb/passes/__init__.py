@@ -46,7 +46,9 @@ ORDER = (
     "memory.software_pipelining",  # after warp_specialization: it takes the loops that are left
     "memory.shared_memory_allocation",  # after every pass that adds buffers
     "memory.barriers",  # after allocation: reused bytes need barriers, too
-    "memory.program_packing",  # last: it looks for anything that the threads of a CTA do together
+    "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together
+    # The passes below say where the code of an op stands, so they see the ops as the code generator does.
+    "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
 )
 
 

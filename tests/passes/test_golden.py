@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels import CASES
+from kernels.base import Case
 
 from blocknb.ir.text import print_func
+from blocknb.kernels.softmax import softmax_kernel
 from blocknb.trace import Stage
 
 PASSES = tuple(
     (
         "dtype_legalization coalesce select_wgmma select_mma layout_assignment thread_local_reduction epilogue_subtiling lower_conversions "
-        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers"
+        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers strip_mining"
     ).split()
 )
 USUAL = {"num_warps": 4}  # `choose_num_warps` is tested by itself
@@ -38,7 +40,18 @@ SAMPLES = {
     ),
     "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
+    "strip_mining": ("softmax_65536",),
 }
+
+
+def softmax_of(n: int, dtype: type) -> Case:
+    """Softmax of a row that is longer than those of the other tests."""
+    arrays = {"x": np.zeros((1, n), dtype), "y": np.zeros((1, n), dtype)}
+    arguments = arrays | {"x_stride": n, "y_stride": n, "n": n, "BLOCK": n}
+    return Case(f"softmax_{n}", softmax_kernel, lambda rng: dict(arguments), lambda arguments: {})
+
+
+LONG = {case.name: case for case in (softmax_of(65536, np.float32),)}
 OTHERWISE = {
     "matmul_float16": {"select_wgmma"},
     "attention": {"select_wgmma"},
@@ -47,7 +60,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
 def test_ir_and_notes_of_each_pass_equal_the_golden_file(name, sample, golden):
-    case = CASES[sample]
+    case = LONG.get(sample) or CASES[sample]
     without = OTHERWISE.get(sample, ())
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
     stage = next(stage for stage in stages if stage.name == name)

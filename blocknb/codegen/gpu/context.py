@@ -10,11 +10,11 @@ from blocknb.codegen.gpu.lookahead import Lookahead
 from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.rematerialization import RematerializationPlan
-from blocknb.codegen.gpu.strip_mining import StripMining
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.text import DebugInfo
 from blocknb.ir.core import Func, definitions, uses
+from blocknb.passes.support.emission import IN_PIECES, emitted
 from blocknb.target import Target
 
 
@@ -24,8 +24,8 @@ class KernelContext:
     def __init__(self, func: Func, target: Target):
         self.func, self.target = func, target
         self.facts, self.defs, self.users = affine.analyze(func), definitions(func), uses(func)
-        self.strip_mining = StripMining(func, self.facts, self.defs)
-        streamed = self.strip_mining.values
+        self.streamed = emitted(func, IN_PIECES)
+        streamed = frozenset(self.streamed)
         self.rematerialization = RematerializationPlan(func, self.facts, self.users, streamed)
         self.text = TextWriter(DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None))
         self.threads, self.interface, self.loops = Threads(self.text, func), LaunchInterface(func), OpenLoops()

@@ -46,9 +46,8 @@ class KernelGenerator:
     def __init__(self, func: Func, target: Target):
         self.context = context = KernelContext(func, target)
         text, registers, plan = context.text, context.registers, context.rematerialization
-        streamed = context.strip_mining.values
         self.text, self.registers = text, registers
-        sinking = StoreSinking(func, context.facts, context.users, streamed)
+        sinking = StoreSinking(func, context.facts, context.users, context.registers.streamed)
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
         math, memory = ElementwiseMath(context), GlobalMemory(context, pieces, sinking)
         barriers, wgmma = Mbarriers(context), WgmmaDot(context, state)
