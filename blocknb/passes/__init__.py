@@ -49,6 +49,7 @@ ORDER = (
     "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together
     # The passes below say where the code of an op stands, so they see the ops as the code generator does.
     "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
+    "memory.sinking",  # after strip_mining, whose tiles it leaves alone
 )
 
 

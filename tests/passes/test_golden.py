@@ -8,13 +8,14 @@ from kernels import CASES
 from kernels.base import Case
 
 from blocknb.ir.text import print_func
+from blocknb.kernels.norms import norm_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.trace import Stage
 
 PASSES = tuple(
     (
         "dtype_legalization coalesce select_wgmma select_mma layout_assignment thread_local_reduction epilogue_subtiling lower_conversions "
-        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers strip_mining"
+        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers strip_mining sinking"
     ).split()
 )
 USUAL = {"num_warps": 4}  # `choose_num_warps` is tested by itself
@@ -41,6 +42,7 @@ SAMPLES = {
     "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
     "strip_mining": ("softmax_65536",),
+    "sinking": ("softmax_781", "layer_norm_4096"),
 }
 
 
@@ -51,7 +53,15 @@ def softmax_of(n: int, dtype: type) -> Case:
     return Case(f"softmax_{n}", softmax_kernel, lambda rng: dict(arguments), lambda arguments: {})
 
 
-LONG = {case.name: case for case in (softmax_of(65536, np.float32),)}
+def layer_norm_of(n: int, dtype: type) -> Case:
+    """Layer norm of one row."""
+    arrays = {"x": np.zeros((1, n), dtype), **{name: np.zeros(n, dtype) for name in ("weight", "bias", "y")}}
+    numbers = {"mean": np.zeros(1, np.float32), "rstd": np.zeros(1, np.float32), "x_row": n, "y_row": n, "m": 1, "n": n}
+    arguments = arrays | numbers | {"eps": 1e-5, "CENTRED": True, "ROWS": 1, "BLOCK": n}
+    return Case(f"layer_norm_{n}", norm_kernel, lambda rng: dict(arguments), lambda arguments: {})
+
+
+LONG = {case.name: case for case in (softmax_of(65536, np.float32), layer_norm_of(4096, np.float16))}
 OTHERWISE = {
     "matmul_float16": {"select_wgmma"},
     "attention": {"select_wgmma"},

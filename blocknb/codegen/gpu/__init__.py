@@ -6,7 +6,7 @@ A thread holds its part of a tile in registers, one LLVM value each; a scalar ha
 - State: `text` (lines, names), `threads` (indices), `registers` (what the registers of a tile are called), `buffers` (shared memory),
   `loops`, `mma_state`, `interface` (hidden parameters).
 - Lowerings, registered by the name of the op (see `registry`): the other modules. Each gets only the objects that it uses.
-- Plans, made before any text: `sinking`, `rematerialization`, `warp_specialization`.
+- Plans, made before any text: `rematerialization`, `warp_specialization`.
 """
 
 from __future__ import annotations

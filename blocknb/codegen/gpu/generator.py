@@ -24,12 +24,12 @@ from blocknb.codegen.gpu.reports import ReportLowering
 from blocknb.codegen.gpu.roles import RoleLowering
 from blocknb.codegen.gpu.scan import Scans
 from blocknb.codegen.gpu.shared_memory import SharedMemory
-from blocknb.codegen.gpu.sinking import StoreSinking
 from blocknb.codegen.gpu.tma import TensorCopies, TensorMapMaker
 from blocknb.codegen.gpu.wgmma import WgmmaDot
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Func
 from blocknb.language import types as t
+from blocknb.passes.support.emission import AT_USE, emitted
 from blocknb.target import Target
 
 
@@ -47,14 +47,13 @@ class KernelGenerator:
         self.context = context = KernelContext(func, target)
         text, registers, plan = context.text, context.registers, context.rematerialization
         self.text, self.registers = text, registers
-        sinking = StoreSinking(func, context.facts, context.users, context.registers.streamed)
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
-        math, memory = ElementwiseMath(context), GlobalMemory(context, pieces, sinking)
+        math, memory = ElementwiseMath(context), GlobalMemory(context, pieces)
         barriers, wgmma = Mbarriers(context), WgmmaDot(context, state)
 
         lowerings: dict[str, Lower] = {}
         lazy = LazyOps(context, math, moving_addresses(func, context.defs))
-        sunk = sinking.values | plan.values | plan.after
+        sunk = emitted(func, AT_USE).keys() | plan.values | plan.after
         self.blocks = BlockLowering(context, lowerings, postponed, lazy, memory, sunk)
         lowerings |= table(
             memory,
