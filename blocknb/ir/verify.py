@@ -250,9 +250,11 @@ class _Verifier:
         where, piece, name = op.attrs.get("emit"), op.attrs.get("piece"), op.name
         if where is None and piece is None and not self.in_pieces:
             return
-        allowed = OPS[name].kind in EMITTED or name in ("load", "convert")
+        allowed = OPS[name].kind in EMITTED or name == "convert" or (name == "load" and where != "at_use")
         self.require(where is None or where in EMISSIONS, op, f"emit is {where!r}, not one of {', '.join(EMISSIONS)}")
-        self.require(where is None or (allowed and self.func.level == "memory"), op, f"{name} has an attribute emit")
+        self.require(
+            where is None or (allowed and self.func.level == "memory"), op, f"{name} has an attribute emit={where!r}"
+        )
         taken = not self.in_pieces.isdisjoint(op.args)
         if name in ("store", "reduce"):
             fits = isinstance(piece, int) and piece > 0 if taken else piece is None

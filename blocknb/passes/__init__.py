@@ -50,6 +50,7 @@ ORDER = (
     # The passes below say where the code of an op stands, so they see the ops as the code generator does.
     "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
     "memory.sinking",  # after strip_mining, whose tiles it leaves alone
+    "memory.rematerialization",  # after both, for the same reason
 )
 
 

@@ -146,7 +146,7 @@ def test_invalid_distributed_ir_is_refused(body: str, message: str) -> None:
         ("%a = alloc {offset=0} : buffer<128xi32, #line>\n%x = arange 0 128 : tile<128xi32, #one>\n"
          "%y = cast %x : tile<128xf32, #one>\nlocal_store %a, %y", "stores tile<128xf32"),
         ('%x = arange 0 128 {emit="later"} : tile<128xi32, #one>', "emit is 'later', not one of in_pieces, at_use"),
-        ('%a = alloc {offset=0, emit="at_use"} : buffer<128xi32, #line>', "alloc has an attribute emit"),
+        ('%a = alloc {offset=0, emit="at_use"} : buffer<128xi32, #line>', "alloc has an attribute emit='at_use'"),
         ('%x = arange 0 128 {emit="in_pieces"} : tile<128xi32, #wide>\n%s = reduce %x {axis=0} add', "piece is None where an"),
         ("%x = arange 0 128 : tile<128xi32, #wide>\n%s = reduce %x {axis=0, piece=4} add", "piece is 4 where no operand"),
         ('%x = arange 0 128 {emit="in_pieces"} : tile<128xi32, #one>\n%y = cast %x : tile<128xf32, #one>', "takes an operand that is"),

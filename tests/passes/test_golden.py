@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernels import CASES
@@ -15,7 +17,8 @@ from blocknb.trace import Stage
 PASSES = tuple(
     (
         "dtype_legalization coalesce select_wgmma select_mma layout_assignment thread_local_reduction epilogue_subtiling lower_conversions "
-        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers strip_mining sinking"
+        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers "
+        "strip_mining sinking rematerialization"
     ).split()
 )
 USUAL = {"num_warps": 4}  # `choose_num_warps` is tested by itself
@@ -42,6 +45,7 @@ SAMPLES = {
     "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
     "strip_mining": ("softmax_65536",),
+    "rematerialization": ("softmax_32768", "layer_norm_4096"),
     "sinking": ("softmax_781", "layer_norm_4096"),
 }
 
@@ -61,7 +65,14 @@ def layer_norm_of(n: int, dtype: type) -> Case:
     return Case(f"layer_norm_{n}", norm_kernel, lambda rng: dict(arguments), lambda arguments: {})
 
 
-LONG = {case.name: case for case in (softmax_of(65536, np.float32), layer_norm_of(4096, np.float16))}
+LONG = {
+    case.name: case
+    for case in (
+        softmax_of(65536, np.float32),
+        replace(softmax_of(32768, np.float16), options={"num_warps": 16}),
+        layer_norm_of(4096, np.float16),
+    )
+}
 OTHERWISE = {
     "matmul_float16": {"select_wgmma"},
     "attention": {"select_wgmma"},

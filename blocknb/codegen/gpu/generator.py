@@ -29,7 +29,6 @@ from blocknb.codegen.gpu.wgmma import WgmmaDot
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Func
 from blocknb.language import types as t
-from blocknb.passes.support.emission import AT_USE, emitted
 from blocknb.target import Target
 
 
@@ -45,7 +44,7 @@ class KernelGenerator:
 
     def __init__(self, func: Func, target: Target):
         self.context = context = KernelContext(func, target)
-        text, registers, plan = context.text, context.registers, context.rematerialization
+        text, registers, emission = context.text, context.registers, context.emission
         self.text, self.registers = text, registers
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
         math, memory = ElementwiseMath(context), GlobalMemory(context, pieces)
@@ -53,7 +52,7 @@ class KernelGenerator:
 
         lowerings: dict[str, Lower] = {}
         lazy = LazyOps(context, math, moving_addresses(func, context.defs))
-        sunk = emitted(func, AT_USE).keys() | plan.values | plan.after
+        sunk = emission.at_use.keys() | emission.again.keys()
         self.blocks = BlockLowering(context, lowerings, postponed, lazy, memory, sunk)
         lowerings |= table(
             memory,
@@ -67,7 +66,7 @@ class KernelGenerator:
             TensorCopies(context, barriers),
             Atomics(context),
             ReportLowering(context),
-            Reductions(context, math, pieces, Rematerializer(text, registers, plan)),
+            Reductions(context, math, pieces, Rematerializer(text, registers, emission)),
             Scans(context, math),
             Moves(context),
             MatrixProducts(context, postponed, wgmma),

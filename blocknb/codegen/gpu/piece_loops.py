@@ -20,7 +20,7 @@ class PieceLoops(KernelPart):
 
     def __init__(self, context: KernelContext):
         super().__init__(context)
-        self.streamed = context.streamed
+        self.streamed = context.emission.in_pieces
 
     def consume(self, op: Op, registers: Sequence[T], emit: Callable[[Sequence[T]], None]) -> None:
         """Emits a consumer without a result: calls `emit` for the registers (or accesses, tuples of them) of each piece.

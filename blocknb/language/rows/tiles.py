@@ -176,7 +176,7 @@ def gather(types, attrs):
     return (index.with_dtype(x.dtype),)
 
 
-@op("reduce", operands="x...", attrs="axis keep layout piece", blocks=1)
+@op("reduce", operands="x...", attrs="axis keep layout piece rematerialize", blocks=1)
 def reduce(types, attrs):
     """Combines the elements along an axis.
 
@@ -185,7 +185,8 @@ def reduce(types, attrs):
 
     IR:
         The block combines 2n scalars to n. With `keep`, the result holds one partial result for each warp along the axis. With `piece`,
-        the reduction emits its operands, so many registers at a time.
+        the reduction emits its operands, so many registers at a time. With `rematerialize`, ops that are emitted "again" are emitted
+        once more after it.
     """
     axis, results = attrs["axis"], []
     for x in types:

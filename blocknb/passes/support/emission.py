@@ -23,6 +23,20 @@ IN_PIECES, AT_USE, AGAIN = "in_pieces", "at_use", "again"  # the keys of `EMISSI
 RENAMING = named("view") | {"convert"}  # ops after which a register of a piece has another place in its tile
 
 
+class Emission:
+    """The values of a function that are not emitted where they stand, with their ops: `in_pieces`, `at_use`, `again`, and the loaded rows
+    that stay `packed`."""
+
+    def __init__(self, func: Func):
+        placed = {op.result: op for op in func.ops() if "emit" in op.attrs}
+
+        def at(where: str, loads: bool) -> dict[Value, Op]:
+            return {v: op for v, op in placed.items() if op.attrs["emit"] == where and (op.name == "load") is loads}
+
+        self.in_pieces = emitted(func, IN_PIECES)
+        self.at_use, self.again, self.packed = at(AT_USE, False), at(AGAIN, False), at(AGAIN, True)
+
+
 def emitted(func: Func, where: str) -> dict[Value, Op]:
     """The values that are emitted at such a place, with the ops that define them."""
     return {op.result: op for op in func.ops() if op.attrs.get("emit") == where}
