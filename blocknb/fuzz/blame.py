@@ -44,7 +44,7 @@ def blame(kernel: t.KernelTree, outcome: Outcome, device: str = "cpu") -> Blame:
 def _cured(kernel: t.KernelTree, device: str) -> Iterator[str]:
     from blocknb import passes
 
-    relevant = ("simplify", "unroll", "pointers") if device == "cpu" else passes.optional()
+    relevant = ("simplify", "unroll", "pointers", "nontemporal_stores") if device == "cpu" else passes.optional()
     for name in relevant:
         if execute.attempt(kernel, device, (name,)).kind == "right":
             yield name
@@ -60,7 +60,7 @@ def _first_wrong_stage(kernel: t.KernelTree, number: int, device: str) -> str:
     compiled = function.compile(**launch.arguments, target=target, **case.options())
     for stage in compiled.trace.stages:
         fresh = FuzzCase(kernel, "cpu").launches[number]
-        finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
+        finished = stage.after.level == "memory" and stage.name not in before_barriers()
         try:
             execute.interpret(kernel, fresh, stage.after, finished)
         except Exception as error:
@@ -68,6 +68,14 @@ def _first_wrong_stage(kernel: t.KernelTree, number: int, device: str) -> str:
         if compare.differences(kernel, fresh.memory, {name: g.array for name, g in fresh.arrays.items()}):
             return _named(stage.name)
     return "codegen"
+
+
+def before_barriers() -> set[str]:
+    """The names of the passes before the one that places barriers."""
+    from blocknb import passes
+
+    names = [entry.split(".")[1] for entry in passes.ORDER]
+    return set(names[: names.index("barriers")])
 
 
 def _named(stage: str) -> str:

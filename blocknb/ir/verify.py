@@ -248,6 +248,9 @@ class _Verifier:
     def emission(self, op: Op) -> None:
         """Checks the attributes that say where the code of an op stands: those of the passes at the end of the memory level."""
         where, piece, name = op.attrs.get("emit"), op.attrs.get("piece"), op.name
+        if (least := op.attrs.get("nontemporal")) is not None:
+            fits = isinstance(least, int) and least > 0 and self.func.level == "tile"
+            self.require(fits, op, f"nontemporal is {least!r}, which is no number of bytes, or not at the tile level")
         if where is None and piece is None and not self.in_pieces:
             return
         allowed = OPS[name].kind in EMITTED or name == "convert" or (name == "load" and where != "at_use")

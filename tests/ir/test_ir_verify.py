@@ -109,6 +109,7 @@ def test_valid_ir_passes_at_each_level(level: str) -> None:
          "operands of different shapes"),
         ("%r = if %c : i32 { %a = add %n, %n\n yield %a } else { yield %a }", "the operand %a is not defined here"),
         ("%r = for %i = %n to %n step %n iter(%a = %n) { yield %a }\n%b = add %a, %n", "the operand %a is not defined here"),
+        ("%f = load %p\nstore %p, %f {nontemporal=0}", "nontemporal is 0, which is no number of bytes"),
     ],
 )  # fmt: skip
 def test_invalid_tile_ir_is_refused(body: str, message: str) -> None:

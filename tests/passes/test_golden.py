@@ -95,6 +95,13 @@ def test_ir_with_bounds_checks_equals_the_golden_file(sample, options, golden):
     golden(f"bounds_checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "bounds_checks")))
 
 
+@pytest.mark.parametrize("sample", ["softmax_781", "add_float16"])
+def test_ir_with_nontemporal_stores_equals_the_golden_file(sample, golden):
+    case = CASES[sample]
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "cpu:x86-64-v3", **(USUAL | case.options))
+    golden(f"nontemporal_stores/{sample}.ir", report(next(s for s in stages if s.name == "nontemporal_stores")))
+
+
 def report(stage: Stage) -> str:
     notes = [f"// note at {note.op}: {note.text}" for note in stage.notes]
     parts = ["// before", print_func(stage.before), f"// after {stage.name}", print_func(stage.after), *notes]

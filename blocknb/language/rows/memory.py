@@ -44,7 +44,7 @@ def load(types, attrs):
 @op(
     "memory",
     operands="pointer value [mask]",
-    attrs="cache evict layout vec split_of piece",
+    attrs="cache evict layout vec split_of piece nontemporal",
     writes="global",
     traits="access",
 )
@@ -62,7 +62,8 @@ def store(types, attrs):
 
     IR:
         Stores with one number as `split_of` are parts of one store and have no order among themselves. With `piece`, the store emits what
-        it stores, so many registers at a time.
+        it stores, so many registers at a time. `nontemporal` is the number of bytes from which on a CPU's store to an array bypasses the
+        cache.
     """
     pointer, value = types[:2]
     need(pointer.is_pointer, f"stores to {pointer}, which is no pointer")
