@@ -8,6 +8,10 @@ comes from order statistics (binomial with p = 1/2), so it assumes nothing about
 priority (`chrt -f 10`). The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
 
 `--compile` times the compilation of the kernels instead, for the CPU and a GPU.
+
+`--without PASS` switches off a pass in all kernels that BASE compiles. With one checkout as BASE and HEAD, a ratio above 1 says that the
+pass pays. Cases whose code the pass does not change are left out. `--shape` measures other shapes than the suite's:
+`python scripts/paired.py . . softmax rms_norm --device gpu --without rematerialization --shape 8192x32768 --dtype fp16`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,9 +51,11 @@ VIEW = "sm_90a"  # the GPU for which `--compile` compiles
 
 
 class Checkout:
-    """A checkout's modules, loaded under the name `blocknb`, which is theirs while the checkout is `active`."""
+    """A checkout's modules, loaded under the name `blocknb`, which is theirs while the checkout is `active`. `without` is a pass that it
+    leaves out of all kernels, and `shapes` (of a `dtype`) take the place of the suite's."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, shapes: Sequence[str] = (), dtype: str = "", without: str = "") -> None:
+        self.shapes, self.dtype = shapes, dtype
         self.root = str(Path(path).resolve())
         self.cache = tempfile.TemporaryDirectory()
         self.modules: dict[str, ModuleType] = {}
@@ -58,6 +65,8 @@ class Checkout:
                 for found in pkgutil.walk_packages(folder, f"blocknb.{package}."):
                     if not found.name.endswith("__main__"):
                         importlib.import_module(found.name)
+            if without:
+                self.switch_off(without)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -80,11 +89,31 @@ class Checkout:
             sys.path.remove(self.root)
             os.environ |= kept
 
+    def switch_off(self, name: str) -> None:
+        """Leaves a pass out of every compilation. Raises ValueError if there is no such optional pass."""
+        passes = importlib.import_module("blocknb.passes")
+        if name not in passes.optional():
+            raise ValueError(f"--without {name}: the optional passes are {', '.join(passes.optional())}")
+        original = passes.run
+
+        def run(func: Any, target: Any, without: Any = (), *more: Any, **options: Any) -> Any:
+            return original(func, target, {*without, name}, *more, **options)
+
+        passes.run = run
+
     def cases(self, benchmarks: list[str], device: str) -> list[tuple[str, int, str]]:
         """(benchmark, number, title) of every case."""
         with self.active():
             known = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS
-            return [(n, i, str(case)) for n in benchmarks or known for i, case in enumerate(known[n].cases(device))]
+            return [(n, i, str(x)) for n in benchmarks or known for i, x in enumerate(self.shaped(known[n], device))]
+
+    def shaped(self, benchmark: Any, device: str) -> list[Any]:
+        """The cases of a benchmark: the suite's, or those of the shapes that were asked for."""
+        cases = benchmark.cases(device)
+        if not self.shapes:
+            return [case for case in cases if self.dtype in ("", case.dtype)]
+        parse = importlib.import_module("blocknb.profile.suite.definition").parse_shape
+        return [replace(cases[0], shape=parse(text), dtype=self.dtype or cases[0].dtype) for text in self.shapes]
 
     def bench(self, name: str, index: int, device: str) -> Any:
         """The case's arrays and calls."""
@@ -92,7 +121,25 @@ class Checkout:
             measure = importlib.import_module("blocknb.profile.suite.measure")
             benchmark = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS[name]
             session = getattr(measure, "MeasuringSession", None) or measure.Session  # as older checkouts name it
-            return measure.Bench(session(device, peers=()), benchmark, benchmark.cases(device)[index])
+            return measure.Bench(session(device, peers=()), benchmark, self.shaped(benchmark, device)[index])
+
+    def code(self, bench: Any) -> list[str]:
+        """The LLVM text of the kernels that the case launches, compiled once."""
+        with self.active():
+            compiler = importlib.import_module("blocknb.runtime.compile")
+            original, found = compiler.compile, []
+
+            def recorded(*request: Any) -> Any:
+                compiled = original(*request)
+                found.append(str(compiled.trace.llvm))
+                return compiled
+
+            compiler.compile = recorded
+            try:
+                bench.candidate("blocknb", None).call()
+            finally:
+                compiler.compile = original
+        return found
 
     def compilations(self, bench: Any) -> dict[str, Callable[[], Any]]:
         """By kernel and target: calls that compile the kernels of the case again, without a cache, for the CPU and for `VIEW`."""
@@ -127,7 +174,8 @@ class Checkout:
 
 def once(options: argparse.Namespace) -> dict[str, list[float]]:
     """By case: the ratio of each round, in this process."""
-    base, head = Checkout(options.base), Checkout(options.head)
+    asked = (options.shape, options.dtype)
+    base, head = Checkout(options.base, *asked, without=options.without), Checkout(options.head, *asked)
     sides = [base, head]
     with head.active():
         clock = importlib.import_module("blocknb.profile.timing").clock_of(
@@ -142,6 +190,9 @@ def once(options: argparse.Namespace) -> dict[str, list[float]]:
             theirs, ours = getattr(benches[base], kind), getattr(benches[head], kind)
             setattr(benches[head], kind, dict(zip(ours, theirs.values(), strict=True)))
         benches[head].arrays = benches[head].inputs | benches[head].outputs
+        if options.without and base.code(benches[base]) == head.code(benches[head]):
+            print(f"{case[2]}: the same code without {options.without}", file=sys.stderr, flush=True)
+            continue
         if options.compile:
             made = {side: side.compilations(benches[side]) for side in sides}
             calls = {
@@ -208,6 +259,9 @@ def main() -> int:
     parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
     parser.add_argument("--every", type=int, default=1, help="only every so many cases")
     parser.add_argument("--compile", action="store_true", help="time compilations, with no cache, in place of launches")
+    parser.add_argument("--without", default="", metavar="PASS", help="a pass that BASE leaves out")
+    parser.add_argument("--shape", nargs="*", default=[], help="shapes in place of the suite's, such as 8192x32768")
+    parser.add_argument("--dtype", default="", help="only cases of this dtype; with --shape the dtype of all")
     parser.add_argument("--once", action="store_true", help="measure in this process and print all ratios as JSON")
     options = parser.parse_args()
     if options.once:
@@ -220,6 +274,9 @@ def main() -> int:
         medians.append(middle)
         lost += [case] if low < 1 - options.loss else []
         print(f"{case:40} {middle:.3f} [{low:.3f}, {high:.3f}]", flush=True)
+    if not medians:
+        print("no case to compare")
+        return 0
     print(f"geometric mean of {len(medians)} cases: {statistics.geometric_mean(medians):.4f}")
     print(f"intervals that do not exclude a loss of {options.loss:.0%}: {', '.join(lost) or 'none'}")
     return 1 if lost else 0

@@ -45,7 +45,7 @@ def blame(kernel: t.KernelTree, outcome: Outcome, device: str = "cpu") -> Blame:
 def _cured(kernel: t.KernelTree, device: str) -> Iterator[str]:
     from blocknb import passes
 
-    relevant = ("simplify", "unroll", "pointers") if device == "cpu" else passes.optional()
+    relevant = ("simplify", "unroll", "pointers", "nontemporal_stores") if device == "cpu" else passes.optional()
     for name in relevant:
         if execute.attempt(kernel, device, (name,)).kind == "right":
             yield name
@@ -79,14 +79,23 @@ def first_wrong_stage(
 
     `differs(stage, finished)` interprets the IR after a stage. IR that is not finished may lack barriers.
     """
+    unfinished = before_barriers()
     for stage in stages:
-        finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
+        finished = stage.after.level == "memory" and stage.name not in unfinished
         try:
             if differs(stage, finished):
                 return stage, None
         except Exception as error:
             return stage, error
     return None
+
+
+def before_barriers() -> set[str]:
+    """The names of the passes before the one that places barriers."""
+    from blocknb import passes
+
+    names = [entry.split(".")[1] for entry in passes.ORDER]
+    return set(names[: names.index("barriers")])
 
 
 def raised(error: Exception) -> str:

@@ -65,7 +65,8 @@ LINES = 150  # lines of LLVM text per outlined function
 
 def stress() -> None:
     """Lowers the thresholds for non-temporal stores and outlining, so that small arrays and short kernels test them, too."""
-    from blocknb.codegen.cpu import nontemporal_stores, outlining
+    from blocknb.codegen.cpu import outlining
+    from blocknb.passes.tile import nontemporal_stores
 
     nontemporal_stores.LARGE, outlining.LINES = LARGE, LINES
 

@@ -83,7 +83,8 @@ def main():
 
         target.assume_host(FEATURES)
     if TARGET == "cpu":  # small arrays as large ones, short kernels as long ones, scratch that holds garbage
-        from blocknb.codegen.cpu import nontemporal_stores, outlining
+        from blocknb.codegen.cpu import outlining
+        from blocknb.passes.tile import nontemporal_stores
         from blocknb.runtime import host
 
         nontemporal_stores.LARGE, outlining.LINES = {stress}

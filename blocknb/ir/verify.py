@@ -18,6 +18,7 @@ from blocknb.ir.traversal import reachable
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.bulk import Barriers, TensorMap
+from blocknb.language.op_spec import EMISSIONS, EMITTED
 from blocknb.language.ops import LOOPS, OPS, REDUCTIONS, TERMINATORS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import gf2, wgmma
@@ -45,6 +46,7 @@ class _Verifier:
         self.ids: set[int] = set()
         self.defined: set[Value] = set()
         self.used = {value for op in func.ops() for value in op.args}
+        self.in_pieces = {op.result for op in func.ops() if op.attrs.get("emit") == "in_pieces"}
 
     def run(self) -> None:
         func = self.func
@@ -110,6 +112,7 @@ class _Verifier:
         self.blocks(op)
         if level != "tile":
             self.distributed(op)
+        self.emission(op)
         if level == "memory":
             self.memory(op)
 
@@ -250,6 +253,27 @@ class _Verifier:
                 self.require(isinstance(total, int), op, "the function has no attribute shared_bytes")
                 inside = offset + type.bytes <= total
                 self.require(inside, op, f"bytes {offset} to {offset + type.bytes} of {total} of shared memory")
+
+    def emission(self, op: Op) -> None:
+        """Checks the attributes that say where the code of an op stands: those of the passes at the end of the memory level."""
+        where, piece, name = op.attrs.get("emit"), op.attrs.get("piece"), op.name
+        if (least := op.attrs.get("nontemporal")) is not None:
+            fits = isinstance(least, int) and least > 0 and self.func.level == "tile"
+            self.require(fits, op, f"nontemporal is {least!r}, which is no number of bytes, or not at the tile level")
+        if where is None and piece is None and not self.in_pieces:
+            return
+        allowed = OPS[name].kind in EMITTED or name == "convert" or (name == "load" and where != "at_use")
+        self.require(where is None or where in EMISSIONS, op, f"emit is {where!r}, not one of {', '.join(EMISSIONS)}")
+        self.require(
+            where is None or (allowed and self.func.level == "memory"), op, f"{name} has an attribute emit={where!r}"
+        )
+        taken = not self.in_pieces.isdisjoint(op.args)
+        if name in ("store", "reduce"):
+            fits = isinstance(piece, int) and piece > 0 if taken else piece is None
+            self.require(fits, op, f"piece is {piece!r} where {'an' if taken else 'no'} operand is emitted in pieces")
+        else:
+            takes = not taken or where == "in_pieces" or name == "load"
+            self.require(takes, op, f"{name} takes an operand that is emitted in pieces")
 
     def warpgroup(self, op: Op) -> None:
         """Checks the operands of wgmma: B is a buffer, and a matrix descriptor can describe all buffers."""

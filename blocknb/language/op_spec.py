@@ -69,6 +69,15 @@ TRAITS: Mapping[str, str] = {
     "consumer_only": "Only the consumer warps run the op.",
 }
 
+#: The values of the attribute `emit`: where a GPU's code of an op stands, if it does not stand where the op does. Passes set it on ops of
+#: the kinds `EMITTED`, and on the ops that declare it.
+EMISSIONS: Mapping[str, str] = {
+    "in_pieces": "The consumers of the tile emit the op, each for one piece of registers at a time.",
+    "at_use": "The op is emitted where its result is asked for first.",
+    "again": "The op is emitted where its result is asked for first, and once more after each reduction with `rematerialize`.",
+}
+EMITTED = ("source", "shape", "elementwise")
+
 
 @dataclass(frozen=True)
 class Help:
@@ -160,7 +169,7 @@ def declare(
         kind,
         infer,
         replace(help, details=help.details or details),
-        attrs=tuple(attrs.split()),
+        attrs=(*attrs.split(), *(["emit"] if kind in EMITTED else ())),
         traits=frozenset(traits.split()),
         **fields,
     )

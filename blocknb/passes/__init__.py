@@ -24,7 +24,8 @@ ORDER = (
     "tile.pointers",  # before coalesce, which reads a scalar base and invariant offsets best
     "tile.memory_order",  # after simplify, which has removed unused results of atomics
     "tile.bounds_checks",  # after pointers: addresses are final; before layouts, which take the new masks into account
-    "tile.dtype_legalization",  # before select_mma: it decides what a dot of 8-bit floats multiplies. The CPU stops here
+    "tile.dtype_legalization",  # before select_mma: it decides what a dot of 8-bit floats multiplies
+    "tile.nontemporal_stores",  # last on a CPU: it counts the arithmetic that is left. The CPU stops here
     "tile.choose_num_warps",  # before every pass that depends on the number of threads
     "tile.range_based_float_simplification",
     "tile.register_prefetch",  # after pointers: addresses are final; before layouts, which treat early loads like others
@@ -46,7 +47,11 @@ ORDER = (
     "memory.software_pipelining",  # after warp_specialization: it takes the loops that are left
     "memory.shared_memory_allocation",  # after every pass that adds buffers
     "memory.barriers",  # after allocation: reused bytes need barriers, too
-    "memory.program_packing",  # last: it looks for anything that the threads of a CTA do together
+    "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together
+    # The passes below say where the code of an op stands, so they see the ops as the code generator does.
+    "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
+    "memory.sinking",  # after strip_mining, whose tiles it leaves alone
+    "memory.rematerialization",  # after both, for the same reason
 )
 
 

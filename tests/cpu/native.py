@@ -20,13 +20,18 @@ from blocknb.target import Target
 TARGETS = ("cpu", "cpu:haswell", "cpu:x86-64")
 
 
+def prepared(func: Func, target: Target) -> Func:
+    """The function after those passes that are not optional, and after the one that marks non-temporal stores."""
+    return passes.run(func, target, set(passes.optional()) - {"nontemporal_stores"})[0]
+
+
 def compile_native(
     func: Func, target: str = "cpu", checked: bool = True, opt: int = 2, off: Iterable[str] = ()
 ) -> HostKernel:
     """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest;
     `off`: the code generator's optimizations that are left out."""
     parsed = Target.parse(target)
-    module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed, checked, off, wanted())
+    module = cpu.generate(prepared(func, parsed), parsed, checked, off, wanted())
     made = llvm.compile_cpu(module.text, parsed, opt=opt).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from decision_kernels import CASES
 from frontend_helpers import ir, kernel
+from native import prepared
 
 from blocknb import passes
 from blocknb.codegen import cpu
@@ -77,7 +78,7 @@ def fills(_: Any, bounds: Any, buffer: Any, tail: Any, stop: str, poison: bool =
 
 
 def stores(found: Any, *_: Any) -> str:
-    return f"    past the cache: {len(found)}, of {nontemporal_stores.LARGE} bytes at least" if found else ""
+    return f"    past the cache: {len(found)}, of {found[0].attrs['nontemporal']} bytes at least" if found else ""
 
 
 def prefetch(_: Any, made: Any, forms: Any) -> str:
@@ -128,7 +129,7 @@ TRACES = {
 def test_an_optimization_that_is_off_leaves_no_trace(name, monkeypatch):
     record, target = Record(monkeypatch), Target.parse(TARGETS[0])
     for made, arguments in (CASES["softmax"], CASES["wrapped"]):
-        func = ir(made if isinstance(made, kernel) else kernel(made), **arguments)
+        func = prepared(ir(made if isinstance(made, kernel) else kernel(made), **arguments), target)
         with_all = len(record.lines)
         record.lines.append(cpu.generate(func, target).text)
         without = len(record.lines)

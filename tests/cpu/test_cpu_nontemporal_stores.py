@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from frontend_helpers import argument, kernel, parse
-from native import TARGETS, compile_native, launch_native
+from native import TARGETS, compile_native, launch_native, prepared
 
 import blocknb.language as tl
-from blocknb import passes
 from blocknb.codegen import cpu, llvm
-from blocknb.codegen.cpu import nontemporal_stores
+from blocknb.passes.tile import nontemporal_stores
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
@@ -28,7 +27,7 @@ def build(k, target, **arguments):
 def text(k, **arguments):
     func, _, _ = build(k, "cpu", **arguments)
     target = Target.parse("cpu")
-    return cpu.generate(passes.run(func, target, passes.optional())[0], target).text
+    return cpu.generate(prepared(func, target), target).text
 
 
 def placed(count, dtype, start):
@@ -177,7 +176,7 @@ def uses_nontemporal_stores(monkeypatch, large, n, y_start=0, dtype="float32"):
     x, (_, y) = np.zeros(n, dtype), placed(n, dtype, y_start)
     arguments = {"x": x, "y": y, "n": n, "BLOCK": 512}
     func = parse(affine.source, {name: argument(affine, name, v) for name, v in arguments.items()}, {})
-    module = cpu.generate(passes.run(func, target, passes.optional())[0], target)
+    module = cpu.generate(prepared(func, target), target)
     text = "\n".join(line for line in module.text.splitlines() if "!nontemporal !1" not in line)
     assert text.count("\n") < module.text.count("\n") - 1
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]

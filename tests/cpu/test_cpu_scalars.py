@@ -13,6 +13,7 @@ from frontend_helpers import ir, kernel
 from native import compile_native, launch_native
 
 import blocknb.language as tl
+from blocknb import passes
 from blocknb.codegen import cpu
 from blocknb.errors import Unsupported
 from blocknb.frontend.parse import parse
@@ -76,7 +77,7 @@ def test_operation_for_another_target_is_refused_by_name():
 
 
 def test_only_a_kernel_with_nontemporal_stores_ends_with_a_fence():
-    func = ir(kernel(softmax), x="*f32", y="*f32", n="i32", BLOCK=512)
+    func = passes.run(ir(kernel(softmax), x="*f32", y="*f32", n="i32", BLOCK=512), CPU)[0]
     assert "fence seq_cst" in cpu.generate(func, CPU).text
     assert "fence seq_cst" not in cpu.generate(func, CPU, without=["nontemporal_stores"]).text
 

@@ -19,10 +19,11 @@ from varied_kernels import KERNELS, PROGRAMS
 
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
-from blocknb.codegen.cpu import OPTIMIZATIONS, nontemporal_stores
+from blocknb.codegen.cpu import OPTIMIZATIONS
 from blocknb.codegen.cpu.redzones import wanted
 from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.frontend.parse import ArgType, Constant, parse
+from blocknb.passes.tile import nontemporal_stores
 from blocknb.runtime import host
 from blocknb.runtime.extents import extent
 from blocknb.runtime.host import HostKernel

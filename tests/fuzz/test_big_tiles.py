@@ -12,13 +12,14 @@ from kernels.base import array_of, copied, host_address
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.analysis import affine
 from blocknb.codegen import gpu
-from blocknb.codegen.gpu import scheduling, strip_mining
+from blocknb.codegen.gpu import scheduling
 from blocknb.frontend.parse import Constant, parse
 from blocknb.ir.core import Func
 from blocknb.language import moves
 from blocknb.language.constants import constexpr
+from blocknb.passes.memory import strip_mining
+from blocknb.passes.support.emission import IN_PIECES, emitted
 from blocknb.profile import scaling
 from blocknb.target import Target
 from fuzz import reports
@@ -26,11 +27,14 @@ from fuzz import reports
 SM90A = Target.parse("sm_90a")
 
 
-def lowered(kernel, warps=4, **constants) -> Func:
+def parsed(kernel, warps=4, **constants) -> Func:
     types = {p.name: kind("i32" if p.name == "n" else "*f32") for p in kernel.source.parameters if not p.constexpr}
     arguments = types | {name: Constant(value) for name, value in constants.items()}
-    func = parse(kernel.source, arguments, {"num_warps": warps, "num_stages": 3}, SM90A)
-    return passes.run(func, SM90A)[0]
+    return parse(kernel.source, arguments, {"num_warps": warps, "num_stages": 3}, SM90A)
+
+
+def lowered(kernel, warps=4, **constants) -> Func:
+    return passes.run(parsed(kernel, warps, **constants), SM90A)[0]
 
 
 def lines(operation: str, size: int) -> int:
@@ -156,7 +160,7 @@ def after_a_barrier(x_ptr, out_ptr, BLOCK: bl.constexpr):
 
 def test_strip_mined_load_reads_the_values_before_a_later_store(few_registers):
     func = lowered(old_and_new, BLOCK=2048)
-    assert strip_mining.streamed(func, affine.analyze(func))  # y, not x
+    assert emitted(func, IN_PIECES)  # y, not x
     x, y = np.random.default_rng(5).standard_normal((2, 2048)).astype(np.float32)
     new, out = x.copy(), np.full_like(x, np.nan)
     reports.run(func, {"x_ptr": new, "y_ptr": y, "out_ptr": out, "n": 2048}, (1, 1, 1))
@@ -190,7 +194,7 @@ def test_tiles_of_two_axes_are_strip_mined(monkeypatch):
     monkeypatch.setattr(strip_mining, "registers", lambda func: 8)
     monkeypatch.setattr(strip_mining, "piece_of", lambda func: 8)
     func = lowered(square, BLOCK=64)
-    assert strip_mining.streamed(func, affine.analyze(func))
+    assert emitted(func, IN_PIECES)
     x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
     out = np.full_like(x, np.nan)
     reports.run(func, {"x_ptr": x, "out_ptr": out}, (1, 1, 1))
@@ -198,7 +202,8 @@ def test_tiles_of_two_axes_are_strip_mined(monkeypatch):
 
 
 def test_a_note_reports_strip_mining():
-    notes = gpu.generate(lowered(scaling.tile("softmax", 1 << 16)), SM90A).notes
+    _, stages = passes.run(parsed(scaling.tile("softmax", 1 << 16)), SM90A)
+    notes = next(stage for stage in stages if stage.name == "strip_mining").notes
     assert any("512 registers a thread" in note.text and "3 times" in note.text and note.loc for note in notes)
 
 

@@ -6,8 +6,8 @@ import pytest
 from support import replace_pass
 
 from blocknb import passes
-from blocknb.analysis import affine
-from blocknb.codegen.gpu import strip_mining
+from blocknb.passes.memory import strip_mining
+from blocknb.passes.support.emission import IN_PIECES, emitted
 from blocknb.target import Target
 from fuzz.access_order import generate
 from fuzz.program import Program, check_passes, check_simt, checked, read
@@ -51,7 +51,7 @@ def test_the_sample_strip_mines_some_tiles_and_not_others(few_registers):
     found = []
     for seed in SAMPLE:
         func, _ = passes.run(generate(seed).func, Target.parse("sm_90a"))
-        found.append(bool(strip_mining.streamed(func, affine.analyze(func))))
+        found.append(bool(emitted(func, IN_PIECES)))
     assert 3 <= sum(found) <= len(found) - 3
 
 

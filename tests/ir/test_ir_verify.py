@@ -61,7 +61,9 @@ GOOD = {
       local_store %buffer, %x
       barrier
       %y = local_load %buffer : tile<128xi32, #wide>
-      %s = reduce %y {axis=0} add""",
+      %s = reduce %y {axis=0} add
+      %i = arange 0 128 {emit="in_pieces"} : tile<128xi32, #wide>
+      %t = reduce %i {axis=0, piece=2} add""",
 }
 
 
@@ -107,6 +109,7 @@ def test_valid_ir_passes_at_each_level(level: str) -> None:
          "operands of different shapes"),
         ("%r = if %c : i32 { %a = add %n, %n\n yield %a } else { yield %a }", "the operand %a is not defined here"),
         ("%r = for %i = %n to %n step %n iter(%a = %n) { yield %a }\n%b = add %a, %n", "the operand %a is not defined here"),
+        ("%f = load %p\nstore %p, %f {nontemporal=0}", "nontemporal is 0, which is no number of bytes"),
     ],
 )  # fmt: skip
 def test_invalid_tile_ir_is_refused(body: str, message: str) -> None:
@@ -143,6 +146,11 @@ def test_invalid_distributed_ir_is_refused(body: str, message: str) -> None:
         ("%a = alloc {offset=0} : buffer<128xi32, #one>", "does not fit the buffer"),
         ("%a = alloc {offset=0} : buffer<128xi32, #line>\n%x = arange 0 128 : tile<128xi32, #one>\n"
          "%y = cast %x : tile<128xf32, #one>\nlocal_store %a, %y", "stores tile<128xf32"),
+        ('%x = arange 0 128 {emit="later"} : tile<128xi32, #one>', "emit is 'later', not one of in_pieces, at_use"),
+        ('%a = alloc {offset=0, emit="at_use"} : buffer<128xi32, #line>', "alloc has an attribute emit='at_use'"),
+        ('%x = arange 0 128 {emit="in_pieces"} : tile<128xi32, #wide>\n%s = reduce %x {axis=0} add', "piece is None where an"),
+        ("%x = arange 0 128 : tile<128xi32, #wide>\n%s = reduce %x {axis=0, piece=4} add", "piece is 4 where no operand"),
+        ('%x = arange 0 128 {emit="in_pieces"} : tile<128xi32, #one>\n%y = cast %x : tile<128xf32, #one>', "takes an operand that is"),
     ],
 )  # fmt: skip
 def test_invalid_memory_ir_is_refused(body: str, message: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernels import CASES
+from kernels.base import Case
 
 from blocknb.ir.text import print_func
+from blocknb.kernels.norms import norm_kernel
+from blocknb.kernels.softmax import softmax_kernel
 from blocknb.trace import Stage
 
 PASSES = tuple(
     (
         "dtype_legalization coalesce select_wgmma select_mma layout_assignment thread_local_reduction epilogue_subtiling lower_conversions "
-        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers"
+        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers "
+        "strip_mining sinking rematerialization"
     ).split()
 )
 USUAL = {"num_warps": 4}  # `choose_num_warps` is tested by itself
@@ -38,6 +44,34 @@ SAMPLES = {
     ),
     "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
+    "strip_mining": ("softmax_65536",),
+    "rematerialization": ("softmax_32768", "layer_norm_4096"),
+    "sinking": ("softmax_781", "layer_norm_4096"),
+}
+
+
+def softmax_of(n: int, dtype: type) -> Case:
+    """Softmax of a row that is longer than those of the other tests."""
+    arrays = {"x": np.zeros((1, n), dtype), "y": np.zeros((1, n), dtype)}
+    arguments = arrays | {"x_stride": n, "y_stride": n, "n": n, "BLOCK": n}
+    return Case(f"softmax_{n}", softmax_kernel, lambda rng: dict(arguments), lambda arguments: {})
+
+
+def layer_norm_of(n: int, dtype: type) -> Case:
+    """Layer norm of one row."""
+    arrays = {"x": np.zeros((1, n), dtype), **{name: np.zeros(n, dtype) for name in ("weight", "bias", "y")}}
+    numbers = {"mean": np.zeros(1, np.float32), "rstd": np.zeros(1, np.float32), "x_row": n, "y_row": n, "m": 1, "n": n}
+    arguments = arrays | numbers | {"eps": 1e-5, "CENTRED": True, "ROWS": 1, "BLOCK": n}
+    return Case(f"layer_norm_{n}", norm_kernel, lambda rng: dict(arguments), lambda arguments: {})
+
+
+LONG = {
+    case.name: case
+    for case in (
+        softmax_of(65536, np.float32),
+        replace(softmax_of(32768, np.float16), options={"num_warps": 16}),
+        layer_norm_of(4096, np.float16),
+    )
 }
 OTHERWISE = {
     "matmul_float16": {"select_wgmma"},
@@ -47,7 +81,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
 def test_ir_and_notes_of_each_pass_equal_the_golden_file(name, sample, golden):
-    case = CASES[sample]
+    case = LONG.get(sample) or CASES[sample]
     without = OTHERWISE.get(sample, ())
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
     stage = next(stage for stage in stages if stage.name == name)
@@ -59,6 +93,13 @@ def test_ir_with_bounds_checks_equals_the_golden_file(sample, options, golden):
     case = CASES[sample]
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | options))
     golden(f"bounds_checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "bounds_checks")))
+
+
+@pytest.mark.parametrize("sample", ["softmax_781", "add_float16"])
+def test_ir_with_nontemporal_stores_equals_the_golden_file(sample, golden):
+    case = CASES[sample]
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "cpu:x86-64-v3", **(USUAL | case.options))
+    golden(f"nontemporal_stores/{sample}.ir", report(next(s for s in stages if s.name == "nontemporal_stores")))
 
 
 def report(stage: Stage) -> str:

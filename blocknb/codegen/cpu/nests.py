@@ -28,8 +28,8 @@ UNROLL_COST = 12  # vectors per iteration times the cost of one stay near this
 class LoopNest:
     """`ops` in program order over loops of sizes `shape`; `outputs` are the values written to scratch, with their buffers.
 
-    `axis` is the vector loop (None: there is no loop). An iteration takes `unroll` vectors of `width` lanes. `memory_bound`: memory limits
-    the nest, not arithmetic. `counters` has the i64 counters of the other loops.
+    `axis` is the vector loop (None: there is no loop). An iteration takes `unroll` vectors of `width` lanes.
+    `counters` has the i64 counters of the other loops.
     """
 
     ops: list[Op]
@@ -38,7 +38,6 @@ class LoopNest:
     outputs: list[tuple[Value, ScratchBuffer]]
     width: int
     unroll: int
-    memory_bound: bool
     counters: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -67,7 +66,7 @@ class NestPlanner(VersionPart):
         total = cost(ops) + len(placed)
         width = self._width(ops, placed, total, shape[axis] if axis is not None else 1)
         unroll = self._unroll(ops, axis, width, total, shape[axis] if axis is not None else 1)
-        return LoopNest(list(ops), shape, axis, placed, width, unroll, total <= UNROLL_COST)
+        return LoopNest(list(ops), shape, axis, placed, width, unroll)
 
     def _axis(self, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value]) -> int | None:
         """The loop along which most bytes are contiguous; the last one if there is no difference."""

@@ -1,11 +1,9 @@
-"""Non-temporal stores: large results bypass the cache, so no line is read before it is overwritten.
+"""Emits non-temporal stores, which bypass the cache, for the rows that may use them (see the pass `nontemporal_stores`).
 
-An ordinary store first reads the line that it writes to (write allocate). For a result that no cache will still hold, that is a third
-of all traffic. Non-temporal stores write a row if the argument is large and the row begins and ends with a unit of such stores. All
-stores of the row take part, because an ordinary store in between would make the others wait for its line. Size and alignment are known
-at run time only. The unit is 16 bytes, the alignment of large NumPy arrays; the processor combines units into lines. Nests that compute
-for long give the memory the time it needs, and are slower this way. Source: Intel 64 and IA-32 Architectures Optimization Reference
-Manual, "Non-temporal stores".
+Stores of a row bypass the cache if all of them have the attribute `nontemporal`, because an ordinary store in between would make the
+others wait for its line. Size and alignment are known at run time only: the arrays have as many bytes as the attributes say, and the row
+begins and ends with a unit of such stores. The unit is 16 bytes, the alignment of large NumPy arrays; the processor combines units into
+lines.
 """
 
 from __future__ import annotations
@@ -15,26 +13,24 @@ from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
 from blocknb.ir.core import Op
 
-LARGE = 12 << 20  # bytes of an argument; its operands take at least as much again
-MOST = 4  # stores of a loop nest, whose loop is written twice
 UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
 class NontemporalStores(VersionPart):
-    """Decides which rows bypass the cache; `used` says whether the kernel has such stores."""
+    """Emits the test for rows that bypass the cache; `used` says whether the kernel has such stores."""
 
     used = False
 
     def stores(self, nest: LoopNest, forms: UniformityAnalysis) -> list[Op]:
         """The stores of a row that may bypass the cache: all of them, or none."""
         found = [op for op in nest.ops if op.name == "store"]
-        allowed = self.options.uses("nontemporal_stores") and not self.options.alias
-        if not allowed or nest.axis is None or len(found) > MOST or not nest.memory_bound:
+        if not self.options.uses("nontemporal_stores") or self.options.alias or nest.axis is None:
             return []
         for op in found:
             element, form = op.args[0].type.dtype.element, forms.of_operand(op.args[0])
             if (
-                not isinstance(form, Strided)
+                "nontemporal" not in op.attrs
+                or not isinstance(form, Strided)
                 or form.step != element.bytes
                 or self.program.root(op.args[0]) is None
                 or element.bytes * nest.width < UNIT
@@ -52,8 +48,8 @@ class NontemporalStores(VersionPart):
             assert isinstance(form, Strided)
             assert argument is not None
             _, lower, upper = c.bounds[self.program.func.params.index(argument)]
-            extent = c.i64("sub", upper, lower)
-            holds = c.binary("and", holds, c.w.value(f"icmp uge i64 {extent}, {LARGE}"), "i1", 1)
+            extent, large = c.i64("sub", upper, lower), op.attrs["nontemporal"]
+            holds = c.binary("and", holds, c.w.value(f"icmp uge i64 {extent}, {large}"), "i1", 1)
             inside = c.i64("and", form.base, str(UNIT - 1))
             holds = c.binary("and", holds, c.w.value(f"icmp eq i64 {inside}, 0"), "i1", 1)
         self.used = True

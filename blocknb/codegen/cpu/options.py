@@ -9,7 +9,7 @@ from blocknb.codegen.scalar_math.instructions import TargetFeatures
 #: Optimizations that can be switched off. If one fails, the kernel is compiled without it. Tests compare results with and without each.
 OPTIMIZATIONS = (
     "row_prefetch",  # prefetches the rows of the next program
-    "nontemporal_stores",  # large results bypass the cache
+    "nontemporal_stores",  # large results bypass the cache, where the pass of this name marked their stores
     "mask_bounds",  # loops end where the masks end
     "loop_versioning",  # a second version of a loop, for offsets that wrap around
     "unroll",  # several vectors per iteration

@@ -6,7 +6,8 @@ A thread holds its part of a tile in registers, one LLVM value each; a scalar ha
 - State: `text` (lines, names), `threads` (indices), `registers` (what the registers of a tile are called), `buffers` (shared memory),
   `loops`, `mma_state`, `interface` (hidden parameters).
 - Lowerings, registered by the name of the op (see `registry`): the other modules. Each gets only the objects that it uses.
-- Plans, made before any text: `strip_mining`, `sinking`, `rematerialization`, `warp_specialization`.
+- Passes decide where code stands (`passes.support.emission`); `piece_loops` and `rematerialization` obey. Plans, made before any text:
+  `warp_specialization`.
 """
 
 from __future__ import annotations

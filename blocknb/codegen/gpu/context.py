@@ -9,12 +9,11 @@ from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.lookahead import Lookahead
 from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.rematerialization import RematerializationPlan
-from blocknb.codegen.gpu.strip_mining import StripMining
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.text import DebugInfo
 from blocknb.ir.core import Func, definitions, uses
+from blocknb.passes.support.emission import Emission
 from blocknb.target import Target
 
 
@@ -24,12 +23,11 @@ class KernelContext:
     def __init__(self, func: Func, target: Target):
         self.func, self.target = func, target
         self.facts, self.defs, self.users = affine.analyze(func), definitions(func), uses(func)
-        self.strip_mining = StripMining(func, self.facts, self.defs)
-        streamed = self.strip_mining.values
-        self.rematerialization = RematerializationPlan(func, self.facts, self.users, streamed)
+        self.emission = Emission(func)
+        streamed = frozenset(self.emission.in_pieces)
         self.text = TextWriter(DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None))
         self.threads, self.interface, self.loops = Threads(self.text, func), LaunchInterface(func), OpenLoops()
-        refetched = streamed | self.rematerialization.loads
+        refetched = streamed | self.emission.packed.keys()
         self.registers = Registers(self.text, self.facts, self.defs, streamed, refetched, target.capability >= 80)
         self.buffers, self.lookahead = Buffers(self.text, self.threads), Lookahead(self.users)
         self.addresses = AccessAddresses(self.registers, self.facts, self.defs)

@@ -24,7 +24,6 @@ from blocknb.codegen.gpu.reports import ReportLowering
 from blocknb.codegen.gpu.roles import RoleLowering
 from blocknb.codegen.gpu.scan import Scans
 from blocknb.codegen.gpu.shared_memory import SharedMemory
-from blocknb.codegen.gpu.sinking import StoreSinking
 from blocknb.codegen.gpu.tma import TensorCopies, TensorMapMaker
 from blocknb.codegen.gpu.wgmma import WgmmaDot
 from blocknb.errors import CompilerBug
@@ -45,17 +44,15 @@ class KernelGenerator:
 
     def __init__(self, func: Func, target: Target):
         self.context = context = KernelContext(func, target)
-        text, registers, plan = context.text, context.registers, context.rematerialization
-        streamed = context.strip_mining.values
+        text, registers, emission = context.text, context.registers, context.emission
         self.text, self.registers = text, registers
-        sinking = StoreSinking(func, context.facts, context.users, streamed)
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
-        math, memory = ElementwiseMath(context), GlobalMemory(context, pieces, sinking)
+        math, memory = ElementwiseMath(context), GlobalMemory(context, pieces)
         barriers, wgmma = Mbarriers(context), WgmmaDot(context, state)
 
         lowerings: dict[str, Lower] = {}
         lazy = LazyOps(context, math, moving_addresses(func, context.defs))
-        sunk = sinking.values | plan.values | plan.after
+        sunk = emission.at_use.keys() | emission.again.keys()
         self.blocks = BlockLowering(context, lowerings, postponed, lazy, memory, sunk)
         lowerings |= table(
             memory,
@@ -69,7 +66,7 @@ class KernelGenerator:
             TensorCopies(context, barriers),
             Atomics(context),
             ReportLowering(context),
-            Reductions(context, math, pieces, Rematerializer(text, registers, plan)),
+            Reductions(context, math, pieces, Rematerializer(text, registers, emission)),
             Scans(context, math),
             Moves(context),
             MatrixProducts(context, postponed, wgmma),

@@ -15,20 +15,20 @@ from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Words, split_words
 from blocknb.codegen.gpu.registry import OpLowering, lowers
-from blocknb.codegen.gpu.sinking import StoreSinking
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op
+from blocknb.passes.support.emission import AT_USE
 
 #: The constraint of an operand of inline PTX by its width.
 LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
 
 
 class GlobalMemory(OpLowering):
-    """Lowers loads and stores. `sinking` lists the stores that compute their operands, and the loads that take the mask of a store."""
+    """Lowers loads and stores."""
 
-    def __init__(self, context: KernelContext, pieces: PieceLoops, sinking: StoreSinking):
+    def __init__(self, context: KernelContext, pieces: PieceLoops):
         super().__init__(context)
-        self.pieces, self.sinking = pieces, sinking
+        self.pieces = pieces
 
     @lowers("load")
     def load(self, op: Op) -> None:
@@ -51,7 +51,7 @@ class GlobalMemory(OpLowering):
 
     def read(self, op: Op, registers: tuple[int, ...]) -> Words:
         """Issues one access of a load and returns its words."""
-        bits, mask = memory_bits(op.result.type.dtype), self.sinking.masks.get(op, mask_of(op))
+        bits, mask = memory_bits(op.result.type.dtype), mask_of(op)
         self.text.accesses += 1
         address = self.addresses.of(op.args[0], registers[0])
         pieces = split_words(registers, bits)
@@ -91,7 +91,8 @@ class GlobalMemory(OpLowering):
                 else:
                     text.store_words(text.advanced(*address, 1), 1, words, width)
 
-        if value in self.sinking.values:
+        maker = self.defs.get(value)
+        if maker is not None and maker.attrs.get("emit") == AT_USE:
             write(accesses(self.facts, op))
         else:
             self.pieces.consume(op, accesses(self.facts, op), write)

@@ -28,7 +28,7 @@ class GpuModule:
     Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
     the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
     launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer to
-    `sites`. `notes` record decisions about long kernels and large tiles, and `select` is the optimization level of LLVM's back end (see
+    `sites`. `notes` record decisions about long kernels, and `select` is the optimization level of LLVM's back end (see
     `llvm.compile_cuda`).
     """
 
@@ -75,7 +75,6 @@ def finished(context: KernelContext) -> GpuModule:
             None,
             f"LLVM does not optimise the addresses of {loops} loops, because this takes too long above {MANY_LOOPS}; ptxas does",
         )
-    context.strip_mining.explain(notes)
     return GpuModule(
         written,
         entry,

@@ -1,4 +1,4 @@
-"""Emits the consumers of streamed tiles piece by piece (see `strip_mining`), in a loop if the pieces differ only in their position."""
+"""Emits the consumers of streamed tiles (see the pass `strip_mining`), in a loop if the pieces differ only in their position."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from blocknb.codegen.gpu import strip_mining
 from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.loops import OpenLoops
-from blocknb.codegen.gpu.strip_mining import RENAMING
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op, Value
+from blocknb.passes.support.emission import RENAMING, made_for
 
 T = TypeVar("T", int, tuple[int, ...])
 
 
 class PieceLoops(KernelPart):
-    """Emits consumers of streamed tiles. `piece` is how many registers are computed at a time."""
+    """Emits consumers of streamed tiles. The attribute `piece` of a consumer is how many registers are computed at a time."""
 
     def __init__(self, context: KernelContext):
         super().__init__(context)
-        self.plan, self.piece = context.strip_mining, strip_mining.piece_of(context.func)
+        self.streamed = context.emission.in_pieces
 
     def consume(self, op: Op, registers: Sequence[T], emit: Callable[[Sequence[T]], None]) -> None:
         """Emits a consumer without a result: calls `emit` for the registers (or accesses, tuples of registers) of each piece.
 
         If no operand is streamed, every register is a piece. It writes a loop over the pieces if they differ only in their position.
         """
-        if not any(value in self.plan.values for value in op.args):
+        if "piece" not in op.attrs:
             for register in registers:
                 emit([register])
             return
         per = registers[0]
-        count = max(1, self.piece // (len(per) if isinstance(per, tuple) else 1))
+        count = max(1, op.attrs["piece"] // (len(per) if isinstance(per, tuple) else 1))
         if not self.has_equal_pieces(op):
             for start in range(0, len(registers), count):
                 with self.text.scope():
@@ -45,12 +44,15 @@ class PieceLoops(KernelPart):
     def has_equal_pieces(self, op: Op) -> bool:
         """Whether adding to the index turns a piece into the next one: all tiles that are streamed for `op` have one layout and rank one,
         and are computed from indices, scalars and loads."""
-        made, defs = self.plan.made_for(op), self.plan.defs
+        made, defs = made_for(op, self.streamed), self.streamed
         layouts = {v.type.layout for v in made}
         if len(layouts) != 1 or len((layout := next(iter(layouts))).shape) != 1:
             return False
         bases = [*layout.reg, *layout.lane, *layout.warp]
-        if any(a & b for i, a in enumerate(bases) for b in bases[:i]) or len(layout.reg) < self.piece.bit_length():
+        if (
+            any(a & b for i, a in enumerate(bases) for b in bases[:i])
+            or len(layout.reg) < op.attrs["piece"].bit_length()
+        ):
             return False
         operands = {x for v in made for x in defs[v].args} | set(op.args)
         moved = any(defs[v].name in RENAMING for v in made)
@@ -59,8 +61,8 @@ class PieceLoops(KernelPart):
     @contextmanager
     def loop(self, op: Op, first: int, carried: Sequence[tuple[str, str]]) -> Iterator[PieceLoop]:
         """A loop over the pieces of `op` from number `first`. `carried`: the types and initial values that the loop carries."""
-        values = self.plan.made_for(op)
-        bases = next(iter(values)).type.layout.reg[self.piece.bit_length() - 1 :]
+        values = made_for(op, self.streamed)
+        bases = next(iter(values)).type.layout.reg[op.attrs["piece"].bit_length() - 1 :]
         made = PieceLoop(self.text, self.loops, bases, first, carried)
         with self.unknown(values), self.text.scope():
             made.begin()

@@ -61,12 +61,11 @@ class Reductions(OpLowering):
                 parts.setdefault(targets[register], []).append(tuple(self.registers.reg(x, register) for x in op.args))
             return parts
 
-        piece = self.pieces.piece
         if (narrow := self.narrow_operand(op)) is not None:
             for register, target in enumerate(targets):
                 found.setdefault(target, []).append((self.registers.reg(narrow, register),))
             found = {target: self.by_pairs(op, narrow, parts) for target, parts in found.items()}
-        elif not any(x in self.registers.streamed for x in op.args):
+        elif (piece := op.attrs.get("piece")) is None:
             found = collect(range(len(targets)))
         elif self.pieces.has_equal_pieces(op):
             yield self.reduced_in_loop(op, lambda: self.tree(op, collect(range(piece))[0]))

@@ -10,7 +10,7 @@ from blocknb.language.types import int1
 @op(
     "memory",
     operands="pointer [mask [other]]",
-    attrs="cache evict volatile sem scheduling_barrier layout vec",
+    attrs="cache evict volatile sem scheduling_barrier layout vec emit",
     reads="global",
     traits="access producer",
 )
@@ -29,7 +29,7 @@ def load(types, attrs):
 
     IR:
         `scheduling_barrier` marks the last load for a later iteration of the loop: machine code issues it before the ops that follow.
-        `sem` is "acquire" for a volatile load that a loop waits for.
+        `sem` is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
     """
     pointer = types[0]
     need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")
@@ -42,7 +42,11 @@ def load(types, attrs):
 
 
 @op(
-    "memory", operands="pointer value [mask]", attrs="cache evict layout vec split_of", writes="global", traits="access"
+    "memory",
+    operands="pointer value [mask]",
+    attrs="cache evict layout vec split_of piece nontemporal",
+    writes="global",
+    traits="access",
 )
 def store(types, attrs):
     """Stores elements to memory where the mask is on.
@@ -57,7 +61,9 @@ def store(types, attrs):
         tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]
 
     IR:
-        Stores with one number as `split_of` are parts of one store and have no order among themselves.
+        Stores with one number as `split_of` are parts of one store and have no order among themselves. With `piece`, the store emits what
+        it stores, so many registers at a time. `nontemporal` is the number of bytes from which on a CPU's store to an array bypasses the
+        cache.
     """
     pointer, value = types[:2]
     need(pointer.is_pointer, f"stores to {pointer}, which is no pointer")

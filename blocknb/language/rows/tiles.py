@@ -176,7 +176,7 @@ def gather(types, attrs):
     return (index.with_dtype(x.dtype),)
 
 
-@op("reduce", operands="x...", attrs="axis keep layout", blocks=1)
+@op("reduce", operands="x...", attrs="axis keep layout piece rematerialize", blocks=1)
 def reduce(types, attrs):
     """Combines the elements along an axis.
 
@@ -184,7 +184,9 @@ def reduce(types, attrs):
         tl.sum(tl.arange(0, 4), axis=0)  # 6
 
     IR:
-        The block combines 2n scalars to n. With `keep`, the result holds one partial result for each warp along the axis.
+        The block combines 2n scalars to n. With `keep`, the result holds one partial result for each warp along the axis. With `piece`,
+        the reduction emits its operands, so many registers at a time. With `rematerialize`, ops that are emitted "again" are emitted
+        once more after it.
     """
     axis, results = attrs["axis"], []
     for x in types:
@@ -259,7 +261,7 @@ def asm(types, attrs):
     return assembly.infer(types, attrs)
 
 
-@op("distributed", operands="x", attrs="layout", levels=DISTRIBUTED, traits="preserves_elements moves_data")
+@op("distributed", operands="x", attrs="layout emit", levels=DISTRIBUTED, traits="preserves_elements moves_data")
 def convert(types, attrs):
     """Gives a tile another layout."""
     return (types[0].with_layout(attrs["layout"]),)

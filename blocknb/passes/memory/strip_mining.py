@@ -1,9 +1,10 @@
 """Strip mining: a tile that does not fit the registers is computed in pieces, each just before its consumer uses it.
 
 A thread has at most 255 registers. A tile of 2^16 elements in 4 warps needs 512 per thread; ptxas would spill them and take many seconds.
-Such a tile is *streamed*: the generator emits nothing where its loads and its arithmetic stand. A consumer, which is a store or a
-reduction, goes through the tile's registers piece by piece, and emits the loads and the arithmetic of a piece before it uses the piece.
-If a tile has two consumers, the kernel loads it twice. The second load hits a cache, as the reload of a spilled register would.
+Such a tile is *streamed*: the code generator emits nothing where its loads and its arithmetic stand (`emit="in_pieces"`). A consumer,
+which is a store or a reduction, goes through the tile's registers piece by piece, and emits the loads and the arithmetic of a piece before
+it uses the piece. Its attribute `piece` is the number of registers of a piece. If a tile has two consumers, the kernel loads it twice. The
+second load hits a cache, as the reload of a spilled register would.
 
 So the loads move down to the consumer. They pass no write, because two arguments may be the same array, and no barrier of the user. Only
 the last consumer may store between the loads of pieces: to another array, or to the elements that were loaded. The term is that of Allen
@@ -13,24 +14,82 @@ and Kennedy, "Optimizing Compilers for Modern Architectures" (2001).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from blocknb.analysis import affine
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
 from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import OPS, TERMINATORS, WRITES, named
+from blocknb.language.ops import OPS, TERMINATORS, WRITES
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.emission import IN_PIECES, RENAMING, made_for, with_attributes
+from blocknb.target import Target
 from blocknb.trace import Notes
 
 REPEATS = 4  # times that streamed ops may be emitted on average
 
 CONSUMERS = ("store", "reduce")  # their lowerings take a tile in pieces (`piece_loops`)
 
-RENAMING = named("view") | {"convert"}
-
-
 Stores = Mapping[Value | None, Sequence[Op]]
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a load takes more than half of a thread's registers."""
+    return any(op.name == "load" and is_big(op.result, registers(func) // 2) for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
+    """Computes a tile that exceeds the registers piece by piece where it is used
+
+    When: a tile takes more registers than a thread has, or more than half of them and has one consumer. Stores and reductions consume it.
+
+    What: the loads and the arithmetic of the tile are emitted where a consumer needs them, a piece of registers at a time, in a loop if
+    the pieces differ only in their place. Of several consumers each loads the tile again.
+
+    Why: a tile of 65536 elements in 4 warps needs 512 registers per thread, of 255. Otherwise ptxas spills it to memory, register by
+    register.
+
+    Limits: no load moves past a write that may be to the same array, past an atomic, or past a barrier of the kernel. On average an op is
+    emitted at most four times. A note says which tiles do not fit and stay.
+
+    Before:
+
+        %x = load %p : tile<65536xf32, #a>
+        %y = mul %x, %two : tile<65536xf32, #a>
+        %s = reduce %x {axis=0} add : f32
+        store %t, %s
+        store %q, %y
+
+    After:
+
+        %x = load %p {emit="in_pieces"} : tile<65536xf32, #a>
+        %y = mul %x, %two {emit="in_pieces"} : tile<65536xf32, #a>
+        %s = reduce %x {axis=0, piece=64} add : f32
+        store %t, %s
+        store %q, %y {piece=64}
+    """
+    facts, limit = affine.analyze(func), registers(func)
+    found = streamed(func, facts)
+    defs = {op.result: op for op in func.ops() if op.results and op.results[0] in found}
+    consumers = [op for op in func.ops() if op.name in CONSUMERS]
+    for op in func.ops():
+        if op.name != "load" or not is_big(op.result, limit // 2 if op.result in found else limit - 1):
+            continue
+        text = f"{op.result.type.layout.num_registers} registers a thread, of {limit}"
+        if op.result in found:
+            times = sum(op.result in made_for(consumer, defs) for consumer in consumers)
+            often = f"{times} times, " if times > 1 else ""
+            notes(op, f"{text}: loaded {often}{piece_of(func)} registers at a time, where it is used")
+        else:
+            advice = "memory holds the rest; more warps (num_warps) or a smaller block fit"
+            notes(op, f"{text}: does not fit, and {advice}", "missed")
+    added: dict[Op, Mapping[str, Any]] = {op: {"emit": IN_PIECES} for op in defs.values()}
+    added |= {op: {"piece": piece_of(func)} for op in consumers if not found.isdisjoint(op.args)}
+    return with_attributes(func, added) if found else func
 
 
 def registers(func: Func) -> int:
@@ -52,38 +111,8 @@ def is_big(value: Value, held: int) -> bool:
     return kind.layout.num_registers * words > held
 
 
-class StripMining:
-    """The `values` of a memory-level Func that are made piece by piece, with the ops that define them: tiles that take half of a thread's
-    registers and are consumed once, and tiles that take more than there are."""
-
-    def __init__(self, func: Func, facts: Facts, defs: Mapping[Value, Op]):
-        self.func = func
-        self.values = streamed(func, facts)
-        self.defs = {value: defs[value] for value in self.values}
-
-    def made_for(self, consumer: Op) -> set[Value]:
-        """The streamed values that are emitted for one consumer."""
-        return _made_for(consumer, self.defs)
-
-    def explain(self, notes: Notes) -> None:
-        """Notes for every big tile that is loaded how it fits into registers, or that it does not."""
-        limit = registers(self.func)
-        consumers = [op for op in self.func.ops() if op.name in CONSUMERS]
-        for op in self.func.ops():
-            if op.name != "load" or not is_big(op.result, limit // 2 if op.result in self.values else limit):
-                continue
-            text = f"{op.result.type.layout.num_registers} registers a thread, of {limit}"
-            if op.result in self.values:
-                times = sum(op.result in self.made_for(consumer) for consumer in consumers)
-                often = f"{times} times, " if times > 1 else ""
-                notes(op, f"{text}: loaded {often}piece by piece where it is used")
-            else:
-                advice = "memory holds the rest; more warps (num_warps) or a smaller block fit"
-                notes(op, f"{text}: does not fit, and {advice}", "missed")
-
-
 def streamed(func: Func, facts: Facts) -> frozenset[Value]:
-    """The values of a memory-level Func that are made piece by piece (see `StripMining`)."""
+    """The values of a memory-level Func that are made piece by piece."""
     limit = registers(func)
     if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
         return frozenset()
@@ -107,7 +136,7 @@ def _in_block(block: Block, facts: Facts, users: Users, stores: Stores, limit: i
     """The streamed values of a block."""
     for held, repeats in ((limit // 2, 1), (limit, REPEATS)):
         found = _streamable(block, facts, users, stores, held)
-        emitted = sum(len(_made_for(op, found)) for op in block.ops if op.name in CONSUMERS)
+        emitted = sum(len(made_for(op, found)) for op in block.ops if op.name in CONSUMERS)
         if any(op.name == "load" for op in found.values()) and emitted <= repeats * len(found):
             return frozenset(found)
     return frozenset()
@@ -186,7 +215,7 @@ def _meets(load: Op, consumer: Op, facts: Facts, found: Mapping[Value, Op]) -> b
     if facts.root(consumer.args[0]) is not facts.root(load.args[0]):
         return True
     # Each stored element is computed from the one that was loaded from there, and from none that another piece loads.
-    return _is_own(load, consumer, facts) and not any(found[v].name in RENAMING for v in _made_for(consumer, found))
+    return _is_own(load, consumer, facts) and not any(found[v].name in RENAMING for v in made_for(consumer, found))
 
 
 def _is_own(load: Op, op: Op, facts: Facts) -> bool:
@@ -204,12 +233,3 @@ def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
     """Whether the kernel writes what is loaded nowhere but into the very same elements."""
     root = facts.root(load.args[0])
     return root is not None and all(_is_own(load, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))
-
-
-def _made_for(consumer: Op, found: Mapping[Value, Op]) -> set[Value]:
-    """The streamed values that are emitted for one consumer."""
-
-    def streamed(values: Sequence[Value]) -> list[Value]:
-        return [value for value in values if value in found]
-
-    return set(reachable(streamed(consumer.args), lambda value: streamed(found[value].args)))

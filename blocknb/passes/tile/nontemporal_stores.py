@@ -1,0 +1,153 @@
+"""Non-temporal stores of a CPU: large results bypass the cache, so no line is read before it is overwritten.
+
+An ordinary store first reads the line that it writes to (write allocate). For a result that no cache will still hold, a copy moves three
+bytes for each two that it needs. A non-temporal store writes the line as it is. This pass decides which stores may do so, and for which
+arrays (the attribute `nontemporal`, in bytes). Only the launch knows how large an array is and where its rows begin, so the code generator
+emits both kinds of stores, and a test for each row. Source: Intel 64 and IA-32 Architectures Optimization Reference Manual,
+"Non-temporal stores".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.analysis.liveness import is_cheap
+from blocknb.ir.core import Block, Func, Op, Value, blocks, definitions
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import OPS, lane_cost
+from blocknb.passes.registry import tile_pass
+from blocknb.passes.support.emission import with_attributes
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: Bytes of an array that no cache still holds when it is read: the result and its operands exceed the last-level cache of a few cores.
+LARGE = 12 << 20
+MOST = 4  # stores of one shape in a block: their loop is written twice
+SAME_LOOP = ("elementwise", "shape", "source", "memory")  # kinds of ops that may stand in the loop of a store
+WORK = 12  # additions per element for which memory is slower than the arithmetic; the rest of the traffic hides behind more work
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a kernel for a CPU stores a tile."""
+    return not target.is_gpu and any(op.name == "store" and op.args[0].type.shape for op in func.ops())
+
+
+@tile_pass(optional=True, applies=applies)
+def nontemporal_stores(func: Func, target: Target, notes: Notes) -> Func:
+    """Lets stores to large arrays bypass the cache of a CPU
+
+    When: a CPU kernel stores a tile to an array of at least 12 MiB, after little arithmetic per element.
+
+    What: the store is marked with the size in bytes from which on an array counts as large. Rows that begin and end at a multiple of 16
+    bytes are then written with non-temporal stores. All other rows keep ordinary ones.
+
+    Why: an ordinary store reads each line before it overwrites it. That is a third of the traffic of a copy.
+
+    Limits: the array must be an argument of the kernel. A loop with more than four stores, or with the work of more than 12 additions per
+    element, keeps ordinary stores: it would be written twice, or gives the memory the time that it needs. The note has the numbers.
+
+    Before:
+
+        %i = arange 0 1024 : tile<1024xi32>
+        %p = ptradd %x, %i : tile<1024xptr<f32>>
+        %q = ptradd %y, %i : tile<1024xptr<f32>>
+        %v = load %p : tile<1024xf32>
+        store %q, %v
+
+    After:
+
+        %i = arange 0 1024 : tile<1024xi32>
+        %p = ptradd %x, %i : tile<1024xptr<f32>>
+        %q = ptradd %y, %i : tile<1024xptr<f32>>
+        %v = load %p : tile<1024xf32>
+        store %q, %v {nontemporal=12582912}
+    """
+    work, facts = StoreWork(func), affine.analyze(func)
+    found: dict[Op, Mapping[str, Any]] = {}
+    for block in blocks(func.body):
+        for stores in groups(block):
+            for op in stores:
+                cost = work.of(op)
+                root = facts.root(op.args[0])
+                why = against(stores, cost, root)
+                if why or root is None:
+                    notes(op, f"an ordinary store: {why}", "missed" if cost <= WORK else "info")
+                    continue
+                found[op] = {"nontemporal": LARGE}
+                saved = f"otherwise {work.share(op):.0%} of the traffic would read what is overwritten"
+                notes(op, f"bypasses the cache if `{root.name}` has at least {LARGE >> 20} MiB: {saved}")
+    return with_attributes(func, found) if found else func
+
+
+def groups(block: Block) -> Iterable[Sequence[Op]]:
+    """The stores of tiles in a block that may share a loop: those of one shape."""
+    found: dict[tuple[int, ...], list[Op]] = {}
+    for op in block.ops:
+        if op.name == "store" and op.args[0].type.shape:
+            found.setdefault(squeezed(op.args[0]), []).append(op)
+    return found.values()
+
+
+def squeezed(value: Value) -> tuple[int, ...]:
+    """The shape of a tile without its axes of size one."""
+    return tuple(size for size in value.type.shape if size != 1)
+
+
+def against(stores: Sequence[Op], cost: int, root: Value | None) -> str:
+    """Why a store stays an ordinary one; "" if it may bypass the cache."""
+    if cost > WORK:
+        return f"the work of {cost} additions per element hides the traffic; up to {WORK} would bypass the cache"
+    if len(stores) > MOST:
+        return f"{len(stores)} stores share a loop, which would be written twice; up to {MOST} would bypass the cache"
+    if root is None:
+        return "its pointer comes from no single argument, so the size of the array is not known"
+    return ""
+
+
+class StoreWork:
+    """What is computed per element for a store."""
+
+    def __init__(self, func: Func):
+        self.defs = definitions(func)
+        self.cheap: dict[Value, bool] = {}
+        for op in func.ops():
+            self.cheap |= dict.fromkeys(op.results, is_cheap(op, self.cheap))
+
+    def leading_to(self, values: Iterable[Value]) -> list[Op]:
+        """All ops from which values come."""
+        found = reachable(values, lambda value: self.defs[value].args if value in self.defs else ())
+        return [self.defs[value] for value in found if value in self.defs]
+
+    def ops(self, store: Op) -> list[Op]:
+        """The loads and the arithmetic in the loop of a store. What a reduction needs is computed in an earlier loop, if the stored tile
+        needs that reduction. Indices and masks cost little, and smaller tiles are made once per row."""
+        shape, stored = squeezed(store.args[0]), store.args[1:2]
+        ends = [op for op in self.leading_to(stored) if OPS[op.name].kind not in SAME_LOOP]
+        earlier = set(self.leading_to(x for op in ends for x in op.args))
+
+        def of_loop(values: Iterable[Value]) -> list[Value]:
+            return [x for x in values if self.counts(x, shape) and self.defs[x] not in earlier]
+
+        def operands(value: Value) -> list[Value]:
+            return of_loop(self.defs[value].args) if OPS[self.defs[value].name].kind in ("elementwise", "shape") else []
+
+        made = [self.defs[value] for value in reachable(of_loop(stored), operands)]
+        return [op for op in made if op.name == "load" or OPS[op.name].kind == "elementwise"]
+
+    def counts(self, value: Value, shape: tuple[int, ...]) -> bool:
+        """Whether a tile has such a shape and is no index, mask or constant."""
+        own = value in self.defs and bool(value.type.shape) and squeezed(value) == shape
+        return own and not self.cheap.get(value, False)
+
+    def of(self, store: Op) -> int:
+        """The time per element, relative to an addition."""
+        return sum(lane_cost(op.name) for op in (*self.ops(store), store))
+
+    def share(self, store: Op) -> float:
+        """The part of the traffic that reads lines before they are overwritten."""
+        shape, made = squeezed(store.args[0]), self.leading_to(store.args[1:2])
+        loads = [op.result for op in made if op.name == "load" and self.counts(op.result, shape)]
+        read, written = sum(x.type.dtype.bytes for x in loads), store.args[0].type.dtype.element.bytes
+        return written / (read + 2 * written)
