@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -39,9 +40,9 @@ PACKAGES = (
     "language",
     "layouts",
     "passes",
-    "profile.suite",
     "runtime",
 )
+SUITES = ("bench.suite", "profile.suite")  # the package of the benchmarks, today and in older checkouts
 VIEW = "sm_90a"  # the GPU for which `--compile` compiles
 
 
@@ -53,11 +54,20 @@ class Checkout:
         self.cache = tempfile.TemporaryDirectory()
         self.modules: dict[str, ModuleType] = {}
         with self.active():
-            for package in PACKAGES:
+            self.suite = next(name for name in SUITES if self.has(name))
+            for package in (*PACKAGES, self.suite):
                 folder = importlib.import_module(f"blocknb.{package}").__path__
                 for found in pkgutil.walk_packages(folder, f"blocknb.{package}."):
                     if not found.name.endswith("__main__"):
                         importlib.import_module(found.name)
+
+    @staticmethod
+    def has(package: str) -> bool:
+        """Whether the active checkout has this package."""
+        parent, _, name = package.partition(".")
+        return importlib.util.find_spec(f"blocknb.{parent}") is not None and (
+            importlib.util.find_spec(f"blocknb.{parent}.{name}") is not None
+        )
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -80,17 +90,21 @@ class Checkout:
             sys.path.remove(self.root)
             os.environ |= kept
 
+    def module(self, name: str) -> ModuleType:
+        """A module of the benchmarks."""
+        return importlib.import_module(f"blocknb.{self.suite}.{name}")
+
     def cases(self, benchmarks: list[str], device: str) -> list[tuple[str, int, str]]:
         """(benchmark, number, title) of every case."""
         with self.active():
-            known = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS
+            known = self.module("catalogue").BENCHMARKS
             return [(n, i, str(case)) for n in benchmarks or known for i, case in enumerate(known[n].cases(device))]
 
     def bench(self, name: str, index: int, device: str) -> Any:
         """The case's arrays and calls."""
         with self.active():
-            measure = importlib.import_module("blocknb.profile.suite.measure")
-            benchmark = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS[name]
+            measure = self.module("measure")
+            benchmark = self.module("catalogue").BENCHMARKS[name]
             session = getattr(measure, "MeasuringSession", None) or measure.Session  # as older checkouts name it
             return measure.Bench(session(device, peers=()), benchmark, benchmark.cases(device)[index])
 

@@ -13,13 +13,13 @@ import blocknb
 import blocknb.language as bl
 from blocknb import passes
 from blocknb.analysis import affine
+from blocknb.bench import scaling
 from blocknb.codegen import gpu
 from blocknb.codegen.gpu import scheduling, strip_mining
 from blocknb.frontend.parse import Constant, parse
 from blocknb.ir.core import Func
 from blocknb.language import moves
 from blocknb.language.constants import constexpr
-from blocknb.profile import scaling
 from blocknb.target import Target
 from fuzz import reports
 

@@ -11,14 +11,14 @@ from warp_specialized_kernels import PRODUCTS
 
 import blocknb
 import blocknb.language as tl
+from blocknb.bench.suite.steps import STEPS
+from blocknb.bench.suite.steps import matmul as steps_matmul
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.notebook import numbers
 from blocknb.profile.addresses import Addresses, is_bulk, program_at
-from blocknb.profile.suite.steps import STEPS
-from blocknb.profile.suite.steps import matmul as steps_matmul
 
 
 @blocknb.kernel

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.profile.suite import attention, products
-from blocknb.profile.suite.definition import (
+from blocknb.bench.suite import attention, products
+from blocknb.bench.suite.definition import (
     Arrays,
     Make,
     Shape,

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from blocknb.profile.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
+from blocknb.bench.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
 
 CUBES: tuple[Shape, ...] = tuple((n, n, n) for n in (2048, 4096, 8192))
 FURTHER: tuple[Shape, ...] = (
