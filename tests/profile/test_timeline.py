@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from blocknb.analysis.partial_evaluation.evaluator import Undecided
 from blocknb.bench.suite.steps import PING_PONG, STEPS, Step, matmul
-from blocknb.profile.schedule_model import Undecided
 from blocknb.profile.timeline import has_timeline, timeline
 from blocknb.profile.timeline_spans import Timeline
 
