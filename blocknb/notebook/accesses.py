@@ -17,14 +17,14 @@ from blocknb.analysis.effects import global_operands
 from blocknb.analysis.partial_evaluation.evaluator import box_operands
 from blocknb.errors import LaunchError
 from blocknb.ir.core import Op
-from blocknb.notebook import numbers
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import Observation, Specialisation, record_of
 from blocknb.notebook.sections import line_of
 from blocknb.notebook.tiles import TileView
 from blocknb.profile import addresses, tiles
 from blocknb.profile.addresses import is_bulk
-from blocknb.profile.work import Work, count
+from blocknb.profile.replay import work_of
+from blocknb.profile.work import Work
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -99,7 +99,7 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
         requests, sectors, ideal = (seen.requests, seen.sectors, seen.ideal) if seen else (None, None, None)
         bytes_, line = element.bytes * len(groups[0]), line_of(op.loc, gpu.file) or 0
         rows.append(TileAccess(line, op.name, access.array, bytes_, requests, sectors, ideal, access.iterations))
-    work = count(gpu.stages[0].after, numbers.scalars(made), made.grid)
+    work = work_of(made.compiled, made.arguments, made.grid)
     return Accesses(tuple(rows), gpu, work)
 
 

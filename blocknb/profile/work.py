@@ -1,7 +1,7 @@
 """The work of a launch: operations, unique bytes, issued bytes and atomics, counted from the tile IR with masks evaluated.
 
 `count(func, scalars, grid)` follows all programs (see `analysis.partial_evaluation`). Where that costs too much, it follows a
-sample and reports its size.
+sample and reports its size. Where one program costs too much, it estimates the flops from the middle iteration of each loop.
 
 - *flops*: add, sub, mul, div, rem, min and max of floats count one, and fma counts two. A dot counts 2 M N K. A special function (exp,
   sqrt, ...) counts one and is also listed by name. A reduction of n elements counts n - 1 combines. Comparisons, selections, casts and
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
 from blocknb.profile.unique_bytes import Touched, touch
 
 BUDGET = 1.5e9  # elements evaluated; each takes about a nanosecond
+QUICK = 2e8  # the budget of the rate in the head of a card
 LARGEST = 1 << 22  # elements of the largest array of a batch
 LEAST_SAMPLE = 32
 FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
@@ -54,18 +55,19 @@ class Work:
 
     `read` and `written` are unique bytes by array. `special` counts special functions by name; `flops` includes them. `atomics` counts
     single updates. `programs` is the number of programs followed. If it is less than the grid, the numbers are scaled up and `exact` is
-    False.
+    False. It is also False if the flops are an estimate from one iteration of each loop.
     """
 
     flops: int | None
     issued_flops: int | None
     dot_flops: int | None
-    special: Mapping[str, int]
-    read: Mapping[str, int]
-    written: Mapping[str, int]
-    issued_bytes: int | None
-    atomics: int
-    programs: int
+    issued_dot_flops: int | None = None
+    special: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    issued_bytes: int | None = None
+    atomics: int = 0
+    programs: int = 0
     exact: bool = True
     why_flops: str = ""
     why_bytes: str = ""
@@ -99,9 +101,27 @@ def count(
         for at in range(0, len(chosen), step):
             found.follow(chosen[at : at + step])
     except TooMuch:
-        why = "one program alone exceeds the budget of the count"
-        return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
+        return _estimate(func, scalars, grid)
     return found.result(len(chosen), programs, sizes or {})
+
+
+def _estimate(func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int]) -> Work:
+    """The flops of a launch whose programs are too long to follow: for each loop, the middle iteration of some programs counts for all."""
+    programs = math.prod(grid)
+    some = np.unique(np.linspace(0, programs - 1, LEAST_SAMPLE).astype(np.int64))
+    found = _Counter(func, scalars, grid, math.inf, scale="every loop")
+    found.follow(some)
+    found.why_bytes = "one program alone exceeds the budget of the count"
+    return replace(found.result(len(some), programs, {}), exact=False, read={}, written={})
+
+
+def argument_bytes(arguments: Mapping[str, Mapping[str, Any]], loaded: Iterable[str], stored: Iterable[str]) -> int:
+    """Bytes of the arrays that a launch reads plus bytes of those it writes: each element counted once for each.
+
+    `arguments` are the summaries of a Launch. An upper bound of the unique bytes moved: a kernel may leave parts untouched.
+    """
+    size = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items()}
+    return sum(size.get(name, 0) for name in loaded) + sum(size.get(name, 0) for name in stored)
 
 
 def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -154,14 +174,22 @@ class _Tally:
     useful: int = 0
     issued: int = 0
     dot: int = 0
+    issued_dot: int = 0
     special: Counter = field(default_factory=Counter)
 
 
 class _Counter(Observer):
     """Counts the work of the programs that it follows."""
 
-    def __init__(self, func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], budget: float):
-        self.evaluator = PartialEvaluator(func, scalars, grid, Policy("skip", scale=True), _operands, budget)
+    def __init__(
+        self,
+        func: Func,
+        scalars: Mapping[str, Any],
+        grid: tuple[int, int, int],
+        budget: float,
+        scale: str = "equal loops",
+    ):
+        self.evaluator = PartialEvaluator(func, scalars, grid, Policy("skip", scale=scale), _operands, budget)
         self.tally, self.issued_bytes, self.atomics = _Tally(), 0, 0
         self.reads, self.writes = Touched(), Touched()
         self.why_flops = self.why_bytes = ""
@@ -188,6 +216,7 @@ class _Counter(Observer):
             None if no_flops else scale(tally.useful),
             None if no_flops else scale(tally.issued),
             None if no_flops else scale(tally.dot),
+            None if no_flops else scale(tally.issued_dot),
             {name: scale(n) for name, n in tally.special.items()},
             tables[0],
             tables[1],
@@ -252,10 +281,12 @@ class _Counter(Observer):
         if op.name in SPECIAL:
             self.tally.special[op.name] += useful
 
-    def add(self, useful: int, issued: int, dot: int = 0) -> None:
+    def add(self, useful: int, issued: int, is_dot: bool = False) -> None:
         self.tally.useful += useful
         self.tally.issued += issued
-        self.tally.dot += dot
+        if is_dot:
+            self.tally.dot += useful
+            self.tally.issued_dot += issued
 
     def dot(self, op: Op, batch: Batch) -> None:
         a, b, _ = op.args
@@ -265,13 +296,13 @@ class _Counter(Observer):
         wanted = self.demanded(op.result, batch)
         rows, columns, inner = _dot_parts(live_a, live_b, wanted)
         if rows is None or len(a.type.shape) > 2:
-            self.add(issued, issued, issued)
+            self.add(issued, issued, True)
             return
         found = factored_tiles.true_counts(rows, (m,), batch.size) * factored_tiles.true_counts(
             columns, (n,), batch.size
         )
         useful = 2 * int((found * factored_tiles.true_counts(inner, (k,), batch.size)).sum()) * batch.scale
-        self.add(useful, issued, useful)
+        self.add(useful, issued, True)
         left, right = _sides(live_a, 0), _sides(live_b, 1)
         if left is not None and right is not None:
             result = (*(p[:, :, None] for p in left), *(p[:, None, :] for p in right))

@@ -89,9 +89,10 @@ def test_a_sample_of_programs_that_share_an_array_counts_it_once() -> None:
     assert not work.exact and work.read == {"x": 4 * 127} and work.written == {"out": 256 << 20}
 
 
-def test_a_program_too_large_to_follow_gives_no_number_but_the_reason() -> None:
+def test_a_program_too_large_to_follow_gives_an_estimate_of_its_flops_and_no_bytes() -> None:
     work = multiplied(64, 64, 1 << 24, budget=1e8)
-    assert work.flops is None and work.unique_bytes is None and "exceeds the budget" in work.why_flops
+    assert work.flops == work.dot_flops == 2 * 64 * 64 << 24 and not work.exact
+    assert work.unique_bytes is None and "exceeds the budget" in work.why_bytes
 
 
 def traced(kernel: Any, grid: tuple[int, int, int], M: int = 64, K: int = 128) -> Work:

@@ -54,12 +54,13 @@ class Policy:
 
     `unknown`: what it does at a bound or condition that depends on loaded data. It skips the op ("skip"), raises Undecided ("refuse"), or
     walks the body of a loop once and both branches of an `if` ("assume"). `iteration`: loops report this iteration, or the last one if it
-    comes earlier; None reports all. `scale`: one iteration stands for all where they do the same work.
+    comes earlier; None reports all. `scale`: the loops of which one iteration counts for all. They are none (""), those whose iterations do
+    the same work ("equal loops"), or "every loop".
     """
 
     unknown: str
     iteration: int | None = None
-    scale: bool = False
+    scale: str = ""
 
 
 class Observer:
@@ -229,14 +230,16 @@ class PartialEvaluator:
             return
         lower, upper, step = (limit.astype(np.int64) for limit in limits)
         counts = np.maximum(0, -((lower - upper) // np.where(step == 0, 1, step)))
-        same = self.policy.scale and not self.needs(op) and same_work(op)
+        equal = self.policy.scale == "equal loops" and not self.needs(op) and same_work(op)
+        same = equal or self.policy.scale == "every loop"
         ways, inverse = np.unique(np.stack([step, counts * same], 1), axis=0, return_inverse=True)
         results: list[tuple[np.ndarray, list[Any]]] = []
         for i, (by, _) in enumerate(ways.tolist()):
             chosen = np.flatnonzero(inverse.reshape(-1) == i)
             group = batch if len(ways) == 1 else batch.part(chosen)
             if same:
-                results.append((chosen, (yield from self.scaled(op, group, int(counts[chosen[0]])))))
+                middle = None if equal else lower[chosen] + counts[chosen] // 2 * by
+                results.append((chosen, (yield from self.scaled(op, group, int(counts[chosen[0]]), middle))))
             else:
                 results += yield from self.loop(op, group, chosen, lower, by, counts)
         self.merge(op, batch, results)
@@ -248,10 +251,12 @@ class PartialEvaluator:
         yield from self.walk(block, batch)
         batch.iterations = before
 
-    def scaled(self, op: Op, batch: Batch, count: int) -> Walk:
-        """Walks one iteration, which counts for all."""
+    def scaled(self, op: Op, batch: Batch, count: int, index: np.ndarray | None) -> Walk:
+        """Walks one iteration, which counts for all: any iteration, or the one with this index."""
         (block,), why = op.blocks, Unknown(f"the loop {line(op)}")
         batch.env.update(dict.fromkeys(block.args, why))
+        if index is not None:
+            batch.env[block.args[0]] = (index.astype(block.args[0].type.dtype.numpy),)
         if count:
             batch.scale *= count
             yield from self.walk(block, batch)
