@@ -52,6 +52,7 @@ ALL = None  # of masks: everything
 @dataclass(frozen=True)
 class Work:
     """The counted work of a launch. A number is None if it depends on loaded data; `why_flops` and `why_bytes` give the reason.
+    `issued_bytes` depends on masks, not on addresses.
 
     `read` and `written` are unique bytes by array. `special` counts special functions by name; `flops` includes them. `atomics` counts
     single updates. `programs` is the number of programs followed. If it is less than the grid, the numbers are scaled up and `exact` is
@@ -111,7 +112,7 @@ def _estimate(func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int]
     some = np.unique(np.linspace(0, programs - 1, LEAST_SAMPLE).astype(np.int64))
     found = _Counter(func, scalars, grid, math.inf, scale="every loop")
     found.follow(some)
-    found.why_bytes = "one program alone exceeds the budget of the count"
+    found.why_bytes, found.masked_by_data = "one program alone exceeds the budget of the count", True
     return replace(found.result(len(some), programs, {}), exact=False, read={}, written={})
 
 
@@ -193,6 +194,7 @@ class _Counter(Observer):
         self.tally, self.issued_bytes, self.atomics = _Tally(), 0, 0
         self.reads, self.writes = Touched(), Touched()
         self.why_flops = self.why_bytes = ""
+        self.masked_by_data = False
         self.demand = demands(func)
 
     def follow(self, programs: np.ndarray) -> None:
@@ -220,7 +222,7 @@ class _Counter(Observer):
             {name: scale(n) for name, n in tally.special.items()},
             tables[0],
             tables[1],
-            None if self.why_bytes else scale(self.issued_bytes),
+            None if self.masked_by_data else scale(self.issued_bytes),
             scale(self.atomics),
             followed,
             exact,
@@ -230,7 +232,7 @@ class _Counter(Observer):
 
     def unsure(self, op: Op, why: str) -> None:
         self.why_flops = self.why_flops or why
-        self.why_bytes = self.why_bytes or why
+        self.why_bytes, self.masked_by_data = self.why_bytes or why, True
 
     # ---- one op
 
@@ -257,6 +259,7 @@ class _Counter(Observer):
             if isinstance(value, Unknown):
                 self.why_bytes = self.why_bytes or f"{what} of the {op.name} {line(op)} depends on {value.why}"
         if isinstance(found.mask, Unknown):
+            self.masked_by_data = True
             return
         active = found.active(batch.size)
         self.issued_bytes += active * found.element_bytes * batch.scale

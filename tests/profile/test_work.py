@@ -279,6 +279,7 @@ def test_the_count_is_what_the_interpreter_does(name: str, monkeypatch: pytest.M
     if not work.why_bytes:
         assert sum(work.read.values()) == len(space.loaded)
         assert sum(work.written.values()) == len(space.stored)
+    if work.issued_bytes is not None:
         assert (work.issued_bytes, work.atomics) == (space.issued, space.atomics)
     if not work.why_flops:
         assert work.issued_flops == executed.number
