@@ -66,8 +66,8 @@ def known(**more: Any) -> Callable[[Shape, str], Config]:
     return configuration
 
 
-def _operand(make: Make, rows: int, columns: int, turned: bool) -> Any:
-    return make.normal(columns, rows).T if turned else make.normal(rows, columns)
+def _operand(make: Make, rows: int, columns: int, transposed: bool) -> Any:
+    return make.normal(columns, rows).T if transposed else make.normal(rows, columns)
 
 
 def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple[Arrays, Arrays]]:
