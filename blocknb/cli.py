@@ -23,8 +23,8 @@ def doctor(options: argparse.Namespace) -> int:
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
     (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured."""
-    from blocknb.profile.bench import listing, run
-    from blocknb.profile.suite.runner import BenchOptions
+    from blocknb.bench.command import listing, run
+    from blocknb.bench.suite.runner import BenchOptions
 
     if options.list:
         print(listing())
@@ -43,7 +43,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         return int(text)
 
     def shape(text: str) -> str:
-        from blocknb.profile.suite.definition import parse_shape
+        from blocknb.bench.suite.definition import parse_shape
 
         try:
             parse_shape(text)

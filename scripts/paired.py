@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -44,9 +45,9 @@ PACKAGES = (
     "language",
     "layouts",
     "passes",
-    "profile.suite",
     "runtime",
 )
+SUITES = ("bench.suite", "profile.suite")  # the package of the benchmarks, today and in older checkouts
 VIEW = "sm_90a"  # the GPU for which `--compile` compiles
 
 
@@ -60,13 +61,22 @@ class Checkout:
         self.cache = tempfile.TemporaryDirectory()
         self.modules: dict[str, ModuleType] = {}
         with self.active():
-            for package in PACKAGES:
+            self.suite = next(name for name in SUITES if self.has(name))
+            for package in (*PACKAGES, self.suite):
                 folder = importlib.import_module(f"blocknb.{package}").__path__
                 for found in pkgutil.walk_packages(folder, f"blocknb.{package}."):
                     if not found.name.endswith("__main__"):
                         importlib.import_module(found.name)
             if without:
                 self.switch_off(without)
+
+    @staticmethod
+    def has(package: str) -> bool:
+        """Whether the active checkout has this package."""
+        parent, _, name = package.partition(".")
+        return importlib.util.find_spec(f"blocknb.{parent}") is not None and (
+            importlib.util.find_spec(f"blocknb.{parent}.{name}") is not None
+        )
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -101,10 +111,14 @@ class Checkout:
 
         passes.run = run
 
+    def module(self, name: str) -> ModuleType:
+        """A module of the benchmarks."""
+        return importlib.import_module(f"blocknb.{self.suite}.{name}")
+
     def cases(self, benchmarks: list[str], device: str) -> list[tuple[str, int, str]]:
         """(benchmark, number, title) of every case."""
         with self.active():
-            known = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS
+            known = self.module("catalogue").BENCHMARKS
             return [(n, i, str(x)) for n in benchmarks or known for i, x in enumerate(self.shaped(known[n], device))]
 
     def shaped(self, benchmark: Any, device: str) -> list[Any]:
@@ -112,14 +126,14 @@ class Checkout:
         cases = benchmark.cases(device)
         if not self.shapes:
             return [case for case in cases if self.dtype in ("", case.dtype)]
-        parse = importlib.import_module("blocknb.profile.suite.definition").parse_shape
+        parse = self.module("definition").parse_shape
         return [replace(cases[0], shape=parse(text), dtype=self.dtype or cases[0].dtype) for text in self.shapes]
 
     def bench(self, name: str, index: int, device: str) -> Any:
         """The case's arrays and calls."""
         with self.active():
-            measure = importlib.import_module("blocknb.profile.suite.measure")
-            benchmark = importlib.import_module("blocknb.profile.suite.catalogue").BENCHMARKS[name]
+            measure = self.module("measure")
+            benchmark = self.module("catalogue").BENCHMARKS[name]
             session = getattr(measure, "MeasuringSession", None) or measure.Session  # as older checkouts name it
             return measure.Bench(session(device, peers=()), benchmark, self.shaped(benchmark, device)[index])
 

@@ -36,6 +36,7 @@ ROWS = (
     ("runtime", "blocknb"),
     ("kernels",),
     ("profile", "testing"),
+    ("bench",),
     ("fuzz",),
     ("tune",),
     ("compat",),

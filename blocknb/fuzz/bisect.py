@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blocknb.errors import KernelError, Loc, display_file
-from blocknb.fuzz.blame import first_wrong_stage, named, raised
+from blocknb.fuzz.blame import before_barriers, first_wrong_stage, named, raised
 from blocknb.ir.core import Func
 from blocknb.ir.interp import run as interpret
 from blocknb.ir.reader import read_func
@@ -155,7 +155,7 @@ def changed(stage: Stage, check: PassCheck) -> list[str]:
     ]  # an op's number is no change
     matcher = difflib.SequenceMatcher(a=plain[0], b=plain[1], autojunk=False)
     hunks = [opcode for opcode in matcher.get_opcodes() if opcode[0] != "equal"]
-    finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
+    finished = stage.after.level == "memory" and stage.name not in before_barriers()
 
     def undone(hunk: Sequence) -> str:
         _, i, j, k, m = hunk

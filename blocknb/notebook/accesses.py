@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from blocknb.analysis.effects import global_operands
+from blocknb.analysis.partial_evaluation.evaluator import box_operands
 from blocknb.errors import LaunchError
 from blocknb.ir.core import Op
-from blocknb.notebook import numbers
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import Observation, Specialisation, record_of
 from blocknb.notebook.sections import line_of
 from blocknb.notebook.tiles import TileView
 from blocknb.profile import addresses, tiles
-from blocknb.profile.addresses import bulk_parts, is_bulk
-from blocknb.profile.work import Work, count
+from blocknb.profile.addresses import is_bulk
+from blocknb.profile.replay import work_of
+from blocknb.profile.work import Work
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -97,20 +98,20 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
         seen = None if access.offsets is None else tiles.traffic(access, layout, groups, element.bytes)
         requests, sectors, ideal = (seen.requests, seen.sectors, seen.ideal) if seen else (None, None, None)
         bytes_, line = element.bytes * len(groups[0]), line_of(op.loc, gpu.file) or 0
-        rows.append(TileAccess(line, op.name, access.array, bytes_, requests, sectors, ideal, access.trips))
-    work = count(gpu.stages[0].after, numbers.scalars(made), made.grid)
+        rows.append(TileAccess(line, op.name, access.array, bytes_, requests, sectors, ideal, access.iterations))
+    work = work_of(made.compiled, made.arguments, made.grid)
     return Accesses(tuple(rows), gpu, work)
 
 
 def _bulk(op: Op, moved: addresses.TracedAccess, line: int) -> TileAccess:
     """A TMA box: the request of one thread for whole rows, and the sectors that hold them."""
-    parts = bulk_parts(op)
+    parts = box_operands(op)
     buffer, box = parts.buffer.type, parts.map.type.box
     size, requests = buffer.dtype.bytes, math.prod(buffer.shape) // math.prod(box)
     inside = None if moved.offsets is None else np.broadcast_to(moved.offsets, moved.on.shape)[moved.on]
     sectors = None if inside is None else len(np.unique(inside // tiles.SECTOR_BYTES))
     ideal = None if inside is None else -(-len(inside) * size // tiles.SECTOR_BYTES)
-    return TileAccess(line, op.name, moved.array, math.prod(box) * size, requests, sectors, ideal, moved.trips)
+    return TileAccess(line, op.name, moved.array, math.prod(box) * size, requests, sectors, ideal, moved.iterations)
 
 
 def _launched(subject: Kernel | Callable[[], Any]) -> Specialisation:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.frontend.descriptors import field_names
 from blocknb.notebook.observe import Specialisation
 from blocknb.passes.support.carried_bounds import COUNTED
-from blocknb.profile.counts import argument_bytes, dot_flops
 from blocknb.profile.occupancy import occupancy
+from blocknb.profile.replay import work_of
+from blocknb.profile.work import QUICK, argument_bytes, scalars_of
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
 from blocknb.target import Target
@@ -92,34 +92,32 @@ class Rate:
 
 def scalars(made: Specialisation) -> dict[str, Any]:
     """The run-time scalars of the newest launch, by the names of the IR's parameters."""
-    found = {name: s["value"] for name, s in made.arguments.items() if s["kind"] == "scalar"}
-    for name, s in made.arguments.items():  # a tensor descriptor has sizes and strides, too
-        if "parts" in s:
-            found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
-    return found
+    return scalars_of(made.arguments)
 
 
 def rate(made: Specialisation) -> Rate | None:
-    """TFLOP/s for kernels with dots whose work can be counted, else GB/s of unique bytes; None without a time.
+    """TFLOP/s for kernels with dots, else GB/s of unique bytes; None without a time. Both are those of the roofline (`work_of`).
 
-    Unique bytes are those of the array arguments, each counted once if it is read and once if it is written.
+    If the bytes depend on loaded data, they are estimated: each array argument counts once if it is read and once if it is written.
     """
     milliseconds = made.median
     if not milliseconds:
         return None
-    stages = made.compiled.trace.stages
-    flops = dot_flops(stages[0].after, scalars(made), made.grid) if len(stages) else None
-    if flops is not None and flops.number:
-        value = flops.number / milliseconds / 1e9
-        about = "" if flops.exact else "about "
+    work = work_of(made.compiled, made.arguments, made.grid, QUICK)
+    about = "" if work.exact else "about "
+    if work.flops and work.dot_flops:
+        value = work.flops / milliseconds / 1e9
         if value < 0.1:
             return Rate(value, "TFLOP/s", f"{about}{digits(value * 1e3)} GFLOP/s")
         return Rate(value, "TFLOP/s", f"{about}{digits(value)} TFLOP/s")
-    moved = argument_bytes(made.arguments, made.compiled.loaded, made.compiled.stored)
+    moved, said = work.unique_bytes, "of unique bytes"
+    if moved is None:
+        about, said = "about ", "of bytes in the arguments"
+        moved = argument_bytes(made.arguments, made.compiled.loaded, made.compiled.stored)
     if not moved:
         return None
     value = moved / milliseconds / 1e6
-    return Rate(value, "GB/s", f"{digits(value)} GB/s", f"of unique bytes ({size(moved)} in the arguments)")
+    return Rate(value, "GB/s", f"{about}{digits(value)} GB/s", f"{said} ({size(moved)})")
 
 
 def launches(made: Specialisation) -> str:

@@ -177,6 +177,7 @@ def total(works: Sequence[Work]) -> Work | None:
         adding("flops"),
         adding("issued_flops"),
         adding("dot_flops"),
+        adding("issued_dot_flops"),
         {},
         {"": sum(sum(w.read.values()) for w in works)},
         {"": sum(sum(w.written.values()) for w in works)},

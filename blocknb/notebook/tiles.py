@@ -17,6 +17,7 @@ import numpy as np
 
 from blocknb.analysis import affine
 from blocknb.analysis.effects import global_operands
+from blocknb.analysis.partial_evaluation.evaluator import box_operands
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
@@ -27,7 +28,7 @@ from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes.support import program_order
 from blocknb.profile import tiles
-from blocknb.profile.addresses import Addresses, TracedAccess, bulk_parts, is_access, is_bulk, program_at
+from blocknb.profile.addresses import Addresses, TracedAccess, is_access, is_bulk, program_at
 from blocknb.trace import Trace
 
 SAVED = 3  # the first programs; the last one is saved as well
@@ -105,7 +106,7 @@ class TileView:
         found: dict[Value, str] = {}
         for op in self.func.ops():
             if op.name == "copy_bulk":
-                parts = bulk_parts(op)
+                parts = box_operands(op)
                 found[stages.get(parts.buffer, parts.buffer)] = _short(parts.map)
         named = {stage: _short(buffer) or found.get(buffer, "") for stage, buffer in stages.items()}
         return {**found, **named}
@@ -167,7 +168,7 @@ class TileView:
 
     def _bulk(self, op: Op) -> dict[str, Any]:
         """A box that TMA copies: `tile` is the part of the buffer's shape that one instruction copies."""
-        parts = bulk_parts(op)
+        parts = box_operands(op)
         buffer, kind = parts.buffer.type, parts.map.type
         root = self.facts.root(self.addresses.maps[parts.map].args[0])
         return {
@@ -187,7 +188,7 @@ class TileView:
     def _tile(self, op: Op) -> tuple[tuple[int, ...], int]:
         """The shape of an op's tile of an array, and the bytes per element."""
         if is_bulk(op):
-            buffer = bulk_parts(op).buffer.type
+            buffer = box_operands(op).buffer.type
             return buffer.shape, buffer.dtype.bytes
         pointer = global_operands(op)[0].type
         return pointer.shape, pointer.dtype.element.bytes
@@ -227,7 +228,7 @@ class TileView:
 
     def _access(self, access: TracedAccess, most: int | None) -> dict[str, Any]:
         mask = _mask(access.on)
-        repeats = {} if access.trips == 1 else {"trips": access.trips}
+        repeats = {} if access.iterations == 1 else {"trips": access.iterations}
         guessed = {"guessed": True} if access.guessed else {}
         if access.offsets is None:
             return {"why": access.why, **mask, **repeats, **guessed}

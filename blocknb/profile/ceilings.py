@@ -78,13 +78,13 @@ class Sizes:
     """The sizes of the measurements: bytes of a copy, iterations of loops, edge of the matrices, and seconds per limit."""
 
     copy: int = 1 << 30
-    trips: int = 4096
+    iterations: int = 4096
     matrix: int = 8192
     seconds: float = 0.6
     rounds: int = 20
 
 
-CPU_SIZES = Sizes(copy=1 << 28, trips=2000, matrix=2048)
+CPU_SIZES = Sizes(copy=1 << 28, iterations=2000, matrix=2048)
 
 
 def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
@@ -200,16 +200,16 @@ def _gpu_one_way(session: _Session, name: str) -> None:
 
     from blocknb.profile.microbenchmarks import fill_kernel, read_kernel
 
-    block, trips = 2048, 16
-    programs = min(session.sizes.copy, cupy.cuda.runtime.memGetInfo()[0] // 4) // (4 * block * trips)
-    x, out = cupy.ones(programs * block * trips, cupy.float32), cupy.empty(programs, cupy.float32)
+    block, iterations = 2048, 16
+    programs = min(session.sizes.copy, cupy.cuda.runtime.memGetInfo()[0] // 4) // (4 * block * iterations)
+    x, out = cupy.ones(programs * block * iterations, cupy.float32), cupy.empty(programs, cupy.float32)
     if name == "memory reads":
-        ways = {"a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, TRIPS=trips)}
+        ways = {"a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, ITERATIONS=iterations)}
     else:
         stream = cupy.cuda.get_current_stream().ptr
         ways = {
             "a fill by CuPy (cudaMemset)": lambda: cupy.cuda.runtime.memsetAsync(x.data.ptr, 0, x.nbytes, stream),
-            "a fill by a block program": lambda: fill_kernel[programs * trips,](x, BLOCK=block),
+            "a fill by a block program": lambda: fill_kernel[programs * iterations,](x, BLOCK=block),
         }
     session.best(name, "GB/s", dict.fromkeys(ways, float(x.nbytes)), ways)
 
@@ -220,12 +220,12 @@ def _gpu_l2(session: _Session, name: str) -> None:
     from blocknb.profile.microbenchmarks import reread_kernel
 
     found = cupy.cuda.Device().attributes
-    block, programs, trips = 2048, found["MultiProcessorCount"] * 8, max(1, session.sizes.trips // 4)
+    block, programs, iterations = 2048, found["MultiProcessorCount"] * 8, max(1, session.sizes.iterations // 4)
     blocks = max(1, min(16 << 20, found["L2CacheSize"] // 4) // (4 * block))
     x, out = cupy.ones(blocks * block, cupy.float32), cupy.empty(programs * block, cupy.float32)
     how = f"a block program that reads {x.nbytes >> 20} MiB repeatedly, bypassing L1"
-    call = lambda: reread_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
-    session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
+    call = lambda: reread_kernel[programs,](x, out, blocks, iterations, BLOCK=block)  # noqa: E731
+    session.best(name, "GB/s", {how: 4.0 * block * programs * iterations}, {how: call})
 
 
 def _gpu_shared(session: _Session, name: str) -> None:
@@ -233,29 +233,33 @@ def _gpu_shared(session: _Session, name: str) -> None:
 
     from blocknb.profile.microbenchmarks import SHARED_READS, shared_kernel
 
-    threads, programs, trips = 128, cupy.cuda.Device().attributes["MultiProcessorCount"] * 32, session.sizes.trips // 8
+    threads, programs, iterations = (
+        128,
+        cupy.cuda.Device().attributes["MultiProcessorCount"] * 32,
+        session.sizes.iterations // 8,
+    )
     out = cupy.empty(threads * programs, cupy.int32)
     how = "a block program whose threads read 16 bytes each, without bank conflicts"
-    call = lambda: shared_kernel[programs,](out, trips, THREADS=threads, num_warps=threads // 32)  # noqa: E731
-    session.best(name, "GB/s", {how: 16.0 * SHARED_READS * threads * programs * trips}, {how: call})
+    call = lambda: shared_kernel[programs,](out, iterations, THREADS=threads, num_warps=threads // 32)  # noqa: E731
+    session.best(name, "GB/s", {how: 16.0 * SHARED_READS * threads * programs * iterations}, {how: call})
 
 
 def _gpu_fp32(session: _Session, name: str) -> None:
     import cupy
 
     programs = cupy.cuda.Device().attributes["MultiProcessorCount"] * 16
-    _fma(session, name, cupy, programs, 1024, "cuda", session.sizes.trips // 4)
+    _fma(session, name, cupy, programs, 1024, "cuda", session.sizes.iterations // 4)
 
 
-def _fma(session: _Session, name: str, arrays: Any, programs: int, block: int, kind: str, trips: int) -> None:
+def _fma(session: _Session, name: str, arrays: Any, programs: int, block: int, kind: str, iterations: int) -> None:
     from blocknb.profile.microbenchmarks import FMA_CHAIN, fma_kernel
 
     chain = FMA_CHAIN[kind]
     x = arrays.full(programs * block, 0.5, arrays.float32)
     out = arrays.empty_like(x)
     how = "a block program of fused multiply-adds"
-    ways = {how: lambda: fma_kernel[programs,](x, out, trips, BLOCK=block, CHAIN=chain)}
-    work = {how: 2.0 * chain * block * programs * trips}
+    ways = {how: lambda: fma_kernel[programs,](x, out, iterations, BLOCK=block, CHAIN=chain)}
+    work = {how: 2.0 * chain * block * programs * iterations}
     if kind == "cpu":
         n = session.sizes.matrix
         a, b = (np.random.default_rng(0).random((n, n), np.float32) for _ in range(2))
@@ -312,7 +316,7 @@ def _gpu_tensor_bytes(session: _Session, name: str) -> None:
     if form is bl.float8e4nv and cupy.cuda.Device().compute_capability != "90":
         raise Unsupported("this GPU has no fp8 tensor cores that blocknb uses; it multiplies fp8 as fp16")
     (m, n, k), programs = PRODUCT, cupy.cuda.Device().attributes["MultiProcessorCount"] * 2
-    trips = max(1, session.sizes.trips // 4)
+    iterations = max(1, session.sizes.iterations // 4)
     # As floats they are from -1.9 to 1.9.
     a, b = (
         cupy.random.randint(0, 64, size, cupy.uint8) | cupy.random.randint(0, 2, size, cupy.uint8) << 7
@@ -321,8 +325,8 @@ def _gpu_tensor_bytes(session: _Session, name: str) -> None:
     out = cupy.empty(programs * m * n, cupy.int32 if form is bl.int8 else cupy.float32)
     how = f"a block program that multiplies tiles in shared memory, {m} x {n} x {k}"
     options = {"M": m, "N": n, "K": k, "FORM": form, "num_warps": 8}
-    call = lambda: product_kernel[programs,](a, b, out, trips, **options)  # noqa: E731
-    session.best(name, "TFLOP/s", {how: 2.0 * m * n * k * trips * programs}, {how: call})
+    call = lambda: product_kernel[programs,](a, b, out, iterations, **options)  # noqa: E731
+    session.best(name, "TFLOP/s", {how: 2.0 * m * n * k * iterations * programs}, {how: call})
 
 
 def _cpu_memory(session: _Session, name: str) -> None:
@@ -347,19 +351,19 @@ def _cpu_one_way(session: _Session, name: str) -> None:
 
     from blocknb.profile.microbenchmarks import fill_kernel, read_kernel
 
-    block, trips, threads = 4096, 16, thread_count()
-    programs = max(session.sizes.copy // (4 * block * trips), 1)
-    x, out = np.ones(programs * block * trips, np.float32), np.empty(programs, np.float32)
+    block, iterations, threads = 4096, 16, thread_count()
+    programs = max(session.sizes.copy // (4 * block * iterations), 1)
+    x, out = np.ones(programs * block * iterations, np.float32), np.empty(programs, np.float32)
     slices = np.array_split(x, threads)
     with ThreadPoolExecutor(threads) as pool:
         if name == "memory reads":
             ways: dict[str, Callable[[], Any]] = {
-                "a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, TRIPS=trips),
+                "a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, ITERATIONS=iterations),
                 "sums by NumPy, one slice per thread": lambda: list(pool.map(np.sum, slices)),
             }
         else:
             ways = {
-                "a fill by a block program": lambda: fill_kernel[programs * trips,](x, BLOCK=block),
+                "a fill by a block program": lambda: fill_kernel[programs * iterations,](x, BLOCK=block),
                 "fills by NumPy, one slice per thread": lambda: list(pool.map(lambda part: part.fill(0), slices)),
             }
         session.best(name, "GB/s", dict.fromkeys(ways, float(x.nbytes)), ways)
@@ -368,15 +372,15 @@ def _cpu_one_way(session: _Session, name: str) -> None:
 def _cpu_cache(session: _Session, name: str) -> None:
     from blocknb.profile.microbenchmarks import reread_sum_kernel
 
-    block, blocks, programs, trips = 4096, 16, 4 * thread_count(), session.sizes.trips
+    block, blocks, programs, iterations = 4096, 16, 4 * thread_count(), session.sizes.iterations
     x, out = np.ones(blocks * block, np.float32), np.empty(programs, np.float32)
     how = f"a block program that adds up {x.nbytes >> 10} KiB repeatedly on each thread"
-    call = lambda: reread_sum_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
-    session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
+    call = lambda: reread_sum_kernel[programs,](x, out, blocks, iterations, BLOCK=block)  # noqa: E731
+    session.best(name, "GB/s", {how: 4.0 * block * programs * iterations}, {how: call})
 
 
 def _cpu_fp32(session: _Session, name: str) -> None:
-    _fma(session, name, np, 4 * thread_count(), 1024, "cpu", session.sizes.trips * 5)
+    _fma(session, name, np, 4 * thread_count(), 1024, "cpu", session.sizes.iterations * 5)
 
 
 def _blas() -> str:

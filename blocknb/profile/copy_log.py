@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from blocknb.analysis.partial_evaluation.evaluator import line_number
 from blocknb.ir.core import Op
 from blocknb.profile.timeline_spans import TimelineSpan
 
@@ -37,7 +38,7 @@ class CopyLog:
         else:
             at = self.merged[key] = len(self.spans)
             self.spans.append(
-                TimelineSpan("", "copy", start, landed, stage.name, _line(op), op.id, stage.index, -1, 0.0, bytes)
+                TimelineSpan("", "copy", start, landed, stage.name, line_number(op), op.id, stage.index, -1, 0.0, bytes)
             )
         found = self.newest.setdefault((stage.buffer, stage.index), [])
         if found[-1:] != [at]:
@@ -65,10 +66,3 @@ class CopyLog:
             found.append(replace(copy, lane=lane, number=number))
         lanes = sorted({(list(stages).index(c.what), c.stage, c.lane) for c in found})
         return found, [lane for *_, lane in lanes]
-
-
-def _line(op: Op) -> int:
-    loc = op.loc
-    while loc is not None and loc.caller is not None:
-        loc = loc.caller
-    return loc.line if loc is not None else 0

@@ -28,12 +28,12 @@ def update_kernel(x, n, BLOCK: bl.constexpr):
 
 
 @kernel
-def read_kernel(x, out, BLOCK: bl.constexpr, TRIPS: bl.constexpr):
-    """Each program adds up TRIPS adjacent blocks."""
-    start = bl.program_id(0).to(bl.int64) * (BLOCK * TRIPS)
+def read_kernel(x, out, BLOCK: bl.constexpr, ITERATIONS: bl.constexpr):
+    """Each program adds up ITERATIONS adjacent blocks."""
+    start = bl.program_id(0).to(bl.int64) * (BLOCK * ITERATIONS)
     total = bl.zeros((BLOCK,), bl.float32)
-    for trip in bl.static_range(TRIPS):
-        total += bl.load(x + start + trip * BLOCK + bl.arange(0, BLOCK))
+    for iteration in bl.static_range(ITERATIONS):
+        total += bl.load(x + start + iteration * BLOCK + bl.arange(0, BLOCK))
     bl.store(out + bl.program_id(0), bl.sum(total, axis=0))
 
 
@@ -44,31 +44,31 @@ def fill_kernel(x, BLOCK: bl.constexpr):
 
 
 @kernel
-def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
-    """Reads `trips` blocks of the array and bypasses the L1 cache. Each program begins at a different block."""
+def reread_kernel(x, out, blocks, iterations, BLOCK: bl.constexpr):
+    """Reads `iterations` blocks of the array and bypasses the L1 cache. Each program begins at a different block."""
     pid = bl.program_id(0)
     total = bl.zeros((BLOCK,), bl.float32)
-    for trip in range(trips):
-        at = (pid * 17 + trip) % blocks * BLOCK + bl.arange(0, BLOCK)
+    for iteration in range(iterations):
+        at = (pid * 17 + iteration) % blocks * BLOCK + bl.arange(0, BLOCK)
         total += bl.load(x + at, cache_modifier=".cg")
     bl.store(out + pid * BLOCK + bl.arange(0, BLOCK), total)
 
 
 @kernel
-def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
+def reread_sum_kernel(x, out, blocks, iterations, BLOCK: bl.constexpr):
     """Does the same with a scalar total, which a CPU keeps in a register."""
     pid, total = bl.program_id(0), 0.0
-    for trip in range(trips):
-        at = (pid * 17 + trip) % blocks * BLOCK + bl.arange(0, BLOCK)
+    for iteration in range(iterations):
+        at = (pid * 17 + iteration) % blocks * BLOCK + bl.arange(0, BLOCK)
         total += bl.sum(bl.load(x + at), axis=0)
     bl.store(out + pid, total)
 
 
 @kernel
-def shared_kernel(out, trips, THREADS: bl.constexpr):
+def shared_kernel(out, iterations, THREADS: bl.constexpr):
     """Each thread reads 16 bytes of shared memory repeatedly. Adjacent threads read adjacent bytes, without bank conflicts."""
     seen = bl.arange(0, THREADS)
-    for _ in range(trips):
+    for _ in range(iterations):
         seen = bl.inline_asm_elementwise(
             """
             {
@@ -91,23 +91,23 @@ def shared_kernel(out, trips, THREADS: bl.constexpr):
 
 
 @kernel
-def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
+def fma_kernel(x, out, iterations, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
     at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     factor = bl.load(x + at)
     value = factor
-    for _ in range(trips):
+    for _ in range(iterations):
         for _ in bl.static_range(CHAIN):
             value = bl.fma(value, factor, factor)
     bl.store(out + at, value)
 
 
 @kernel
-def product_kernel(a, b, out, trips, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, FORM: bl.constexpr):
-    """Multiplies two tiles of bytes, reinterpreted as FORM, `trips` times."""
+def product_kernel(a, b, out, iterations, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, FORM: bl.constexpr):
+    """Multiplies two tiles of bytes, reinterpreted as FORM, `iterations` times."""
     row, column, inner = bl.arange(0, M), bl.arange(0, N), bl.arange(0, K)
     x = bl.load(a + row[:, None] * K + inner[None, :]).to(FORM, bitcast=True)
     y = bl.load(b + column[None, :] * K + inner[:, None]).to(FORM, bitcast=True)
     total = bl.zeros((M, N), bl.int32 if bl.int8 == FORM else bl.float32)
-    for _ in range(trips):
+    for _ in range(iterations):
         total = bl.dot(x, y, total)
     bl.store(out + bl.program_id(0) * (M * N) + row[:, None] * N + column[None, :], total)

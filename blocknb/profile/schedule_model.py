@@ -8,27 +8,51 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from blocknb.analysis.effects import global_operands, mask_of
-from blocknb.errors import Unsupported
-from blocknb.ir import interp_tile
+from blocknb.analysis.effects import mask_of
+from blocknb.analysis.partial_evaluation import factored_tiles
+from blocknb.analysis.partial_evaluation.evaluator import (
+    BOXES,
+    AccessedTile,
+    Batch,
+    Event,
+    Observer,
+    PartialEvaluator,
+    Policy,
+    Undecided,
+    box_operands,
+    line_number,
+)
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.language.ops import ATOMICS, OPS, PRESERVING, REDUCTIONS, TERMINATORS, named
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, REDUCTIONS, named
 from blocknb.layouts import wgmma
-from blocknb.profile.addresses import program_at
-from blocknb.profile.copy_log import BufferStage, CopyLog, _line
+from blocknb.profile.copy_log import BufferStage, CopyLog
 from blocknb.profile.timeline_spans import Rates, Timeline, TimelineSpan
 
 SPECIAL = named("special_unit")
+#: The operands that are an index of a stage, a parity or a predicate.
+NUMBERS = {
+    "stage": slice(1, 2),
+    "await": slice(1, 3),
+    "expect": slice(1, 3),
+    "arrive": slice(1, 3),
+    "copy_bulk": slice(3, 4),
+}
 
 
-class Undecided(Unsupported):
-    """Control flow depends on loaded data, which the model does not have."""
+def operands(op: Op) -> list[Value]:
+    """The operands of an op whose values the model needs."""
+    found = list(op.args[NUMBERS[op.name]]) if op.name in NUMBERS else []
+    if op.name in BOXES:
+        return [*found, box_operands(op).map, *box_operands(op).start]
+    mask = mask_of(op) if op.name in ACCESSES else None
+    return found if mask is None else [*found, mask]
 
 
 @dataclass(eq=False)
@@ -51,25 +75,21 @@ class ScheduleModel:
     """The state that the roles of a multiprocessor share, and the event queue."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Any, ctas: int, rates: Rates, most: int):
-        self.func, self.grid, self.ctas, self.rates, self.left = func, grid, ctas, rates, most
-        names = [h.name for h in func.hints] if func.hints else [p.name for p in func.params]
-        self.start = {
-            p: np.asarray(scalars[n]).astype(p.type.dtype.numpy)
-            for p, n in zip(func.params, names, strict=True)
-            if not p.type.is_pointer and n in scalars
-        }
+        self.func, self.rates, self.left = func, rates, most
+        self.evaluator = PartialEvaluator(func, scalars, grid, Policy("refuse"), operands, ctas=ctas)
         self.events: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
         self.free: dict[str, float] = {}  # the time from which each unit is free
         self.copies = CopyLog()
         self.spans: list[TimelineSpan] = []
-        self.now, self.cut, self.program = 0.0, False, (0, 0, 0)
+        self.now, self.cut = 0.0, False
+        self.flops = self.bytes = 0
 
     def begin(self, number: int) -> None:
-        self.program = program_at(number, self.grid)
         self.now = max([self.now, *(s.end for s in self.spans)])
         warps = self.func.attrs.get("num_warps", 4)
-        ScheduledRole(self, "consumer", warps, dict(self.start), {}, self.now).go(self.func.body)
+        batch = self.evaluator.batch(np.array([number]), Observer())
+        ScheduledRole(self, "consumer", warps, batch, {}, self.now).go(self.func.body)
 
     def at(self, time: float, what: Any) -> None:
         heapq.heappush(self.events, (time, next(self.order), what))
@@ -118,18 +138,30 @@ class ScheduleModel:
         ]
         workers = list(dict.fromkeys(s.lane for s in spans))
         return Timeline(
-            (*lanes, *sorted(workers, key=lambda lane: (lane != "producer", lane))), (*found, *_joined(spans)), self.cut
+            (*lanes, *sorted(workers, key=lambda lane: (lane != "producer", lane))),
+            (*found, *_joined(spans)),
+            self.cut,
+            self.flops,
+            self.bytes,
         )
 
 
-class ScheduledRole:
+class ScheduledRole(Observer):
     """A consumer warpgroup or the producer warp: its values and its clock."""
 
     def __init__(
-        self, machine: ScheduleModel, lane: str, warps: int, env: dict, ready: dict, now: float, consumer_group: int = 0
+        self,
+        machine: ScheduleModel,
+        lane: str,
+        warps: int,
+        batch: Batch,
+        ready: dict,
+        now: float,
+        consumer_group: int = 0,
     ):
-        self.machine, self.lane, self.warps, self.consumer_group = machine, lane, warps, consumer_group
-        self.env: dict[Value, Any] = env
+        self.machine, self.lane, self.warps = machine, lane, warps
+        self.batch = replace(batch, env=dict(batch.env), observer=self, consumer_group=consumer_group)
+        self.env: dict[Any, Any] = self.batch.env
         self.ready: dict[Value, float] = ready
         self.now = now
         self.products: list[float] = []  # ends of the products in flight
@@ -140,7 +172,7 @@ class ScheduledRole:
         self.walk: Generator[Any, None, Any] | None = None
 
     def go(self, block: Block) -> None:
-        self.walk = self.block(block)
+        self.walk = self.machine.evaluator.walk(block, self.batch)
         self.machine.at(self.now, self.resume)
 
     def resume(self) -> None:
@@ -158,40 +190,27 @@ class ScheduledRole:
                 barrier.waiting.append((parity, self))
                 return
 
-    def block(self, block: Block) -> Generator[Any, None, list]:
-        for op in block.ops:
-            if op.name in TERMINATORS:
-                return [(self.env.get(a), self.ready.get(a, 0.0)) for a in op.args]
-            self.machine.left -= 1
-            yield from self.op(op)
-        return []
+    def passes(self, targets: Sequence[Value], sources: Sequence[Value]) -> None:
+        times = [self.ready.get(source, 0.0) for source in sources]
+        self.ready.update(zip(targets, times, strict=True))
 
-    def assign(self, values: Sequence[Value], found: Sequence[tuple[Any, float]]) -> None:
-        for value, (known, ready) in zip(values, found, strict=True):
-            self.env.pop(value, None)
-            self.ready.pop(value, None)
-            if known is not None:
-                self.env[value] = known
-            if ready > 0:
-                self.ready[value] = ready
-
-    def scalar(self, value: Value, op: Op) -> Any:
+    def scalar(self, value: Value) -> int:
+        """The number that an index, a parity or a predicate has. Raises Undecided if it depends on loaded data."""
         found = self.env.get(value)
-        if found is None:
-            raise Undecided(f"the {op.name} in line {_line(op)} depends on loaded data")
-        return found
+        if not isinstance(found, tuple):
+            raise Undecided(f"the number `{value.name}` of the schedule depends on loaded data")
+        return int(factored_tiles.whole(found).reshape(-1)[0])
 
-    def op(self, op: Op) -> Generator[Any, None, None]:
+    def accessed(self, op: Op) -> tuple[int, int]:
+        """The bytes of the accessed tile, and those that the mask lets through, which count as bytes of the launch."""
+        tile: AccessedTile = self.machine.evaluator.accessed(op, self.batch)
+        moved = tile.active(1) * tile.element_bytes
+        self.machine.bytes += moved
+        return math.prod(tile.shape) * tile.element_bytes, moved
+
+    def event(self, op: Op, batch: Batch) -> Event:
+        self.machine.left -= 1
         match op.name:
-            case "for":
-                yield from self.loop(op)
-            case "if":
-                block = op.blocks[0 if bool(self.scalar(op.args[0], op)) else 1]
-                self.assign(op.results, (yield from self.block(block)))
-            case "while":
-                raise Undecided(f"the iteration count of the while loop in line {_line(op)} depends on data")
-            case "roles":
-                self.roles(op)
             case "mbarriers":
                 self.env[op.result] = [
                     BarrierPhases(op.attrs["arrivals"], number=next(self.machine.order))
@@ -201,7 +220,7 @@ class ScheduledRole:
                 self.env[op.result] = BufferStage(op.id, op.result.name.split(".")[0], 0, 1)
             case "stage":
                 buffer, name = self.env[op.args[0]], op.result.name.split(".")[0]
-                index = int(self.scalar(op.args[1], op))
+                index = self.scalar(op.args[1])
                 self.env[op.result] = BufferStage(
                     buffer.buffer, _named(name, buffer.name), index, op.args[0].type.stages
                 )
@@ -214,13 +233,13 @@ class ScheduledRole:
             case "await":
                 yield None
                 begin = self.now
-                yield self.env[op.args[0]][int(self.scalar(op.args[1], op))], int(self.scalar(op.args[2], op))
+                yield self.env[op.args[0]][self.scalar(op.args[1])], self.scalar(op.args[2])
                 self.span("wait", begin, self.now, op, op.args[0].name.split(".")[0])
             case "expect" | "arrive":
                 yield None
-                if len(op.args) < 3 or bool(self.scalar(op.args[2], op)):
+                if len(op.args) < 3 or self.scalar(op.args[2]):
                     times = self.warps if op.name == "arrive" else 1
-                    barrier = self.env[op.args[0]][int(self.scalar(op.args[1], op))]
+                    barrier = self.env[op.args[0]][self.scalar(op.args[1])]
                     self.machine.arrive(barrier, times, op.attrs.get("bytes", 0))
             case "copy_bulk":
                 yield None
@@ -238,7 +257,7 @@ class ScheduledRole:
                 yield from self.dot(op)
             case "dot_wait":
                 yield from self.finish(op, op.attrs.get("in_flight", 0))
-                self.assign(op.results, [(self.env.get(a), self.now) for a in op.args])
+                self.ready.update(dict.fromkeys(op.results, self.now))
             case "store_wait":
                 pending = op.attrs["in_flight"]
                 yield from self.sleep(max(self.stores[: len(self.stores) - pending], default=0.0), op, "stores")
@@ -247,43 +266,45 @@ class ScheduledRole:
 
     def plain(self, op: Op) -> Generator[Any, None, None]:
         """Runs a synchronous op, which begins when its operands are ready."""
-        rates, name = self.machine.rates, op.name
+        name = op.name
         arrays = name in ("load", "store", "store_bulk") or name in ATOMICS
         if arrays or name in ("local_store", "local_load"):
             yield from self.sleep(max((self.ready.get(a, 0.0) for a in op.args), default=0.0), op, "loads")
-        if name == "load":
-            pointer = global_operands(op)[0]
-            size = max(1, pointer.type.size) * pointer.type.dtype.element.bytes
-            into = BufferStage(op.id, op.result.name.split(".")[0] or f"load {op.id}", 0, 0)
-            mask = mask_of(op)
-            if mask is None or self.env.get(mask) is None or bool(self.env[mask]):
-                end = self.machine.fetch(op, into, size, self.now, (op.id, self.now))
-                self.assign(op.results, [(None, end)])
-                self.copied[op.result] = self.machine.copies.newest[into.buffer, 0][-1]
-            return
-        if name == "store_bulk":
-            size = op.args[1].type.bytes
-            begin, end = self.machine.take("memory", self.now, size / rates.memory)
-            self.stores.append(end)
-            self.span("store", begin, end, op, "copy engine", size, f"{self.lane} stores" if self.lane else "")
-        elif name == "store" or name in ATOMICS:
-            pointer = global_operands(op)[0]
-            size = max(1, pointer.type.size) * pointer.type.dtype.element.bytes
-            yield from self.work("store", "memory", size / rates.memory, op, size)
+        if arrays:
+            yield from self.access(op)
         elif name in ("local_store", "local_load"):
             buffer = op.args[0].type
             kind = "store" if name == "local_store" else "arithmetic"
-            yield from self.work(kind, "shared", buffer.bytes / rates.shared, op, buffer.bytes)
+            yield from self.work(kind, "shared", buffer.bytes / self.machine.rates.shared, op, buffer.bytes)
             stage = self.env[op.args[0]]
             if name == "local_load":
                 self.copied[op.result] = self.machine.reads(stage, self.now)
             elif self.copied.get(op.args[1], -1) >= 0:
                 self.machine.copies.newest[stage.buffer, stage.index] = [self.copied[op.args[1]]]
         else:
-            found = self.compute(op)
-            self.assign(op.results, found)
+            ready = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
+            self.ready.update(dict.fromkeys(op.results, ready))
+            if name in PRESERVING and len(op.args) == 1 and op.args[0] in self.copied:
+                self.copied[op.result] = self.copied[op.args[0]]
             if clocks := self.clocks(op):
                 yield from self.arithmetic(op, clocks)
+
+    def access(self, op: Op) -> Event:
+        """Runs a load, a store or an atomic of an array, in registers or by the copy engine."""
+        size, moved = self.accessed(op)
+        clocks = size / self.machine.rates.memory
+        if op.name == "load":
+            into = BufferStage(op.id, op.result.name.split(".")[0] or f"load {op.id}", 0, 0)
+            self.ready.pop(op.result, None)
+            if moved:
+                self.ready[op.result] = self.machine.fetch(op, into, size, self.now, (op.id, self.now))
+                self.copied[op.result] = self.machine.copies.newest[into.buffer, 0][-1]
+        elif op.name == "store_bulk":
+            begin, end = self.machine.take("memory", self.now, clocks)
+            self.stores.append(end)
+            self.span("store", begin, end, op, "copy engine", size, f"{self.lane} stores" if self.lane else "")
+        else:
+            yield from self.work("store", "memory", clocks, op, size)
 
     def clocks(self, op: Op) -> float:
         """The clocks of float arithmetic. Index arithmetic is mostly folded into addresses and takes none."""
@@ -296,86 +317,32 @@ class ScheduledRole:
             return 0.0
         return float(op.result.type.size / self.machine.rates.lanes)
 
-    def place(self, op: Op) -> int | None:
-        """The result of an op that reads the place of the program; None for other ops."""
-        match op.name:
-            case "cta_id":
-                return 0
-            case "consumer_group_id":
-                return self.consumer_group
-            case "num_ctas":
-                return self.machine.ctas
-            case "program_id":
-                return self.machine.program[op.attrs["axis"]]
-            case "num_programs":
-                return self.machine.grid[op.attrs["axis"]]
-        return None
-
-    def compute(self, op: Op) -> list[tuple[Any, float]]:
-        """Computes scalars and uniform masks. Returns each result (None if unknown) with the time at which it is ready."""
-        args = [self.env.get(a) for a in op.args]
-        ready = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
-        unknown = [(None, ready)] * len(op.results)
-        kind = op.results[0].type if op.results else None
-        if kind is None or not hasattr(kind, "shape") or not op.results:
-            return unknown
-        if (place := self.place(op)) is not None:
-            return [(np.asarray(place, np.int32), 0.0)]
-        if op.name in PRESERVING and len(op.args) == 1 and op.args[0] in self.copied:
-            self.copied[op.result] = self.copied[op.args[0]]
-        if kind.shape and getattr(kind.dtype, "kind", "") != "bool":
-            return unknown
-        if op.name in PRESERVING:
-            return [(args[0], ready)] if len(op.results) == 1 else unknown
-        number = self.number_of(op, args)
-        return unknown if number is None else [(number, 0.0 if op.name == "const" else ready)]
-
-    @staticmethod
-    def number_of(op: Op, args: Sequence[Any]) -> Any:
-        """The result of an op on numbers; None if it is unknown."""
-        if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
-            return np.asarray(False)
-        if op.name == "const":
-            return np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(op.result.type.dtype))
-        if OPS[op.name].kind != "elementwise" or any(not isinstance(a, (np.ndarray, np.generic)) for a in args):
-            return None
-        return np.asarray(interp_tile.elementwise(op, args))
-
-    def loop(self, op: Op) -> Generator[Any, None, None]:
-        bounds = [int(self.scalar(a, op)) for a in op.args[:3]]
-        carried = [(self.env.get(a), self.ready.get(a, 0.0)) for a in op.args[3:]]
-        (block,) = op.blocks
-        for i in range(*bounds):
-            self.assign(block.args, [(np.asarray(i, block.args[0].type.dtype.numpy), 0.0), *carried])
-            carried = yield from self.block(block)
-        self.assign(op.results, carried)
-
-    def roles(self, op: Op) -> None:
+    def roles(self, op: Op, batch: Batch, evaluator: PartialEvaluator) -> Event:
         groups = op.attrs.get("consumer_groups", 1)
         for number in range(groups):
             lane = f"consumer {number}" if groups > 1 else "consumer"
             made = ScheduledRole(
-                self.machine, lane, op.attrs["warps"][0] // groups, dict(self.env), dict(self.ready), self.now, number
+                self.machine, lane, op.attrs["warps"][0] // groups, batch, dict(self.ready), self.now, number
             )
             made.go(op.blocks[0])
-        made = ScheduledRole(self.machine, "producer", 1, dict(self.env), dict(self.ready), self.now)
+        made = ScheduledRole(self.machine, "producer", 1, batch, dict(self.ready), self.now)
         made.go(op.blocks[1])
+        yield from ()
 
     def copy_bulk(self, op: Op) -> None:
         stage: BufferStage = self.env[op.args[0]]
-        index, size, machine = int(self.scalar(op.args[3], op)), op.args[0].type.bytes, self.machine
+        index, (size, _), machine = self.scalar(op.args[3]), self.accessed(op), self.machine
         barrier: BarrierPhases = self.env[op.args[2]][index]
         stage = replace(stage, name=op.args[1].name.split(".")[0] or stage.name)  # of the array
         landed = machine.fetch(op, stage, size, self.now, (barrier.number, barrier.phase))
         machine.at(landed, lambda: machine.arrive(barrier, 0, -size))
 
     def copy_async(self, op: Op) -> None:
-        stage: BufferStage = self.env[op.args[0]]
-        mask = mask_of(op)
-        known = None if mask is None else self.env.get(mask)
-        if known is not None and not known.any():
+        size, moved = self.accessed(op)
+        if not moved:
             return
-        landed = self.machine.fetch(op, stage, op.args[0].type.bytes, self.now, (self.number, self.group, stage.index))
+        stage: BufferStage = self.env[op.args[0]]
+        landed = self.machine.fetch(op, stage, size, self.now, (self.number, self.group, stage.index))
         self.groups[-1] = max(self.groups[-1], landed)
 
     def dot(self, op: Op) -> Generator[Any, None, None]:
@@ -385,17 +352,18 @@ class ScheduledRole:
         instr, rates = op.attrs.get("instr", ""), self.machine.rates
         by_engine = wgmma.is_name(instr)
         speed = (rates.product if by_engine else rates.product / 2) * 2 / op.args[0].type.dtype.bytes
+        self.machine.flops += 2 * k * op.result.type.size
         begin, end = self.machine.take("product", self.now, m * n * k / (speed if instr else rates.lanes))
         read = [self.machine.reads(s, end) for s in map(self.env.get, op.args) if isinstance(s, BufferStage)]
         held = [self.copied[a] for a in op.args if a in self.copied]
         number = max([*read, *held], default=-1)
         self.machine.spans.append(
             TimelineSpan(
-                f"{self.lane} MMA", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number
+                f"{self.lane} MMA", "product", begin, end, instr or "multiply-adds", line_number(op), op.id, -1, number
             )
         )
         self.products.append(end)
-        self.assign(op.results, [(None, 0.0 if by_engine else end)])
+        self.ready.update(dict.fromkeys(op.results, 0.0 if by_engine else end))
         if by_engine:
             yield from self.finish(op, op.attrs.get("in_flight", 0))
 
@@ -437,7 +405,7 @@ class ScheduledRole:
 
     def span(self, kind: str, start: float, end: float, op: Op, what: str, size: int = 0, lane: str = "") -> None:
         if end > start:
-            made = TimelineSpan(lane or self.lane, kind, start, end, what, _line(op), op.id, bytes=size)
+            made = TimelineSpan(lane or self.lane, kind, start, end, what, line_number(op), op.id, bytes=size)
             self.machine.spans.append(made)
 
 

@@ -50,11 +50,13 @@ class TimelineSpan:
 @dataclass(frozen=True)
 class Timeline:
     """The spans of the CTAs that run one after another on a multiprocessor. `lanes` lists the stages of circular buffers, then the warp
-    roles. `cut`: the kernel continues after the last span."""
+    roles. `cut`: the kernel continues after the last span. `flops` are those of the MMAs, and `bytes` those of the accesses to arrays."""
 
     lanes: tuple[str, ...]
     spans: tuple[TimelineSpan, ...]
     cut: bool = False
+    flops: int = 0
+    bytes: int = 0
 
     @property
     def end(self) -> float:

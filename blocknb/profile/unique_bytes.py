@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blocknb.profile.factored_tiles import FactoredTile, by_axis, whole
+from blocknb.analysis.partial_evaluation.factored_tiles import FactoredTile, by_axis, whole
 
 MOST_INTERVALS = 1 << 21  # kept apart before they are merged
 

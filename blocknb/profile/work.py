@@ -1,6 +1,7 @@
 """The work of a launch: operations, unique bytes, issued bytes and atomics, counted from the tile IR with masks evaluated.
 
-`count(func, scalars, grid)` follows all programs (see `evaluate`). Where that costs too much, it follows a sample and reports its size.
+`count(func, scalars, grid)` follows all programs (see `analysis.partial_evaluation`). Where that costs too much, it follows a
+sample and reports its size. Where one program costs too much, it estimates the flops from the middle iteration of each loop.
 
 - *flops*: add, sub, mul, div, rem, min and max of floats count one, and fma counts two. A dot counts 2 M N K. A special function (exp,
   sqrt, ...) counts one and is also listed by name. A reduction of n elements counts n - 1 combines. Comparisons, selections, casts and
@@ -14,22 +15,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from blocknb.analysis.effects import mask_of
+from blocknb.analysis.partial_evaluation import factored_tiles
+from blocknb.analysis.partial_evaluation.evaluator import (
+    WINDOW_BITS,
+    Batch,
+    Observer,
+    PartialEvaluator,
+    Policy,
+    TooMuch,
+    Unknown,
+    line,
+)
+from blocknb.analysis.partial_evaluation.factored_tiles import FactoredTile
+from blocknb.analysis.partial_evaluation.values import access_operands, reshaped
 from blocknb.analysis.provenance import flows
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
-from blocknb.profile import factored_tiles
-from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
-from blocknb.profile.factored_tiles import FactoredTile
 from blocknb.profile.unique_bytes import Touched, touch
 
 BUDGET = 1.5e9  # elements evaluated; each takes about a nanosecond
+QUICK = 2e8  # the budget of the rate in the head of a card
 LARGEST = 1 << 22  # elements of the largest array of a batch
 LEAST_SAMPLE = 32
 FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
@@ -41,21 +52,23 @@ ALL = None  # of masks: everything
 @dataclass(frozen=True)
 class Work:
     """The counted work of a launch. A number is None if it depends on loaded data; `why_flops` and `why_bytes` give the reason.
+    `issued_bytes` depends on masks, not on addresses.
 
     `read` and `written` are unique bytes by array. `special` counts special functions by name; `flops` includes them. `atomics` counts
     single updates. `programs` is the number of programs followed. If it is less than the grid, the numbers are scaled up and `exact` is
-    False.
+    False. It is also False if the flops are an estimate from one iteration of each loop.
     """
 
     flops: int | None
     issued_flops: int | None
     dot_flops: int | None
-    special: Mapping[str, int]
-    read: Mapping[str, int]
-    written: Mapping[str, int]
-    issued_bytes: int | None
-    atomics: int
-    programs: int
+    issued_dot_flops: int | None = None
+    special: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    issued_bytes: int | None = None
+    atomics: int = 0
+    programs: int = 0
     exact: bool = True
     why_flops: str = ""
     why_bytes: str = ""
@@ -89,9 +102,27 @@ def count(
         for at in range(0, len(chosen), step):
             found.follow(chosen[at : at + step])
     except TooMuch:
-        why = "one program alone exceeds the budget of the count"
-        return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
+        return _estimate(func, scalars, grid)
     return found.result(len(chosen), programs, sizes or {})
+
+
+def _estimate(func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int]) -> Work:
+    """The flops of a launch whose programs are too long to follow: for each loop, the middle iteration of some programs counts for all."""
+    programs = math.prod(grid)
+    some = np.unique(np.linspace(0, programs - 1, LEAST_SAMPLE).astype(np.int64))
+    found = _Counter(func, scalars, grid, math.inf, scale="every loop")
+    found.follow(some)
+    found.why_bytes, found.masked_by_data = "one program alone exceeds the budget of the count", True
+    return replace(found.result(len(some), programs, {}), exact=False, read={}, written={})
+
+
+def argument_bytes(arguments: Mapping[str, Mapping[str, Any]], loaded: Iterable[str], stored: Iterable[str]) -> int:
+    """Bytes of the arrays that a launch reads plus bytes of those it writes: each element counted once for each.
+
+    `arguments` are the summaries of a Launch. An upper bound of the unique bytes moved: a kernel may leave parts untouched.
+    """
+    size = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items()}
+    return sum(size.get(name, 0) for name in loaded) + sum(size.get(name, 0) for name in stored)
 
 
 def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -127,8 +158,8 @@ def _chosen(
                 1, int(budget / (cost[0][0] + cost[0][1]))
             )  # programs that branch differently cannot share a batch
             return np.unique(np.linspace(0, programs - 1, min(fewer, some)).astype(np.int64)), some
-        cost.append((probe.overhead, probe.elements))
-        peak = probe.peak
+        cost.append((probe.evaluator.overhead, probe.evaluator.elements))
+        peak = probe.evaluator.peak
     step = max(some, int(LARGEST / peak))
     (overhead, one), (more, many) = cost
     each, fixed = max(0.0, (many - one) / (some - 1)), max(overhead, more)
@@ -144,16 +175,31 @@ class _Tally:
     useful: int = 0
     issued: int = 0
     dot: int = 0
+    issued_dot: int = 0
     special: Counter = field(default_factory=Counter)
 
 
-class _Counter(Evaluator):
-    def __init__(self, func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], budget: float):
-        super().__init__(func, scalars, grid, budget)
+class _Counter(Observer):
+    """Counts the work of the programs that it follows."""
+
+    def __init__(
+        self,
+        func: Func,
+        scalars: Mapping[str, Any],
+        grid: tuple[int, int, int],
+        budget: float,
+        scale: str = "equal loops",
+    ):
+        self.evaluator = PartialEvaluator(func, scalars, grid, Policy("skip", scale=scale), _operands, budget)
         self.tally, self.issued_bytes, self.atomics = _Tally(), 0, 0
         self.reads, self.writes = Touched(), Touched()
         self.why_flops = self.why_bytes = ""
+        self.masked_by_data = False
         self.demand = demands(func)
+
+    def follow(self, programs: np.ndarray) -> None:
+        """Counts programs given by linear index. Raises TooMuch beyond the budget."""
+        self.evaluator.follow(programs, self)
 
     def result(self, followed: int, programs: int, sizes: Mapping[str, int]) -> Work:
         exact, factor = followed == programs, programs / max(1, followed)
@@ -163,7 +209,7 @@ class _Counter(Evaluator):
 
         tables = []
         for touched in (self.reads, self.writes):
-            table = {self.names[window]: n for window, n in touched.by_window(WINDOW).items()}
+            table = {self.evaluator.names[i - 1]: n for i, n in touched.by_window(WINDOW_BITS).items()}
             if not exact:
                 table = {name: min(scale(n), sizes.get(name, scale(n))) for name, n in table.items()}
             tables.append(table)
@@ -172,10 +218,11 @@ class _Counter(Evaluator):
             None if no_flops else scale(tally.useful),
             None if no_flops else scale(tally.issued),
             None if no_flops else scale(tally.dot),
+            None if no_flops else scale(tally.issued_dot),
             {name: scale(n) for name, n in tally.special.items()},
             tables[0],
             tables[1],
-            None if self.why_bytes else scale(self.issued_bytes),
+            None if self.masked_by_data else scale(self.issued_bytes),
             scale(self.atomics),
             followed,
             exact,
@@ -185,11 +232,13 @@ class _Counter(Evaluator):
 
     def unsure(self, op: Op, why: str) -> None:
         self.why_flops = self.why_flops or why
-        self.why_bytes = self.why_bytes or why
+        self.why_bytes, self.masked_by_data = self.why_bytes or why, True
 
     # ---- one op
 
-    def work(self, op: Op, batch: Batch) -> None:
+    def event(self, op: Op, batch: Batch) -> None:
+        for value in op.results:
+            batch.env.pop(("live", value), None)
         match op.name:
             case name if name in ACCESSES:
                 self.access(op, batch)
@@ -205,22 +254,22 @@ class _Counter(Evaluator):
         self.validity(op, batch)
 
     def access(self, op: Op, batch: Batch) -> None:
-        pointer, given = op.args[0], mask_of(op)
-        address, mask = batch.env.get(pointer), ALL if given is None else batch.env.get(given)
-        size, shape = pointer.type.dtype.element.bytes, pointer.type.shape
-        for value, what in ((address, "the address"), (mask, "the mask")):
+        found = self.evaluator.accessed(op, batch)
+        for value, what in ((found.address, "the address"), (found.mask, "the mask")):
             if isinstance(value, Unknown):
                 self.why_bytes = self.why_bytes or f"{what} of the {op.name} {line(op)} depends on {value.why}"
-                if mask is not ALL and not isinstance(mask, tuple):
-                    return
-        active = self.number(shape, mask, batch)
-        self.issued_bytes += active * size * self.scale
+        if isinstance(found.mask, Unknown):
+            self.masked_by_data = True
+            return
+        active = found.active(batch.size)
+        self.issued_bytes += active * found.element_bytes * batch.scale
         if op.name in ATOMICS:
-            self.atomics += active * self.scale
-        if isinstance(address, tuple) and active:
+            self.atomics += active * batch.scale
+        if isinstance(found.address, tuple) and active:
             for touched, on in ((self.reads, op.name != "store"), (self.writes, op.name != "load")):
                 if on:
-                    self.spend(touch(touched, address, mask, shape, size), batch.size)
+                    looked = touch(touched, found.address, found.mask, found.shape, found.element_bytes)
+                    self.evaluator.spend(looked, batch.size)
 
     def number(self, shape: tuple[int, ...], mask: FactoredTile | None, batch: Batch) -> int:
         """The number of true elements of a mask over all programs of a batch."""
@@ -230,31 +279,33 @@ class _Counter(Evaluator):
 
     def elementwise(self, op: Op, batch: Batch) -> None:
         each = FLOPS[op.name]
-        useful = self.number(op.result.type.shape, self.useful(op.result, op.args, batch), batch) * self.scale
-        self.add(each * useful, each * op.result.type.size * batch.size * self.scale)
+        useful = self.number(op.result.type.shape, self.useful(op.result, op.args, batch), batch) * batch.scale
+        self.add(each * useful, each * op.result.type.size * batch.size * batch.scale)
         if op.name in SPECIAL:
             self.tally.special[op.name] += useful
 
-    def add(self, useful: int, issued: int, dot: int = 0) -> None:
+    def add(self, useful: int, issued: int, is_dot: bool = False) -> None:
         self.tally.useful += useful
         self.tally.issued += issued
-        self.tally.dot += dot
+        if is_dot:
+            self.tally.dot += useful
+            self.tally.issued_dot += issued
 
     def dot(self, op: Op, batch: Batch) -> None:
         a, b, _ = op.args
         (m, k), n = a.type.shape[-2:], b.type.shape[-1]
-        issued = 2 * k * op.result.type.size * batch.size * self.scale
+        issued = 2 * k * op.result.type.size * batch.size * batch.scale
         live_a, live_b = (self.live(v, batch) for v in (a, b))
         wanted = self.demanded(op.result, batch)
         rows, columns, inner = _dot_parts(live_a, live_b, wanted)
         if rows is None or len(a.type.shape) > 2:
-            self.add(issued, issued, issued)
+            self.add(issued, issued, True)
             return
         found = factored_tiles.true_counts(rows, (m,), batch.size) * factored_tiles.true_counts(
             columns, (n,), batch.size
         )
-        useful = 2 * int((found * factored_tiles.true_counts(inner, (k,), batch.size)).sum()) * self.scale
-        self.add(useful, issued, useful)
+        useful = 2 * int((found * factored_tiles.true_counts(inner, (k,), batch.size)).sum()) * batch.scale
+        self.add(useful, issued, True)
         left, right = _sides(live_a, 0), _sides(live_b, 1)
         if left is not None and right is not None:
             result = (*(p[:, :, None] for p in left), *(p[:, None, :] for p in right))
@@ -275,7 +326,7 @@ class _Counter(Evaluator):
         else:
             some = _any(live, axis, shape)
             useful = self.number(shape, live, batch) - self.number(shape[:axis] + shape[axis + 1 :], some, batch)
-        self.add(each * useful * self.scale, each * lanes * (shape[axis] - 1) * batch.size * self.scale)
+        self.add(each * useful * batch.scale, each * lanes * (shape[axis] - 1) * batch.size * batch.scale)
 
     # ---- which elements count
 
@@ -314,6 +365,10 @@ class _Counter(Evaluator):
                 parts = {id(p): p for a in op.args for p in env.get(("live", a), ())}
                 if parts and all(a.type.shape == op.result.type.shape for a in op.args):
                     env["live", op.result] = factored_tiles.gathered(parts.values())
+
+
+def _operands(op: Op) -> list[Value]:
+    return access_operands(op) if op.name in ACCESSES else []
 
 
 Masks = frozenset[Value] | None  # None: the value has another use than a store

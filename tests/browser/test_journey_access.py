@@ -22,7 +22,7 @@ OWN = (
     "Knobs",
 )  # the views with content in the card of version 3
 
-PRODUCT = """from blocknb.profile.suite.steps import STEPS, matmul, run_step
+PRODUCT = """from blocknb.bench.suite.steps import STEPS, matmul, run_step
 run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
 
 

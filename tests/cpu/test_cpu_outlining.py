@@ -10,11 +10,11 @@ from kernels.base import copied, host_address, parameters
 from native import run_native
 
 from blocknb import passes
+from blocknb.bench import scaling
 from blocknb.codegen import cpu
 from blocknb.codegen.cpu import outlining
 from blocknb.errors import AccessError
 from blocknb.frontend.parse import Constant, parse
-from blocknb.profile import scaling
 from blocknb.target import Target
 
 CPU = Target.parse("cpu")

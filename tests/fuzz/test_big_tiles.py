@@ -12,6 +12,8 @@ from kernels.base import array_of, copied, host_address
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
+from blocknb.analysis import affine
+from blocknb.bench import scaling
 from blocknb.codegen import gpu
 from blocknb.codegen.gpu import scheduling
 from blocknb.frontend.parse import Constant, parse
@@ -20,7 +22,6 @@ from blocknb.language import moves
 from blocknb.language.constants import constexpr
 from blocknb.passes.memory import strip_mining
 from blocknb.passes.support.emission import IN_PIECES, emitted
-from blocknb.profile import scaling
 from blocknb.target import Target
 from fuzz import reports
 

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("cupy")
 pytest.importorskip("torch")
-from blocknb.profile.suite import launching, runner
-from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import BenchmarkCase
-from blocknb.profile.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, MeasuringSession, measure
-from blocknb.profile.suite.search import Best
+from blocknb.bench.suite import launching, runner
+from blocknb.bench.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.definition import BenchmarkCase
+from blocknb.bench.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, MeasuringSession, measure
+from blocknb.bench.suite.search import Best
 
 SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64), 4: (3, 70, 48, 64)}
 PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)

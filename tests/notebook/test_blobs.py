@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observed import observed
 
+from blocknb.bench.suite.steps import STEPS, matmul, run_step
 from blocknb.notebook import card, document, sections
 from blocknb.notebook.blobs import Blobs, read, unpack
-from blocknb.profile.suite.steps import STEPS, matmul, run_step
 
 
 def test_a_text_that_two_stages_share_is_stored_once():

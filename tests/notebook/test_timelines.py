@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from observed import observed
 
+from blocknb.bench.suite.steps import STEPS, matmul, run_step
 from blocknb.kernels.add import add_kernel
 from blocknb.notebook import card, timelines
 from blocknb.notebook.blobs import unpack
-from blocknb.profile.suite.steps import STEPS, matmul, run_step
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from warp_specialized_kernels import PRODUCTS
 
 import blocknb
 import blocknb.language as tl
+from blocknb.bench.suite.steps import STEPS
+from blocknb.bench.suite.steps import matmul as steps_matmul
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.notebook import numbers
 from blocknb.profile.addresses import Addresses, is_bulk, program_at
-from blocknb.profile.suite.steps import STEPS
-from blocknb.profile.suite.steps import matmul as steps_matmul
 
 
 @blocknb.kernel
@@ -118,8 +118,8 @@ def test_every_iteration_of_every_program_has_the_interpreters_addresses(name, m
         wanted = touched(func, given, full, program, monkeypatch)
         monkeypatch.undo()
         found = defaultdict(set)
-        for trip in range(6):
-            for op, access in addresses.of(program, trip).items():
+        for iteration in range(6):
+            for op, access in addresses.of(program, iteration).items():
                 assert access.offsets is not None
                 assert not access.guessed
                 found[op] |= {(access.array, int(x)) for x in access.offsets[access.on]}
@@ -158,7 +158,7 @@ def test_a_loop_with_loaded_bounds_shows_its_first_iteration():
 
     func, scalars, grid = launched(bounded, (1,), [np.ones(4, np.float32), np.zeros(64, np.float32), 1], {"B": 16})
     _, store = Addresses(func, scalars, grid).of((0, 0, 0)).values()
-    assert store.trips is None
+    assert store.iterations is None
     assert store.offsets.tolist() == list(range(0, 64, 4))
 
 
@@ -192,11 +192,11 @@ def test_a_mask_that_is_loaded_is_taken_to_be_on():
 def test_the_selected_iteration_moves_the_pointers():
     func, scalars, grid = launched(*CASES["matmul"])
     addresses = Addresses(func, scalars, grid)
-    first, later, beyond = (addresses.of((0, 0, 0), trip) for trip in (0, 2, 99))
+    first, later, beyond = (addresses.of((0, 0, 0), iteration) for iteration in (0, 2, 99))
     op = next(
-        op for op, access in first.items() if access.array == "a" and access.trips != 1
+        op for op, access in first.items() if access.array == "a" and access.iterations != 1
     )  # the others are before the loop
-    assert first[op].trips == 3
+    assert first[op].iterations == 3
     assert (later[op].offsets - first[op].offsets == 2 * 16 * 4).all()
     assert (beyond[op].offsets == later[op].offsets).all()
 
@@ -214,8 +214,8 @@ def test_boxes_cover_the_bytes_that_tma_copies(name, monkeypatch):
     wanted = touched(func, list(zip(names, given, strict=True)), full, None, monkeypatch)
     addresses, found = Addresses(func, scalars, full), defaultdict(set)
     for number in range(6):
-        for trip in range(2):
-            for op, access in addresses.of((number, 0, 0), trip).items():
+        for iteration in range(2):
+            for op, access in addresses.of((number, 0, 0), iteration).items():
                 found[op] |= {(access.array, int(x)) for x in access.offsets[access.on]}
     assert {op: found[op] for op in bulk} == {op: wanted[op] for op in bulk}
 
@@ -230,7 +230,7 @@ def test_accesses_of_consumer_warps_are_those_of_one_program(product):
     for number in range(6):
         accesses = found.of((number, 0, 0))
         copies = [a for a in accesses.values() if a.op.name == "copy_bulk"]
-        assert {(a.array, a.trips) for a in copies} == {("a", k // 64), ("b", k // 64)}
+        assert {(a.array, a.iterations) for a in copies} == {("a", k // 64), ("b", k // 64)}
         ((op, access),) = [(op, a) for op, a in accesses.items() if a not in copies]
-        assert (access.array, access.offsets[0, 0], access.trips) == ("c", first[number], 1)
+        assert (access.array, access.offsets[0, 0], access.iterations) == ("c", first[number], 1)
     assert found.origins(op, [(i, 0, 0) for i in range(6)]) == first

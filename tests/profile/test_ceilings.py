@@ -18,7 +18,7 @@ from blocknb.profile.timing import Timing
 from blocknb.profile.work import count
 from blocknb.runtime.host import thread_count
 
-TINY = Sizes(copy=1 << 16, trips=3, matrix=32, seconds=0.01, rounds=4)
+TINY = Sizes(copy=1 << 16, iterations=3, matrix=32, seconds=0.01, rounds=4)
 
 
 def timed(milliseconds: float) -> Any:
@@ -65,7 +65,7 @@ def test_the_rate_of_memory_follows_the_mix_of_reads_and_writes() -> None:
 
 
 def test_a_real_measurement_gives_positive_limits_with_a_spread() -> None:
-    found = measure(sizes=Sizes(copy=1 << 20, trips=20, matrix=64, seconds=0.02))
+    found = measure(sizes=Sizes(copy=1 << 20, iterations=20, matrix=64, seconds=0.02))
     assert len(found.items) == 5 and all(0 < item.low <= item.value <= item.high for item in found.items)
 
 
@@ -118,10 +118,10 @@ def test_the_block_programs_do_the_work_that_their_rates_are_made_of() -> None:
 
     arrays = ("*fp32:16", "*fp32:16")
     assert work(microbenchmarks.copy_kernel, *arrays, "i32", scalars={"n": 5000}, BLOCK=2048).unique_bytes == 40_000
-    trips = {"blocks": 8, "trips": 20}
-    read = work(microbenchmarks.reread_kernel, *arrays, "i32", "i32", scalars=trips, BLOCK=2048)
+    iterations = {"blocks": 8, "iterations": 20}
+    read = work(microbenchmarks.reread_kernel, *arrays, "i32", "i32", scalars=iterations, BLOCK=2048)
     assert read.issued_bytes == 3 * 2048 * 4 * (20 + 1) and read.read == {"x": 8 * 2048 * 4}
-    fma = work(microbenchmarks.fma_kernel, *arrays, "i32", scalars={"trips": 5}, BLOCK=1024, CHAIN=8)
+    fma = work(microbenchmarks.fma_kernel, *arrays, "i32", scalars={"iterations": 5}, BLOCK=1024, CHAIN=8)
     assert fma.flops == 2 * 8 * 1024 * 5 * 3
 
 
@@ -140,13 +140,13 @@ def test_bytes_are_multiplied_again_and_again_and_nothing_else_is_done(form: Any
     given = {"M": m, "N": n, "K": k, "FORM": form, "num_warps": 8}
     trace = microbenchmarks.product_kernel.trace("*u8:16", "*u8:16", out, "i32", **given, target="sm_90a")
     assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
-    trip = next(codes for codes in loops(trace) if code in codes)
-    assert not {"LDS", "STS", "LDG", "MOV"} & set(trip)
-    beside = [
-        name for name in trip if not name.startswith("U")
+    iteration = next(codes for codes in loops(trace) if code in codes)
+    assert not {"LDS", "STS", "LDG", "MOV"} & set(iteration)
+    additional = [
+        name for name in iteration if not name.startswith("U")
     ]  # words of descriptors are uniform, and are moved while products run
-    assert len(beside) <= 3 * trip.count(code)
-    work = count(trace.stages[0].after, {"trips": 5}, (3, 1, 1))
+    assert len(additional) <= 3 * iteration.count(code)
+    work = count(trace.stages[0].after, {"iterations": 5}, (3, 1, 1))
     assert work.flops == 2 * m * n * k * 5 * 3
 
 

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from blocknb.profile.schedule_model import Undecided
-from blocknb.profile.suite.steps import PING_PONG, STEPS, Step, matmul
+from blocknb.analysis.partial_evaluation.evaluator import Undecided
+from blocknb.bench.suite.steps import PING_PONG, STEPS, Step, matmul
 from blocknb.profile.timeline import has_timeline, timeline
 from blocknb.profile.timeline_spans import Timeline
 
-TRIPS, TILES = 8, 2
+ITERATIONS, TILES = 8, 2
 BY_NAME = {step.name: step for step in (*STEPS, PING_PONG)}
 PIPELINED = (
     "copies ahead",
@@ -32,7 +32,7 @@ def drawn(name: str) -> Timeline:
     step: Step = BY_NAME[name]
     trace = matmul.trace(*["*fp16:16"] * 3, *["i32:16"] * 3, target="sm_90a", **step.launch)
     count = 2 * TILES if name == "ping-pong" else TILES
-    sizes = {"M": step.tile[0] * count, "N": step.tile[1], "K": TRIPS * step.tile[2]}
+    sizes = {"M": step.tile[0] * count, "N": step.tile[1], "K": ITERATIONS * step.tile[2]}
     return timeline(trace.stages[-1].after, sizes, (count, 1, 1), ctas=1, programs=count)
 
 
@@ -44,7 +44,7 @@ def of(found: Timeline, kind: str) -> list:
 def test_every_step_multiplies_each_tile_and_its_products_never_overlap(name):
     found = drawn(name)
     products = sorted(of(found, "product"), key=lambda s: s.start)
-    assert len(products) == TRIPS * TILES * (2 if name == "ping-pong" else 1)
+    assert len(products) == ITERATIONS * TILES * (2 if name == "ping-pong" else 1)
     assert all(a.end <= b.start + 1e-6 for a, b in itertools.pairwise(products))
     assert 0 < found.busy <= 1 and not found.cut
 
@@ -73,7 +73,7 @@ def test_copies_of_the_next_tile_begin_before_a_persistent_program_has_stored():
         stored = min(s.start for s in of(found, "store"))
         return sum(c.start < stored for c in of(found, "copy"))
 
-    assert ahead("a warp that copies") == TRIPS < ahead("persistent programs")
+    assert ahead("a warp that copies") == ITERATIONS < ahead("persistent programs")
 
 
 def test_one_consumer_group_multiplies_while_the_other_stores():

@@ -1,6 +1,6 @@
 """A script that times one compiler, blocknb or Triton, on the same kernels: `python compile_peer.py blocknb|triton MODE ...`.
 
-`bench_compile` starts one process per compiler and alternates between them. The script imports only the named package and needs no GPU:
+`compile_times` starts one process per compiler and alternates between them. The script imports only the named package and needs no GPU:
 the target is an H100 (sm_90a).
 
 `first KERNEL [PAUSE]` prints the milliseconds of the import, the decorator, and the first compile, which follows PAUSE seconds later. The

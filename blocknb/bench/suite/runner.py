@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from blocknb.bench.suite import floors, table
+from blocknb.bench.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
+from blocknb.bench.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
+from blocknb.bench.suite.search import Best, text
 from blocknb.errors import Unsupported
 from blocknb.profile.ceilings import name_of
-from blocknb.profile.suite import floors, table
-from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
-from blocknb.profile.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
-from blocknb.profile.suite.search import Best, text
 from blocknb.runtime.kinds import HOST
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -212,7 +212,7 @@ def _in_a_process(names: Sequence[str], options: BenchOptions) -> dict[str, Any]
         path = Path(folder, "result.json")
         arguments = json.dumps({"names": list(names), "options": asdict(options), "path": str(path)})
         sys.stdout.flush()
-        command = [sys.executable, "-m", "blocknb.profile.suite.runner", arguments]
+        command = [sys.executable, "-m", "blocknb.bench.suite.runner", arguments]
         with subprocess.Popen(command, env=environment) as process:
             try:
                 status = process.wait()

@@ -18,11 +18,11 @@ from frontend_helpers import kind
 
 import blocknb
 from blocknb import passes
+from blocknb.bench import scaling
 from blocknb.codegen import cpu, gpu
 from blocknb.codegen.cpu import outlining
 from blocknb.errors import KernelError
 from blocknb.frontend.parse import Constant, parse
-from blocknb.profile import scaling
 from blocknb.target import Target
 
 ROOT = str(Path(blocknb.__file__).parent)

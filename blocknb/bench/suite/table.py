@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from blocknb.profile.suite.definition import shape_text
-from blocknb.profile.suite.measure import OURS, MeasuredRow, Ratio
+from blocknb.bench.suite.definition import shape_text
+from blocknb.bench.suite.measure import OURS, MeasuredRow, Ratio
 
 WIDTH = 21
 

@@ -19,9 +19,9 @@ import numpy as np
 
 import blocknb
 import blocknb.language as bl
+from blocknb.bench.suite.measure import one_line
+from blocknb.bench.suite.triton_source import kernel_for_triton
 from blocknb.errors import Unsupported
-from blocknb.profile.suite.measure import one_line
-from blocknb.profile.suite.triton_source import kernel_for_triton
 from blocknb.profile.timing import Timing, interleaved
 
 BATCH = 200  # launches; the driver queues more than a thousand

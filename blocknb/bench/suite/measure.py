@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from blocknb import kernels
-from blocknb.profile.suite import attention
-from blocknb.profile.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
-from blocknb.profile.suite.triton_source import Sources
+from blocknb.bench.suite import attention
+from blocknb.bench.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
+from blocknb.bench.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
 
 OURS = "blocknb"
@@ -73,7 +73,7 @@ class MeasuredRow:
 
 def refuse_unknown(peers: Sequence[str]) -> None:
     """Raises ValueError for a name that is not a peer on any device."""
-    from blocknb.profile.suite.catalogue import BENCHMARKS
+    from blocknb.bench.suite.catalogue import BENCHMARKS
 
     own = dict.fromkeys(name for benchmark in BENCHMARKS.values() for name in benchmark.variants)
     known = [*sorted(GENERAL), *(name for name in own if name not in GENERAL)]
@@ -138,8 +138,8 @@ class MeasuringSession:
         return tuple(p for p in benchmark.peers if self._there(p))
 
     def _prepare(self, peer: str) -> None:
-        from blocknb.profile.suite import peers_numpy, peers_torch
-        from blocknb.profile.suite.catalogue import BENCHMARKS
+        from blocknb.bench.suite import peers_numpy, peers_torch
+        from blocknb.bench.suite.catalogue import BENCHMARKS
 
         for benchmark in BENCHMARKS.values():
             if peer in benchmark.variants and peer not in GENERAL:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from blocknb.profile.suite import floors, table
-from blocknb.profile.suite.definition import BenchmarkCase, parse_shape, shape_text
-from blocknb.profile.suite.measure import COPY, OURS, TRITON, MeasuredRow
+from blocknb.bench.suite import floors, table
+from blocknb.bench.suite.definition import BenchmarkCase, parse_shape, shape_text
+from blocknb.bench.suite.measure import COPY, OURS, TRITON, MeasuredRow
 from blocknb.profile.timing import summary
 
 PEERS = (COPY, TRITON)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blocknb.profile.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
+from blocknb.bench.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
 
 TOKENS, HIDDEN = 16384, 2048
 SHAPES: tuple[Shape, ...] = ((4096, 64), (4096, 128), (16384, 64), (16384, 128))
@@ -195,7 +195,7 @@ class Fused:
         self.of: Any = None
 
     def __call__(self, kernels: Any, a: Arrays, tile: Config) -> Any:
-        from blocknb.profile.suite import fused_triton
+        from blocknb.bench.suite import fused_triton
 
         if self.of is not a["q"]:
             self.kept, self.of = {}, a["q"]

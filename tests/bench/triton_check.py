@@ -16,10 +16,10 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from blocknb.profile.suite import attention, fused_triton, launching
-from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import Make
-from blocknb.profile.suite.triton_source import Sources, kernel_for_triton
+from blocknb.bench.suite import attention, fused_triton, launching
+from blocknb.bench.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.definition import Make
+from blocknb.bench.suite.triton_source import Sources, kernel_for_triton
 
 SMALL = {1: (3000,), 2: (9, 300), 3: (40, 48, 32), 4: (2, 40, 48, 32)}
 ELEMENTS = {

@@ -2,7 +2,7 @@
 
 All steps run the same kernel, C = A B^T in fp16. Each step enables one more optimization, or a larger tile, so adjacent rows differ in
 one respect. notebooks/06_tensor_cores.ipynb explains the steps. Without a GPU it shows the times that `recorded` reads from the file that
-`blocknb bench gemm_steps --json blocknb/profile/suite/gemm_steps.json` writes.
+`blocknb bench gemm_steps --json blocknb/bench/suite/gemm_steps.json` writes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import blocknb
 import blocknb.language as tl
+from blocknb.bench.suite.definition import Shape, shape_text
+from blocknb.bench.suite.products import TOLERANCE
 from blocknb.errors import Unsupported
-from blocknb.profile.suite.definition import Shape, shape_text
-from blocknb.profile.suite.products import TOLERANCE
 from blocknb.profile.timing import interleaved
 
 RECORD = Path(__file__).parent / "gemm_steps.json"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from blocknb.bench import command
+from blocknb.bench.suite import launching, runner
+from blocknb.bench.suite.definition import BenchmarkCase
+from blocknb.bench.suite.runner import BenchOptions
 from blocknb.cli import main
-from blocknb.profile import bench
-from blocknb.profile.suite import launching, runner
-from blocknb.profile.suite.definition import BenchmarkCase
-from blocknb.profile.suite.runner import BenchOptions
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture) -> None:
@@ -30,7 +30,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
         (("--shapes", "100xq"), "'100xq' is not a shape; write 4096x1024 or 2^26"),
         (("--threads", "1,0"), "'0' is not a positive integer"),
         (("--rounds", "many"), "'many' is not a positive integer"),
-        (("--peers", "Nobody"), "no peer 'Nobody'; there are CuPy, NumPy"),
+        (("--peers", "Unheard"), "no peer 'Unheard'; there are CuPy, NumPy"),
         (("--dtypes", "f32"), "nothing to measure: no benchmark has these shapes and dtypes on a CPU (add: fp32)"),
         (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),
     ],
@@ -49,7 +49,7 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(
 def test_a_list_names_every_benchmark_once(capsys: pytest.CaptureFixture) -> None:
     assert main(["bench", "--list"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert [line.split()[0] for line in lines] == [*bench.groups(), *bench.names()]
+    assert [line.split()[0] for line in lines] == [*command.groups(), *command.names()]
     assert all(len(line.split()) > 2 for line in lines)
 
 
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
     from blocknb.runtime import machine
 
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
-    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
+    monkeypatch.setitem(command.BENCHMARKS, "scaling", lambda: [{"ran": True}])
     assert main(["bench", "softmax", "launch", "scaling", "--device", "gpu"]) == 1
     said = capsys.readouterr().err
     assert "kernels: CuPy found no GPU" in said and "launch: CuPy found no GPU" in said
@@ -82,10 +82,10 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
 def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(bench.BENCHMARKS, "ceilings", lambda: [{"found": 1}])
-    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"found": 1 / 0}])
+    monkeypatch.setitem(command.BENCHMARKS, "ceilings", lambda: [{"found": 1}])
+    monkeypatch.setitem(command.BENCHMARKS, "scaling", lambda: [{"found": 1 / 0}])
     path = tmp_path / "found.json"
-    assert bench.run(["ceilings", "scaling"], BenchOptions(), str(path)) == 1
+    assert command.run(["ceilings", "scaling"], BenchOptions(), str(path)) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert json.loads(path.read_text()) == {"ceilings": [{"found": 1}]}
 
@@ -94,9 +94,9 @@ def test_an_interrupt_ends_all_and_what_was_measured_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(runner, "_in_a_process", lambda names, options: {"interrupted": options.threads == (2,)})
-    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
+    monkeypatch.setitem(command.BENCHMARKS, "scaling", lambda: [{"ran": True}])
     path = tmp_path / "found.json"
-    assert bench.run(["add", "scaling"], BenchOptions("cpu", (1, 2, 3)), str(path)) == bench.INTERRUPTED
+    assert command.run(["add", "scaling"], BenchOptions("cpu", (1, 2, 3)), str(path)) == command.INTERRUPTED
     assert json.loads(path.read_text()) == {"kernels": [{"interrupted": False}, {"interrupted": True}]}
 
 
@@ -104,12 +104,12 @@ def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(mo
     ran: list[Any] = []
     monkeypatch.setattr(runner, "run", lambda names, options: ran.append(list(names)) or [])
     monkeypatch.setattr(launching, "run", lambda device: ran.append("launch") or [])
-    for name in list(bench.BENCHMARKS):
-        monkeypatch.setitem(bench.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
-    assert bench.run([], BenchOptions()) == 0
-    assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", *bench.BENCHMARKS]
+    for name in list(command.BENCHMARKS):
+        monkeypatch.setitem(command.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
+    assert command.run([], BenchOptions()) == 0
+    assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", *command.BENCHMARKS]
     ran.clear()
-    assert bench.run(["kernels", "add"], BenchOptions()) == 0
+    assert command.run(["kernels", "add"], BenchOptions()) == 0
     assert len(ran) == 1 and ran[0].count("add") == 1 and "gemm_plain" in ran[0]
 
 

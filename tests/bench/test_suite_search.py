@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from blocknb import kernels, passes
-from blocknb.profile.suite import search
-from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import BenchmarkCase, over_blocks, over_rows
-from blocknb.profile.suite.measure import OURS, TRITON, Bench, MeasuringSession, measure
-from blocknb.profile.suite.search import Best, TileSweep, grid, sweep
-from blocknb.profile.suite.triton_source import Sources, rewritten
+from blocknb.bench.suite import search
+from blocknb.bench.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.definition import BenchmarkCase, over_blocks, over_rows
+from blocknb.bench.suite.measure import OURS, TRITON, Bench, MeasuringSession, measure
+from blocknb.bench.suite.search import Best, TileSweep, grid, sweep
+from blocknb.bench.suite.triton_source import Sources, rewritten
 
 CASE = BenchmarkCase("rms_norm", (40, 100), "fp32")
 

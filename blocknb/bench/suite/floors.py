@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from blocknb.profile.suite.attention import CUDNN, FUSED, WS
-from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
-from blocknb.profile.suite.table import geometric_mean
+from blocknb.bench.suite.attention import CUDNN, FUSED, WS
+from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
+from blocknb.bench.suite.table import geometric_mean
 
 BACKWARD = (
     "layer_norm_backward", "rms_norm_backward", "cross_entropy", "cross_entropy_backward", "swiglu", "rope",

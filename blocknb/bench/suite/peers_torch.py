@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blocknb.profile.suite import attention
-from blocknb.profile.suite.catalogue import EPS, P
+from blocknb.bench.suite import attention
+from blocknb.bench.suite.catalogue import EPS, P
 
 Peer = Callable[..., Any]
 
@@ -99,8 +99,8 @@ def products() -> dict[str, Peer]:
     def integers(a: Any, b: Any) -> Any:
         return torch._int_mm(a, b) if a.dtype == torch.int8 else a @ b
 
-    from blocknb.profile.suite.catalogue import BENCHMARKS
-    from blocknb.profile.suite.products import by_groups
+    from blocknb.bench.suite.catalogue import BENCHMARKS
+    from blocknb.bench.suite.products import by_groups
 
     def grouped(a: Any, b: Any, ends: Any) -> Any:
         """torch's fused operator on GPUs for bf16, otherwise one product per group."""

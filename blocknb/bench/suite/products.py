@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from blocknb.profile.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
+from blocknb.bench.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
 
 CUBES: tuple[Shape, ...] = tuple((n, n, n) for n in (2048, 4096, 8192))
 FURTHER: tuple[Shape, ...] = (
@@ -66,8 +66,8 @@ def known(**more: Any) -> Callable[[Shape, str], Config]:
     return configuration
 
 
-def _operand(make: Make, rows: int, columns: int, turned: bool) -> Any:
-    return make.normal(columns, rows).T if turned else make.normal(rows, columns)
+def _operand(make: Make, rows: int, columns: int, transposed: bool) -> Any:
+    return make.normal(columns, rows).T if transposed else make.normal(rows, columns)
 
 
 def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple[Arrays, Arrays]]:

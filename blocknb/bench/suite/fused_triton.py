@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from blocknb.profile.suite.definition import Config
-from blocknb.profile.suite.triton_source import loaded, rewritten
+from blocknb.bench.suite.definition import Config
+from blocknb.bench.suite.triton_source import loaded, rewritten
 
 KERNEL = Path(__file__).with_name("fused_kernel.py")
 
@@ -65,7 +65,7 @@ def aborts(dtype: str, head: int, tile: str) -> str:
     arguments = [
         sys.executable,
         "-m",
-        "blocknb.profile.suite.fused_triton",
+        "blocknb.bench.suite.fused_triton",
         json.dumps([dtype, head, json.loads(tile)]),
     ]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)

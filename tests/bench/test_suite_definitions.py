@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blocknb.profile.suite import peers_numpy
-from blocknb.profile.suite.catalogue import BENCHMARKS, P
-from blocknb.profile.suite.definition import BenchmarkCase, Make
-from blocknb.profile.suite.measure import (
+from blocknb.bench.suite import peers_numpy
+from blocknb.bench.suite.catalogue import BENCHMARKS, P
+from blocknb.bench.suite.definition import BenchmarkCase, Make
+from blocknb.bench.suite.measure import (
     COMPILED,
     COPY,
     NUMBA,
@@ -23,7 +23,7 @@ from blocknb.profile.suite.measure import (
     MeasuringSession,
     measure,
 )
-from blocknb.profile.suite.triton_source import Sources
+from blocknb.bench.suite.triton_source import Sources
 
 SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
 HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blocknb.profile.suite.definition import Config
-from blocknb.profile.suite.measure import OURS, TRITON, Bench, Contender, one_line
-from blocknb.profile.suite.triton_source import source
+from blocknb.bench.suite.definition import Config
+from blocknb.bench.suite.measure import OURS, TRITON, Bench, Contender, one_line
+from blocknb.bench.suite.triton_source import source
 
 FILE = Path(__file__).with_name("triton_best.json")
 ROUNDS = 12

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from blocknb import Kernel, kernels
-from blocknb.profile.suite.definition import Config, SuiteBenchmark
+from blocknb.bench.suite.definition import Config, SuiteBenchmark
 
 _count = itertools.count()
 #: By language: patterns in our modules and their replacements. `triton` also has cdiv and next_power_of_2.

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.profile.suite import catalogue
-from blocknb.profile.suite.catalogue import EPS, P
+from blocknb.bench.suite import catalogue
+from blocknb.bench.suite.catalogue import EPS, P
 
 Peer = Callable[..., Any]
 NUMPY: dict[str, Peer] = {}

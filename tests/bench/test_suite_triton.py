@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blocknb.profile.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.catalogue import BENCHMARKS
 
 PYTHON = os.environ.get("BLOCKNB_TRITON_PYTHON") or (sys.executable if find_spec("triton") else "")
 

@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from blocknb.bench.rows import Row, show
+from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import KernelError
-from blocknb.profile.bench_table import Row, show
-from blocknb.profile.suite.runner import BenchOptions
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
 INTERRUPTED = 130  # the exit status, as of a shell
@@ -61,15 +61,15 @@ def ceilings() -> list[Row]:
 @benchmark
 def compile() -> list[Row]:
     """Compile times, compared with Triton's if BLOCKNB_TRITON_PYTHON names a Python that has it. Needs no GPU."""
-    from blocknb.profile import bench_compile
+    from blocknb.bench import compile_times
 
-    return bench_compile.run()
+    return compile_times.run()
 
 
 @benchmark
 def scaling() -> list[Row]:
     """Compile times by stage, for kernels of 125 to 2000 statements and for tiles of 2^16 elements."""
-    from blocknb.profile import scaling
+    from blocknb.bench import scaling
 
     rows = scaling.statements()
     show("Milliseconds by stage, and the exponent of their growth over the larger sizes (1: linear)", rows)
@@ -84,7 +84,7 @@ def scaling() -> list[Row]:
 @benchmark
 def gemm_steps() -> list[Row]:
     """One matrix product in eight steps, from multiply-adds to a persistent, warp-specialized kernel. Needs a GPU."""
-    from blocknb.profile.suite import steps
+    from blocknb.bench.suite import steps
 
     rows = steps.measure()
     for shape in dict.fromkeys(row["shape"] for row in rows):
@@ -95,14 +95,14 @@ def gemm_steps() -> list[Row]:
 
 def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
-    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     return [*kernels, "launch", *BENCHMARKS]
 
 
 def groups() -> dict[str, list[str]]:
     """Names of groups: "kernels" (all ready-made kernels), "gemm" (matrix products), "attention" (forward and backward)."""
-    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in ("gemm", "attention")}
     return {"kernels": list(kernels), **families}
@@ -110,8 +110,8 @@ def groups() -> dict[str, list[str]]:
 
 def listing() -> str:
     """The text of `blocknb bench --list`: groups, benchmarks of ready-made kernels with their dtypes on a GPU, and the others."""
-    from blocknb.profile.suite import launching
-    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+    from blocknb.bench.suite import launching
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     several = {name: f"{len(members)} of the benchmarks below" for name, members in groups().items()}
     ours = {
@@ -131,8 +131,8 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
-    from blocknb.profile.suite import launching, runner
-    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+    from blocknb.bench.suite import launching, runner
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
     if unknown := [name for name in wanted if name not in names()]:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from blocknb.profile.bench_table import Row, show
+from blocknb.bench.rows import Row, show
 
 SCRIPT = Path(__file__).with_name("compile_peer.py")
 KERNELS = ("add", "softmax", "layer norm", "matmul")

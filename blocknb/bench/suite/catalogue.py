@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.profile.suite import attention, products
-from blocknb.profile.suite.definition import (
+from blocknb.bench.suite import attention, products
+from blocknb.bench.suite.definition import (
     Arrays,
     Make,
     Shape,
@@ -47,8 +47,8 @@ def _swiglu(xp: Any, gate: Any, up: Any) -> Any:
 
 def _rope_arrays(make: Make, positions: int, heads: int, width: int) -> tuple[Arrays, Arrays]:
     angles = make.normal(positions, width // 2, dtype="float32")
-    turned = {"cosines": make.cast(make.xp.cos(angles)), "sines": make.cast(make.xp.sin(angles))}
-    return {"x": make.normal(positions, heads, width), **turned}, {"out": make.poison(positions, heads, width)}
+    tables = {"cosines": make.cast(make.xp.cos(angles)), "sines": make.cast(make.xp.sin(angles))}
+    return {"x": make.normal(positions, heads, width), **tables}, {"out": make.poison(positions, heads, width)}
 
 
 def _rope(xp: Any, x: Any, cosines: Any, sines: Any) -> Any:

@@ -1,0 +1,109 @@
+"""Card, roofline, timeline and benchmarks give the same flops and bytes for a launch, because they ask one evaluator.
+
+Each kernel of the tests is launched on the CPU. The card and the roofline count its tile IR, and the timeline runs the IR after the last
+pass for sm_90a. The benchmarks have formulas, which the counted work of their launches confirms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels import CASES
+from kernels.base import Case, host_address
+from observed import observed
+
+from blocknb.analysis.partial_evaluation.evaluator import Undecided
+from blocknb.bench.suite.catalogue import BENCHMARKS
+from blocknb.bench.suite.definition import BenchmarkCase
+from blocknb.bench.suite.measure import OURS, Bench, MeasuringSession
+from blocknb.notebook import numbers, roofline
+from blocknb.profile.ceilings import Ceilings
+from blocknb.profile.replay import captured_by, work_of
+from blocknb.profile.timeline import timeline
+from blocknb.profile.work import Work
+
+#: Bytes that the GPU code moves in addition, with the reason.
+MORE_BYTES = {"attention_gradients_ahead": 25600}  # the producer warp copies K to two buffers
+
+
+def launch(case: Case, arguments: dict[str, Any]) -> Any:
+    return case.kernel[case.grid](**arguments, **case.options)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_card_roofline_and_timeline_agree(name: str) -> None:
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(7))
+    case.link(arguments, host_address)
+    made = observed(lambda: launch(case, arguments)).latest
+    assert made is not None
+    limits, clock = Ceilings("none", "", ()), lambda call: 1.0
+    work, rate = work_of(made.compiled, made.arguments, made.grid), numbers.rate(made)
+    if name != "tickets":  # a second launch would write past the end of its array
+        (point,) = roofline.roofline(lambda: launch(case, arguments), limits=limits, clock=clock).points
+        assert (point.flops, point.bytes, point.issued_bytes) == (work.flops, work.unique_bytes, work.issued_bytes)
+    if work.flops and work.dot_flops:
+        assert rate is not None and rate.unit == "TFLOP/s"
+        assert rate.value * made.median * 1e9 == pytest.approx(work.flops)
+    elif work.unique_bytes:
+        assert rate is not None and rate.unit == "GB/s" and "about" not in rate.short
+        assert rate.value * made.median * 1e6 == pytest.approx(work.unique_bytes)
+    else:
+        assert rate is None or rate.short.startswith("about")
+
+    func, _ = case.lower(arguments, "sm_90a")
+    draw = lambda: timeline(  # noqa: E731
+        func, numbers.scalars(made), made.grid, ctas=1, programs=math.prod(made.grid), most=10**7
+    )
+    if "depends on" in work.why_flops:
+        with pytest.raises(Undecided):
+            draw()
+        return
+    found = draw()
+    assert not found.cut and found.flops == work.issued_dot_flops
+    if work.issued_bytes is not None:  # else a mask is loaded data, which the timeline assumes to be on
+        assert found.bytes == work.issued_bytes + MORE_BYTES.get(name, 0)
+
+
+# ---- the formulas of the benchmarks
+
+#: Benchmarks whose launches depend on data: the addresses of classes, the sizes of groups.
+BY_DATA = {"cross_entropy", "gemm_grouped"}
+SHAPES = {1: (3000,), 2: (96, 200), 3: (64, 48, 80), 4: (2, 64, 48, 80)}
+
+
+def counted(name: str) -> tuple[Bench, list[Work]]:
+    """The arrays of a benchmark on the CPU, and the work of each launch of our kernels."""
+    benchmark = BENCHMARKS[name]
+    shape = (256, 64) if name.startswith("attention") else SHAPES[len(benchmark.cpu[0])]
+    bench = Bench(MeasuringSession("cpu", (), rounds=1), benchmark, BenchmarkCase(name, shape, "fp32"))
+    return bench, [replay.work for replay in captured_by(bench.candidate(OURS, None).call)]
+
+
+@pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if one.flops is None])
+def test_a_benchmark_in_bytes_moves_each_array_once(name: str) -> None:
+    bench, works = counted(name)
+    if name in BY_DATA:
+        assert [bool(work.why_bytes) for work in works] == [True]
+        return
+    intermediate = sum(sum(work.read.values()) for work in works[1:])  # written by one launch, read by the next
+    assert sum(work.unique_bytes or 0 for work in works) - 2 * intermediate == bench.bytes
+
+
+@pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if one.flops is not None])
+def test_a_benchmark_in_flops_has_those_of_the_dots(name: str) -> None:
+    bench, works = counted(name)
+    if name in BY_DATA:
+        assert [bool(work.why_flops) for work in works] == [True]
+        return
+    done, said = sum(work.dot_flops or 0 for work in works), bench.benchmark.flops(*bench.case.shape)
+    if "backward" in name:  # the field counts five products; the kernels recompute two
+        said = said * 7 // 5
+    if "causal" in name:  # the field counts half of the matrix; the kernels compute whole tiles on its diagonal
+        assert said <= done < 2 * said
+    else:
+        assert done == said
