@@ -12,7 +12,6 @@ from kernels.base import array_of, copied, host_address
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.analysis import affine
 from blocknb.bench import scaling
 from blocknb.codegen import gpu
 from blocknb.codegen.gpu import scheduling

@@ -23,7 +23,7 @@ from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS, infer
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.emission import AT_USE, IN_PIECES, emitted, with_attributes
-from blocknb.passes.support.pipelining_support import at_line
+from blocknb.passes.support.note_text import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 

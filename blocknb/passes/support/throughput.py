@@ -18,7 +18,7 @@ from blocknb.analysis.residency import MOST_REGISTERS, resident
 from blocknb.ir.core import Func, Op, Value
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS, named
-from blocknb.passes.support.backward_slice import sources
+from blocknb.passes.pipelining.backward_slice import sources
 from blocknb.target import Target
 
 #: Issue slots in the time in which memory delivers a byte: an SM issues 128 lanes per cycle, and its share of 3.35 TB/s is 15 bytes per
