@@ -42,7 +42,7 @@ def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, w
     return casts.to_scratch(c, value, buffer.dtype, width)
 
 
-#: For each tile that a block yields: the buffer it should be made in, and the argument that lives there now.
+#: For each tile that a block yields: its preferred buffer, and the argument that the buffer holds now.
 Targets = Mapping[Value, tuple[ScratchBuffer, Value]]
 
 

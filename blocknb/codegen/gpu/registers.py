@@ -56,7 +56,7 @@ class Registers:
         self.rounds_pairs = rounds_pairs  # whether one instruction rounds two fp32 to 16 bits
         self.names: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, Words] = {}
-        self.fetch: dict[Value, Callable[[tuple[int, ...]], None]] = {}  # brings the words that are asked for
+        self.fetch: dict[Value, Callable[[tuple[int, ...]], None]] = {}  # fetches the given words
         self.lazy: dict[Value, tuple[Op, list[str] | None, str, Compute]] = {}  # op, chunk, debug location
         self.equal: dict[Value, tuple[int, ...]] = {}  # of masks: for each register the first that is equal to it
 

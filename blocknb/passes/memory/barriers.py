@@ -213,12 +213,8 @@ class BarrierPlacement:
     def shared_access(self, op: Op, buffer: Value, write: bool) -> MemoryAccess:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
-        if op.name in (
-            "local_store",
-            "local_load",
-            "store_bulk",
-            "store_wait",
-        ):  # also in a circular buffer: all stages have one layout
+        # Also in a circular buffer, because all stages have one layout.
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):
             by = self.bulk[buffer] if op.name == "store_wait" else op
             layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.stage, layout) if layout is not None else None
