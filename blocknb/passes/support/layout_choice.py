@@ -231,10 +231,10 @@ class LayoutChoice:
         for op in reversed(block.ops):
             for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.settle_backwards(inner)
-            for value, layout in self.asked(op):
+            for value, layout in self.requested_layouts(op):
                 self.follow(value, layout)
 
-    def asked(self, op: Op) -> Iterator[tuple[Value, Layout]]:
+    def requested_layouts(self, op: Op) -> Iterator[tuple[Value, Layout]]:
         """The operands of an op that are views, and the layouts in which the op needs them."""
         if op.name in ACCESSES and op.args[0].type.shape:
             layout = self.access_layout(op)
