@@ -121,9 +121,8 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
         if ranges.interval(facts, y, large.type.shape)[1] > 1 << a.type.dtype.bits - 1:
             yield NOT_BOUNDS
             return
-        x = _signed(
-            facts, x
-        )  # 0 <= x < y in one comparison: a negative number, read as unsigned, is larger than any size
+        # This is 0 <= x < y in one comparison: a negative number, read as unsigned, is larger than any size.
+        x = _signed(facts, x)
         negatives = [x - y, -x - Form.of(1)]
     for form in negatives:
         if all(axis in axes for s in form.symbols() for axis in s.axes if axis >= 0):

@@ -44,7 +44,7 @@ class CoordinateAssignment:
     def assign(self, rest: Form) -> None:
         """Assigns every term of `rest`. Raises NotABox if the mask is not the bounds of an array."""
         for axis, counted in self.strides.items():
-            self.coordinates[axis] = given = self.given(axis)
+            self.coordinates[axis] = given = self.from_mask(axis)
             rest = rest - counted * given
         conditions = list(self.bounds.uniform)
         for condition in self.bounds.uniform:  # a coordinate that the mask keeps non-negative determines its own terms
@@ -68,7 +68,7 @@ class CoordinateAssignment:
             factor = without(monomial, own)
             if not own or factor is None:
                 of_launch.append(term)
-            elif not self.taken(term, changing=True):
+            elif not self.added_to_an_axis(term, changing=True):
                 left[factor] = left.get(factor, Form.of(0)) + term
         for factor, terms in left.items():
             stride = Form({factor: math.gcd(*terms.terms.values())})
@@ -76,13 +76,13 @@ class CoordinateAssignment:
             assert coordinate is not None, "the stride is common to the terms"
             self.outer.append(Outer(stride, coordinate))
         for term in of_launch:
-            if not self.taken(term, changing=False):
+            if not self.added_to_an_axis(term, changing=False):
                 if min(term.terms.values()) < 0:
                     raise NotABox("it may start before the array, and its mask has no lower bound")
                 # The second index of an axis whose stride is the whole term.
                 self.outer.append(Outer(term, Form.of(1)))
 
-    def taken(self, term: Form, changing: bool) -> bool:
+    def added_to_an_axis(self, term: Form, changing: bool) -> bool:
         """Whether an existing axis takes a term. A `changing` term differs between programs, so an axis whose mask lists such terms
         refuses it."""
         for axis, stride in self.strides.items():
@@ -132,7 +132,7 @@ class CoordinateAssignment:
         outer.extent = extent
         return True
 
-    def given(self, axis: int) -> Form:
+    def from_mask(self, axis: int) -> Form:
         """The part of an axis' coordinate that the mask states: all terms, or those that differ between programs."""
         if (lower := self.bounds.lower.get(axis)) is not None:
             return lower

@@ -87,7 +87,7 @@ def exponentials(m: FloatFacts, summed: Op, largest: Value) -> bool:
     if single(summed) != "add" or power is None or power.name not in EXPONENTIALS or most is None:
         return False
     apart = m.facts.definition.get(power.args[0])
-    if apart is None or apart.name != "sub" or behind(m, apart.args[1], summed.attrs["axis"]) is not largest:
+    if apart is None or apart.name != "sub" or repeated_value(m, apart.args[1], summed.attrs["axis"]) is not largest:
         return False
     if most.name != "max" or most.attrs.get("nan"):
         return False
@@ -107,13 +107,13 @@ def parts(m: FloatFacts, value: Value) -> tuple[Value, Value | None]:
     op = m.facts.definition.get(value)
     if op is not None and op.name == "mul":
         for one, other in (op.args, reversed(op.args)):
-            number = behind(m, other, None)
+            number = repeated_value(m, other, None)
             if not number.type.shape:
                 return one, number
     return value, None
 
 
-def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
+def repeated_value(m: FloatFacts, value: Value, axis: int | None) -> Value:
     """The value that a tile repeats, through views. The views may add only the given axis (None: any axis)."""
     while (op := m.facts.definition.get(value)) is not None and op.name in VIEWS:
         if op.name == "expand_dims" and axis is not None and op.attrs["axis"] != axis:

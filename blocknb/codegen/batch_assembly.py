@@ -12,7 +12,7 @@ from blocknb.errors import CompilerBug
 from blocknb.target import Target
 
 _HEADER = r"(?m)^\.(version|target|address_size)\s+(.*?)\s*$"
-# What only serves debugging, and names of one module that mean something else in the next.
+# Directives for debugging, and names that another module may define differently.
 _DEBUG = r"(?m)^\s*\.(?:loc|file)\s.*$|^\s*\.section\s[^{]*\{[^}]*\}"
 _ENTRY = r"\.entry\s+([\w$]+)"
 _GLOBAL = r"(?m)^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|shared|const)\s[^\n=;(]*?([\w$]+)\s*(?:\[[^\n\]]*\]\s*)*(?:=|;)"

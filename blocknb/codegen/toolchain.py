@@ -103,7 +103,7 @@ def _search(name: str) -> Iterator[Tool]:
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
         if root and os.access(path := os.path.join(root, "bin", executable), os.X_OK):
             yield Tool(name, path, "toolkit")
-    # A second one, for what the first has dropped.
+    # A second ptxas, for architectures that the first one has dropped.
     if named := os.environ.get(variable := f"BLOCKNB_{name.upper()}12"):
         yield Tool(name, named, variable)
 

@@ -130,9 +130,8 @@ class Interpreter:
             }
             for part, x in made.items():
                 x.name = part.name
-            self.emit.promised.update(
-                dict.fromkeys(made.values(), 1)
-            )  # errors distinguish parameters from computed values
+            # Errors distinguish parameters from computed values.
+            self.emit.promised.update(dict.fromkeys(made.values(), 1))
             value = rebuild(value, iter([made.get(leaf, leaf) for leaf in leaves(value)]))
         if self.run.wants(program, name):
             self._keep(name, value, self.source.node.lineno, self.source.name)

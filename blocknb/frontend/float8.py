@@ -64,9 +64,8 @@ def extremum(emit: ValueEmitter, op: str, a: Value, b: Value, nan: bool) -> Valu
     chosen = emit.value("select", emit.value("cmp", x, y, pred="gt" if op == "max" else "lt"), a, b)
     patterns = (emit.value("bitcast", v, dtype=t.uint8) for v in (a, b))
     zero = emit.value("bitcast", emit.value("and" if op == "max" else "or", *patterns), dtype=a.type.dtype)
-    chosen = emit.value(
-        "select", emit.value("cmp", x, y, pred="eq"), zero, chosen
-    )  # equal numbers have equal bits otherwise
+    # Equal numbers have equal bits, except zeros of different sign.
+    chosen = emit.value("select", emit.value("cmp", x, y, pred="eq"), zero, chosen)
     kept = x if nan else y
     return emit.value("select", emit.value("cmp", kept, kept, pred="ne"), a, chosen)
 
@@ -110,10 +109,8 @@ def toward_zero(emit: ValueEmitter, x: Value, nearest: Value) -> Value:
     up = emit.value("cmp", emit.value("abs", back), emit.value("abs", x), pred="gt")
     bits = emit.value("bitcast", nearest, dtype=integer)
     before = emit.value("sub", bits, emit.number(1, integer, bits.type.shape))
-    if dtype in (
-        t.float8e4b8,
-        t.float8e5b16,
-    ):  # below the least negative number comes 0, as its pattern, 0x80, is the NaN
+    if dtype in (t.float8e4b8, t.float8e5b16):
+        # Below the least negative number comes 0, because its pattern, 0x80, is the NaN.
         least = emit.value("cmp", bits, emit.number(-127, integer, bits.type.shape), pred="eq")
         before = emit.value("select", least, emit.number(0, integer, bits.type.shape), before)
     return emit.value("select", up, emit.value("bitcast", before, dtype=dtype), nearest)

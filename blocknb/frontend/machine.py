@@ -49,9 +49,8 @@ def current_target(frame: Frame) -> CurrentTarget:
 @emits("num_warps")
 def num_warps(frame: Frame) -> int:
     options = frame.emit.options
-    options["num_warps"] = (
-        options.get("num_warps") or 4
-    )  # The query fixes the number of warps before the compiler chooses one.
+    # The query fixes the number of warps before the compiler chooses one.
+    options["num_warps"] = options.get("num_warps") or 4
     return int(options["num_warps"])
 
 

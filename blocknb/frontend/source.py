@@ -111,9 +111,8 @@ class Source:
             text = "".join(lines[start : last_line(self.function.__code__, lines)])
             try:
                 return text, self._parse(text)
-            except (
-                SyntaxError
-            ):  # the function ends with an unused string of several lines; only the slow `inspect` finds its end
+            except SyntaxError:
+                # The function ends with an unused string of several lines; only the slow `inspect` finds its end.
                 text = "".join(inspect.getblock(lines[start:]))
             try:
                 return text, self._parse(text)

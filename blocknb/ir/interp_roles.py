@@ -67,7 +67,7 @@ class RoleMemory(Memory):
         return super().read(warp, where, buffer, loads)
 
     def loaded(self, warp: int) -> None:
-        """ClockedAccesses a warp's loads as complete. An arrival at an mbarrier does not wait for earlier loads (observed on an H200)."""
+        """Records a warp's loads as complete. An arrival at an mbarrier does not wait for earlier loads (observed on an H200)."""
         self.loading[warp] = False
 
     def fence(self, warp: int) -> None:

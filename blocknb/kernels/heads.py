@@ -13,7 +13,7 @@ from blocknb.runtime import machine
 
 Tile = dict[str, int]
 DTYPES = ("float16", "bfloat16", "float32")
-SHORTEST, LONGEST = 8, 256  # elements per head: a vector of 16 bytes, and what registers hold
+SHORTEST, LONGEST = 8, 256  # elements per head: a vector of 16 bytes, and as many as registers hold
 LEAST = 16  # the smallest extent of an MMA
 HOST = (64, 64, 4, 1)  # tile of a program on a CPU
 ENOUGH = 264  # programs: two per multiprocessor of an H200

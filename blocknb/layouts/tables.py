@@ -1,9 +1,9 @@
 """The hardware as data: blocked layouts, and the fragments of the tensor-core instructions.
 
-A layout assigns index bits to hardware bits. `_Deal` keeps, for every axis, the index bits that are still free. A list of steps (where,
-axis, how many) takes them, low bit first: "two register bits from axis 1, three lane bits from axis 1, two from axis 0, ...". A blocked
-layout is such a list. So is an mma.sync fragment, whose steps are a row of the table below (PTX ISA, "Matrix fragments for mma.m16n8k..."),
-followed by steps that repeat the fragment over the tile.
+A layout assigns index bits to hardware bits. `_BitAssignment` keeps, for every axis, the index bits that are still free. A list of steps
+(where, axis, how many) takes them, low bit first: "two register bits from axis 1, three lane bits from axis 1, two from axis 0, ...". A
+blocked layout is such a list. So is an mma.sync fragment, whose steps are a row of the table below (PTX ISA, "Matrix fragments for
+mma.m16n8k..."), followed by steps that repeat the fragment over the tile.
 
 Order of the repetitions. The low register bits of a thread are the registers of one fragment in the order in which the instruction names
 them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis (K for both operands, N for the accumulator), then
@@ -29,38 +29,40 @@ def log2(value: int) -> int:
     return value.bit_length() - 1
 
 
-class _Deal:
+class _BitAssignment:
     """Assigns the index bits of a tile to hardware bits, one step after another."""
 
     def __init__(self, shape: Sequence[int]):
         self.shape = tuple(shape)
-        self.hands: dict[str, list[int]] = {"reg": [], "lane": [], "warp": []}
-        self.left: list[list[int]] = []
+        self.assigned: dict[str, list[int]] = {"reg": [], "lane": [], "warp": []}
+        self.free: list[list[int]] = []
         low = sum(map(log2, shape))
         for extent in shape:
             low -= log2(extent)
-            self.left.append([1 << bit for bit in range(low, low + log2(extent))])
+            self.free.append([1 << bit for bit in range(low, low + log2(extent))])
 
-    def take(self, where: str, axis: int, count: int, *, high: bool = False) -> int:
+    def assign(self, where: str, axis: int, count: int, *, high: bool = False) -> int:
         """Gives up to `count` of the axis's lowest (or highest) free bits to a kind; returns how many there were."""
-        left = self.left[axis]
+        left = self.free[axis]
         count = min(count, len(left))
         taken = left[len(left) - count :] if high else left[:count]
         del left[len(left) - count if high else 0 : len(left) if high else count]
-        self.hands[where] += taken
+        self.assigned[where] += taken
         return count
 
     def fill(self, where: str, axes: Iterable[int], total: int) -> None:
         """Takes bits from the axes in turn until the kind has `total`; replicates (zeros) if the tile runs out."""
         for axis in axes:
-            self.take(where, axis, max(0, total - len(self.hands[where])))
-        self.hands[where] += [0] * (total - len(self.hands[where]))
+            self.assign(where, axis, max(0, total - len(self.assigned[where])))
+        self.assigned[where] += [0] * (total - len(self.assigned[where]))
 
     def layout(self, axes: Iterable[int]) -> Layout:
         """Gives the remaining bits to the registers, axis after axis."""
         for axis in axes:
-            self.take("reg", axis, len(self.left[axis]))
-        return Layout(self.shape, tuple(self.hands["reg"]), tuple(self.hands["lane"]), tuple(self.hands["warp"]))
+            self.assign("reg", axis, len(self.free[axis]))
+        return Layout(
+            self.shape, tuple(self.assigned["reg"]), tuple(self.assigned["lane"]), tuple(self.assigned["warp"])
+        )
 
 
 def blocked(
@@ -74,22 +76,22 @@ def blocked(
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"order {tuple(order)} does not list the axes of {format_shape(shape)}")
-    deal = _Deal(shape)
+    bits = _BitAssignment(shape)
     if order:
-        deal.take("reg", order[0], log2(vec))
-    deal.fill("lane", order, log2(lanes))
-    deal.fill("warp", warps or order, log2(num_warps))
-    return deal.layout(order)
+        bits.assign("reg", order[0], log2(vec))
+    bits.fill("lane", order, log2(lanes))
+    bits.fill("warp", warps or order, log2(num_warps))
+    return bits.layout(order)
 
 
 def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4) -> Layout:
     """The layout for a matrix that is contiguous along `fast` in memory and is stored along the other axis. Neighbouring lanes are
     neighbours along `fast`, and each thread holds `together` neighbours along the other axis."""
-    deal = _Deal(shape)
-    deal.take("reg", 1 - fast, log2(together))
-    deal.fill("lane", (fast, 1 - fast), 5)
-    deal.fill("warp", (fast, 1 - fast), log2(num_warps))
-    return deal.layout((1 - fast, fast))
+    bits = _BitAssignment(shape)
+    bits.assign("reg", 1 - fast, log2(together))
+    bits.fill("lane", (fast, 1 - fast), 5)
+    bits.fill("warp", (fast, 1 - fast), log2(num_warps))
+    return bits.layout((1 - fast, fast))
 
 
 def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | None:
@@ -98,19 +100,19 @@ def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | No
 
     None if warps share elements, or hold fewer than `vec` neighbours.
     """
-    deal = _Deal(layout.shape)
+    bits = _BitAssignment(layout.shape)
     if layout.is_replicated or any(basis & (basis - 1) for basis in layout.warp):
         return None
-    deal.left = [[basis for basis in left if basis not in layout.warp] for left in deal.left]
+    bits.free = [[basis for basis in left if basis not in layout.warp] for left in bits.free]
     low = 1 << layout.dim_bits(fast).start
-    if deal.left[fast][: log2(vec)] != [low << bit for bit in range(log2(vec))]:
+    if bits.free[fast][: log2(vec)] != [low << bit for bit in range(log2(vec))]:
         return None
     others = [axis for axis in reversed(range(len(layout.shape))) if axis != fast]
-    deal.take("reg", fast, log2(vec))
-    deal.take("lane", fast, min(5, log2(max(1, row // vec))))
-    deal.fill("lane", (*others, fast), 5)
-    deal.hands["warp"] = list(layout.warp)
-    return deal.layout((*others, fast))
+    bits.assign("reg", fast, log2(vec))
+    bits.assign("lane", fast, min(5, log2(max(1, row // vec))))
+    bits.fill("lane", (*others, fast), 5)
+    bits.assigned["warp"] = list(layout.warp)
+    return bits.layout((*others, fast))
 
 
 def within_warp(layout: Layout, axis: int) -> Layout:
@@ -147,7 +149,7 @@ def within_warp(layout: Layout, axis: int) -> Layout:
 class MmaInstruction:
     """A row of the table: D[m, n] = A[m, k] B[k, n] + C[m, n] by one warp, or by as many as `warps` says.
 
-    `operands`, `accumulators`: element types of A and B, and of C and D. `a`, `b`, `c`: the steps that deal a fragment,
+    `operands`, `accumulators`: element types of A and B, and of C and D. `a`, `b`, `c`: the steps that assign a fragment,
     axes 0 and 1 being (M, K), (K, N) and (M, N). `arch`: the lowest compute capability, as in sm_80.
     """
 
@@ -263,23 +265,23 @@ def _fragments(
     inner: int,
     shared_axis: int | None = None,
 ) -> Layout | None:
-    """Deals one fragment, then the warps' parts, then the repetitions, the `inner` axis first.
+    """Assigns the bits of one fragment, then those of the warps' parts, then the repetitions, the `inner` axis first.
 
     `shared_axis` is the K of an operand: warps do not split it, and those that split the accumulator there replicate.
     """
     if any(extent < needed for extent, needed in zip(shape, least, strict=True)):
         return None
-    deal = _Deal(shape)
+    bits = _BitAssignment(shape)
     for where, axis, count in steps:
-        deal.take(where, axis, count)
-    warp = list(deal.hands["warp"])
+        bits.assign(where, axis, count)
+    warp = list(bits.assigned["warp"])
     for axis, warps in enumerate(warps_per_cta):
-        deal.hands["warp"] = []
+        bits.assigned["warp"] = []
         if axis != shared_axis:
-            deal.take("warp", axis, log2(warps), high=True)
-        warp += deal.hands["warp"] + [0] * (log2(warps) - len(deal.hands["warp"]))
-    deal.hands["warp"] = warp
-    return deal.layout((inner, 1 - inner))
+            bits.assign("warp", axis, log2(warps), high=True)
+        warp += bits.assigned["warp"] + [0] * (log2(warps) - len(bits.assigned["warp"]))
+    bits.assigned["warp"] = warp
+    return bits.layout((inner, 1 - inner))
 
 
 # -- products without tensor cores
@@ -291,14 +293,14 @@ def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
     With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square; eight lanes along N
     read 32 neighbouring columns of B.
     """
-    deal = _Deal(shape)
-    deal.take("reg", 1, 2)
-    deal.take("reg", 0, 2)
-    deal.take("lane", 1, 3)
-    deal.take("lane", 0, 2)
-    deal.fill("lane", (1, 0), 5)
-    along_m, along_n = choose_warps([1 << len(left) for left in deal.left], num_warps)
-    deal.take("warp", 0, log2(along_m))
-    deal.take("warp", 1, log2(along_n))
-    deal.fill("warp", (0, 1), log2(num_warps))
-    return deal.layout((1, 0))
+    bits = _BitAssignment(shape)
+    bits.assign("reg", 1, 2)
+    bits.assign("reg", 0, 2)
+    bits.assign("lane", 1, 3)
+    bits.assign("lane", 0, 2)
+    bits.fill("lane", (1, 0), 5)
+    along_m, along_n = choose_warps([1 << len(left) for left in bits.free], num_warps)
+    bits.assign("warp", 0, log2(along_m))
+    bits.assign("warp", 1, log2(along_n))
+    bits.fill("warp", (0, 1), log2(num_warps))
+    return bits.layout((1, 0))

@@ -228,7 +228,7 @@ class Card:
         """The output of the cell, by MIME type, of at most `limit` bytes; `more` goes into the document."""
         bundle: dict[str, Any] = {"text/plain": self.text(), "text/html": self.html(), **plots.images(self.parts)}
         left = limit - _bytes(bundle) - _bytes(more) - _bytes(dict(self.parts)) - SPARE
-        made = self.document(left - max(HISTORY, history.least(self.record.kernel) + SPARE // 4))
+        made = self.document(left - max(HISTORY, history.size_without_texts(self.record.kernel) + SPARE // 4))
         history.keep_texts(self, made)
         left -= _bytes(made) - SPARE - _bytes(dict(self.parts))
         if past := history.part(self.record.kernel, made["version"], made["blobs"], left - SPARE // 4):

@@ -33,7 +33,7 @@ def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any
     with unobserved():
         for label, (kind, call) in candidates.items():
             try:
-                call()  # compiles, and runs what only the first call runs
+                call()  # compiles, and does the work of a first call
                 begin = time.perf_counter()
                 call()
                 took += time.perf_counter() - begin

@@ -165,7 +165,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     if not found:
         return None
     entries = {v.key: v.entry() for v in found}
-    blobs = Blobs(budget - least(kernel), stored)
+    blobs = Blobs(budget - size_without_texts(kernel), stored)
     for version in reversed(found):
         entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
     for version in reversed(found):
@@ -179,7 +179,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     return {"history": {"versions": list(entries.values())}, "blobs": blobs.added}
 
 
-def least(kernel: Kernel) -> int:
+def size_without_texts(kernel: Kernel) -> int:
     """The size of a history without texts, in characters."""
     entries = [{**version.entry(), "source": version.key} for version in versions(kernel)]
     return _size({"history": {"versions": entries}, "blobs": {}})

@@ -300,9 +300,8 @@ class BlockMagics(Magics):
 
         found = {}
         for value in list(self.shell.user_ns.values()):
-            while isinstance(value, KernelInterface) and not isinstance(
-                value, Kernel
-            ):  # unwraps autotuners and heuristics
+            # Unwraps autotuners and heuristics.
+            while isinstance(value, KernelInterface) and not isinstance(value, Kernel):
                 value = vars(value).get("fn")
             if isinstance(value, Kernel):
                 found[id(value)] = value

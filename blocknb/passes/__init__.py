@@ -17,7 +17,7 @@ from blocknb.passes.registry import REGISTERED, Pass
 from blocknb.target import Target
 from blocknb.trace import Notes, Stage, left_out
 
-#: Every pass, by folder and name, in the order in which they run. A comment says why a pass stands where it does.
+#: Every pass, by folder and name, in the order in which they run. A comment gives the reason for a position.
 ORDER = (
     "tile.simplify",
     "tile.unroll",  # after simplify: the bounds of loops are constants by then

@@ -36,9 +36,8 @@ from blocknb.runtime.launchable import Launchable
 from blocknb.runtime.plan import LaunchPlan
 
 Launch = Callable[..., Any]
-_FILE = os.path.join(
-    os.path.dirname(__file__), "<a repeated launch>"
-)  # in this package, so that messages name the caller's line
+#: The file name of generated code. It lies in this package, so that messages name the caller's line.
+_FILE = os.path.join(os.path.dirname(__file__), "<a repeated launch>")
 _INT32, _INT64 = "-0x80000000 <= {0} <= 0x7FFFFFFF", "-0x8000000000000000 <= {0} <= 0x7FFFFFFFFFFFFFFF"
 _IMMUTABLE = (int, float, bool, str, type(None))
 

@@ -45,4 +45,4 @@ def test_float8_product_uses_fp16_tensor_cores_and_notes_it(form):
     for arch in ("sm_80", "sm_90a", "sm_120a"):
         text, notes = ptx(f"product_{form}", arch)
         assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in text
-        assert any("multiplied in fp16" in note for note in notes)
+        assert any("in fp16, which holds" in note for note in notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pathlib
 import subprocess
 import sys
@@ -379,8 +380,10 @@ def test_fault_names_the_kernel_and_reports_the_lost_context() -> None:
             print(error)
     """
     root = str(pathlib.Path(__file__).resolve().parents[2])
+    search = os.pathsep.join([root, f"{root}/tests", os.environ.get("PYTHONPATH", "")])
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code).replace("{root!r}", repr(root))],
+        env=os.environ | {"PYTHONPATH": search},
         capture_output=True,
         text=True,
         timeout=120,

@@ -13,6 +13,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb import Config, autotune, heuristics, kernel
 from blocknb.compat import triton
+from blocknb.runtime import machine
 from blocknb.tune import Autotuner
 
 F32 = np.float32
@@ -147,6 +148,7 @@ class Strided:
         return self.array.ctypes.data
 
 
+@pytest.mark.skipif(machine.has_gpu(), reason="with a GPU, such an address belongs to the GPU")
 def test_object_with_address_and_dtype_is_a_pointer():
     out = zeros()
     fill[(4,)](Strided(out), 100, 1.0, BLOCK=32)

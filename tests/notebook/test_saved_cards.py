@@ -114,6 +114,6 @@ def test_plain_text_is_a_short_form_of_the_card(saved):
         assert lines[0].startswith(f"{made['kernel']}: ran on ") and len(lines) < 60
         for label, fact in made["facts"]:
             assert re.search(rf"^  {re.escape(label)} +{re.escape(fact)}$", text, re.M), label
-        assert re.search(r"^    line \d+: [•○▲] coalesce: ", text, re.M)
+        assert re.search(r"^    line \d+: [•○▲] \w+: ", text, re.M)
         assert re.search(rf"^  more in {made['kernel']}\.latest\S*\.trace: ", text, re.M)
         assert not re.search(r"&\w+;|</\w+>", text)

@@ -42,7 +42,7 @@ def test_volatile_load_polled_by_a_loop_gets_acquire():
     func, notes = settled(locks.message, arguments | {"epoch": 3, "SIZE": 32, "POLL": "volatile"})
     loads = [op for op in func.ops() if op.name == "load" and op.attrs.get("volatile")]
     assert [op.attrs.get("sem") for op in loads] == ["acquire"]
-    assert any(note.startswith("the volatile load acquires") for note in notes)
+    assert any(note.startswith("the volatile load is now an acquire") for note in notes)
 
 
 @blocknb.kernel

@@ -156,10 +156,10 @@ def again(
     ("how", "why"),
     [
         ("tiles", ""),
-        ("sums", "it may be to the same place in several iterations of the for at line"),
-        ("twice", "it may be to the same place in several iterations of the for at line"),
-        ("slid", "it may be to the same place in several iterations of the for at line"),
-        ("own", "it may be to the same place in several iterations of the for at line"),
+        ("sums", "several iterations of the for at line"),
+        ("twice", "several iterations of the for at line"),
+        ("slid", "several iterations of the for at line"),
+        ("own", "several iterations of the for at line"),
         ("neighbour", "the store at line"),
         ("added", "the load at line"),
     ],
@@ -310,7 +310,7 @@ def test_sums_published_by_an_atomic_get_no_tma_reduction(sem):
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
     assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")
-    assert any("(release) signals other programs that it is done" in text for text in told) == (sem == "release")
+    assert any("(release) signals other programs that the store is done" in text for text in told) == (sem == "release")
     case.interpret(func, arguments)
 
 

@@ -101,7 +101,7 @@ class BlockEmitter(VersionPart):
     def _place(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
         """Assigns a buffer to a node's value; the node's vectors run along `loop`."""
         buffer = self._choose(value, loop, node)
-        self.tiles.hold(value, buffer)
+        self.tiles.attach(value, buffer)
         return buffer
 
     def _place_reduced(self, op: Op, loop: int | None, node: FusionNode) -> None:
@@ -136,7 +136,7 @@ class BlockEmitter(VersionPart):
         wanted = (value.type.dtype, value.type.shape, strides)
         for op in node.ops:
             for operand in op.args:
-                buffer = tiles.take(operand, reader)
+                buffer = tiles.reusable_buffer(operand, reader)
                 if buffer is not None and (buffer.dtype, buffer.shape, buffer.strides) == wanted:
                     return buffer
         return tiles.allocate(value.type.shape, value.type.dtype, axis, None, value)

@@ -49,7 +49,7 @@ class BoundsChecks:
         self.sites: list[Site] = []
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
-        #: Of each pointer argument: the bytes of its array if that is read-only, else 0.
+        #: For each pointer argument: the bytes of its array if that is read-only, else 0.
         self._read_only_bytes: dict[int, str] = {}
 
     def load_read_only(self, readonly: str) -> None:

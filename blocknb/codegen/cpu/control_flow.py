@@ -49,14 +49,14 @@ class ControlFlow(VersionPart):
         moved: list[Value] = []
         for init, type in zip(inits, types, strict=True):
             if type.shape:
-                buffer = self.tiles.take(init, [op])
+                buffer = self.tiles.reusable_buffer(init, [op])
                 free = buffer is not None and buffer not in homes and inits.count(init) == 1
                 if buffer is None or not free or buffer.dtype != type.dtype or not buffer.row_major():
                     buffer = self.tiles.allocate(type.shape, type.dtype)
                     self.copies.copy(init, buffer)
                 else:
                     moved.append(init)
-                self.tiles.hold(op, buffer)
+                self.tiles.attach(op, buffer)
                 homes.append(buffer)
             else:
                 slot = self.code.w.slot(register_type(type.dtype), "carried")
@@ -75,13 +75,13 @@ class ControlFlow(VersionPart):
     def _hold(self, holder: Hashable, homes: Sequence[Home]) -> None:
         for home in homes:
             if isinstance(home, ScratchBuffer):
-                self.tiles.hold(holder, home)
+                self.tiles.attach(holder, home)
 
     def _load(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
         """Binds values to the current contents of their homes."""
         for value, home in zip(values, homes, strict=True):
             if isinstance(home, ScratchBuffer):
-                self.tiles.hold(value, home)
+                self.tiles.attach(value, home)
             else:
                 self.scalars[value] = self.code.w.value(f"load {register_type(value.type.dtype)}, ptr {home}")
 

@@ -41,4 +41,4 @@ class TileCopies(VersionPart):
         shape = result.type.shape
         strides = row_major(shape)
         view = ScratchBuffer(buffer.offset, buffer.bytes, buffer.dtype, shape, strides, None, buffer.holders)
-        self.tiles.hold(result, view)
+        self.tiles.attach(result, view)

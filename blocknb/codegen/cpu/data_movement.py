@@ -37,7 +37,7 @@ class DataMovement(VersionPart):
         sources = [self.copies.row_major(x) for x in op.args]
         results = [self.tiles.allocate(r.type.shape, r.type.dtype) for r in op.results]
         for value, buffer in zip(op.results, results, strict=True):
-            self.tiles.hold(value, buffer)
+            self.tiles.attach(value, buffer)
         return sources, results
 
     def _at(self, buffer: ScratchBuffer, *terms: tuple[str, int]) -> str:

@@ -58,7 +58,7 @@ class Dataflow:
         self._roots: dict[Value, Value | None] = {}
         self.uses: dict[Value, list[Use]] = {}
         for op in func.ops():
-            for leaf, operand, index in self.needs(op):
+            for leaf, operand, index in self.reads(op):
                 self.uses.setdefault(leaf, []).append(Use(op, operand, index))
 
     # -- sorts of values -------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Dataflow:
         guard = self.guards.get(op.id)
         return op.args if guard is None or guard.carried is None else (*op.args, guard.carried)
 
-    def needs(self, op: Op) -> list[tuple[Value, int, Index]]:
+    def reads(self, op: Op) -> list[tuple[Value, int, Index]]:
         """The leaves that an op reads, as (leaf, operand, index), without those of its blocks. Recomputed ops and views read nothing."""
         if op.results and all(r.type.shape and not self.is_stored(r) for r in op.results):
             return []

@@ -39,7 +39,7 @@ class ExtremumAccumulators:
         started = (*numbers, str(self.farthest if self.by_minimum else 0))
         return [self.code.splat(x, e, width) for x, e in zip(started, self.elements, strict=True)]
 
-    def taken(self, old: list[str], x: str, width: int) -> list[str]:
+    def updated(self, old: list[str], x: str, width: int) -> list[str]:
         """The accumulators after one more vector."""
         c = self.code
         pattern = c.convert("bitcast", x, self.element, self.bits, width)
@@ -62,7 +62,7 @@ class ExtremumAccumulators:
             patterns = c.binary("or", new[2], old[2], self.bits, width)
         return [extreme, opposite, patterns]
 
-    def found(self, all: list[str], width: int) -> tuple[str, str]:
+    def flags(self, all: list[str], width: int) -> tuple[str, str]:
         """Two i1: whether any lane had a number, and whether any lane had the zero that wins."""
         c, lanes = self.code, vector_type(self.bits, width)
         low, high = (all[1], all[0]) if self.largest else (all[0], all[1])

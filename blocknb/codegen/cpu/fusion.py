@@ -109,7 +109,7 @@ class FusionGraph:
 
     def _reads(self, op: Op) -> Iterator[tuple[Value, Index]]:
         for inner in within(op):
-            for leaf, _, index in self.program.needs(inner):
+            for leaf, _, index in self.program.reads(inner):
                 yield leaf, index
 
     def _memory(self, op: Op) -> Iterator[Op]:

@@ -218,7 +218,7 @@ class MaskBounds(VersionPart):
     def fill_read(self, stop: str) -> None:
         """Before the loops of a row: writes the tails that the row will read and that are not written yet."""
         program, tiles, members = self.program, self.tiles, self.nest.members
-        read = {leaf for op in self.nest.ops for leaf, _, _ in program.needs(op)}
+        read = {leaf for op in self.nest.ops for leaf, _, _ in program.reads(op)}
         read |= {leaf for v, _ in self.nest.outputs for leaf, _ in program.leaves(v, identity(v.type.shape))}
         for value in [v for v in tiles.buffers if v in tiles.tails and v in read and v not in members]:
             if tiles.tails[value].end != stop:

@@ -86,7 +86,7 @@ class Dots(VersionPart):
             self.code.helpers[name] = _microkernel(self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero)
         places = ", ".join(f"ptr {self.tiles.base(x)}" for x in (c, a, b))
         self.code.w.do(f"call void @{name}({places})")
-        self.tiles.hold(op.results[0], c)
+        self.tiles.attach(op.results[0], c)
 
     def _stored(self, value: Value) -> tuple[ScratchBuffer, Index] | None:
         """The buffer of a tile that is stored, or is a view of one, and the index of the buffer's axes by the tile's."""
@@ -152,7 +152,7 @@ class Dots(VersionPart):
             starts = (argument is c or self._is_zero(c)) and argument not in read
             if starts and self.tiles.free_home(home, argument, [op]):
                 return home
-        buffer = self.tiles.take(c, [op]) if c not in read else None
+        buffer = self.tiles.reusable_buffer(c, [op]) if c not in read else None
         if buffer is not None and buffer.row_major() and buffer.dtype == c.type.dtype:
             return buffer
         buffer = self.tiles.allocate(c.type.shape, c.type.dtype)

@@ -96,7 +96,7 @@ class Reduction(VersionPart):
             sets = [self._merged(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
         total, found = sets[0], None
         if self.extremes:
-            found, total = self.extremes.found(total, width), total[:1]
+            found, total = self.extremes.flags(total, width), total[:1]
         lanes, least = width, REGISTER // SIZES[self._elements[0]]
         while width > 1:
             width //= 2
@@ -173,7 +173,7 @@ class Reduction(VersionPart):
             return
         width, slots = body.width, self.slots[body.number]
         old = self._load(slots, width)
-        new = self.extremes.taken(old, values[0], width) if self.extremes else self._combine(old, values, width)
+        new = self.extremes.updated(old, values[0], width) if self.extremes else self._combine(old, values, width)
         if self.kind.start is None and self.kind.places is None:
             new = self._unless_first(body.position, new, values, width)
         self._store(slots, new, width)

@@ -58,7 +58,7 @@ class RowLoops(VersionPart):
         ends_early = ends_at_masks and bounds.find()
         end = bounds.end if ends_early else self._end()
         bounds.fill_read(end)
-        least = self._least(end) if ends_early else self._least()
+        least = self._first_masked_position(end) if ends_early else self._first_masked_position()
         step = nest.width * nest.unroll
         full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
@@ -82,7 +82,7 @@ class RowLoops(VersionPart):
         ends = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
         return c.i64_least(c.i64_most(*ends), str(nest.size))
 
-    def _least(self, *more: str) -> str:
+    def _first_masked_position(self, *more: str) -> str:
         """The position from which on a mask reaches into the row, or its size."""
         c, size = self.code, str(self.nest.size)
         found = [*(p.count for p in self.forms.prefixes()), *self.accesses.bounds, *more]

@@ -42,7 +42,7 @@ def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, w
     return casts.to_scratch(c, value, buffer.dtype, width)
 
 
-#: For each tile that a block yields: the buffer it should be made in, and the argument that lives there now.
+#: For each tile that a block yields: its preferred buffer, and the argument that the buffer holds now.
 Targets = Mapping[Value, tuple[ScratchBuffer, Value]]
 
 
@@ -119,7 +119,7 @@ class TileBuffers:
         maker = self.program.definition[value] if value else self.scope.current_op
         return ScratchBuffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
 
-    def hold(self, holder: Hashable, buffer: ScratchBuffer) -> None:
+    def attach(self, holder: Hashable, buffer: ScratchBuffer) -> None:
         """Keeps a buffer for a holder; a value becomes a tile that it holds."""
         buffer.holders.add(holder)
         if isinstance(holder, Value):
@@ -165,7 +165,7 @@ class TileBuffers:
 
     # -- reuse -----------------------------------------------------------------------------------------------------------
 
-    def take(self, value: Value, reader: Sequence[Op]) -> ScratchBuffer | None:
+    def reusable_buffer(self, value: Value, reader: Sequence[Op]) -> ScratchBuffer | None:
         """The buffer of a value, if `reader` may write its result there: it is the last reader, and reads at the index at which it writes.
         Else None."""
         scope, buffer = self.scope, self.buffers.get(value)
@@ -183,7 +183,7 @@ class TileBuffers:
     def free_home(self, home: ScratchBuffer, argument: Value, reader: Sequence[Op]) -> bool:
         """Whether the buffer of a loop-carried tile may hold its next value, because no later op reads the old one (`argument`)."""
         if argument in self.buffers:
-            return self.take(argument, reader) is home
+            return self.reusable_buffer(argument, reader) is home
         return not any(isinstance(h, Value) for h in home.holders)
 
     # -- addresses -------------------------------------------------------------------------------------------------------

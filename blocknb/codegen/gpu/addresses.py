@@ -22,7 +22,7 @@ class AccessAddresses:
         if not pointer.type.shape:
             return self.registers.reg(pointer), 0
         while (op := self.defs.get(pointer)) is not None and op.name == "part":  # near the addresses of other parts
-            pointer, register = self.registers.whole(pointer, register)
+            pointer, register = self.registers.source_of_part(pointer, register)
         layout = pointer.type.layout
         strides = self.constant_strides(pointer, layout)
         base, distance = 0, 0

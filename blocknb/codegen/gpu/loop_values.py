@@ -19,8 +19,8 @@ from blocknb.ir.core import Op, Value, walk
 from blocknb.ir.traversal import reachable
 from blocknb.layouts import wgmma
 
-#: Sums of a thread, and ops with them after their loop, above which ptxas spills where a branch sets the sums to zero: it begins with all
-#: of them at once.
+#: Accumulators per thread, and ops with them after their loop. Above both numbers ptxas spills if a branch sets the accumulators to zero,
+#: because it sets all of them at once.
 MANY_SUMS, MANY_OPS = 64, 5
 WordRegisters = tuple[tuple[int, ...], ...]  # of each word the registers that it holds
 

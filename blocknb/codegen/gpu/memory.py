@@ -61,7 +61,7 @@ class GlobalMemory(OpLowering):
         if plain and op.result not in self.registers.streamed:
             pointer = self.text.advanced(*address, 1)
             got = self.text.load_words(pointer, 1, len(pieces), width, bool(op.attrs.get("volatile")))
-        else:  # of a streamed tile LLVM would keep what two consumers load alike
+        else:  # otherwise LLVM would merge equal loads of two consumers, and keep a streamed tile
             defaults = ["0"] * len(pieces)
             if len(op.args) > 2:
                 other = op.args[2]
@@ -154,5 +154,5 @@ def predicated_store(
     where = f"[$0+{distance}]" if distance else "[$0]"
     ptx = f"st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
     operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words)]
-    # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses what was loaded.
+    # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses the loaded value.
     text.asm(ptx, ["l", *[LETTER[bits]] * n, "~{memory}"], operands, on=predicate)

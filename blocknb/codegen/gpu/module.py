@@ -106,7 +106,7 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
 
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
-    # By default ptxas spills what is carried for a later iteration, to make room for one more program on an SM.
+    # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
     resident = warp_specialization.resident(func, threads) or int(ahead)
     least = f' "nvvm.minctasm"="{resident}"' if resident else ""

@@ -56,7 +56,7 @@ class Registers:
         self.rounds_pairs = rounds_pairs  # whether one instruction rounds two fp32 to 16 bits
         self.names: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, Words] = {}
-        self.fetch: dict[Value, Callable[[tuple[int, ...]], None]] = {}  # brings the words that are asked for
+        self.fetch: dict[Value, Callable[[tuple[int, ...]], None]] = {}  # fetches the given words
         self.lazy: dict[Value, tuple[Op, list[str] | None, str, Compute]] = {}  # op, chunk, debug location
         self.equal: dict[Value, tuple[int, ...]] = {}  # of masks: for each register the first that is equal to it
 
@@ -147,12 +147,12 @@ class Registers:
                 assert renamed is not None, "a conversion that moves data is not lazy"
                 return [(op.args[0], renamed[index])]
             case "part":
-                return [self.whole(value, index)]
+                return [self.source_of_part(value, index)]
             case name if name in ARRIVING:
                 return []
         return [(arg, element_register(arg, index)) for arg in op.args]
 
-    def whole(self, part: Value, register: int) -> tuple[Value, int]:
+    def source_of_part(self, part: Value, register: int) -> tuple[Value, int]:
         """The tile behind a `part`, and the number in that tile of the part's register."""
         op = self.defs[part]
         axis, index, count = (op.attrs[name] for name in ("axis", "index", "count"))
@@ -171,7 +171,7 @@ class Registers:
     def word(self, value: Value, registers: tuple[int, ...]) -> str:
         """An integer that holds these registers side by side, the first one lowest."""
         while (op := self.defs.get(value)) is not None and op.name == "part":
-            registers = tuple(self.whole(value, register)[1] for register in registers)
+            registers = tuple(self.source_of_part(value, register)[1] for register in registers)
             value = op.args[0]
         known = self.words.setdefault(value, {})
         if registers not in known and (fetch := self.fetch.get(value)) is not None:

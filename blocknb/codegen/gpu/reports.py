@@ -67,7 +67,7 @@ class ReportLowering(OpLowering):
         owner, element = self.threads.owner(layout), layout.register_indices if layout is not None else (0,)
         chosen = list(
             dict.fromkeys(element.index(i) for i in element)
-        )  # replicas of an element in other registers are left out
+        )  # one register of each element, without replicas
         conditions = [self.text.both(on[r], owner) for r in chosen]
         thread = self.threads.thread_index(layout.lane, layout.warp) if layout is not None else "0"
         some, guarded = conditions[0], all(conditions)

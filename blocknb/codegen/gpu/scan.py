@@ -111,7 +111,7 @@ class Scanner:
         runs = [r for r in range(len(values)) if not r & mask]
         totals = {r: values[self.last(r, self.low)] for r in runs}
         before: dict[int, Values] = {}
-        has = dict.fromkeys(runs, "false")  # whether anything stands before a run: known, or an i1
+        has = dict.fromkeys(runs, "false")  # whether a run has predecessors: a constant, or an i1
         single = not mask  # a run is one element: its total is the result
         for number, (kind, position) in enumerate(self.high):
             lower, new = self.high[:number], dict(totals)

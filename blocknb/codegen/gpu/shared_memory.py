@@ -83,7 +83,7 @@ class SharedMemory(OpLowering):
         if matrix is not None:
             where = self.buffers.elements(buffer, matrix.lane, matrix.warp)
             fetch = LdmatrixFetch(self.text, where, matrix, words)
-            # A tensor core takes words of neighbouring registers. From a buffer that runs the other way come other words.
+            # A tensor core takes words of neighbouring registers. A buffer that is contiguous along the other axis has other words.
             paired = all(registers == tuple(range(registers[0], registers[-1] + 1)) for registers in fetch.by_word)
             if paired and self.lookahead.feeds_next_mma(op):
                 self.registers.words[op.result] = words

@@ -26,7 +26,7 @@ class TextWriter:
         self.entry: list[str] = []
         self.sink: list[str] = []
         self.chunks: list[list[str]] = [self.sink]
-        self.dbg = ""  # what ends each line: its debug location
+        self.dbg = ""  # the debug location, which ends each line
         self.label = "entry"  # of the basic block that is being written
         self.accesses = 0  # to global memory in this basic block
         self.memo: dict[tuple, str] = {}

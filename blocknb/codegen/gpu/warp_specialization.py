@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from blocknb.ir.core import Block, Func, Op, walk
 
-SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs in addition
+SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and the bytes that each CTA takes in addition
 SCHEDULERS = 4  # of an SM
 
 REGISTERS = 1 << 14  # of each scheduler

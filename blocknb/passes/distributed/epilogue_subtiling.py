@@ -185,7 +185,7 @@ class SubtiledStore:
                 taken.name = value.name
             return done[index][value]
 
-        def again(op: Op, index: int) -> None:
+        def emit_copy(op: Op, index: int) -> None:
             attrs = dict(op.attrs)
             if op.name == "convert":
                 attrs["layout"] = attrs["layout"].part(self.axis, self.count)
@@ -196,10 +196,10 @@ class SubtiledStore:
         for index in range(self.count):
             for op in early:
                 for ahead in range(index + 1 if index else 0, min(index + 2, self.count)):
-                    again(op, ahead)
+                    emit_copy(op, ahead)
             for op in self.made.values():
                 if op not in early:
-                    again(op, index)
+                    emit_copy(op, index)
             args = [part(x, index) for x in self.op.args]
             stored = b.op("store", *args, **self.op.attrs, split_of=self.op.id)
             if not index:

@@ -77,7 +77,7 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
         if kept := {i: plan for i, plan in enumerate(found) if plan is not None}:
             plans[loop.id] = kept
             for plan in kept.values():
-                parts = prod(plan.kept)
+                parts = prod(plan.shared_extents)
                 notes(plan.reduction, f"{plan.update.name}: {parts} partial results in the loop, combined after it")
     return ReductionRewriter(func, plans).run() if plans else func
 
@@ -85,7 +85,7 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
 @dataclass(frozen=True)
 class ReductionPlan:
     """An accumulator of a loop: an iteration may multiply it by `scaled`, then updates it by `update` with a `reduction`. `runs` splits
-    the reduced axis into runs of bits; threads share the runs in `kept`."""
+    the reduced axis into runs of bits; threads share the runs in `shared_extents`."""
 
     update: Op
     reduction: Op
@@ -93,7 +93,7 @@ class ReductionPlan:
     runs: tuple[tuple[bool, int], ...]
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def shared_extents(self) -> tuple[int, ...]:
         return tuple(extent for mine, extent in self.runs if not mine)
 
 

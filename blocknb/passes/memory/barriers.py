@@ -191,11 +191,11 @@ class BarrierPlacement:
         root = self.facts.root(pointer) or ANYWHERE
         while (made := self.facts.definition.get(pointer)) is not None and made.name == "part":
             pointer = made.args[0]  # each part has its own elements
-        own = pointer if pointer.type.shape and self.apart(pointer) else None
+        own = pointer if pointer.type.shape and self.has_distinct_addresses(pointer) else None
         whole = op.attrs.get("split_of") if op.name == "store" else None
         return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
 
-    def apart(self, pointer: Value) -> bool:
+    def has_distinct_addresses(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: one thread holds each element, and the strides make addresses distinct."""
         steps = []
         for axis, extent in enumerate(pointer.type.shape):
@@ -213,12 +213,8 @@ class BarrierPlacement:
     def shared_access(self, op: Op, buffer: Value, write: bool) -> MemoryAccess:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
-        if op.name in (
-            "local_store",
-            "local_load",
-            "store_bulk",
-            "store_wait",
-        ):  # also in a circular buffer: all stages have one layout
+        # Also in a circular buffer, because all stages have one layout.
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):
             by = self.bulk[buffer] if op.name == "store_wait" else op
             layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.stage, layout) if layout is not None else None

@@ -107,20 +107,20 @@ def place(func: Func) -> tuple[list[LiveRange], int]:
         first_fit(live, 0, [other for other in placed if other.first <= live.last and live.first <= other.last])
         placed.append(live)
     end = max((live.offset + live.size for live in placed), default=0)
-    here: list[LiveRange] = []
+    unshared: list[LiveRange] = []
     for live in sorted(small, key=lambda x: (-x.size, x.first)):
-        if len(here) == OWN_PLACES:
+        if len(unshared) == OWN_PLACES:
             break
         live.offset = -(-end // live.align) * live.align
         end = live.offset + live.size
-        here.append(live)
-    rest = sorted(set(small) - set(here), key=lambda x: x.first)
-    meeting: list[LiveRange] = []
+        unshared.append(live)
+    rest = sorted(set(small) - set(unshared), key=lambda x: x.first)
+    overlapping: list[LiveRange] = []
     for live in rest:
-        meeting = [other for other in meeting if live.first <= other.last]
-        first_fit(live, end, meeting)
-        meeting.append(live)
-    placed += here + rest
+        overlapping = [other for other in overlapping if live.first <= other.last]
+        first_fit(live, end, overlapping)
+        overlapping.append(live)
+    placed += unshared + rest
     return placed, max((live.offset + live.size for live in placed), default=0)
 
 
@@ -134,7 +134,7 @@ def too_big(live: LiveRange, target: Target) -> str:
 
 
 def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
-    """The lowest offset from `start` at which a buffer overlaps no other."""
+    """Gives a buffer the lowest offset from `start` at which it overlaps none of the others."""
     live.offset = -(-start // live.align) * live.align
     for low, high in sorted((other.offset, other.offset + other.size) for other in others):
         if live.offset + live.size <= low:
@@ -194,7 +194,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
 
 
 def waited_for(block: Block) -> Iterator[tuple[int, int]]:
-    """The bulk stores of a block for which it waits itself, each with the wait: their ids."""
+    """The ids of the bulk stores of a block whose wait is in the same block, each with the id of the wait."""
     stores: list[int] = []
     for op in block.ops:
         if op.name == "store_bulk":

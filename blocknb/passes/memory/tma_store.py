@@ -101,7 +101,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(eq=False)
 class TmaStore:
-    """A store that TMA can do: its box, its value, and the ops that move the value through shared memory today."""
+    """A store that TMA can do: its box and its value. It replaces the ops that now move the value through shared memory (`replaced`)."""
 
     op: Op
     box: TmaBox
@@ -109,17 +109,17 @@ class TmaStore:
     type: Buffer
     value: Value
     start: tuple[Form, ...]
-    gone: tuple[Op, ...]
+    replaced: tuple[Op, ...]
     each_warp: bool = False
 
     @property
-    def way(self) -> tuple:
+    def buffer_key(self) -> tuple:
         """The properties that stores must share to use the same buffers; the thread that starts a store also waits for it."""
         return self.type, self.value.type.layout if self.each_warp else None
 
-    def reach(self, to: int) -> int:
+    def extent(self, axis: int) -> int:
         """The number of elements that the store covers along an axis of the array."""
-        return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
+        return self.type.shape[self.box.axes.index(axis)] if axis in self.box.axes else 1
 
     def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
@@ -141,16 +141,16 @@ class TmaStoreFinder:
         for block in blocks(roles.blocks[0]):
             here = set(block.ops)
             for op in block.ops:
-                if (op.name == "store" or self.adds(op)) and (store := self.store(op, here)) is not None:
+                if (op.name == "store" or self.is_unordered_add(op)) and (store := self.store(op, here)) is not None:
                     self.stores[op.id] = store
         self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
         self.persistent = bool(func.attrs.get("persistent"))
-        while refused := [(store, why) for store in self.stores.values() if (why := self.met_again(store))]:
+        while refused := [(store, why) for store in self.stores.values() if (why := self.why_order_matters(store))]:
             for store, why in refused:
                 self.refuse(store.op, why)
                 del self.stores[store.op.id]
 
-    def adds(self, op: Op) -> bool:
+    def is_unordered_add(self, op: Op) -> bool:
         """Whether an op is an unordered addition of fp32 numbers whose result is unused."""
         if op.name != "atomic" or op.attrs["kind"] != "add" or not op.results or self.users.get(op.result):
             return False
@@ -159,14 +159,14 @@ class TmaStoreFinder:
 
     def store(self, op: Op, here: set[Op]) -> TmaStore | None:
         """The TMA store for an op, or None. A note explains a refusal that is due to the addresses."""
-        way = self.way(op, here)
-        if way is None:
+        found = self.conversion(op, here)
+        if found is None:
             return None
-        value, *gone = way
+        value, *replaced = found
         shape, dtype = op.args[0].type.shape, op.args[0].type.dtype.element
         if op.attrs.get("cache") or op.attrs.get("evict"):
             return self.refuse(op, "it has a cache modifier")
-        whole, distance = self.whole(op)
+        whole, distance = self.whole_store(op)
         box = tma_boxes.box_of(self.facts, whole, op)
         if isinstance(box, str):
             return self.refuse(op, box)
@@ -194,42 +194,41 @@ class TmaStoreFinder:
             start[to] = start[to] + Form.of(distance[axis])
         layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
         kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
-        return TmaStore(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
+        return TmaStore(op, box, kind, type, value, tuple(start), tuple(replaced), bool(rows))
 
     # -- other accesses to the array
 
-    def met_again(self, store: TmaStore) -> str:
+    def why_order_matters(self, store: TmaStore) -> str:
         """The reason why a program may access the stored data again, or signal another program that does; "" if there is none. TMA
         stores are not ordered among each other, and no thread waits until they are visible. Iterations of a loop that distributes work
         among programs count as different programs, which are not ordered either."""
-        added = (
-            store.op.name == "atomic"
-        )  # sums are the same in any order, so other iterations may add to the same place
+        # Sums do not depend on the order, so other iterations may add to the same elements.
+        added = store.op.name == "atomic"
         for loop in () if added else self.loops(store.op):
-            if not self.moves(store, store, loop) and not self.shares_out(store, loop):
-                return f"it may be to the same place in several iterations of the {loop.name}{at_line(loop)}"
+            if not self.advances_past(store, store, loop) and not self.distributes_work(store, loop):
+                return f"several iterations of the {loop.name}{at_line(loop)} may store to the same elements"
         for op in self.order:
             if op is store.op or op.name not in READS | WRITES:
                 continue
-            if self.tells(op, store.op):
-                return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) signals other programs that it is done"
+            if self.publishes(op, store.op):
+                return f"the {op.name}{at_line(op)} ({op.attrs['sem']}) signals other programs that the store is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
-            if added or not self.never_meets(store, op):
-                return f"the {op.name}{at_line(op)} may access the same place"
+            if added or not self.cannot_conflict(store, op):
+                return f"the {op.name}{at_line(op)} may access the same elements"
         return ""
 
-    def never_meets(self, store: TmaStore, op: Op) -> bool:
+    def cannot_conflict(self, store: TmaStore, op: Op) -> bool:
         """Whether an access to the same array precedes the store, goes to another place, or is in the other arm of an `if`."""
-        if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
+        if (op.name == "load" and self.precedes(op, store.op)) or (op.name == "store" and self.is_disjoint(store, op)):
             return True
-        return self.either(store.op, op)
+        return self.are_exclusive(store.op, op)
 
-    def tells(self, op: Op, other: Op) -> bool:
+    def publishes(self, op: Op, other: Op) -> bool:
         """Whether an op publishes (releases) earlier accesses of the program, which may include the other op."""
-        return op.name in ATOMICS and orders(op)[1] and not self.ahead(op, other)
+        return op.name in ATOMICS and orders(op)[1] and not self.precedes(op, other)
 
-    def either(self, op: Op, other: Op) -> bool:
+    def are_exclusive(self, op: Op, other: Op) -> bool:
         """Whether a program runs at most one of two ops: they are in different arms of an `if`, and in no loop."""
         if self.loops(op) or self.loops(other):
             return False
@@ -244,16 +243,18 @@ class TmaStoreFinder:
                 yield parent, next(block for block in parent.blocks if inner in block.ops)
             inner = parent
 
-    def ahead(self, op: Op, other: Op) -> bool:
+    def precedes(self, op: Op, other: Op) -> bool:
         """Whether a program runs one op before the other, and never afterwards."""
         return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
 
-    def moves(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
+    def advances_past(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
         """Whether a store touches other elements than another store (or itself) in every other iteration of a loop. Along some axis
         both advance by the same step, which exceeds their extents."""
-        for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
-            step, far = self.step(form, loop), (form - beside).constant
-            if step is not None and far is not None and abs(step) >= abs(far) + max(store.reach(to), other.reach(to)):
+        for axis, (form, other_form) in enumerate(zip(store.start, other.start, strict=True)):
+            step, distance = self.step(form, loop), (form - other_form).constant
+            if step is None or distance is None:
+                continue
+            if abs(step) >= abs(distance) + max(store.extent(axis), other.extent(axis)):
                 return True
         return False
 
@@ -274,7 +275,7 @@ class TmaStoreFinder:
         step = self.facts.integer(loop.args[2]).constant
         return None if step is None else coefficient * step
 
-    def shares_out(self, store: TmaStore, loop: Op) -> bool:
+    def distributes_work(self, store: TmaStore, loop: Op) -> bool:
         """Whether a loop distributes work among programs: it starts at the program's number, advances by the number of programs, and the
         store depends on its index. Two iterations are then like two programs, unless the address depends on the number of programs. (A
         kernel is assumed to be correct on any grid.)"""
@@ -304,17 +305,17 @@ class TmaStoreFinder:
         found = [parent for parent in self.facts.around(op) if parent.name in LOOPS]
         return found[:-1] if self.persistent else found  # the outermost loop runs over programs
 
-    def apart(self, store: TmaStore, op: Op) -> bool:
+    def is_disjoint(self, store: TmaStore, op: Op) -> bool:
         """Whether another store touches other elements, in all iterations."""
         other = self.stores.get(op.id)
         if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
             return False
         common = [loop for loop in self.loops(store.op) if loop in self.loops(op)]
-        if not all(self.moves(store, other, loop) or self.shares_out(store, loop) for loop in common):
+        if not all(self.advances_past(store, other, loop) or self.distributes_work(store, loop) for loop in common):
             return False
-        for to in store.box.axes:
-            far = (store.start[to] - other.start[to]).constant
-            if far is not None and abs(far) >= (other if far > 0 else store).reach(to):
+        for axis in store.box.axes:
+            distance = (store.start[axis] - other.start[axis]).constant
+            if distance is not None and abs(distance) >= (other if distance > 0 else store).extent(axis):
                 return True
         return False
 
@@ -330,7 +331,7 @@ class TmaStoreFinder:
         count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))
         return 1 << count if 1 << count >= LEAST_ROWS else 0
 
-    def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
+    def conversion(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
         """The value of a store, and the ops that convert it to the store's layout, through a buffer or by shuffles."""
         if op.name == "atomic":
             return (op.args[1],)
@@ -348,7 +349,7 @@ class TmaStoreFinder:
             return None
         return written.args[1], alloc, written, last
 
-    def whole(self, op: Op) -> tuple[Op, list[int]]:
+    def whole_store(self, op: Op) -> tuple[Op, list[int]]:
         """The whole store of which an op stores a part, and the offset of the part along each axis."""
         pointer, value, *mask = op.args
         distance = [0] * len(pointer.type.shape)
@@ -380,7 +381,7 @@ class TmaStoreLowering(Rebuild):
     def __init__(self, func: Func, found: TmaStoreFinder, notes: Notes):
         super().__init__(func, lambda op, _: self.visit_op(op))
         self.found, self.stores = found, found.stores
-        self.gone = {op.id for store in found.stores.values() for op in store.gone}
+        self.replaced = {op.id for store in found.stores.values() for op in store.replaced}
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[tuple, list[Value]] = {}
         self.run_of: list[list[TmaStore]] = []  # for each open block, the latest run of consecutive stores
@@ -389,7 +390,7 @@ class TmaStoreLowering(Rebuild):
         if op.name == "roles":
             self.prepare(op.attrs.get("consumer_groups", 1))
             return self.consumers(op)
-        if op.id in self.gone:
+        if op.id in self.replaced:
             return op.results
         if op.id in self.stores:
             self.emit(self.stores[op.id])
@@ -404,12 +405,12 @@ class TmaStoreLowering(Rebuild):
             with b.at(store.op):
                 if key not in self.maps:
                     self.maps[key] = tma_boxes.emit_map(b, facts, box, store.kind, made)
-                if store.way not in self.buffers:
+                if store.buffer_key not in self.buffers:
                     kind = replace(store.type, stages=consumer_groups)
-                    same = [x for x in self.stores.values() if x.way == store.way]
+                    same = [x for x in self.stores.values() if x.buffer_key == store.buffer_key]
                     count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
                     two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
-                    self.buffers[store.way] = two
+                    self.buffers[store.buffer_key] = two
                     for buffer in two:
                         buffer.name = box.root.name
 
@@ -433,8 +434,8 @@ class TmaStoreLowering(Rebuild):
         with b.block() as opened:
             if op.attrs.get("consumer_groups", 1) > 1:
                 number = b.value("consumer_group_id")
-                for way, buffers in self.buffers.items():
-                    self.buffers[way] = [b.value("stage", buffer, number) for buffer in buffers]
+                for key, buffers in self.buffers.items():
+                    self.buffers[key] = [b.value("stage", buffer, number) for buffer in buffers]
             self.ops(block.ops[:-1])
             b.op("store_wait", in_flight=0)
             b.append(block.terminator)
@@ -450,7 +451,7 @@ class TmaStoreLowering(Rebuild):
             b.op("store_wait", in_flight=0)
         elif len(run) >= BUFFERS:
             b.op("store_wait", in_flight=BUFFERS - 1)
-        buffers = self.buffers[store.way]
+        buffers = self.buffers[store.buffer_key]
         buffer = buffers[len(run) % len(buffers)]
         b.op("local_store", buffer, self.get(store.value))
         b.op("fence")

@@ -120,11 +120,11 @@ class Owners:
         """Emits the owners of the results of an op that has been emitted."""
         for result in op.results:
             if self.provenance.carried(result):
-                self._owners[result] = self._made(op, result, b)
+                self._owners[result] = self._result_owner(op, result, b)
 
     # -- ops -------------------------------------------------------------------------------------------------------------
 
-    def _made(self, op: Op, result: Value, b: Builder) -> Value:
+    def _result_owner(self, op: Op, result: Value, b: Builder) -> Value:
         if op.name == "select":  # a select of tiles: each element takes the owner of its pointer
             condition, first, second = op.args
             shape = result.type.shape
@@ -176,7 +176,7 @@ class Owners:
                 made.append(self._owners[value])
         return made
 
-    def _given(self, values: Sequence[Value], targets: Sequence[Value], b: Builder) -> list[Value]:
+    def _carried_owners(self, values: Sequence[Value], targets: Sequence[Value], b: Builder) -> list[Value]:
         """The owners of `values` for those of `targets` that carry one."""
         return [
             self._as(value, self._shape(target), b)
@@ -188,13 +188,13 @@ class Owners:
         """A terminator with the owners of the values that it passes on."""
         with walk.builder.at(op):
             args = tuple(walk.get(a) for a in op.args)
-            walk.builder.append(op.replace(args=(*args, *self._given(op.args[skip:], targets, walk.builder))))
+            walk.builder.append(op.replace(args=(*args, *self._carried_owners(op.args[skip:], targets, walk.builder))))
 
     def _loop(self, op: Op, walk: Rebuild) -> Any:
         """Emits a loop that carries owners, too. Each block of a `while` passes its values on to the other block."""
         b, counted, blocks = walk.builder, op.name == "for", []
         targets = [block.args[1:] if counted else block.args for block in op.blocks]
-        inits = self._given(op.args[3:] if counted else op.args, targets[0], b)
+        inits = self._carried_owners(op.args[3:] if counted else op.args, targets[0], b)
         for block, own, following in zip(op.blocks, targets, [*targets[1:], targets[0]], strict=True):
             with b.block((*block.args, *self._fresh(own))) as opened:
                 walk.ops(block.ops[:-1])

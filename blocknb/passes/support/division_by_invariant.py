@@ -43,10 +43,10 @@ class InvariantDivisions:
             if of_launch(facts, op.args[1]):
                 self.known[op.id] = op.args[1]
                 self.signed.update([op.id] if signed else [])
-            elif (most := self.most(op.args[1])) and not most & most - 1 and not signed:
+            elif (most := self.upper_bound(op.args[1])) and not most & most - 1 and not signed:
                 self.likely[op.id] = most
 
-    def most(self, value: Value) -> int:
+    def upper_bound(self, value: Value) -> int:
         """The constant operand of a `min` that makes a value; 0 for any other value."""
         made = self.facts.definition.get(value)
         for x in made.args if made is not None and made.name == "min" else ():

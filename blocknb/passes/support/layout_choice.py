@@ -231,10 +231,10 @@ class LayoutChoice:
         for op in reversed(block.ops):
             for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.settle_backwards(inner)
-            for value, layout in self.asked(op):
+            for value, layout in self.requested_layouts(op):
                 self.follow(value, layout)
 
-    def asked(self, op: Op) -> Iterator[tuple[Value, Layout]]:
+    def requested_layouts(self, op: Op) -> Iterator[tuple[Value, Layout]]:
         """The operands of an op that are views, and the layouts in which the op needs them."""
         if op.name in ACCESSES and op.args[0].type.shape:
             layout = self.access_layout(op)
@@ -275,9 +275,8 @@ class LayoutChoice:
         wanted = self.layout_of(value) if self.anchored(value) else own
         if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
             return self.layout_of(op.args[0])
-        if (
-            op.name in ATOMICS
-        ):  # atomics access single elements in any layout, so they stay with the values; but each element only once
+        if op.name in ATOMICS:
+            # Atomics access single elements in any layout, so they take the values' layout, but each element only once.
             there = self.natural(value) if self.is_view(value) else wanted
             return own if there.is_replicated else there
         if self.as_wide(op, wanted, own):
@@ -305,9 +304,8 @@ class LayoutChoice:
         return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
-        if (
-            "instr" in op.attrs
-        ):  # the instruction's own layout: products that share an accumulator may have different ones
+        if "instr" in op.attrs:
+            # The instruction's own layout, because products that share an accumulator may have different ones.
             a, b = operand_layouts(op)
             return a or self.natural(op.args[0]), b or self.natural(op.args[1]), op.attrs["layout"]
         # Plain multiply-adds read both operands from shared memory, so that any layout will do.
