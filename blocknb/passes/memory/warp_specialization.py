@@ -52,7 +52,12 @@ def applies(func: Func, target: Target) -> bool:
     return target.arch == "sm_90a" and any(from_shared(op) for op in func.ops())
 
 
-@gpu_pass(optional=True, applies=applies)
+def requests(func: Func) -> list[Op]:
+    """The loops of `tl.range(..., warp_specialize=True)`."""
+    return [op for op in func.ops() if op.name == "for" and op.attrs.get("warp_specialize")]
+
+
+@gpu_pass(optional=True, applies=lambda func, target: applies(func, target) or bool(requests(func)))
 def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     """Splits warps into a producer that copies by TMA and consumers that multiply
 
@@ -66,7 +71,7 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     copies.
 
     Limits: an array that the kernel writes is not copied (two arguments are assumed to be two arrays). Other loads stay with the
-    consumers. Notes say why a load is not copied.
+    consumers. Notes say why a load is not copied, and why a loop of `tl.range(..., warp_specialize=True)` has no producer.
 
     Before:
 
@@ -87,6 +92,24 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
           copy_bulk %to, %map, %full, %stage, %row, %column {axes=(0, 1)}
         }
     """
+    made, copied = specialized(func, target, notes) if applies(func, target) else (func, [])
+    for loop in requests(func):
+        if not any(op in copied for op in within(loop)):
+            notes(loop, f"not warp-specialized: {why_no_producer(func, target)}", "missed")
+    return made
+
+
+def why_no_producer(func: Func, target: Target) -> str:
+    """The reason why a producer warp copies nothing in a loop."""
+    if target.arch != "sm_90a":
+        return f"blocknb does this on sm_90a only, and the target is {target.arch}"
+    if not applies(func, target):
+        return "no product reads an operand from shared memory by wgmma"
+    return "no load in it is copied by TMA; the notes on its loads say why"
+
+
+def specialized(func: Func, target: Target, notes: Notes) -> tuple[Func, list[Op]]:
+    """The function with warp roles, or as it is; and the loads that the producer warp copies."""
     planner, others = WarpSpecializationPlanner(func, notes), 0
     plan = planner.plan()
     while plan is not None:
@@ -98,9 +121,9 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
         total = place(made)[1]
         if total <= plan.most(target):
             plan.explain(notes)
-            return made
+            return made, [copy.load for group in plan.groups for copy in group.copies]
         others = total - plan.bytes  # circular buffers share their bytes with no other buffer
-    return func
+    return func, []
 
 
 class WarpSpecializationPlanner(PipeliningLegality):
