@@ -21,7 +21,7 @@ def product(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.cons
     if HOW == "while":
         while bl.load(flag, volatile=True) == 0:
             pass
-    for start in bl.range(0, k, BK, warp_specialize=True):
+    for start in bl.range(0, BK if HOW == "once" else k, BK, warp_specialize=True):
         if HOW == "joined":
             fewer, longer = bl.arange(0, BM // 2), bl.arange(0, 2 * BK)
             x = bl.load(a + (row // 2 + fewer)[:, None] * k + start + longer[None, :]).reshape(BM, BK)
@@ -96,6 +96,11 @@ def test_kernel_that_distributes_its_own_work_is_not_made_persistent():
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
     assert notes == {"one program per CTA: the kernel distributes its work itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())
+
+
+def test_copies_that_no_loop_repeats_need_no_producer_warp():
+    _, notes = lowered("once", k=32)
+    assert "not pipelined by TMA: no loop of several iterations repeats a copy" in notes
 
 
 @pytest.mark.parametrize(
