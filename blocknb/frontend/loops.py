@@ -395,10 +395,14 @@ def loop_bounds(frame: Frame, bounds: list[Any], node: Any = None) -> list[Value
 
 
 def loop_attrs(frame: Frame, hints: dict[str, Any], bounds: list[Any]) -> dict[str, Any]:
-    """The attributes `num_stages` and `unroll` or `unroll_factor` of a loop. Hints for other compilers are accepted and ignored."""
+    """The attributes `num_stages`, `warp_specialize`, and `unroll` or `unroll_factor` of a loop. Other hints are accepted and ignored."""
     attrs: dict[str, Any] = {}
     if (stages := hints.get("num_stages")) is not None:
         attrs["num_stages"] = constant_int(frame, stages, "num_stages")
+    if frame.emit.constant(hints.get("warp_specialize")) in (True, 1):
+        attrs["warp_specialize"] = (
+            True  # the pass `warp_specialization` decides itself, and notes why it does not do this
+        )
     if (factor := hints.get("loop_unroll_factor")) is not None:
         factor = constant_int(frame, factor, "loop_unroll_factor")
         constants = [frame.emit.constant(x) for x in bounds]

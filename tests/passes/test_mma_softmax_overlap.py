@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fuzz import simt
+from kernels import CASES
 from kernels.base import Case, copied, parameters
 
 import blocknb
 import blocknb.language as bl
+from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.target import Target
 
@@ -74,3 +76,12 @@ def test_load_after_a_store_in_one_iteration_reads_the_stored_value(keeps):
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), case.grid)
     case.check(arguments, got)
+
+
+@pytest.mark.parametrize(("stages", "delayed"), [(1, False), (2, True)])
+def test_a_product_is_delayed_only_if_its_operand_has_two_stages(stages: int, delayed: bool) -> None:
+    case = CASES["wgmma_attention"]
+    func = case.parse(case.make(np.random.default_rng(0)), num_stages=stages)
+    _, made = passes.run(func, Target.parse("sm_90a"))
+    (note,) = next(stage for stage in made if stage.name == "mma_softmax_overlap").notes
+    assert note.text.startswith("dot: delayed" if delayed else "dot: not delayed by one iteration: its operand has no")

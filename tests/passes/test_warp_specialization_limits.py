@@ -21,7 +21,7 @@ def product(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.cons
     if HOW == "while":
         while bl.load(flag, volatile=True) == 0:
             pass
-    for start in range(0, k, BK):
+    for start in bl.range(0, BK if HOW == "once" else k, BK, warp_specialize=True):
         if HOW == "joined":
             fewer, longer = bl.arange(0, BM // 2), bl.arange(0, 2 * BK)
             x = bl.load(a + (row // 2 + fewer)[:, None] * k + start + longer[None, :]).reshape(BM, BK)
@@ -40,13 +40,15 @@ def product(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.cons
         bl.store(place, total.to(c.dtype.element_ty))
 
 
-def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k: int = 96, **options):
+def lowered(
+    how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k: int = 96, target: str = "sm_90a", **options
+):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, (rows, k)).astype(np.float16) for rows in (128, n))
     arguments = {"a": a, "b": b, "c": np.zeros((128, n), np.float16), "flag": np.ones(1, np.int32), "n": n, "k": k}
     arguments |= dict(zip(("BM", "BN", "BK"), tile, strict=True)) | {"HOW": how}
     case = Case(how, product, dict, dict, grid=(128 // tile[0], n // tile[1]))
-    func, stages = case.lower(arguments, "sm_90a", **options)
+    func, stages = case.lower(arguments, target, **options)
     got = {name: copied(x) for name, x in arguments.items()}
     interp.run(func, parameters(func, got), case.grid)
     if how == "joined":  # each row of a tile is half of a row that is twice as long
@@ -94,3 +96,22 @@ def test_kernel_that_distributes_its_own_work_is_not_made_persistent():
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
     assert notes == {"not persistent: the kernel loops over programs itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())
+
+
+def test_copies_that_no_loop_repeats_need_no_producer_warp():
+    _, notes = lowered("once", k=32)
+    assert "not pipelined by TMA: no loop of several iterations repeats a copy" in notes
+
+
+@pytest.mark.parametrize(
+    ("how", "target", "why"),
+    [
+        ("plain", "sm_80", "blocknb does this on sm_90a only, and the target is sm_80"),
+        ("while", "sm_90a", "no load in it is copied by TMA; the notes on its loads say why"),
+        ("plain", "sm_90a", ""),
+    ],
+)
+def test_a_request_for_warp_specialization_that_is_not_met_gets_a_note(how, target, why):
+    _, notes = lowered(how, target=target)
+    found = [text.removeprefix("not warp-specialized: ") for text in notes if text.startswith("not warp-specialized")]
+    assert found == [why] * bool(why)

@@ -2,8 +2,9 @@
 
 The warps that issue wgmma may go on. They wait before they use its result or overwrite its operands. By default each dot waits at once.
 In a block of several products, this pass starts those that need no other one's result first. A dot says in `in_flight` how many products
-may be in flight after it, and a `dot_wait` how many remain. Products that only accumulate from iteration to iteration are handled by
-`mma_operands.lasting`, and two products of which one needs the other by `mma_softmax_overlap`. Source: PTX ISA, wgmma.wait_group.
+may be in flight after it, and a `dot_wait` how many remain. Other passes handle products that only accumulate from iteration to iteration
+(`pipelining.legality.accumulating_products`), and two products of which one needs the other (`mma_softmax_overlap`). Source: PTX ISA,
+wgmma.wait_group.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.note_text import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -72,22 +74,28 @@ class AsyncMmaScheduler(Rebuild):
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, lambda op, _: NotImplemented)
         self.notes = notes
-        self.flying: list[Op] = []
+        self.running: list[Op] = []
 
     def ops(self, ops: Sequence[Op]) -> None:
-        outer, self.flying = self.flying, []
+        outer, self.running = self.running, []
         products = [op for op in ops if is_product(op)]
         held = sum(op.result.type.layout.num_registers for op in products)
+        fixed = [op for op in ops if not may_move(op)]
         many = len(products) >= MANY and held <= MOST_HELD
-        moved = independent_first(ops) if many else list(ops)
-        late = {op.id for op in lasting_longer(moved)} if many else set()
+        if len(products) >= MANY and not many:
+            why = f"the results of {len(products)} products take {held} registers per thread, more than {MOST_HELD}"
+            self.notes(products[0], f"dot: waited for at once: {why}", "missed")
+        elif many and fixed:
+            self.notes(products[0], f"dot: not moved: the {fixed[0].name}{at_line(fixed[0])} keeps its place", "missed")
+        moved = independent_first(ops) if many and not fixed else list(ops)
+        asynchronous = {op.id for op in asynchronous_products(moved)} if many else set()
         for op in moved if moved == list(ops) else self.fenced(moved):
-            self.land(landing(op, self.flying, late))
-            if op.id in late:
-                self.begin(op)
+            self.wait_for_first(number_awaited(op, self.running, asynchronous))
+            if op.id in asynchronous:
+                self.start(op)
             else:
                 self.one(op)
-        self.flying = outer
+        self.running = outer
 
     def fenced(self, ops: Sequence[Op]) -> Iterator[Op]:
         """Moved ops with new fences: one before each product that may read data stored since the last fence."""
@@ -102,19 +110,19 @@ class AsyncMmaScheduler(Rebuild):
                 yield op
             stored |= any(x.name == "local_store" and x.args[0] in read for x in within(op))
 
-    def begin(self, op: Op) -> None:
-        self.flying.append(op)
-        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.flying)})
+    def start(self, op: Op) -> None:
+        self.running.append(op)
+        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.running)})
         self.builder.append(made)
         self.notes(made, "dot: runs asynchronously until its result is needed")
 
-    def land(self, count: int) -> None:
+    def wait_for_first(self, count: int) -> None:
         """Waits for the first products in flight."""
-        done, self.flying = self.flying[:count], self.flying[count:]
+        done, self.running = self.running[:count], self.running[count:]
         if not done:
             return
         with self.builder.at(done[-1]):
-            waiting = self.builder.op("dot_wait", *(op.result for op in done), in_flight=len(self.flying))
+            waiting = self.builder.op("dot_wait", *(op.result for op in done), in_flight=len(self.running))
         for op, value in zip(done, waiting.results, strict=True):
             self.mapping[op.result] = value
             value.name = op.result.name
@@ -122,8 +130,6 @@ class AsyncMmaScheduler(Rebuild):
 
 def independent_first(ops: Sequence[Op]) -> list[Op]:
     """The ops of a block, reordered so that all independent products come first."""
-    if not all(map(may_move, ops)):
-        return list(ops)
     makers = {value: op for op in ops for value in op.results}
     stores: dict[Value, list[Op]] = {}
     for op in ops:
@@ -161,7 +167,7 @@ def harmless(op: Op) -> bool:
     return OPS[op.name].pure or op.name == "yield"
 
 
-def lasting_longer(ops: Sequence[Op]) -> list[Op]:
+def asynchronous_products(ops: Sequence[Op]) -> list[Op]:
     """The products of a block for which a separate wait pays."""
     found = [op for op in ops if is_product(op)]
     used = {value for op in ops[:-1] for value in operands(op)}
@@ -174,31 +180,31 @@ def lasting_longer(ops: Sequence[Op]) -> list[Op]:
         found = kept
 
 
-def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
+def keeps_busy(ops: Sequence[Op], product: Op, asynchronous: set[int]) -> bool:
     """Whether enough work lies between a product and its wait."""
-    flying: list[Op] = []
+    running: list[Op] = []
     for op in ops:
-        if product in flying:
-            if landing(op, flying, late) > flying.index(product):
+        if product in running:
+            if number_awaited(op, running, asynchronous) > running.index(product):
                 return False
             if is_product(op) or computes(op):
                 return True
-        flying = flying[landing(op, flying, late) :] + [op] * (op.id in late)
-        if op is product and len(flying) > 1:
+        running = running[number_awaited(op, running, asynchronous) :] + [op] * (op.id in asynchronous)
+        if op is product and len(running) > 1:
             return True  # otherwise the products before it would need a wait first
     return False
 
 
-def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
+def number_awaited(op: Op, running: Sequence[Op], asynchronous: set[int]) -> int:
     """The number of products, from the first in flight on, for which an op has to wait."""
-    if not flying:
+    if not running:
         return 0
     inside = list(within(op))
-    if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in late):
-        return len(flying)
+    if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in asynchronous):
+        return len(running)
     used = set(operands(op))
     stored = {x.args[0] for x in inside if x.name == "local_store"}
-    needed = [i for i, x in enumerate(flying) if x.result in used or stored & set(x.args[:2])]
+    needed = [i for i, x in enumerate(running) if x.result in used or stored & set(x.args[:2])]
     return max(needed, default=-1) + 1
 
 

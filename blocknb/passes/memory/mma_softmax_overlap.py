@@ -47,7 +47,8 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: otherwise the tensor cores wait for the softmax.
 
-    Limits: the second product's buffer must be used for nothing else, and its result may only be carried on. (Shah et al.,
+    Limits: the second product's buffer must be used for nothing else, and its result may only be carried on. A note says which limit
+    keeps a product in its iteration. (Shah et al.,
     FlashAttention-3, arXiv 2407.08608, section 3.2.)
 
     Before:
@@ -125,7 +126,7 @@ def planned(loop: Op, first: Op, second: Op, facts: affine.Facts, users: Users) 
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
         return "the loop is not known to count upwards"
     if (found := delayable(body, second, total)) is None:
-        return "other ops use the circular buffer of its operand in shared memory, or there is none"
+        return "its operand has no circular buffer of two stages or more that nothing else uses"
     delayed, states = found
     early = [op for op in body.ops[:-1] if op not in delayed]
     needing, moved = dependents(early, {body.args[1 + total]})

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from blocknb.analysis import ranges, tma_boxes
 from blocknb.analysis.polynomials import of_launch
 from blocknb.analysis.tma_boxes import TmaBox
-from blocknb.ir.core import Block, Func, Op, Value, within
+from blocknb.ir.core import Block, Func, Op, Value, blocks, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
@@ -52,7 +52,12 @@ def applies(func: Func, target: Target) -> bool:
     return target.arch == "sm_90a" and any(from_shared(op) for op in func.ops())
 
 
-@gpu_pass(optional=True, applies=applies)
+def requests(func: Func) -> list[Op]:
+    """The loops of `tl.range(..., warp_specialize=True)`."""
+    return [op for op in func.ops() if op.name == "for" and op.attrs.get("warp_specialize")]
+
+
+@gpu_pass(optional=True, applies=lambda func, target: applies(func, target) or bool(requests(func)))
 def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     """Splits warps into a producer that copies by TMA and consumers that multiply
 
@@ -66,7 +71,7 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     copies.
 
     Limits: an array that the kernel writes is not copied (two arguments are assumed to be two arrays). Other loads stay with the
-    consumers. Notes say why a load is not copied.
+    consumers. Notes say why a load is not copied, and why a loop of `tl.range(..., warp_specialize=True)` has no producer.
 
     Before:
 
@@ -87,6 +92,24 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
           copy_bulk %to, %map, %full, %stage, %row, %column {axes=(0, 1)}
         }
     """
+    made, copied = specialized(func, target, notes) if applies(func, target) else (func, [])
+    for loop in requests(func):
+        if not any(op in copied for op in within(loop)):
+            notes(loop, f"not warp-specialized: {why_no_producer(func, target)}", "missed")
+    return made
+
+
+def why_no_producer(func: Func, target: Target) -> str:
+    """The reason why a producer warp copies nothing in a loop."""
+    if target.arch != "sm_90a":
+        return f"blocknb does this on sm_90a only, and the target is {target.arch}"
+    if not applies(func, target):
+        return "no product reads an operand from shared memory by wgmma"
+    return "no load in it is copied by TMA; the notes on its loads say why"
+
+
+def specialized(func: Func, target: Target, notes: Notes) -> tuple[Func, list[Op]]:
+    """The function with warp roles, or as it is; and the loads that the producer warp copies."""
     planner, others = WarpSpecializationPlanner(func, notes), 0
     plan = planner.plan()
     while plan is not None:
@@ -98,9 +121,9 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
         total = place(made)[1]
         if total <= plan.most(target):
             plan.explain(notes)
-            return made
+            return made, [copy.load for group in plan.groups for copy in group.copies]
         others = total - plan.bytes  # circular buffers share their bytes with no other buffer
-    return func
+    return func, []
 
 
 class WarpSpecializationPlanner(PipeliningLegality):
@@ -109,15 +132,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
         self.needed = ProducerSlice(self.facts, self.why_not_copied)
-        self.home: dict[Op, tuple[Block, Op | None]] = {}
-        self.enter(func.body, None)
-
-    def enter(self, block: Block, parent: Op | None) -> None:
-        """Records the block of each op, and the op around that block."""
-        for op in block.ops:
-            self.home[op] = block, parent
-            for inner in op.blocks:
-                self.enter(inner, op)
+        self.block = {op: block for block in blocks(func.body) for op in block.ops}
 
     def refuse_copy(self, load: Op, why: str) -> None:
         """Notes why the producer warp does not copy a tile; `software_pipelining` may still do."""
@@ -153,7 +168,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         copies = []
         for store, tile in tiles.items():
             if tile is None:
-                for load in loads_behind([store.args[1]], self.home[store][0], self.defs, self.users):
+                for load in loads_behind([store.args[1]], self.block[store], self.defs, self.users):
                     if load not in staged:
                         self.refuse_copy(load, "an operand is computed from it")
             elif isinstance(found := why or self.copy(tile), TmaCopy):
@@ -172,7 +187,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
             and group.shared_with is None
             and group.loop is not None
             and group.loop.blocks[0] is group.block
-            and self.home[group.loop][1] is None
+            and self.facts.parent[group.loop] is None
             and all(of_launch(self.facts, value) for value in group.loop.args[:3])
             and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # otherwise the number of iterations differs
             for group in groups
@@ -185,8 +200,8 @@ class WarpSpecializationPlanner(PipeliningLegality):
 
     def held(self) -> int:
         """The registers per thread for the results and operands of products that are live at the same time."""
-        blocks = {id(self.home[op][0]): self.home[op][0] for op in self.func.ops() if op.name == "dot"}
-        return max(sum(map(self.held_by, block.ops)) for block in blocks.values())
+        with_products = {self.block[op] for op in self.func.ops() if op.name == "dot"}
+        return max(sum(map(self.held_by, block.ops)) for block in with_products)
 
     def held_by(self, op: Op) -> int:
         if op.name != "dot":
@@ -212,7 +227,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         load, store = tile.load, tile.store
         if any(op.name != "local_store" for op in final_users(self.users, load.result)):
             return "it is used in registers, too"
-        if self.home[load][0] is not self.home[store][0]:
+        if self.block[load] is not self.block[store]:
             return "it is not always used"
         if why := self.why_not_copied(load):
             return why
@@ -281,11 +296,10 @@ class WarpSpecializationPlanner(PipeliningLegality):
         """The copies whose loops and conditions the producer can recompute."""
         found = []
         for copy in copies:
-            _, parent = self.home[copy.load]
-            why = ""
+            parent, why = self.facts.parent[copy.load], ""
             while parent is not None and not why:
                 why = self.needed.add(parent.args[: 3 if parent.name == "for" else None])
-                parent = self.home[parent][1]
+                parent = self.facts.parent[parent]
             if why:
                 self.refuse_copy(copy.load, why)
             else:
@@ -302,15 +316,16 @@ class WarpSpecializationPlanner(PipeliningLegality):
         return found
 
     def groups(self, copies: list[TmaCopy]) -> Iterator[CopyGroup]:
-        found: dict[tuple, list[TmaCopy]] = {}
+        """The copies of a block that are first read at the same place, as one group each."""
+        found: dict[tuple[Block, int], list[TmaCopy]] = {}
         for copy in copies:
-            block = self.home[copy.load][0]
-            first = self.position(copy.buffer, block)[0]
-            found.setdefault((id(block), first), []).append(copy)
+            block = self.block[copy.load]
+            found.setdefault((block, self.position(copy.buffer, block)[0]), []).append(copy)
         buffers = [copy.buffer for copy in copies]
-        for together in found.values():
-            block, parent = self.home[together[0].load]
-            loop = self.loop_around(parent)
+        for (block, _), together in found.items():
+            loop = parent = self.facts.parent[together[0].load]
+            while loop is not None and loop.name != "for":
+                loop = self.facts.parent[loop]
             named = None if loop is None else loop.attrs.get("num_stages", self.func.attrs.get("num_stages"))
             stages = 1 if loop is None else MOST_STAGES if named is None else max(1, int(named))
             if loop is not None:
@@ -337,11 +352,6 @@ class WarpSpecializationPlanner(PipeliningLegality):
             places += [i for i, op in enumerate(block.ops) if any(x.name == "dot" for x in within(op))]
         return places[0], max(places)
 
-    def loop_around(self, op: Op | None) -> Op | None:
-        while op is not None and op.name != "for":
-            op = self.home[op][1]
-        return op
-
     def in_loop(self, group: CopyGroup) -> bool:
         """Whether a group is copied repeatedly while its products run."""
         return group.loop is not None and ranges.iterations(self.facts, group.loop)[1] > 1
@@ -351,15 +361,8 @@ class WarpSpecializationPlanner(PipeliningLegality):
         for i, group in enumerate(groups):
             for other in groups[:i]:
                 users = [x for x in groups[:i] if x is other or x.shared_with is other]
-                apart = not any(self.within(group, x) or self.within(x, group) for x in users)
+                apart = not any(group.block in blocks(x.block) or x.block in blocks(group.block) for x in users)
                 if other.shared_with is None and other.key == group.key and apart:
                     group.shared_with, other.stages = other, max(other.stages, group.stages)
                     other.wanted_stages, other.user_stages = other.stages, other.user_stages or group.user_stages
                     break
-
-    def within(self, inner: CopyGroup, outer: CopyGroup) -> bool:
-        """Whether the block of one group lies within that of another."""
-        block, parent = inner.block, self.home[inner.copies[0].load][1]
-        while block is not outer.block and parent is not None:
-            block, parent = self.home[parent]
-        return block is outer.block
