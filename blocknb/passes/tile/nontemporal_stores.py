@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, blocks, definitions
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import OPS, lane_cost
+from blocknb.language.ops import OPS, lane_cost, named
 from blocknb.passes.registry import tile_pass
 from blocknb.passes.support.emission import with_attributes
 from blocknb.target import Target
@@ -26,6 +25,10 @@ from blocknb.trace import Notes
 LARGE = 12 << 20
 MOST = 4  # stores of one shape in a block: their loop is written twice
 SAME_LOOP = ("elementwise", "shape", "source", "memory")  # kinds of ops that may stand in the loop of a store
+INDEX_WORK = (
+    24  # additions per element for which an index or a mask counts as none: the loop computes it without vectors
+)
+VIEWS = named("view")
 WORK = 12  # additions per element for which memory is slower than the arithmetic; the rest of the traffic hides behind more work
 
 
@@ -111,9 +114,17 @@ class StoreWork:
 
     def __init__(self, func: Func):
         self.defs = definitions(func)
-        self.cheap: dict[Value, bool] = {}
+        self.index_work: dict[
+            Value, int
+        ] = {}  # of tiles that are computed from places and scalars: the time per element
         for op in func.ops():
-            self.cheap |= dict.fromkeys(op.results, is_cheap(op, self.cheap))
+            if OPS[op.name].has("rematerializable"):
+                self.index_work[op.result] = 0
+            elif (op.name in VIEWS or OPS[op.name].kind == "elementwise") and all(
+                x in self.index_work for x in op.args
+            ):
+                own = 0 if op.name in VIEWS else lane_cost(op.name)
+                self.index_work[op.result] = own + sum(self.index_work[x] for x in op.args)
 
     def leading_to(self, values: Iterable[Value]) -> list[Op]:
         """All ops from which values come."""
@@ -139,7 +150,7 @@ class StoreWork:
     def counts(self, value: Value, shape: tuple[int, ...]) -> bool:
         """Whether a tile has such a shape and is no index, mask or constant."""
         own = value in self.defs and bool(value.type.shape) and squeezed(value) == shape
-        return own and not self.cheap.get(value, False)
+        return own and self.index_work.get(value, INDEX_WORK + 1) > INDEX_WORK
 
     def of(self, store: Op) -> int:
         """The time per element, relative to an addition."""
