@@ -8,11 +8,12 @@ lines.
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu.context import VersionPart
+from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
 from blocknb.ir.core import Op
 
+MOST = 4  # such stores in a loop, which is written twice
 UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
@@ -20,6 +21,10 @@ class NontemporalStores(VersionPart):
     """Emits the test for rows that bypass the cache; `used` says whether the kernel has such stores."""
 
     used = False
+
+    def __init__(self, context: VersionContext):
+        super().__init__(context)
+        self.refused: set[Op] = set()  # the first stores of loops with too many
 
     def stores(self, nest: LoopNest, forms: UniformityAnalysis) -> list[Op]:
         """The stores of a row that may bypass the cache: all of them, or none."""
@@ -36,6 +41,12 @@ class NontemporalStores(VersionPart):
                 or element.bytes * nest.width < UNIT
             ):
                 return []
+        if len(found) > MOST:
+            if found[0] not in self.refused:
+                self.refused.add(found[0])
+                text = f"ordinary stores: {len(found)} share a loop, which would be written twice; up to {MOST} would bypass the cache"
+                self.notes(found[0], text, "missed")
+            return []
         return found
 
     def is_profitable(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:

@@ -9,14 +9,13 @@ emits both kinds of stores, and a test for each row. Source: Intel 64 and IA-32 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, blocks, definitions
+from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import OPS, lane_cost
+from blocknb.language.ops import OPS, lane_cost, named
 from blocknb.passes.registry import tile_pass
 from blocknb.passes.support.emission import with_attributes
 from blocknb.target import Target
@@ -24,8 +23,11 @@ from blocknb.trace import Notes
 
 #: Bytes of an array that no cache still holds when it is read: the result and its operands exceed the last-level cache of a few cores.
 LARGE = 12 << 20
-MOST = 4  # stores of one shape in a block: their loop is written twice
 SAME_LOOP = ("elementwise", "shape", "source", "memory")  # kinds of ops that may stand in the loop of a store
+INDEX_WORK = (
+    24  # additions per element for which an index or a mask counts as none: the loop computes it without vectors
+)
+VIEWS = named("view")
 WORK = 12  # additions per element for which memory is slower than the arithmetic; the rest of the traffic hides behind more work
 
 
@@ -45,8 +47,8 @@ def nontemporal_stores(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: an ordinary store reads each line before it overwrites it. That is a third of the traffic of a copy.
 
-    Limits: the array must be an argument of the kernel. A loop with more than four stores, or with the work of more than 12 additions per
-    element, keeps ordinary stores: it would be written twice, or gives the memory the time that it needs. The note has the numbers.
+    Limits: the array must be an argument of the kernel. The work of more than 12 additions per element gives the memory the time that it
+    needs, so ordinary stores stay. So they do in a loop with more than four stores, since it would be written twice.
 
     Before:
 
@@ -66,28 +68,24 @@ def nontemporal_stores(func: Func, target: Target, notes: Notes) -> Func:
     """
     work, facts = StoreWork(func), affine.analyze(func)
     found: dict[Op, Mapping[str, Any]] = {}
-    for block in blocks(func.body):
-        for stores in groups(block):
-            for op in stores:
-                cost = work.of(op)
-                root = facts.root(op.args[0])
-                why = against(stores, cost, root)
-                if why or root is None:
-                    notes(op, f"an ordinary store: {why}", "missed" if cost <= WORK else "info")
-                    continue
-                found[op] = {"nontemporal": LARGE}
-                saved = f"otherwise {work.share(op):.0%} of the traffic would read what is overwritten"
-                notes(op, f"bypasses the cache if `{root.name}` has at least {LARGE >> 20} MiB: {saved}")
+    for op in func.ops():
+        if op.name != "store" or not op.args[0].type.shape:
+            continue
+        cost, root = work.of(op), facts.root(op.args[0])
+        if cost > WORK:
+            why = f"the work of {cost} additions per element hides the traffic; up to {WORK} would bypass the cache"
+            notes(op, f"an ordinary store: {why}")
+        elif root is None:
+            notes(
+                op,
+                "an ordinary store: its pointer comes from no single argument, so the array's size is not known",
+                "missed",
+            )
+        else:
+            found[op] = {"nontemporal": LARGE}
+            saved = f"otherwise {work.share(op):.0%} of the traffic would read what is overwritten"
+            notes(op, f"bypasses the cache if `{root.name}` has at least {LARGE >> 20} MiB: {saved}")
     return with_attributes(func, found) if found else func
-
-
-def groups(block: Block) -> Iterable[Sequence[Op]]:
-    """The stores of tiles in a block that may share a loop: those of one shape."""
-    found: dict[tuple[int, ...], list[Op]] = {}
-    for op in block.ops:
-        if op.name == "store" and op.args[0].type.shape:
-            found.setdefault(squeezed(op.args[0]), []).append(op)
-    return found.values()
 
 
 def squeezed(value: Value) -> tuple[int, ...]:
@@ -95,25 +93,22 @@ def squeezed(value: Value) -> tuple[int, ...]:
     return tuple(size for size in value.type.shape if size != 1)
 
 
-def against(stores: Sequence[Op], cost: int, root: Value | None) -> str:
-    """Why a store stays an ordinary one; "" if it may bypass the cache."""
-    if cost > WORK:
-        return f"the work of {cost} additions per element hides the traffic; up to {WORK} would bypass the cache"
-    if len(stores) > MOST:
-        return f"{len(stores)} stores share a loop, which would be written twice; up to {MOST} would bypass the cache"
-    if root is None:
-        return "its pointer comes from no single argument, so the size of the array is not known"
-    return ""
-
-
 class StoreWork:
     """What is computed per element for a store."""
 
     def __init__(self, func: Func):
         self.defs = definitions(func)
-        self.cheap: dict[Value, bool] = {}
+        self.index_work: dict[
+            Value, int
+        ] = {}  # of tiles that are computed from places and scalars: the time per element
         for op in func.ops():
-            self.cheap |= dict.fromkeys(op.results, is_cheap(op, self.cheap))
+            if OPS[op.name].has("rematerializable"):
+                self.index_work[op.result] = 0
+            elif (op.name in VIEWS or OPS[op.name].kind == "elementwise") and all(
+                x in self.index_work for x in op.args
+            ):
+                own = 0 if op.name in VIEWS else lane_cost(op.name)
+                self.index_work[op.result] = own + sum(self.index_work[x] for x in op.args)
 
     def leading_to(self, values: Iterable[Value]) -> list[Op]:
         """All ops from which values come."""
@@ -139,7 +134,7 @@ class StoreWork:
     def counts(self, value: Value, shape: tuple[int, ...]) -> bool:
         """Whether a tile has such a shape and is no index, mask or constant."""
         own = value in self.defs and bool(value.type.shape) and squeezed(value) == shape
-        return own and not self.cheap.get(value, False)
+        return own and self.index_work.get(value, INDEX_WORK + 1) > INDEX_WORK
 
     def of(self, store: Op) -> int:
         """The time per element, relative to an addition."""
