@@ -48,11 +48,11 @@ def test_card_roofline_and_timeline_agree(name: str) -> None:
     made = observed(lambda: launch(case, arguments)).latest
     assert made is not None
     limits, clock = Ceilings("none", "", ()), lambda call: 1.0
-    work = work_of(made.compiled, made.arguments, made.grid)
+    rate, work = counts(made)
     if name != "tickets":  # a second launch would write past the end of its array
         (point,) = roofline.roofline(lambda: launch(case, arguments), limits=limits, clock=clock).points
         assert (point.flops, point.bytes, point.issued_bytes) == (work.flops, work.unique_bytes, work.issued_bytes)
-    agree(made, work, MORE_BYTES.get(name, 0))
+    agree(made, rate, work, MORE_BYTES.get(name, 0))
 
 
 @pytest.mark.sampled(10)
@@ -67,12 +67,17 @@ def test_card_and_timeline_agree_about_a_kernel_of_the_zoo(name: str) -> None:
     made = [one for record in observation.records.values() for one in record.specialisations.values()]
     assert made
     for one in made:
-        agree(one, work_of(one.compiled, one.arguments, one.grid), 0, name in UNDRAWN)
+        agree(one, *counts(one), 0, name in UNDRAWN)
 
 
-def agree(made: Specialisation, work: Work, more_bytes: int, undrawn: bool = False) -> None:
+def counts(made: Specialisation) -> tuple[numbers.Rate | None, Work]:
+    """The rate of the card, from a quick count, and the work that the roofline shows."""
+    return numbers.rate(made), work_of(made.compiled, made.arguments, made.grid)
+
+
+def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, more_bytes: int, undrawn: bool = False) -> None:
     """The card's rate has the work of the launch, and the timeline of the GPU code has its issued work."""
-    rate, about = numbers.rate(made), "" if work.exact else "about"
+    about = "" if work.exact else "about"
     if work.flops and work.dot_flops:
         assert rate is not None and rate.unit == "TFLOP/s" and rate.short.startswith(about)
         assert rate.value * made.median * 1e9 == pytest.approx(work.flops)
