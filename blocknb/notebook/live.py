@@ -131,7 +131,7 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     part, found = live.card.tiles
     if found is None:
         return {"error": part["why"]}
-    accesses = found.program(int(data["program"]), int(data.get("trip", 0)))
+    accesses = found.program(int(data["program"]), int(data.get("iteration", 0)))
     return {"accesses": {op: a for op, a in accesses.items() if data.get("op") in (None, int(op))}}
 
 

@@ -15,7 +15,7 @@ from blocknb.notebook.observe import Specialisation
 from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.replay import work_of
-from blocknb.profile.work import QUICK, argument_bytes, scalars_of
+from blocknb.profile.work import argument_bytes, scalars_of
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
 from blocknb.target import Target
@@ -103,7 +103,7 @@ def rate(made: Specialisation) -> Rate | None:
     milliseconds = made.median
     if not milliseconds:
         return None
-    work = work_of(made.compiled, made.arguments, made.grid, QUICK)
+    work = work_of(made.compiled, made.arguments, made.grid, quick=True)
     about = "" if work.exact else "about "
     if work.flops and work.dot_flops:
         value = work.flops / milliseconds / 1e9

@@ -228,7 +228,7 @@ class TileView:
 
     def _access(self, access: TracedAccess, most: int | None) -> dict[str, Any]:
         mask = _mask(access.on)
-        repeats = {} if access.iterations == 1 else {"trips": access.iterations}
+        repeats = {} if access.iterations == 1 else {"iterations": access.iterations}
         guessed = {"guessed": True} if access.guessed else {}
         if access.offsets is None:
             return {"why": access.why, **mask, **repeats, **guessed}

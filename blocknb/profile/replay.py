@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from blocknb.errors import LaunchError
-from blocknb.profile.work import BUDGET, Work, count, scalars_of
+from blocknb.profile.work import BUDGET, QUICK, Work, count, scalars_of
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel, Launch
 from blocknb.runtime.kinds import HOST
@@ -43,29 +43,28 @@ class Replay:
         return work_of(self.compiled, self.arguments, self.grid)
 
 
-def work_of(compiled: Compiled, arguments: Mapping[str, Mapping[str, Any]], grid: Grid, budget: float = BUDGET) -> Work:
+def work_of(compiled: Compiled, arguments: Mapping[str, Mapping[str, Any]], grid: Grid, quick: bool = False) -> Work:
     """The work of a launch, from its compilation, the summaries of its arguments and its grid.
 
-    All views of a launch ask here, and the launch is counted once. A count with a smaller budget is replaced if it is not exact.
+    All views of a launch ask here, and the launch is counted once. A quick count has a smaller budget, and no bytes if there are dots.
     """
     stages = compiled.trace.stages
     if not len(stages):
         why = "the trace of the compilation has no stages"
         return Work(None, None, None, exact=False, why_flops=why, why_bytes=why)
+    func, scalars = stages[0].after, scalars_of(arguments)
     sizes = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items() if "bytes" in summary}
-    scalars = scalars_of(arguments)
-    known = _COUNTED.setdefault(compiled, {})
     key = (grid, tuple(scalars.items()), tuple(sizes.items()))
-    found, spent = known.get(key, (None, 0.0))
-    if found is None or (not found.exact and spent < budget):
-        found = count(stages[0].after, scalars, grid, sizes, budget)
-        known.clear()  # the newest launch of a compilation is the one that is shown
-        known[key] = (found, budget)
+    last, found, was_quick = _COUNTED.get(compiled, (None, None, False))
+    if found is None or last != key or (was_quick and not quick):
+        unique = not quick or all(op.name != "dot" for op in func.ops())
+        found = count(func, scalars, grid, sizes, QUICK if quick else BUDGET, unique)
+        _COUNTED[compiled] = (key, found, quick)
     return found
 
 
-#: The work of the newest launch by compilation, with the budget of its count.
-_COUNTED: WeakKeyDictionary[Compiled, dict[Any, tuple[Work, float]]] = WeakKeyDictionary()
+#: For each compilation its newest launch (grid, scalars, sizes), the work, and whether the count was quick.
+_COUNTED: WeakKeyDictionary[Compiled, tuple[Any, Work, bool]] = WeakKeyDictionary()
 
 
 def captured_by(call: Callable[[], Any]) -> list[Replay]:

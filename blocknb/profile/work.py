@@ -40,7 +40,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
 from blocknb.profile.unique_bytes import Touched, touch
 
 BUDGET = 1.5e9  # elements evaluated; each takes about a nanosecond
-QUICK = 2e8  # the budget of the rate in the head of a card
+QUICK = 2e8  # the budget of a quick count
 LARGEST = 1 << 22  # elements of the largest array of a batch
 LEAST_SAMPLE = 32
 FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
@@ -89,16 +89,18 @@ def count(
     grid: tuple[int, int, int],
     sizes: Mapping[str, int] | None = None,
     budget: float = BUDGET,
+    unique: bool = True,
 ) -> Work:
     """Counts the work of a launch of a tile-level Func.
 
     `scalars` are the run-time numbers by parameter name. `sizes` are the bytes of the arrays; they bound the unique bytes of a sample.
-    `budget` limits the elements evaluated; the default takes about a second.
+    `budget` limits the elements evaluated; the default takes about a second. Without `unique` the unique bytes, which take the most time,
+    are not counted.
     """
     programs = math.prod(grid)
     try:
-        chosen, step = _chosen(func, scalars, grid, programs, budget)
-        found = _Counter(func, scalars, grid, 4 * budget)
+        chosen, step = _chosen(func, scalars, grid, programs, budget, unique)
+        found = _Counter(func, scalars, grid, 4 * budget, unique)
         for at in range(0, len(chosen), step):
             found.follow(chosen[at : at + step])
     except TooMuch:
@@ -110,7 +112,7 @@ def _estimate(func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int]
     """The flops of a launch whose programs are too long to follow: for each loop, the middle iteration of some programs counts for all."""
     programs = math.prod(grid)
     some = np.unique(np.linspace(0, programs - 1, LEAST_SAMPLE).astype(np.int64))
-    found = _Counter(func, scalars, grid, math.inf, scale="every loop")
+    found = _Counter(func, scalars, grid, math.inf, False, scale="every loop")
     found.follow(some)
     found.why_bytes, found.masked_by_data = "one program alone exceeds the budget of the count", True
     return replace(found.result(len(some), programs, {}), exact=False, read={}, written={})
@@ -137,7 +139,7 @@ def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _chosen(
-    func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float
+    func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float, unique: bool
 ) -> tuple[np.ndarray, int]:
     """The programs to follow, evenly spread over the grid, and the batch size. The costs of one program and of a small sample tell how
     many programs the budget allows."""
@@ -148,7 +150,7 @@ def _chosen(
     cost: list[tuple[int, int]] = []
     peak = 1.0
     for n in (1, some):
-        probe = _Counter(func, scalars, grid, budget)
+        probe = _Counter(func, scalars, grid, budget, unique)
         try:
             probe.follow(np.linspace(0, programs - 1, n).astype(np.int64))
         except TooMuch:
@@ -188,12 +190,14 @@ class _Counter(Observer):
         scalars: Mapping[str, Any],
         grid: tuple[int, int, int],
         budget: float,
+        unique: bool = True,
         scale: str = "equal loops",
     ):
         self.evaluator = PartialEvaluator(func, scalars, grid, Policy("skip", scale=scale), _operands, budget)
         self.tally, self.issued_bytes, self.atomics = _Tally(), 0, 0
         self.reads, self.writes = Touched(), Touched()
-        self.why_flops = self.why_bytes = ""
+        self.unique = unique
+        self.why_flops, self.why_bytes = "", "" if unique else "the unique bytes were not counted"
         self.masked_by_data = False
         self.demand = demands(func)
 
@@ -265,7 +269,7 @@ class _Counter(Observer):
         self.issued_bytes += active * found.element_bytes * batch.scale
         if op.name in ATOMICS:
             self.atomics += active * batch.scale
-        if isinstance(found.address, tuple) and active:
+        if self.unique and isinstance(found.address, tuple) and active:
             for touched, on in ((self.reads, op.name != "store"), (self.writes, op.name != "load")):
                 if on:
                     looked = touch(touched, found.address, found.mask, found.shape, found.element_bytes)

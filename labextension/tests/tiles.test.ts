@@ -296,7 +296,9 @@ test('a live kernel supplies each missing program and iteration once', async () 
   const request = vi.fn(async (what: string, content: Record<string, unknown>) => {
     expect(what).toBe('tiles');
     const [, access] = Object.entries(facts('matmul_kernel').programs['0'])[0];
-    return { accesses: { 74: { ...access, base: 1000 * Number(content.program) + Number(content.trip) } } };
+    return {
+      accesses: { 74: { ...access, base: 1000 * Number(content.program) + Number(content.iteration) } },
+    };
   });
   const { panel, text } = await opened(FIXTURES.matmul_kernel, { request });
   const slider = (): HTMLInputElement => panel.querySelector('[data-tool="program"]')!;
@@ -316,8 +318,8 @@ test('a live kernel supplies each missing program and iteration once', async () 
   slider().dispatchEvent(new Event('input'));
   expect(text('.bnb-details')).toContain('byte 14000');
   expect(request.mock.calls.map(([, content]) => content)).toEqual([
-    { program: 7, trip: 0 },
-    { program: 7, trip: 3 },
+    { program: 7, iteration: 0 },
+    { program: 7, iteration: 3 },
   ]);
 });
 

@@ -127,7 +127,7 @@ def test_every_short_form_occurs_in_a_kernel(multiplied, scattered, folding):
         for access in accesses.values()
         for form in access
     }
-    assert {"steps", "tables", "list", "bits", "why", "trips"} <= forms
+    assert {"steps", "tables", "list", "bits", "why", "iterations"} <= forms
 
 
 def test_the_tiles_part_is_small(multiplied, scattered):
@@ -207,8 +207,8 @@ def test_a_live_card_answers_for_any_program_and_iteration(multiplied):
     ask = live.REQUESTS["tiles"]
     saved = unpacked(multiplied.tiles[0])["programs"]
     assert ask(known, {"program": 1})["accesses"] == saved["1"]
-    one = next(op for op, access in saved["1"].items() if access.get("trips"))
-    later = ask(known, {"program": 1, "trip": 1, "op": int(one)})["accesses"]
+    one = next(op for op, access in saved["1"].items() if access.get("iterations"))
+    later = ask(known, {"program": 1, "iteration": 1, "op": int(one)})["accesses"]
     assert list(later) == [one]
     assert later[one]["base"] != saved["1"][one]["base"]
     with pytest.raises(KeyError, match="program 16 is out of range"):

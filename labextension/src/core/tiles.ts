@@ -76,7 +76,7 @@ export interface TileAccess {
   box?: [number, number][];
   bits?: string;
   /** Iterations of the enclosing loop. null: the number depends on data. */
-  trips?: number | null;
+  iterations?: number | null;
   guessed?: boolean;
   traffic?: Traffic;
   why?: string;

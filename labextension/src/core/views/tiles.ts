@@ -223,7 +223,7 @@ class Tiles implements Mounted {
     const token = ++this.requestToken;
     this.status.textContent = 'Requesting the program from the kernel…';
     try {
-      const content = { program, trip: iteration };
+      const content = { program, iteration };
       const answer = (await request('tiles', content)) as { accesses: Record<string, TileAccess> };
       this.answers.set(`${program}:${iteration}`, answer.accesses);
       if (token === this.requestToken) {
@@ -326,7 +326,7 @@ class Tiles implements Mounted {
 
   /** Creates the control for the iteration of the enclosing loop. */
   private iterationControl(): HTMLElement[] {
-    const iterations = this.access?.trips;
+    const iterations = this.access?.iterations;
     if (iterations === undefined) {
       return [];
     }
