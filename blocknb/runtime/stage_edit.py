@@ -55,7 +55,7 @@ def apply(edit: StageEdit, stage: Stage) -> Stage:
             found.rule, place, f"the verifier checks the rules of the {level} level, which a pass may assume"
         ) from found
     func = with_places(func, stage.after)
-    note = Note("the IR after this pass was edited by hand", stage.name, kind="warning")
+    note = Note("the IR after this pass was edited by hand", stage.name)
     return replace(stage, after=func, edited=True, notes=(*stage.notes, note))
 
 
