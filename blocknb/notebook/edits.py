@@ -50,8 +50,8 @@ def with_edit(card: Card, view: int, name: str, text: str) -> Card:
 
 
 def _arguments(edited: EditedKernel, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch without options, which are part of the edited code."""
-    return {name: value for name, value in given.items() if name in edited.kinds}
+    """The arguments of a launch without constants and options. Those of the edited code may be newer, from a knob."""
+    return {name: value for name, value in given.items() if name in edited.kinds and not edited.kinds[name].constant}
 
 
 def _replaced(card: Card, number: int, trace: Trace, role: str = "") -> tuple[View, ...]:

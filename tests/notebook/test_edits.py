@@ -99,6 +99,18 @@ def test_edits_can_be_discarded_and_a_knob_discards_them(page):
     assert again["launches"][0]["constants"]["BLOCK"] == "256"
 
 
+def test_an_edit_after_a_knob_has_the_constants_of_the_knob(page):
+    live_card, *_ = page
+    ask(live_card, "turn", knobs={"constants": {"BLOCK": 256}, "num_warps": 8})
+    text = ask(live_card, "stage_text", view=0, stage="pointers")["text"]
+    text, count = re.subn(r"= add (.*tile<256xf32)", r"= sub \1", text)
+    assert count == 1
+    made = ask(live_card, "edit", view=0, stage="pointers", text=text)["document"]
+    assert made["views"][0]["role"] == "ran"
+    assert made["launches"][0]["constants"]["BLOCK"] == "256"
+    assert edited_stages(made["views"][0]) == ["pointers"]
+
+
 def test_a_wrong_text_names_its_place_and_changes_nothing(page):
     live_card, *_ = page
     before = live_card.card
