@@ -61,7 +61,7 @@ def apply(edit: StageEdit, stage: Stage) -> Stage:
 
 def _parameters(func: Func) -> list[tuple[str, str]]:
     names = [hint.name for hint in func.hints] if func.hints else [value.name for value in func.params]
-    return [(name, str(value.type.dtype)) for name, value in zip(names, func.params, strict=True)]
+    return [(name, value.type.dtype.short) for name, value in zip(names, func.params, strict=True)]
 
 
 def with_places(func: Func, original: Func) -> Func:

@@ -141,6 +141,20 @@ def test_an_edited_stage_launches_and_the_kernel_keeps_its_own_code():
     np.testing.assert_array_equal(out, -x)
 
 
+@blocknb.kernel
+def inverted(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) == 0, mask=at < n)
+
+
+@pytest.mark.parametrize("name", ["parse", "simplify", "pointers"])
+def test_a_text_has_pointers_to_bools_as_pointers_to_bytes(name):
+    x, out = np.arange(100) % 3 == 0, np.zeros(100, bool)
+    stage = inverted.trace(x, out, 100, BLOCK=64, target="cpu").stages[name]
+    stage.edit(stage.text)[2](x, out, 100)
+    np.testing.assert_array_equal(out, ~x)
+
+
 def test_the_stages_before_an_edit_stay_and_the_others_are_made_from_it():
     stage = add.trace(*numbers(), 100, BLOCK=64, target="cpu").stages["simplify"]
     stages = stage.edit(subtracting(stage.text)).trace.stages
