@@ -7,7 +7,6 @@ converted to text on first use, because printing costs more time than most passe
 
 from __future__ import annotations
 
-import difflib
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +143,8 @@ class Stages(Sequence[Stage]):
         names = [stage.name for stage in self._stages]
         if index in names:
             return self._stages[names.index(index)]
+        import difflib
+
         close = difflib.get_close_matches(index, names, 3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UnknownStage(f"no stage {index!r} ran; {hint}The stages are {', '.join(names)}")

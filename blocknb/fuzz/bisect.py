@@ -21,6 +21,7 @@ from blocknb.ir.core import Func
 from blocknb.ir.interp import run as interpret
 from blocknb.ir.reader import read_func
 from blocknb.ir.verify import verify
+from blocknb.runtime.edited import EditedKernel
 from blocknb.testing import captured
 from blocknb.testing.captured import CapturedLaunch
 from blocknb.trace import Stage
@@ -109,15 +110,18 @@ class Bisection:
 
     def take(self, launch: CapturedLaunch) -> None:
         """Checks one launch, and prints the outcome."""
-        if self.found or self.count >= self.options.launches:
-            return
-        self.count += 1
         compiled, target = launch.compiled, self.options.target
         own = not target or target == str(compiled.target)
+        if self.found or self.count >= self.options.launches or (isinstance(compiled, EditedKernel) and not own):
+            return  # edited IR is for one target
+        self.count += 1
         trace = compiled.trace if own else compiled.retarget(target, compiled.options["without"]).trace
         check = PassCheck(launch, self.options.rtol)
         title = f"{compiled.name}, grid {launch.grid}, {trace.target}"
         stages = [stage for stage in trace.stages if stage.name != "codegen"]  # it has the IR of the last pass
+        stages = stages[
+            max((i for i, stage in enumerate(stages) if stage.edited), default=0) :
+        ]  # an edit may change results
         wrong = first_wrong_stage(stages, check.differs)
         if wrong is not None:
             self.found = True

@@ -7,7 +7,6 @@ reader then assigns fresh ids.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -69,6 +68,8 @@ def read_func(text: str) -> tuple[Func, dict[Op, TextSpan]]:
 
 def close_to(name: str, names: Iterable[str]) -> str | None:
     """The hint that names what a misspelled name may stand for, or None if no name is similar."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(names), 3)
     return f"did you mean {' or '.join(close)}?" if close else None
 

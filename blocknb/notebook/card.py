@@ -107,6 +107,7 @@ class Card:
         for view in self.views:
             if view.trace is not None and (text := numbers.checked(view.trace, made.arguments)):
                 found.append(("bounds" if len(self.views) == 1 else f"bounds, {view.label}", text))
+        found += self._edit_facts()
         found += self.more_facts
         for view in self.views:
             if view.trace is not None:
@@ -127,6 +128,13 @@ class Card:
             elif text := numbers.resources(view.trace.resources):
                 held = numbers.occupied(view.trace.target, view.trace.resources)
                 yield view.label, f"{text}, {held}" if held else text
+
+    def _edit_facts(self) -> Iterator[tuple[str, str]]:
+        """The stages whose IR the user edited, by target."""
+        for view in self.views:
+            if names := [stage.name for stage in view.trace.stages if stage.edited] if view.trace else []:
+                label = "edited" if len(self.views) == 1 else f"edited, {view.label}"
+                yield label, f"the IR after {', '.join(names)}"
 
     @cached_property
     def rows(self) -> list[list[str]]:

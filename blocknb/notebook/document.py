@@ -107,6 +107,7 @@ def _stage(stage: Stage, trace: Trace, text: str | None, ops: int, delta: int, f
     found = changes(stage.before, stage.after)
     return {
         "name": stage.name,
+        **({"edited": True} if stage.edited else {}),
         "title": stage.title,
         "optional": stage.optional,
         "skipped": stage.skipped,

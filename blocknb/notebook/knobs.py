@@ -8,7 +8,7 @@ launch if these still exist, and keeps no array afterwards. The kernel's own las
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -145,11 +145,16 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
 def _measured(
     kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
 ) -> KernelRecord:
-    """Makes a few launches on scratch copies; returns the record that a cell with these launches would have."""
-    assert made.snapshot is not None
-    assert made.snapshot.grid is not None
+    """Launches a kernel with other constants and options on scratch copies; see `observed`."""
     given.update(constants)
     given.update((n, v) for n, v in options.items() if n in OPTIONS)
+    return observed(kernel, made, lambda grid: kernel.launch(grid, **given))
+
+
+def observed(kernel: Kernel, made: Specialisation, launch: Callable[[Any], Any]) -> KernelRecord:
+    """Makes a few launches on the grid of a specialization; returns the record that a cell with these launches would have."""
+    assert made.snapshot is not None
+    assert made.snapshot.grid is not None
     try:
         grid = made.snapshot.grid.given()
     except Gone:
@@ -157,12 +162,12 @@ def _measured(
             "a value that the grid depends on is no longer available", hint="run the cell again"
         ) from None
     observation = Observation()
-    kernel.launch(grid, **given)  # warms up
+    launch(grid)  # warms up
     end = time.perf_counter() + MOST_SECONDS
     observation.start()
     try:
         for _ in range(MOST_LAUNCHES):
-            kernel.launch(grid, **given)
+            launch(grid)
             if time.perf_counter() > end:
                 break
     finally:

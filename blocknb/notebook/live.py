@@ -18,20 +18,25 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, html, knobs, numbers
+from blocknb.notebook import document, edits, extension, history, html, knobs, numbers
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
 from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.stage_edit import EditError
 
 KEPT = 100  # cards; the oldest become disconnected
 
 
 class LiveCard:
-    """A card that a page may query. `card` is what the page shows now; changing a knob replaces it."""
+    """A card that a page may query. `card` is what the page shows now; changing a knob replaces it.
+
+    `unedited` is the card from before the first edit of a stage, or None without an edit.
+    """
 
     def __init__(self, card: Card):
         self.card, self.id = card, uuid.uuid4().hex
+        self.unedited: Card | None = None
         self._texts: dict[str, str] = {}
 
     def listing(self, name: str) -> Any:
@@ -102,6 +107,28 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Applies changed knobs; returns the document of the result."""
     live.card = replace(knobs.with_knobs(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
+    live.unedited = None  # the change compiled the kernel itself
+    return _shown(live)
+
+
+def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The IR after a stage, as the user edits it."""
+    return {"text": edits.stage_text(live.card, int(data["view"]), data["stage"])}
+
+
+def _edit(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """Compiles on from an edited stage; without a stage, drops all edits. A wrong text gives its place instead of a document."""
+    if data.get("stage") is None:
+        live.card, live.unedited = live.unedited or live.card, None
+        return _shown(live)
+    before = live.unedited or live.card
+    try:
+        live.card = replace(edits.with_edit(live.card, int(data["view"]), data["stage"], data["text"]), whole=False)
+    except EditError as error:
+        loc = error.loc
+        place = {} if loc is None else {"line": loc.line, "column": loc.column, "end_column": loc.end_column}
+        return {"problem": {"message": error.message, "hint": error.hint or "", **place}}
+    live.unedited = before
     return _shown(live)
 
 
@@ -139,6 +166,8 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
     "turn": _change_knobs,
+    "stage_text": _stage_text,
+    "edit": _edit,
     "whole": _whole,
     "version": _versions,
     "tiles": _tiles,

@@ -55,13 +55,13 @@ def apply(edit: StageEdit, stage: Stage) -> Stage:
             found.rule, place, f"the verifier checks the rules of the {level} level, which a pass may assume"
         ) from found
     func = with_places(func, stage.after)
-    note = Note("the IR after this pass was edited by hand", stage.name, kind="warning")
+    note = Note("the IR after this pass was edited by hand", stage.name)
     return replace(stage, after=func, edited=True, notes=(*stage.notes, note))
 
 
 def _parameters(func: Func) -> list[tuple[str, str]]:
     names = [hint.name for hint in func.hints] if func.hints else [value.name for value in func.params]
-    return [(name, str(value.type.dtype)) for name, value in zip(names, func.params, strict=True)]
+    return [(name, value.type.dtype.short) for name, value in zip(names, func.params, strict=True)]
 
 
 def with_places(func: Func, original: Func) -> Func:

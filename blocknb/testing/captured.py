@@ -27,6 +27,7 @@ from blocknb.runtime import cache, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import definition
 from blocknb.runtime.compile import Compiled
+from blocknb.runtime.edited import EditedKernel
 from blocknb.runtime.interface import TensorWrapper
 from blocknb.runtime.kernel import Launch
 from blocknb.runtime.launch_snapshot import scratch
@@ -105,7 +106,8 @@ def _launched(launch: Launch, take: Callable[[CapturedLaunch], None]) -> None:
     given = _copying(flattened(before))
     try:
         with launch_context.unobserved():
-            launch.kernel.launch(launch.grid, **originals)
+            again = launch.compiled if isinstance(launch.compiled, EditedKernel) else launch.kernel
+            again.launch(launch.grid, **originals)
     except ElementError as error:  # of the running code
         take(CapturedLaunch(launch.compiled, launch.grid, given, None, error))
         raise

@@ -156,6 +156,21 @@ def test_a_script_of_the_fuzzer_is_bisected(device, tmp_path: Path, monkeypatch,
     assert "pass pointers is wrong" in capsys.readouterr().out
 
 
+def test_edited_code_is_checked_against_the_edited_ir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edited = """
+    stage = negated.trace(x, np.zeros_like(x), 100, BLOCK=64, target="cpu").stages["simplify"]
+    out = np.zeros_like(x)
+    stage.edit(stage.text.replace("= sub", "= add", 1))[2](x, out, 100)
+    assert out[1] == 3.0 * (1 + 100) + 3.0
+"""
+    assert run(tmp_path, REVERSED + edited) == 0
+    said = capsys.readouterr().out
+    assert said.count("and in machine code") == 2
+    assert "exception" not in said
+    assert run(tmp_path, REVERSED + edited, "--target", "sm_90a") == 0
+    assert capsys.readouterr().out.count("right in all") == 1  # edited IR is for the CPU only
+
+
 def test_a_script_without_a_launch_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "x = 1") == 2
     assert "launches no kernel" in capsys.readouterr().out

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from kernels import CASES
+from pretend_gpu import CupyArray, pretend
 
 import blocknb
 import blocknb.language as tl
@@ -58,6 +59,18 @@ def gemm_trace():
 def numbers():
     x = np.arange(100, dtype=np.float32)
     return x, 2 * x, np.zeros_like(x)
+
+
+def doubling(text: str) -> str:
+    """The text of `product` with a sum of each result and itself before its conversion to fp16."""
+    ((result, operand, layout),) = re.findall(r"(%\S+) = cast (%\S+) : tile<128x128xf16, (#\w+)>", text)
+    line = f"{result} = cast {operand} : tile<128x128xf16, {layout}>"
+    assert text.count(line) == 1
+    return text.replace(line, f"%twice = add {operand}, {operand}\n  {line.replace(operand + ' ', '%twice ')}")
+
+
+def adds(ptx: str) -> int:
+    return len(re.findall(r"\badd(?:\.rn)?\.f32", ptx))
 
 
 def subtracting(text: str) -> str:
@@ -128,6 +141,20 @@ def test_an_edited_stage_launches_and_the_kernel_keeps_its_own_code():
     np.testing.assert_array_equal(out, -x)
 
 
+@blocknb.kernel
+def inverted(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) == 0, mask=at < n)
+
+
+@pytest.mark.parametrize("name", ["parse", "simplify", "pointers"])
+def test_a_text_has_pointers_to_bools_as_pointers_to_bytes(name):
+    x, out = np.arange(100) % 3 == 0, np.zeros(100, bool)
+    stage = inverted.trace(x, out, 100, BLOCK=64, target="cpu").stages[name]
+    stage.edit(stage.text)[2](x, out, 100)
+    np.testing.assert_array_equal(out, ~x)
+
+
 def test_the_stages_before_an_edit_stay_and_the_others_are_made_from_it():
     stage = add.trace(*numbers(), 100, BLOCK=64, target="cpu").stages["simplify"]
     stages = stage.edit(subtracting(stage.text)).trace.stages
@@ -151,17 +178,27 @@ def test_an_edited_memory_level_stage_of_a_hopper_product_becomes_machine_code()
     stage = trace.stages["shared_memory_allocation"]
     assert stage.after.level == "memory"
     assert "wgmma" in trace.ptx
-    last = re.findall(r"(%\S+) = cast (%\S+) : tile<128x128xf16, (#\w+)>", stage.text)
-    assert len(last) == 1
-    result, operand, layout = last[0]
-    line = f"{result} = cast {operand} : tile<128x128xf16, {layout}>"
-    text = stage.text.replace(line, f"%twice = add {operand}, {operand}\n  {line.replace(operand, '%twice', 1)}")
-    edited = stage.edit(text.replace(f"cast {operand} :", "cast %twice :"))
-    assert edited.trace.stages["barriers"].notes is not None
-    count = trace.ptx.count("add.rn.f32") + trace.ptx.count("add.f32")
-    assert edited.trace.ptx.count("add.rn.f32") + edited.trace.ptx.count("add.f32") >= count + 64
+    edited = stage.edit(doubling(stage.text))
+    assert edited.trace.stages["barriers"].after.level == "memory"
+    assert adds(edited.trace.ptx) >= adds(trace.ptx) + 64  # of the 128 results of a thread
     assert edited.trace.artifacts["cubin"] != trace.artifacts["cubin"]
     assert edited.asm["ptx"] == edited.trace.ptx
+
+
+def test_an_edited_product_launches_on_a_gpu_with_its_own_code(monkeypatch: pytest.MonkeyPatch):
+    gpu = pretend(monkeypatch)
+    a, b, out = (CupyArray(np.float16) for _ in "abc")
+    options = {name: value for name, value in GEMM.items() if name != "target"}
+    stage = product.trace(a, b, out, 64, **GEMM).stages["software_pipelining"]
+    edited = stage.edit(doubling(stage.text))
+    edited[1](a, b, out, 64)
+    product[1](a, b, out, 64, **options)
+    edited[1](a, b, out, 128)
+    first, own, second = gpu.launches
+    assert first.compiled is second.compiled is edited
+    assert own.compiled.artifacts["cubin"] == product.trace(a, b, out, 64, **GEMM).artifacts["cubin"]
+    assert first.compiled.artifacts["cubin"] != own.compiled.artifacts["cubin"]
+    assert [launched.arguments["K"] for launched in (first, own, second)] == [64, 64, 128]
 
 
 def test_ops_that_keep_their_ids_keep_their_source_lines():

@@ -44,6 +44,17 @@ export interface Stage {
   deleted: number[];
   /** Maps a new op to the ops that it replaces or copies. */
   origin: Record<string, number[]>;
+  /** Whether the user replaced the IR after the pass. */
+  edited?: boolean;
+}
+
+/** Why the kernel refuses the edited text of a stage. Lines count from 1, columns from 0. */
+export interface EditProblem {
+  message: string;
+  hint: string;
+  line?: number;
+  column?: number;
+  end_column?: number;
 }
 
 /** A text with the source line of each of its lines (0: none) and, for IR, the id of its op (-1: none). */

@@ -1,13 +1,14 @@
 /**
  * The Passes view: a list of all passes with their times, op counts and notes, and the IR after the selected pass. It can compare the IR
- * after any two passes. It dims passes that changed nothing; the user can hide them.
+ * after any two passes. It dims passes that changed nothing; the user can hide them. With a live kernel, the IR after a pass can be edited.
  */
 
 import { diffPane, type DiffPane } from '../cm/diff';
 import { pane, type Pane } from '../cm/pane';
 import { button, h, uniqueId } from '../dom';
-import type { Note, Stage } from '../schema';
+import type { Document, Note, Stage } from '../schema';
 import type { Store } from '../store';
+import { StageEditor } from './edit';
 import { notesList } from './notes';
 import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
@@ -45,6 +46,17 @@ class Passes implements Mounted {
   });
   private readonly searchMode = h('select.bnb-select', { 'aria-label': 'Effect of the pass on the text' });
   private readonly answer = h('span.bnb-quiet', { role: 'status' });
+  private readonly edit = button('Edit', () => void this.openEditor(), {
+    title: 'Edit the IR after this pass, and compile on from it',
+  });
+  private readonly discard = button('Discard edits', () => void this.discardEdits(), {
+    title: 'Show what the compiler makes without edits',
+  });
+  private readonly editStatus = h('span.bnb-quiet', { role: 'status' });
+  private editor: StageEditor | null = null;
+  private editorKey = '';
+  /** Texts of editors that another pass or target replaced, by target and stage. */
+  private readonly drafts = new Map<string, string>();
   private readonly filterField: HTMLInputElement;
   readonly keys = [
     ['j k', 'next or previous pass'],
@@ -105,7 +117,15 @@ class Passes implements Mounted {
         h(
           'div.bnb-main',
           {},
-          h('div.bnb-tools', {}, h('label', {}, 'compare with ', this.compare), copy),
+          h(
+            'div.bnb-tools',
+            {},
+            h('label', {}, 'compare with ', this.compare),
+            copy,
+            this.edit,
+            this.discard,
+            this.editStatus,
+          ),
           this.about,
           this.provenance,
           this.text,
@@ -135,8 +155,77 @@ class Passes implements Mounted {
       this.single?.highlight();
       this.diff?.highlight();
       this.paintOpHistory();
-    } else if (change !== 'host') {
+    } else if (change === 'host') {
+      this.paintTools();
+    } else {
+      this.closeEditor(true);
       this.reset();
+    }
+  }
+
+  /** Editing needs a live kernel. */
+  private paintTools(): void {
+    const live = this.store.host.request !== undefined;
+    this.edit.hidden = !live || this.editor !== null || !this.stages.length;
+    this.discard.hidden = !live || !this.store.doc.views.some((v) => v.stages?.some((s) => s.edited));
+    this.editor?.setLive(live);
+  }
+
+  private draftKey(stage: string): string {
+    return `${this.store.current.target} ${stage}`;
+  }
+
+  private async openEditor(): Promise<void> {
+    const stage = this.stages[this.chosen];
+    const key = this.draftKey(stage.name);
+    let text = this.drafts.get(key);
+    try {
+      if (text === undefined) {
+        const content = { view: this.store.view, stage: stage.name };
+        text = ((await this.store.host.request!('stage_text', content)) as { text: string }).text;
+      }
+    } catch (error) {
+      this.editStatus.textContent = String((error as Error).message);
+      return;
+    }
+    if (stage !== this.stages[this.chosen]) {
+      return; // the user chose another pass in the meantime
+    }
+    this.editStatus.textContent = '';
+    this.paintToken += 1;
+    this.single?.dispose();
+    this.diff?.dispose();
+    this.single = this.diff = null;
+    this.editorKey = key;
+    this.editor = new StageEditor(this.text, this.store, stage.name, text, (edited) => {
+      this.closeEditor(false);
+      this.drafts.delete(key);
+      this.editStatus.textContent = edited ? `Compiled from the edited IR after ${stage.name}.` : '';
+      void this.paintText();
+    });
+    this.paintTools();
+  }
+
+  /** Closes the editor; `keep` keeps its text for the next time. */
+  private closeEditor(keep: boolean): void {
+    if (this.editor && keep) {
+      this.drafts.set(this.editorKey, this.editor.text);
+    }
+    if (this.editor) {
+      this.editor = null;
+      this.text.replaceChildren();
+      this.paintTools();
+    }
+  }
+
+  private async discardEdits(): Promise<void> {
+    try {
+      const answer = (await this.store.host.request!('edit', { stage: null })) as { document: Document };
+      this.editStatus.textContent = '';
+      this.store.update(answer.document);
+      this.store.host.save?.(answer.document);
+    } catch (error) {
+      this.editStatus.textContent = String((error as Error).message);
     }
   }
 
@@ -250,6 +339,8 @@ class Passes implements Mounted {
   }
 
   private paintStage(): void {
+    this.closeEditor(true);
+    this.paintTools();
     const stage = this.stages[this.chosen];
     const options = [h('option', { value: -1 }, 'nothing')];
     this.stages.forEach((other, i) => {
@@ -276,6 +367,7 @@ class Passes implements Mounted {
   }
 
   private async paintText(): Promise<void> {
+    this.closeEditor(true);
     const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
     const other = this.stages[this.base];
@@ -332,10 +424,13 @@ class Passes implements Mounted {
 /** Returns the effect of a pass on the number of ops. */
 export function effect(stage: Stage, index: number): string {
   if (index === 0) {
-    return `${stage.ops} ops`;
+    return `${stage.ops} ops${stage.edited ? ', edited' : ''}`;
   }
   if (stage.skipped) {
     return 'disabled';
+  }
+  if (stage.edited) {
+    return `${stage.ops} ops, edited`;
   }
   if (!stage.changed) {
     return 'no change';

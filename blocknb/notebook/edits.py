@@ -1,0 +1,60 @@
+"""Edits of a stage in the card: the IR after a pass as text, and the card that shows what the compiler makes of another text.
+
+An edit of the code that ran is measured like a change of a knob, on copies of the arrays that the kernel writes. An edit of a view, such
+as GPU code on a machine without a GPU, is compiled only. The next change of a knob compiles the kernel itself again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from blocknb.errors import LaunchError
+from blocknb.notebook import knobs
+from blocknb.notebook.card import Card, View
+from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.runtime.edited import EditedKernel
+from blocknb.trace import Stage, Trace
+
+
+def stage_text(card: Card, view: int, name: str) -> str:
+    """The IR after a stage of the view of this number, with the ids of its ops. Raises LaunchError for an unknown view."""
+    return _stage(card, view, name).text
+
+
+def _stage(card: Card, view: int, name: str) -> Stage:
+    trace = card.views[view].trace if 0 <= view < len(card.views) else None
+    if trace is None:
+        raise LaunchError(f"the card has no stages for target {view}", hint="run the cell again")
+    return trace.stage(name)
+
+
+def with_edit(card: Card, view: int, name: str, text: str) -> Card:
+    """The card after the IR of a stage was replaced by a text. Raises EditError for a wrong text, and KernelError as a launch does."""
+    edited = _stage(card, view, name).edit(text)
+    if view != 0:
+        return replace(card, views=_replaced(card, view, edited.trace))
+    made, kernel = card.main, card.record.kernel
+    edited.kernel = kernel  # a kernel that was defined again with the same text shares the code
+    record = KernelRecord(kernel)
+    record.latest = Specialisation(edited, -1, snapshot=made.snapshot)
+    if not knobs.why_not(made) and made.snapshot is not None:
+        given = made.snapshot.arguments(made.compiled.stored | edited.stored)
+        if given is not None:
+            with apart(kernel):
+                record = knobs.observed(kernel, made, lambda grid: edited.launch(grid, **_arguments(edited, given)))
+    views = _replaced(
+        card, 0, edited.trace, "ran" if record.latest is not None and record.latest.launches else "compiled"
+    )
+    return replace(card, record=record, views=views)
+
+
+def _arguments(edited: EditedKernel, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch without constants and options. Those of the edited code may be newer, from a knob."""
+    return {name: value for name, value in given.items() if name in edited.kinds and not edited.kinds[name].constant}
+
+
+def _replaced(card: Card, number: int, trace: Trace, role: str = "") -> tuple[View, ...]:
+    views = list(card.views)
+    views[number] = replace(views[number], trace=trace, role=role or views[number].role)
+    return tuple(views)
