@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.gpu import warp_specialization
 from blocknb.codegen.gpu.context import KernelContext
+from blocknb.codegen.gpu.scheduling import MANY_ACCESSES
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
@@ -74,6 +75,12 @@ def finished(context: KernelContext) -> GpuModule:
         notes(
             None,
             f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
+        )
+    if text.splits:
+        notes(
+            None,
+            f"{text.splits + 1} basic blocks of up to {MANY_ACCESSES} accesses to memory each: ptxas compares each access with all "
+            "before it in its block, so it takes too long with more of them",
         )
     return GpuModule(
         written,
