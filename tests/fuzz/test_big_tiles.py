@@ -210,7 +210,9 @@ def test_a_note_reports_strip_mining():
 def test_kernel_with_many_accesses_is_split_into_basic_blocks(monkeypatch):
     few, many = (lowered(scaling.kernel("memory", n), COUNT=1) for n in (100, 800))
     assert "sreg.clock" not in gpu.generate(few, SM90A).text
-    assert gpu.generate(many, SM90A).text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
+    module = gpu.generate(many, SM90A)
+    assert module.text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
+    assert module.notes[0].text.startswith("4 basic blocks of up to 256 accesses")
     monkeypatch.setattr(scheduling, "MANY_ACCESSES", 8)
     x = np.random.default_rng(4).standard_normal(256).astype(np.float32)
     out = np.full_like(x, np.nan)

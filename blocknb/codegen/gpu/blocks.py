@@ -46,6 +46,7 @@ class BlockLowering(KernelPart):
                 text.locate(op.loc)
                 if text.accesses > scheduling.MANY_ACCESSES:
                     scheduling.split(text)
+                    text.splits += 1
                 self.postponed.flush_before(op)
                 self.op(op)
                 if op.attrs.get("scheduling_barrier"):

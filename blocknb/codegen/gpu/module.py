@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.gpu import warp_specialization
 from blocknb.codegen.gpu.context import KernelContext
+from blocknb.codegen.gpu.scheduling import MANY_ACCESSES
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
@@ -74,6 +75,12 @@ def finished(context: KernelContext) -> GpuModule:
         notes(
             None,
             f"LLVM does not optimise the addresses of {loops} loops, because this takes too long above {MANY_LOOPS}; ptxas does",
+        )
+    if text.splits:
+        notes(
+            None,
+            f"{text.splits + 1} basic blocks of up to {MANY_ACCESSES} accesses to memory each: ptxas compares each access with all "
+            "before it in its block, so it takes too long with more of them",
         )
     return GpuModule(
         written,

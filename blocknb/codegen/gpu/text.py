@@ -29,6 +29,7 @@ class TextWriter:
         self.dbg = ""  # the debug location, which ends each line
         self.label = "entry"  # of the basic block that is being written
         self.accesses = 0  # to global memory in this basic block
+        self.splits = 0  # basic blocks that ended because of too many accesses
         self.memo: dict[tuple, str] = {}
         self.scopes: list[list[tuple[dict, Any]]] = [[]]  # entries of tables that are dropped where a block ends
 
