@@ -30,6 +30,7 @@ from blocknb.passes.pipelining.warp_partition import WarpPartition
 from blocknb.passes.pipelining.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared
+from blocknb.passes.support.note_text import at_line
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -214,6 +215,9 @@ class WarpSpecializationPlanner(PipeliningLegality):
         """The reason why the producer cannot copy anything in this function."""
         if self.func.attrs["num_warps"] >= MOST_WARPS:
             return f"a CTA has {MOST_WARPS} warps at most"
+        for op in self.func.ops():
+            if op.name == "while":  # the partition into roles does not split one
+                return f"the `while`{at_line(op)} may wait for other programs"
         return why_none_within(self.func.ops())
 
     def why_not_copied(self, load: Op) -> str:
