@@ -8,11 +8,13 @@ that a thread is importing, or for the internal locks of LLVM. Both run under `g
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 #: Held while a thread imports compiler modules or runs LLVM in this process. A fork waits for it.
@@ -28,6 +30,13 @@ def renewed(owner: Any, **makers: Callable[[], Any]) -> None:
     for name, make in makers.items():
         setattr(owner, name, make())
     _owners.setdefault(owner, {}).update(makers)
+
+
+@functools.cache
+def imported(name: str) -> ModuleType:
+    """Imports a module under `guard`. Use it for modules that a thread imports on first use."""
+    with guard:
+        return importlib.import_module(name)
 
 
 def _before() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import forks
 from blocknb.language.float8 import FORMATS
 
 MAX_TILE_ELEMENTS = 1 << 20
@@ -148,10 +149,8 @@ class DType(TypeQueries):
         No library has e4b15, so NumPy holds its bits as uint8, and a constant of it in the IR is its bits.
         """
         if self.name in FORMATS or self.name == "bf16":
-            import ml_dtypes
-
             name = FORMATS[self.name].numpy if self.name in FORMATS else "bfloat16"
-            return np.dtype(getattr(ml_dtypes, name) if name else np.uint8)
+            return np.dtype(getattr(forks.imported("ml_dtypes"), name) if name else np.uint8)
         return np.dtype(
             {"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace(
                 "%d", str(self.bits)

@@ -7,10 +7,10 @@ a pipeline is built, so that an import of this package stays cheap.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from blocknb import forks
 from blocknb.ir.build import made_by
 from blocknb.ir.core import Func
 from blocknb.passes.registry import REGISTERED, Pass
@@ -57,7 +57,7 @@ ORDER = (
 
 def load(entry: str) -> Pass:
     """Imports the module of an entry of ORDER and returns the pass that it registers."""
-    importlib.import_module(f"blocknb.passes.{entry}")
+    forks.imported(f"blocknb.passes.{entry}")
     return REGISTERED[entry.split(".")[1]]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import blocknb
 import blocknb.language as bl
-from blocknb.profile import scaling
+from blocknb.bench import scaling
 
 ARGUMENTS = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "num_warps": 4}
 

@@ -145,7 +145,7 @@ class ConversionLowering(Rebuild):
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
         self.operands = OperandBuffers(self.builder, self.store)
-        self.early = software_pipelining.early_loads(func, target)
+        self.early = software_pipelining.tiles_to_stage(func, target)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):

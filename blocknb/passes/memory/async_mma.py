@@ -56,6 +56,7 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
         %s = dot %q, %k, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
         %p = exp %s : tile<64x64xf32>
         %d = dot %g, %v, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
+        %r = dot %p, %g, %sum {instr="wgmma.m64n64k16"} : tile<64x64xf32>
 
     After:
 
@@ -64,6 +65,7 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
         %t = dot_wait %s {in_flight=1} : tile<64x64xf32>
         %p = exp %t : tile<64x64xf32>
         %e = dot_wait %d {in_flight=0} : tile<64x64xf32>
+        %r = dot %p, %g, %sum {instr="wgmma.m64n64k16"} : tile<64x64xf32>
     """
     return AsyncMmaScheduler(func, notes).run()
 

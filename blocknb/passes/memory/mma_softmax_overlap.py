@@ -6,10 +6,10 @@ and computes the softmax while that one runs.
 
     scores(0), softmax(0);  for j = 1..: scores(j), weights(j-1) x values(j-1), softmax(j);  weights(last) x values(last)
 
-If the second product has at least as many accumulators as there are scores, the wait for it comes as soon as the largest score of each
-row is known. What needs its result is then computed while the exponentials run. Otherwise the wait comes after the weights. The delayed
-ops are those on the place in the circular buffer of the second product: the wait, the product and the arrival move together. Source:
-Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.
+If the second product has at least as many accumulators as there are scores, the loop waits for it as soon as the largest score of each
+row is known, and computes the exponentials after the wait. Otherwise the wait comes after the weights. The pass delays every op that uses
+the second product's pipeline state: the wait for its stage, the product and the arrival. Source: Shah et al., FlashAttention-3, arXiv
+2407.08608, section 3.2.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
 
     When: warps have roles, and a loop has two products by wgmma of which the second needs what is computed from the first one's result.
 
-    What: the loop is rotated. An iteration starts its first product, then the second product of the iteration before, and computes the
-    softmax while that one runs. An operand that is read from shared memory into registers is read while the product before it runs.
+    What: the loop is rotated. An iteration starts its first product, then the second product of the iteration before. It waits for the
+    scores and computes while the second product runs: the whole softmax, or only the row maximum if the second product has at least as
+    many accumulators as there are scores. An operand that warps read from shared memory into registers is read during the product before.
 
     Why: otherwise the tensor cores wait for the softmax.
 
@@ -90,8 +91,8 @@ class OverlapPlan:
     """The products of a loop and the order of its ops in an iteration.
 
     `delayed`: the ops that run one iteration late, in order, with the `second` product. `total`: the index of its result among the
-    carried values; `states`: the indices of its pipeline state. The other ops come `before` the products, are the `softmax` that runs
-    during the second product, or come `after` the wait for it. `computed`: values that the softmax must have computed by then. `certain`:
+    carried values; `states`: the indices of its pipeline state. The other ops come `before` the products, are `overlapped` with the
+    second product, or come `after` the wait for it. `computed`: values that the overlapped ops must have computed by then. `certain`:
     the loop runs at least once.
     """
 
@@ -101,7 +102,7 @@ class OverlapPlan:
     total: int
     states: tuple[int, ...]
     before: tuple[Op, ...]
-    softmax: tuple[Op, ...]
+    overlapped: tuple[Op, ...]
     after: tuple[Op, ...]
     computed: tuple[Value, ...]
     certain: bool
@@ -134,7 +135,7 @@ def planned(loop: Op, first: Op, second: Op, facts: affine.Facts, users: Users) 
         return "the sum is needed before the first product, or by an op with side effects"
     narrowed, weights = narrowing(second, early, users)
     carried = carried_tiles(body, second, weights, moved)
-    postponed, computed = in_the_shade(first, second, early, carried)
+    postponed, computed = ops_after_wait(first, second, early, carried)
     later, at = {*narrowed, *needing}, early.index(first)
     return OverlapPlan(
         first,
@@ -143,7 +144,7 @@ def planned(loop: Op, first: Op, second: Op, facts: affine.Facts, users: Users) 
         total,
         states,
         before=tuple(x for x in early[:at] if x not in later),
-        softmax=tuple(x for x in early[at + 1 :] if x not in later and x not in postponed),
+        overlapped=tuple(x for x in early[at + 1 :] if x not in later and x not in postponed),
         after=tuple(x for x in early if x in later or x in postponed),
         computed=tuple(computed),
         certain=ranges.iterations(facts, loop)[0] >= 1,
@@ -200,7 +201,7 @@ def narrowing(second: Op, early: Sequence[Op], users: Users) -> tuple[list[Op], 
     return found, value
 
 
-def in_the_shade(first: Op, second: Op, early: Sequence[Op], computed: list[Value]) -> tuple[list[Op], list[Value]]:
+def ops_after_wait(first: Op, second: Op, early: Sequence[Op], computed: list[Value]) -> tuple[list[Op], list[Value]]:
     """The ops to compute after the wait for the second product, and the values of `computed` that are computed before it.
 
     If the second product has at least as many accumulators as there are scores, the computation of whole tiles that follows the reductions
@@ -277,10 +278,10 @@ class OverlapRotation(LoopRotation[OverlapPlan]):
         with self.builder.at(plan.second):
             args = (weights, self.get(plan.second.args[1]), total)
             self.builder.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "in_flight": 2}))
-        # compute
+        # wait for the scores, and compute while the second product runs
         self.wait(plan.first, in_flight=1)
-        self.ops(plan.softmax)
-        # wait
+        self.ops(plan.overlapped)
+        # wait for the second product, release its stage, and compute the rest
         self.wait(plan.second, *map(self.get, plan.computed))
         self.mapping[total] = self.get(plan.second.result)
         self.ops(plan.delayed[at + 1 :])

@@ -67,7 +67,7 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     """
     kept, staged = computed_from(func, target), func
     while kept:
-        staged = through(func, kept)
+        staged = stage_loads(func, kept)
         planner = PipelinePlanner(staged, target, Notes(current_origin()))
         planner.block(staged.body)
         copied = {copy.load.id for plan in planner.plans.values() for copy in plan.copies}
@@ -98,7 +98,7 @@ def computed_from(func: Func, target: Target) -> list[Op]:
     return [load for loop in loops for load in loads_behind_operands(loop, defs, users) if worth_it(load)]
 
 
-def through(func: Func, loads: Collection[Op]) -> Func:
+def stage_loads(func: Func, loads: Collection[Op]) -> Func:
     """The function with the tiles of some loads stored and read back."""
     wanted = {op.id for op in loads}
 
@@ -107,7 +107,7 @@ def through(func: Func, loads: Collection[Op]) -> Func:
             return NotImplemented
         b = made.builder
         value = b.append(op).result
-        buffer = b.value("alloc", type=Buffer(value.type.dtype, value.type.shape, lying(op)), align=ALIGNMENT)
+        buffer = b.value("alloc", type=Buffer(value.type.dtype, value.type.shape, buffer_layout(op)), align=ALIGNMENT)
         b.op("local_store", buffer, value)
         read = b.value("local_load", buffer, layout=value.type.layout)
         buffer.name = read.name = value.name
@@ -116,7 +116,7 @@ def through(func: Func, loads: Collection[Op]) -> Func:
     return rebuild(func, visit) if wanted else func
 
 
-def lying(load: Op) -> Any:
+def buffer_layout(load: Op) -> Any:
     """The layout of a tile's buffer: rows as in memory, with a swizzle that TMA supports."""
     kind: Tile = load.result.type
     layout = kind.layout

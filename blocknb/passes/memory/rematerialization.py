@@ -56,7 +56,7 @@ def rematerialization(func: Func, target: Target, notes: Notes) -> Func:
     it computes. With 32 packed registers an SM holds two programs, and one loads while the other computes.
 
     Limits: a note compares registers, programs and instructions. Where enough programs keep the memory busy, repeated work gains nothing.
-    Rows that loops or branches use stay as they are.
+    A loop or branch that uses any of these rows disables the pass.
 
     Before:
 

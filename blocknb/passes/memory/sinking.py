@@ -42,13 +42,13 @@ def sinking(func: Func, target: Target, notes: Notes) -> Func:
 
     When: arithmetic stands between the last reduction and a store of a row, and nothing else uses its results.
 
-    What: the arithmetic is emitted for each access of the store, just before it. A load of weights on the way takes the mask of the store
-    if that is stricter.
+    What: the code generator computes the value access by access, and then issues the stores. A load of weights on the way takes the mask
+    of the store if that is stricter.
 
     Why: each line of a kernel would otherwise fill registers for the whole row, and ptxas moves little code. Fewer registers allow more
     programs per SM.
 
-    Limits: the stored tile has one axis longer than one. Of several rows that share weights, each would load them again. A value with a
+    Limits: the pass skips tiles of several rows, because weights that the rows share would raise the register pressure. A value with a
     second use is computed where it stands; a note names that use.
 
     Before:

@@ -50,8 +50,8 @@ def applies(func: Func, target: Target) -> bool:
     return bool(product_loops(func, target))
 
 
-def early_loads(func: Func, target: Target) -> set[Value]:
-    """The tiles that become operands of products in another layout, and whose loops load them where an early load is legal."""
+def tiles_to_stage(func: Func, target: Target) -> set[Value]:
+    """The tiles that product loops load, convert and use only as operands."""
     users, found = uses(func), set()
 
     def only_for(value: Value, names: tuple[str, ...]) -> Value | None:

@@ -53,7 +53,7 @@ def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
     Why: a tile of 65536 elements in 4 warps needs 512 registers per thread, of 255. Otherwise ptxas spills it to memory, register by
     register.
 
-    Limits: no load moves past a write that may be to the same array, past an atomic, or past a barrier of the kernel. On average an op is
+    Limits: a load never moves past a write to global memory, an atomic or a barrier of the kernel. On average an op is
     emitted at most four times. A note says which tiles do not fit and stay.
 
     Before:
@@ -61,16 +61,16 @@ def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
         %x = load %p : tile<65536xf32, #a>
         %y = mul %x, %two : tile<65536xf32, #a>
         %s = reduce %x {axis=0} add : f32
-        store %t, %s
         store %q, %y
+        store %t, %s
 
     After:
 
         %x = load %p {emit="in_pieces"} : tile<65536xf32, #a>
         %y = mul %x, %two {emit="in_pieces"} : tile<65536xf32, #a>
         %s = reduce %x {axis=0, piece=64} add : f32
-        store %t, %s
         store %q, %y {piece=64}
+        store %t, %s
     """
     facts, limit = affine.analyze(func), registers(func)
     found = streamed(func, facts)

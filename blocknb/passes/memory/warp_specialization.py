@@ -65,8 +65,8 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array: by a tensor descriptor, or by
     pointers with a mask that is the array's bounds.
 
-    What: one more warp, the producer, copies tiles by TMA into circular buffers of `num_stages` stages. Two mbarriers per stage say when it
-    is full and when it is empty.
+    What: one more warp, the producer, copies tiles by TMA into circular buffers. They have `num_stages` stages, by default as many
+    as shared memory holds, at most 8. Two mbarriers per stage say when it is full and when it is empty.
 
     Why: the producer runs ahead as far as there are stages, so products seldom wait for memory, and the consumers spend no instructions on
     copies.
@@ -141,7 +141,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
 
     def plan(self) -> WarpSpecializationPlan | None:
         """The plan, or None if no loop repeats a copy."""
-        copies = self.whole(self.reachable(self.copies()))
+        copies = self.whole(self.recomputable(self.copies()))
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
             for copy in copies:
@@ -155,7 +155,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
             group.stages = group.wanted_stages = min(MOST_STAGES, consumer_groups * group.stages)
             if persistent and warps >= ONE_CTA and group.loop is None and group.shared_with is None:
                 group.stages = 2  # copies of the next program begin while this one computes
-        many = self.held() > SETMAXNREG_FROM.get(warps, 0) or any(map(self.joins, self.func.ops()))
+        many = self.held() > SETMAXNREG_FROM.get(warps, 0) or any(map(self.is_epilogue_load, self.func.ops()))
         many |= any(group.computed for group in groups) and self.held() >= SETMAXNREG_FROM_COMPUTED
         registers = SETMAXNREG.get(warps) if many else None
         return WarpSpecializationPlan(groups, persistent, warps >= ONE_CTA, registers, consumer_groups)
@@ -194,7 +194,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
             for group in groups
         )
 
-    def joins(self, op: Op) -> bool:
+    def is_epilogue_load(self, op: Op) -> bool:
         """Whether the kernel loads part of a tile to combine it with a product's result."""
         made = self.defs.get(op.args[0]) if op.name == "load" else None
         return made is not None and made.name == "part"
@@ -296,7 +296,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
 
     # -- all loads
 
-    def reachable(self, copies: list[TmaCopy]) -> list[TmaCopy]:
+    def recomputable(self, copies: list[TmaCopy]) -> list[TmaCopy]:
         """The copies whose loops and conditions the producer can recompute."""
         found = []
         for copy in copies:

@@ -1,8 +1,9 @@
 """Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
-wgmma takes A from registers if A is stored along the wrong axis (see `layouts.wgmma.permuted_rows`) or computed from staged data (see
-`operand_staging`). Without this pass the tensor cores wait in each iteration while the warps read and compute. After it, an iteration
-starts its product with the operand that the previous iteration has prepared. Then it waits for the next stage and reads from it.
+wgmma reads a transposed fp32 A from registers (see `layouts.wgmma.permuted_rows`). It reads an operand that is computed from staged data
+from a buffer that the warps fill (see `operand_staging`). Without this pass the tensor cores wait in each iteration while the warps read
+and compute. After it, an iteration starts its product with the operand that the previous iteration has prepared. Then it waits for the
+next stage and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
 """

@@ -4,8 +4,9 @@ A loop over rows loads, waits for memory and computes, and the memory system idl
 the first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early
 load includes whether that iteration exists, so the kernel loads nothing more than before.
 
-`pipelining.legality` decides which loads may be issued early, and `pipelining.later_iterations` finds their addresses. In loops with one
-product, the pass prefetches only lines, such as scales; `warp_specialization` and `software_pipelining` copy the tiles to shared memory.
+`pipelining.legality` decides which loads may be issued early, and `pipelining.later_iterations` finds their addresses. In a loop with one
+product, the pass prefetches only scalars and vectors, such as scales, and in a loop with several products nothing.
+`warp_specialization` and `software_pipelining` copy the tiles to shared memory.
 Source: Mowry, Lam and Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
@@ -44,7 +45,7 @@ def applies(func: Func, target: Target) -> bool:
 def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
     """Issues the loads of a loop's later iterations before the current one computes
 
-    When: a loop has `num_stages=k` above 1, from the launch or from `tl.range`. In a loop with one product only numbers and lines, such
+    When: a loop has `num_stages=k` above 1, from the launch or from `tl.range`. In a loop with one product only scalars and vectors, such
     as scales, are loaded ahead, by one iteration; `software_pipelining` copies the tiles.
 
     What: a load is issued k - 1 iterations ahead into registers, and masked off where there is no such iteration.
@@ -126,7 +127,7 @@ class PrefetchPlanner(PipeliningLegality):
                 copies = "whose operands are left for asynchronous copies, which sm_80 has"
                 self.refuse(loads, f"the loop holds a product{at_line(dot)}, {copies}")
                 return within
-            loads, wanted = self.lines(loop), 1
+            loads, wanted = self.vector_loads(loop), 1
         if why := self.why_no_load_of(loop):
             self.refuse(loads, why)
             return within
@@ -136,8 +137,8 @@ class PrefetchPlanner(PipeliningLegality):
                 self.refuse([load], why)
         return within + self.fit(loop, [x for x in loads if not reasons[x]], wanted, self.left(loop) - within)
 
-    def lines(self, loop: Op) -> list[Op]:
-        """The loads of a number or a line (scales) in a loop with one product, which take few registers. Tiles are left for copies to
+    def vector_loads(self, loop: Op) -> list[Op]:
+        """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
         shared memory. Loads of indices get no early load either."""
         if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
