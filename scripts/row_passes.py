@@ -18,7 +18,7 @@ import paired
 import blocknb
 import blocknb.language as tl
 from blocknb.kernels.softmax import softmax_kernel
-from blocknb.runtime import machine
+from blocknb.runtime import machine, plan
 
 ELEMENTS = 1 << 28  # of an array
 LAUNCHES = 5  # per measurement
@@ -141,7 +141,7 @@ def registers(kernel: Any, n: int, warps: int, dtype: str, without: tuple[str, .
     """The registers per thread and the spilled bytes, in short."""
     names = [p.name for p in kernel.source.parameters]
     given: dict[str, Any] = {name: "i32:16" if name in ROW else kind_of(name, dtype) for name in names} | {"BLOCK": n}
-    target = str(machine.current_target()) if machine.has_gpu() else TARGET
+    target = str(plan.target_of(0)) if machine.has_gpu() else TARGET
     found = kernel.trace(**given, num_warps=warps, without=without, target=target).resources
     return f"{found.registers} and {found.spill_bytes} bytes" if found.spill_bytes else str(found.registers)
 
