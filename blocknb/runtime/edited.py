@@ -34,7 +34,7 @@ def resume(kernel: Launchable, request: Request, stage: str, text: str) -> Edite
 class EditedKernel(Compiled):
     """A kernel whose IR was edited after a pass. It is a Compiled, and launches the edited code: `edited[grid](*args)`.
 
-    A launch takes the arguments of the kernel. Constants and options may be left out, because they are part of the code.
+    Launch it with the arguments of the kernel. You may leave out constants and options, because they are part of the code.
     """
 
     _bindings: dict[tuple[Any, ...], Binding] = field(default_factory=dict)

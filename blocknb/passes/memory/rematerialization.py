@@ -1,8 +1,8 @@
 """Rematerialization: rows of 16-bit floats are widened again after each reduction instead of being kept in registers.
 
 A kernel that widens a row, reduces it and uses it again holds a register for each element, although a register has room for two. Registers
-decide how many programs share an SM, hence how many bytes are in flight. So what is computed from such a row alone, and from numbers that
-the row shares, is computed again after each reduction (`emit="again"`). What needs several rows is computed where it is first used
+decide how many programs share an SM, hence how many bytes are in flight. So the kernel computes values again after each reduction if they
+depend on one such row and on scalars of the row (`emit="again"`). It computes values of several rows at their first use
 (`emit="at_use"`). The term is that of register allocation: Briggs, Cooper and Torczon, "Rematerialization" (PLDI 1992).
 
 Whether the repeated instructions pay is a question of numbers (`support.throughput`): they do where an SM holds more programs with packed
@@ -49,8 +49,8 @@ def rematerialization(func: Func, target: Target, notes: Notes) -> Func:
     When: a kernel loads rows of 16-bit floats, reduces them and uses them again, and the registers that this saves let an SM hold more
     programs.
 
-    What: the loaded words stay packed, two elements per register. What is computed from one row, and from numbers that the row shares, is
-    computed again after each reduction.
+    What: the loaded words stay packed, two elements per register. The kernel computes values that depend on one row and its scalars again
+    after each reduction.
 
     Why: softmax of 32768 elements in 16 warps holds 64 fp32 registers per thread, so an SM has room for one program. Memory is idle while
     it computes. With 32 packed registers an SM holds two programs, and one loads while the other computes.
