@@ -212,7 +212,8 @@ class Kernel(KernelInterface):
         `@kernel(interpret=True)`, `%%blockkernel --interpret`, and BLOCKNB_INTERPRET=1 or TRITON_INTERPRET=1 in the environment also
         interpret launches. Raises KernelError, and the exceptions of the kernel's Python.
         """
-        from blocknb.runtime.interpreted import launcher
+        with forks.guard:
+            from blocknb.runtime.interpreted import launcher
 
         return launcher(self, grid, [program] if programs is None and program is not None else programs, watch, record)
 
@@ -235,7 +236,8 @@ class Kernel(KernelInterface):
 
     def resume(self, request: Request, stage: str, text: str) -> EditedKernel:
         """Compiles a request on from another text of the IR after a stage. `Stage.edit` calls it."""
-        from blocknb.runtime import edited
+        with forks.guard:
+            from blocknb.runtime import edited
 
         return edited.resume(self, request, stage, text)
 
@@ -439,8 +441,9 @@ class Kernel(KernelInterface):
     def _observed(
         self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], grid: Any
     ) -> None:
-        from blocknb.runtime.launch_snapshot import remember
-        from blocknb.runtime.summary import summary
+        with forks.guard:
+            from blocknb.runtime.launch_snapshot import remember
+            from blocknb.runtime.summary import summary
 
         milliseconds = 0.0
         if this_thread.capture is not None:

@@ -45,7 +45,8 @@ def applies(func: Func, target: Target) -> bool:
 def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
     """Computes a tile that exceeds the registers piece by piece where it is used
 
-    When: a tile takes more registers than a thread has, or more than half of them and has one consumer. Stores and reductions consume it.
+    When: a tile needs more registers than a thread can use, or more than half of them with a single consumer. The consumers are stores and
+    reductions.
 
     What: the loads and the arithmetic of the tile are emitted where a consumer needs them, a piece of registers at a time, in a loop if
     the pieces differ only in their place. Of several consumers each loads the tile again.
