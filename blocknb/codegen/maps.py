@@ -10,12 +10,14 @@ A `MapSpec` holds these as expressions over the kernel's parameters: plain neste
     ("select", c, a, b)      a where c is not 0
     ("cast", "i32", a)       a wrapped to a dtype (its short name)
 
-Integers have no bounds. `python` writes an expression in Python.
+Integers have no bounds. `python` writes an expression in Python. A launch never evaluates such a text: expressions come from the disk
+cache, so `evaluator` builds the function from the ops of this page, and rejects everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +79,38 @@ def python(expression: Expression, names: Sequence[str]) -> str:
     return f"({parts[0]} {_INFIX[op]} {parts[1]})" if op in _INFIX else f"{_CALLS[op]}({', '.join(parts)})"
 
 
+#: Computes an expression from the values of the parameters.
+Evaluator = Callable[[Sequence[int]], int]
+
+
+def evaluator(expression: Expression, positions: Mapping[int, int]) -> Evaluator:
+    """The function of the parameters' values. `positions` are the places of the parameters in it, by their indices.
+
+    Raises ValueError for anything that is no expression, and for a parameter without a position."""
+    if type(expression) is int:
+        number: int = expression
+        return lambda values: number
+    match expression:
+        case ("arg", int(index)) if index in positions:
+            return operator.itemgetter(positions[index])
+        case ("cast", str(short), inner) if short in BY_SHORT and BY_SHORT[short].is_int():
+            return _wrapped(evaluator(inner, positions), BY_SHORT[short])
+        case ("select", condition, a, b):
+            test, one, other = (evaluator(e, positions) for e in (condition, a, b))
+            return lambda values: one(values) if test(values) else other(values)
+        case (str(op), a, b) if op in _FUNCTIONS:
+            function, left, right = _FUNCTIONS[op], evaluator(a, positions), evaluator(b, positions)
+            return lambda values: function(left(values), right(values))
+    raise ValueError(f"{expression!r:.100} is no expression of a tensor map")
+
+
+def _wrapped(inner: Evaluator, dtype: DType) -> Evaluator:
+    mask, half = (1 << dtype.bits) - 1, 1 << dtype.bits - 1
+    if dtype.is_signed:
+        return lambda values: (inner(values) + half & mask) - half
+    return lambda values: inner(values) & mask
+
+
 def quotient(a: int, b: int) -> int:
     """a / b without its fraction; 0 for b = 0, which is undefined in a kernel, too."""
     if b == 0:
@@ -87,3 +121,9 @@ def quotient(a: int, b: int) -> int:
 def remainder(a: int, b: int) -> int:
     """What `quotient` leaves, with the sign of a."""
     return a - b * quotient(a, b)
+
+
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "ge": operator.ge, "eq": operator.eq, "ne": operator.ne, "div": quotient, "rem": remainder, "min": min, "max": max,
+}  # fmt: skip

@@ -12,9 +12,7 @@ import contextlib
 import datetime
 import functools
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +27,7 @@ from blocknb.runtime.host import thread_count
 from blocknb.runtime.kinds import HOST
 
 VERSION = 4  # of the method: a new version invalidates old files
+SIZE_LIMIT = 1 << 20  # bytes of a file
 Clock = Callable[[Callable[[], Any]], float]
 
 
@@ -89,17 +88,17 @@ CPU_SIZES = Sizes(copy=1 << 28, iterations=2000, matrix=2048)
 
 def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
     """Returns the limits of a GPU by its number, or of the CPU. `fresh` measures them again. Raises LaunchError without such a GPU."""
-    path = _path(device)
-    if not fresh and (found := _read(path)) is not None:
+    file = _file(device)
+    if not fresh and (found := _read(file)) is not None:
         return found
     made = measure(device)
-    _write(path, made)
+    _write(file, made)
     return made
 
 
 def known(device: int = HOST) -> Ceilings | None:
     """Returns the limits if they were measured before, else None."""
-    return _read(_path(device))
+    return _read(_file(device))
 
 
 def measure(device: int = HOST, sizes: Sizes | None = None, clock: Clock | None = None) -> Ceilings:
@@ -422,37 +421,44 @@ def _current(device: int) -> Iterator[None]:
 # ---- keeping
 
 
-def _path(device: int) -> Path:
+def _file(device: int) -> str:
+    """The file of a device in the cache's folder."""
     parts: tuple = (VERSION, name_of(device))
     if device == HOST:
         parts += (llc_bytes(), np.__version__)
     else:
         machine.properties(device)
         parts += (int(cuda.cupy().cuda.runtime.driverGetVersion()),)
-    return Path(cache.default_root(), "ceilings", f"{cache.key(*parts)[:32]}.json")
+    return f"ceilings/{cache.key(*parts)[:32]}.json"
 
 
-_memory: dict[Path, Ceilings] = {}
+_memory: dict[tuple[str, str], Ceilings] = {}
 
 
-def _read(path: Path) -> Ceilings | None:
-    if path in _memory:
-        return _memory[path]
+def _read(file: str) -> Ceilings | None:
+    folder = cache.Cache()
+    if found := _memory.get((folder.root, file)):
+        return found
     try:
-        data = json.loads(path.read_text())
-        items = tuple(Ceiling(**item) for item in data["items"])
-        return Ceilings(data["device"], data["measured"], items, tuple((n, why) for n, why in data["missing"]))
-    except (OSError, ValueError, KeyError, TypeError):  # no file yet, or one of another format: measure again
+        data = json.loads(folder.read(file, SIZE_LIMIT) or b"")
+        items = tuple(_checked(Ceiling(**item)) for item in data["items"])
+        missing = tuple((str(name), str(why)) for name, why in data["missing"])
+        return Ceilings(str(data["device"]), str(data["measured"]), items, missing)
+    except (ValueError, KeyError, TypeError, RecursionError):  # no file yet, or one of another format: measure again
         return None
 
 
-def _write(path: Path, made: Ceilings) -> None:
+def _checked(item: Ceiling) -> Ceiling:
+    """Raises TypeError for an item of other types than `measure` makes."""
+    texts, numbers = (item.name, item.unit, item.how), (item.value, item.low, item.high)
+    if all(isinstance(x, str) for x in texts) and all(isinstance(x, (int, float)) for x in numbers):
+        return item
+    raise TypeError(f"no ceiling: {item}")
+
+
+def _write(file: str, made: Ceilings) -> None:
     if any(why == "interrupted" for _, why in made.missing):
         return
-    _memory[path] = made
-    with contextlib.suppress(OSError):  # the folder may be read-only; `_memory` keeps the limits
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(made), file)
-        os.replace(temporary, path)
+    folder = cache.Cache()
+    _memory[folder.root, file] = made
+    folder.write(file, json.dumps(asdict(made)).encode())  # the folder may be read-only; `_memory` keeps the limits

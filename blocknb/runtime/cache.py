@@ -1,10 +1,12 @@
 """The disk cache of compiled kernels: `cache.get(key(...))`, `cache.put(key(...), meta, blobs)`.
 
 A key is the SHA-256 of a canonical encoding of all inputs that determine the result. A hit is not verified against the inputs, so
-`key` rejects parts that it cannot encode. An entry is one file: magic, SHA-256 of the rest, and a frame (JSON and raw bytes, never
-pickle). A writer creates the file under a temporary name and renames it. A reader therefore sees a complete entry or none, and no
-process needs a lock. The cache drops a damaged entry, and the kernel is compiled again. Without a writable folder, entries stay in
-memory and one warning reports it.
+`key` rejects parts that it cannot encode. An entry is one file: magic, SHA-256 of the key and the rest, and a frame (JSON and raw bytes,
+never pickle). A writer creates the file under a temporary name and renames it. A reader therefore sees a complete entry or none, and no
+process needs a lock. The cache drops a damaged entry, and the kernel is compiled again.
+
+Entries hold machine code, so only this user may be able to write them (`private_files`). Without such a folder, entries stay in memory
+and one warning reports it.
 """
 
 from __future__ import annotations
@@ -19,18 +21,22 @@ import struct
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.toolchain import Tool, installed
+from blocknb.runtime import private_files
+from blocknb.runtime.private_files import UntrustedFile, UntrustedFolder, warn_once
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MAGIC = b"bnbcach1"
-_HEAD = struct.Struct("<8s32sI")  # magic, digest of what follows the digest, length of the JSON
+_MAGIC = b"bnbcach2"
+_HEAD = struct.Struct("<8s32sI")  # magic, digest of the key and of what follows the digest, length of the JSON
+#: Bytes of the largest entry on disk. The largest kernels of the tests have 2 MB.
+ENTRY_LIMIT = 1 << 28
+_ADVICE = "Compiled kernels stay in memory. To keep them on disk,"
 
 
 @dataclass(frozen=True)
@@ -85,55 +91,75 @@ def _tagged(tag: bytes, data: bytes) -> bytes:
 class Cache:
     """A folder of entries.
 
-    `root` defaults to `$BLOCKNB_CACHE_DIR`, or else to the user's cache folder. Above `limit` bytes, the least recently used entries are
-    removed. Every method is safe in many threads and processes.
+    `root` defaults to `$BLOCKNB_CACHE_DIR`, or else to the user's cache folder; "" stands for no folder. Above `limit` bytes, the least
+    recently used entries are removed. Every method is safe in many threads and processes.
     """
 
     def __init__(self, root: str | os.PathLike | None = None, limit: int = 1 << 30):
-        self.root = os.fspath(root) if root is not None else default_root()
+        self.root = os.path.abspath(root) if root is not None else default_root()
         self.limit = limit
         self._memory: dict[str, Entry] = {}
-        self._warned = False
 
     def path(self, key: str) -> Path:
         """The file of an entry."""
         from pathlib import Path
 
-        return Path(self._file(key))
-
-    def _file(self, key: str) -> str:
-        return f"{self.root}/{key[:2]}/{key[2:]}.bnb"
+        return Path(self.root, _name(key))
 
     def get(self, key: str) -> Entry | None:
         """Returns an entry, or None if there is none. Removes a damaged entry."""
         if (entry := self._memory.get(key)) is not None:
             return entry
-        path = self._file(key)
-        try:
-            with open(path, "rb", buffering=0) as file:
-                data = file.read()
-        except OSError:
+        data = self.read(_name(key), ENTRY_LIMIT)
+        if data is None:
             return None
-        entry = _unpack(data)
-        if entry is None:
-            _remove(path)
-        else:
-            with contextlib.suppress(OSError):  # another process removed the file, or the folder is read-only
-                os.utime(path)  # the time of the last use, for `shrink`
+        if (entry := _unpack(key, data)) is None:
+            private_files.remove(self.root, _name(key))
         return entry
+
+    def read(self, name: str, limit: int) -> bytes | None:
+        """The content of a file of the folder, or None. Removes what is no private file. Warns once about a folder of other users."""
+        if not self.root:
+            return None
+        try:
+            return private_files.read(self.root, name, limit)
+        except UntrustedFile as error:
+            if error.foreign:
+                warn_once(
+                    self.root, f"blocknb ignores a file in its cache, {self.root}: {error}. It makes the file anew.", 3
+                )
+            private_files.remove(self.root, name)
+        except UntrustedFolder as error:
+            self._warn(error, 3)
+        except OSError:
+            pass
+        return None
+
+    def write(self, name: str, data: bytes) -> OSError | None:
+        """Writes a file of the folder. Returns the error if this fails."""
+        try:
+            if not self.root:
+                raise NotADirectoryError("there is no folder for the cache")
+            private_files.write(self.root, name, data)
+        except OSError as error:
+            return error
+        return None
 
     def drop(self, key: str) -> None:
         """Removes an unreadable entry."""
         self._memory.pop(key, None)
-        _remove(self._file(key))
+        if self.root:
+            private_files.remove(self.root, _name(key))
 
     def put(self, key: str, meta: dict, blobs: dict[str, bytes]) -> None:
         """Stores an entry. Without a writable folder, it stays in memory."""
-        data = _pack(meta, blobs)
-        try:
-            _write(self._file(key), data)
-        except OSError as error:
-            self._keep_in_memory(key, Entry(meta, blobs), error)
+        data = _pack(key, meta, blobs)
+        if len(data) > ENTRY_LIMIT:
+            self._keep_in_memory(key, Entry(meta, blobs))
+            return
+        if (error := self.write(_name(key), data)) is not None:
+            self._keep_in_memory(key, Entry(meta, blobs))
+            self._warn(error, 3)
             return
         # A scan of all files is expensive, so about one put in 64 does it. Keys are uniformly distributed.
         if int(key[:2], 16) < 4:
@@ -142,102 +168,107 @@ class Cache:
     def shrink(self) -> None:
         """Removes the least recently used entries down to three quarters of the limit, and the files of interrupted writes."""
         files, total, now = [], 0, time.time()
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                path = os.path.join(folder, name)
-                try:
-                    status = os.stat(path)
-                except OSError:
-                    continue  # another process removed it
-                if name.startswith(".new-") and now - status.st_mtime > 3600:
-                    _remove(path)
-                elif name.endswith(".bnb"):
-                    files.append((status.st_mtime, status.st_size, path))
-                    total += status.st_size
+        for name in self._names():
+            try:
+                status = os.lstat(os.path.join(self.root, name))
+            except OSError:
+                continue  # another process removed it
+            if "/.new-" in name and now - status.st_mtime > 3600:
+                private_files.remove(self.root, name)
+            elif name.endswith(".bnb"):
+                files.append((status.st_mtime, status.st_size, name))
+                total += status.st_size
         if total <= self.limit:
             return
-        for _, size, path in sorted(files):
+        for _, size, name in sorted(files):
             if total <= self.limit * 3 // 4:
                 return
-            _remove(path)
+            private_files.remove(self.root, name)
             total -= size
 
     def clear(self) -> None:
         """Removes every entry."""
         self._memory.clear()
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                if name.endswith(".bnb"):
-                    _remove(os.path.join(folder, name))
+        for name in self._names():
+            if name.endswith(".bnb"):
+                private_files.remove(self.root, name)
 
-    def _keep_in_memory(self, key: str, entry: Entry, error: OSError) -> None:
+    def _names(self) -> Iterator[str]:
+        """The files in the folders of entries, relative to the root. Other folders of the root are not this cache's."""
+        for folder in (f"{number:02x}" for number in range(256) if self.root):
+            with contextlib.suppress(OSError):
+                yield from (f"{folder}/{name}" for name in os.listdir(os.path.join(self.root, folder)))
+
+    def _keep_in_memory(self, key: str, entry: Entry) -> None:
         while len(self._memory) >= 512:
             self._memory.pop(next(iter(self._memory)), None)
         self._memory[key] = entry
-        if not self._warned:
-            self._warned = True
-            message = f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}"
-            warnings.warn(f"{message}; set BLOCKNB_CACHE_DIR to another folder", RuntimeWarning, stacklevel=3)
+
+    def _warn(self, error: OSError, stacklevel: int) -> None:
+        """Reports once why the folder is not used, and what to do."""
+        if not self.root:
+            why, advice = "blocknb finds no folder for its cache: neither HOME nor BLOCKNB_CACHE_DIR names one", ""
+        elif isinstance(error, UntrustedFolder):
+            why = f"blocknb does not use the cache folder {self.root}, because {error}, and a cache holds machine code"
+            advice = f"run `chmod -R go-w {self.root}` if it is yours and nobody else wrote to it, or "
+        else:
+            why, advice = f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}", ""
+        warn_once(self.root, f"{why}. {_ADVICE} {advice}set BLOCKNB_CACHE_DIR to a folder of your own.", stacklevel + 1)
 
 
-def _write(path: str, data: bytes) -> None:
-    """Writes a file under a temporary name and renames it. If the folder disappears meanwhile, it is created once more."""
-    folder = os.path.dirname(path)
-    temporary = f"{folder}/.new-{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    for last in (False, True):
-        os.makedirs(folder, exist_ok=True)
-        try:
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-            return
-        except FileNotFoundError:
-            if last:
-                raise
-        except BaseException:
-            _remove(temporary)
-            raise
+def _name(key: str) -> str:
+    return f"{key[:2]}/{key[2:]}.bnb"
 
 
-def _remove(path: str | os.PathLike) -> None:
-    with contextlib.suppress(OSError):  # another process removed it, or this user may not: `shrink` will see it again
-        os.unlink(path)
-
-
-def _pack(meta: dict, blobs: dict[str, bytes]) -> bytes:
+def _pack(key: str, meta: dict, blobs: dict[str, bytes]) -> bytes:
     head = json.dumps([meta, [(name, len(blob)) for name, blob in blobs.items()]], separators=(",", ":")).encode()
     body = b"".join([struct.pack("<I", len(head)), head, *blobs.values()])
-    return _MAGIC + hashlib.sha256(body).digest() + body
+    return _MAGIC + _digest(key, body) + body
 
 
-def _unpack(data: bytes) -> Entry | None:
+def _digest(key: str, body: bytes | memoryview) -> bytes:
+    """Covers the key, so that an entry under the name of another one is damaged, too."""
+    digest = hashlib.sha256(key.encode())
+    digest.update(body)
+    return digest.digest()
+
+
+def _unpack(key: str, data: bytes) -> Entry | None:
+    """The entry of a file; None for a damaged file, and for one of another shape."""
     if len(data) < _HEAD.size:
         return None
     magic, digest, head_size = _HEAD.unpack_from(data)
-    if magic != _MAGIC or hashlib.sha256(memoryview(data)[40:]).digest() != digest:
+    if magic != _MAGIC or _digest(key, memoryview(data)[40:]) != digest:
         return None
     at = _HEAD.size + head_size
     try:
         meta, sizes = json.loads(data[_HEAD.size : at])
-    except ValueError:  # complete, but written by another version
+        sizes = {str(name): size for name, size in sizes}
+    except (ValueError, TypeError, RecursionError):  # complete, but written by another version
+        return None
+    if not isinstance(meta, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        return None
+    if at + sum(sizes.values()) != len(data):
         return None
     blobs = {}
-    for name, size in sizes:
+    for name, size in sizes.items():
         blobs[name] = data[at : at + size]
         at += size
     return Entry(meta, blobs)
 
 
 def default_root() -> str:
-    """`$BLOCKNB_CACHE_DIR`, or the cache folder of the system."""
-    if folder := os.environ.get("BLOCKNB_CACHE_DIR"):
-        return folder
+    """`$BLOCKNB_CACHE_DIR`, or the cache folder of the system, as an absolute path; "" if the user has no home folder."""
+    if folder := os.environ.get("BLOCKNB_CACHE_DIR", "").strip():
+        return os.path.abspath(os.path.expanduser(folder))
     if sys.platform == "linux":  # the same as platformdirs, whose import takes longer than a disk hit
-        return os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "blocknb")
+        folder = os.environ.get("XDG_CACHE_HOME", "").strip()
+        if not os.path.isabs(folder):  # the specification of XDG ignores a relative path
+            folder = os.path.expanduser("~/.cache")
+        return os.path.join(folder, "blocknb") if os.path.isabs(folder) else ""
     import platformdirs
 
-    return platformdirs.user_cache_dir("blocknb", appauthor=False)
+    return os.path.abspath(platformdirs.user_cache_dir("blocknb", appauthor=False))
 
 
 @functools.cache

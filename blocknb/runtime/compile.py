@@ -8,6 +8,7 @@ resources and the times. The front end and the passes recreate the stages of its
 from __future__ import annotations
 
 import collections
+import dataclasses
 import importlib
 import sys
 import threading
@@ -18,14 +19,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blocknb import forks
-from blocknb.codegen import toolchain
+from blocknb.codegen import maps, toolchain
 from blocknb.frontend.dependencies import Dependencies, HostCall
 from blocknb.frontend.source import Source
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.kinds import Kind
 from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, StageEdit, described, finding_tools
 from blocknb.target import Target
-from blocknb.trace import Stages, Trace
+from blocknb.trace import Resources, Stages, Trace
 
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
@@ -271,24 +272,55 @@ def from_disk(request: Request) -> Compiled | None:
         return None
     try:
         return _read(request, entry)
-    except (AttributeError, ImportError, LookupError, TypeError, ValueError):
+    except (AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError):
         cache.shared().drop(request.digest)  # complete, but written by another version
         return None
+
+
+def made_anew(compiled: Compiled) -> Compiled:
+    """Compiles a kernel again whose code from the disk cannot be started, and drops that entry."""
+    request = Request(compiled.source, compiled.kinds, compiled.options, compiled.target)
+    cache.shared().drop(request.digest)
+    with _lock:
+        _memory.pop(request.key, None)
+    found = compile(compiled.source, compiled.kinds, compiled.options, compiled.target)
+    found.kernel = compiled.kernel
+    return found
 
 
 def _read(request: Request, entry: cache.Entry) -> Compiled:
     files, stored_files = request.files, entry.meta["files"]
     code = record.decode(entry.meta["code"], files)
-    if not isinstance(code, KernelCode):
-        raise TypeError("the entry holds no KernelCode")
+    _check(code, entry)
     stages = Stages(lambda: load().Job(request).recreate_stages())
     trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
     trace.resources = record.decode(entry.meta["resources"], files)
+    if not isinstance(trace.resources, Resources):
+        raise TypeError("the entry holds no Resources")
     for name, blob in entry.blobs.items():
         trace.artifacts[name] = bytes(blob) if name in _BINARY else record.relocated(blob.decode(), stored_files, files)
     if stored_files != list(files):
         trace.disassemble = lambda cubin: _relocated_listing(request.disassemble(cubin), stored_files, files)
     return _compiled(request, code, trace, ())
+
+
+def _check(code: Any, entry: cache.Entry) -> None:
+    """Raises TypeError or ValueError for an entry of another shape than `to_disk` writes."""
+    if not isinstance(code, KernelCode):
+        raise TypeError("the entry holds no KernelCode")
+    files, milliseconds = entry.meta["files"], entry.meta["milliseconds"]
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise TypeError("the files of the entry are no list of names")
+    if not all(isinstance(time, (int, float)) for time in milliseconds.values()):
+        raise TypeError("the times of the entry are no numbers")
+    if not entry.blobs.keys() & {"ptx", *_BINARY}:
+        raise ValueError("the entry holds no code")
+    if not all(map(dataclasses.is_dataclass, (*code.sites, *code.maps))):
+        raise TypeError("the entry holds a site or a map that is none")
+    places = {index: index for index in range(len(code.parameters))}
+    for spec in code.maps:
+        for expression in (("arg", spec.base), *spec.dims, *spec.strides):
+            maps.evaluator(expression, places)
 
 
 def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:

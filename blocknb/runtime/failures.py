@@ -6,14 +6,12 @@ not notice the failure and not report it.
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 from blocknb.runtime import cache
 from blocknb.trace import Trace
 
 FILE = "failures.txt"
 MAX_LINES = 100
+SIZE_LIMIT = 1 << 20  # bytes that are read
 
 
 def record(trace: Trace) -> None:
@@ -22,17 +20,11 @@ def record(trace: Trace) -> None:
     if not failed:
         return
     lines = dict.fromkeys([*recorded(), *(f"`{trace.name}` for {trace.target}: {text}" for text in failed)])
-    folder = cache.shared().root
-    with contextlib.suppress(OSError):  # without a writable folder, only the note at the kernel reports it
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in list(lines)[-MAX_LINES:])
+    text = "".join(f"{line}\n" for line in list(lines)[-MAX_LINES:])
+    cache.shared().write(FILE, text.encode("utf-8", "replace"))  # if this fails, only the note at the kernel reports it
 
 
 def recorded() -> list[str]:
     """The lines of the log, the oldest first."""
-    try:
-        with open(os.path.join(cache.shared().root, FILE), encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    data = cache.shared().read(FILE, SIZE_LIMIT)
+    return [] if data is None else data.decode("utf-8", "replace").splitlines()

@@ -42,7 +42,7 @@ from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
-from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, starter, target_of, typed
+from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
 from blocknb.runtime.request import Request
 from blocknb.target import Target
 
@@ -375,7 +375,7 @@ class Kernel(KernelInterface):
             device = common_device(self.source, binding.names, kinds, values)
             compiled = self._compile(binding, kinds, target_of(device), None, list(launch_context.companions))
             check_writable(self.source, binding.names, kinds, compiled.stored)
-            plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
+            plan = prepared(compiled, binding, kinds, device)
             if len(binding.plans) >= _MAX_PLANS:  # bounds the memory when constants change with every launch
                 binding.plans.clear()
                 binding.fast_launches.clear()

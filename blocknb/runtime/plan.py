@@ -112,6 +112,20 @@ def check_writable(source: Source, names: Sequence[str], kinds: Sequence[Kind], 
             raise launch_error(source, name, message, f"pass a copy: {shown}.copy()")
 
 
+def prepared(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> LaunchPlan:
+    """The launch plan of a compiled kernel. If its code comes from the disk and cannot be started, it is compiled again."""
+    try:
+        start = starter(compiled, binding, kinds, device)
+    except Exception:
+        if not compiled.trace.from_cache:
+            raise
+        from blocknb.runtime.compile import made_anew
+
+        compiled = made_anew(compiled)
+        start = starter(compiled, binding, kinds, device)
+    return LaunchPlan(compiled, kinds, device, start)
+
+
 def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:
     """Returns the function that starts a compiled kernel on a device, from the values of a binding."""
     from blocknb.frontend.descriptors import field_names

@@ -3,6 +3,9 @@
 A dataclass of blocknb (dtype, source location, site) is stored as the name of its class and its fields. Nothing is pickled. A cell has
 another file name in the next session, and a helper may move to another file. A source location therefore stores its file as an index
 into the list of files that the kernel reaches. A hit also replaces the old file names in LLVM text, PTX and assembly.
+
+`decode` trusts nothing: it makes only the classes of `_CLASSES`, with fields of the types that they declare, and raises TypeError or
+ValueError for all other data.
 """
 
 from __future__ import annotations
@@ -10,10 +13,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.errors import Loc
+
+#: The classes of an entry, by module.
+_CLASSES = {
+    "blocknb.runtime.request": ("KernelCode",),
+    "blocknb.trace": ("Resources",),
+    "blocknb.codegen.maps": ("MapSpec",),
+    "blocknb.ir.report": ("Access", "Assertion", "Overrun", "Print"),
+    "blocknb.language.types": ("DType", "Pointer", "BoolPointer"),
+}
 
 
 def encode(value: Any, files: Sequence[str]) -> Any:
@@ -35,30 +47,72 @@ def encode(value: Any, files: Sequence[str]) -> Any:
 
 
 def decode(data: Any, files: Sequence[str]) -> Any:
-    """Returns the value that `encode` stored. `files` are the files of this session."""
+    """Returns the value that `encode` stored. `files` are the files of this session. Raises TypeError, ValueError or IndexError for
+    data that `encode` does not make."""
     if not isinstance(data, dict):
+        if isinstance(data, list):
+            raise TypeError("a list of an entry has no kind")
         return data
     if "loc" in data:
         file, *rest = data["loc"]
-        return Loc(files[file] if isinstance(file, int) else file, *(decode(v, files) for v in rest))
+        return _checked(Loc(files[file] if isinstance(file, int) else file, *(decode(v, files) for v in rest)))
     if "dict" in data:
         return {decode(k, files): decode(v, files) for k, v in data["dict"]}
     for kind, make in (("tuple", tuple), ("list", list), ("set", frozenset)):
         if kind in data:
             return make(decode(v, files) for v in data[kind])
-    return _class(data["class"])(*(decode(f, files) for f in data["fields"]))
+    if set(data) != {"class", "fields"}:
+        raise TypeError(f"an entry holds an object of the keys {', '.join(map(str, data))}")
+    return _checked(_class(data["class"])(*(decode(f, files) for f in data["fields"])))
 
 
 def _class(name: str) -> type:
-    module, _, path = name.partition(":")
-    if not module.startswith("blocknb."):
-        raise TypeError(f"{name} is not a class of blocknb")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    if not dataclasses.is_dataclass(found):
-        raise TypeError(f"{name} is not a dataclass")
-    return found  # type: ignore[return-value]
+    module, _, found = name.partition(":")
+    if found not in _CLASSES.get(module, ()):
+        raise TypeError(f"{name} is no class of an entry")
+    return getattr(importlib.import_module(module), found)
+
+
+def _checked(value: Any) -> Any:
+    """Raises TypeError if a field of a dataclass has another type than declared."""
+    for field in dataclasses.fields(value):
+        if not _DECLARED[str(field.type)](getattr(value, field.name)):
+            raise TypeError(f"{type(value).__name__}.{field.name} is no {field.type}")
+    return value
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds
+
+
+def _tuple_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) is tuple and all(type(element) in kinds for element in value)
+
+
+def _named(*names: str) -> Callable[[Any], bool]:
+    return lambda value: type(value).__name__ in names
+
+
+#: Tests of field values, by the declared type. Fields of type Any hold classes of `_CLASSES` and plain values.
+_DECLARED: dict[str, Callable[[Any], bool]] = {
+    "Any": lambda value: True,
+    "bool": _is(bool),
+    "int": _is(int),
+    "str": _is(str),
+    "int | None": _is(int, type(None)),
+    "DType": _named("DType"),
+    "Loc | None": _named("Loc", "NoneType"),
+    "frozenset[str]": lambda value: type(value) is frozenset and all(type(name) is str for name in value),
+    "tuple[Any, ...]": _is(tuple),
+    "tuple[Expression, ...]": _is(tuple),
+    "tuple[int, ...]": _tuple_of(int),
+    "tuple[str, ...]": _tuple_of(str),
+    "tuple[tuple[str, Any], ...]": lambda value: (
+        type(value) is tuple
+        and all(type(pair) is tuple and len(pair) == 2 and type(pair[0]) is str for pair in value)
+        and all(_named("DType", "Pointer", "BoolPointer")(kind) for _, kind in value)
+    ),
+}
 
 
 def relocated(text: str, old: Sequence[str], new: Sequence[str]) -> str:

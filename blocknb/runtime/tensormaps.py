@@ -1,6 +1,6 @@
 """Tensor maps (CUtensorMap) of a launch: 128-byte descriptors of arrays, which the TMA engine reads.
 
-The fields of a map are expressions over the arguments (`codegen.maps`); one Python function evaluates all expressions of a kernel.
+The fields of a map are expressions over the arguments (`codegen.maps`), which the encoder evaluates for a launch.
 The driver encodes a map from the results. Most launches repeat the arguments of an earlier launch, so the encoder caches the latest
 structs by the values that they depend on. A repeated launch then costs one dict lookup. A struct is never changed, and the launch
 holds it until the driver has copied it.
@@ -12,7 +12,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb import forks
@@ -53,10 +53,9 @@ class Encoder:
         self._maps = [_Map(spec, spelled(names[spec.base]), compiled.name, device) for spec in self.specs]
         expressions = [e for spec in self.specs for e in (("arg", spec.base), *spec.dims, *spec.strides)]
         self.reads = sorted(frozenset().union(*map(maps.parameters, expressions)))
-        values = [f"p{i}" for i in range(len(names))]
-        shown = "".join(f"(p{s.base}, {_written(s.dims, values)}, {_written(s.strides, values)}), " for s in self.specs)
-        known = {"quotient": maps.quotient, "remainder": maps.remainder}
-        self._evaluate = eval(f"lambda {', '.join(f'p{i}' for i in self.reads)}: ({shown})", known)
+        positions = {parameter: place for place, parameter in enumerate(self.reads)}
+        made = lambda expressions: [maps.evaluator(e, positions) for e in expressions]  # noqa: E731
+        self._extents = [(made([("arg", spec.base)])[0], made(spec.dims), made(spec.strides)) for spec in self.specs]
         self._launches: dict[tuple[int, ...], Structs] = {}
         self.get = self._launches.get
 
@@ -68,16 +67,17 @@ class Encoder:
     def encode(self, *values: int) -> Structs:
         """Encodes and caches the Structs for the values of the parameters in `reads`."""
         with self._lock:
-            found = [one.struct(extent) for one, extent in zip(self._maps, self._evaluate(*values), strict=True)]
+            found = [one.struct(extent) for one, extent in zip(self._maps, self._evaluate(values), strict=True)]
             made = tuple([_place(struct) for struct in found]), found
             return _cached(self._launches, values, made)
 
+    def _evaluate(self, values: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Yields (address, extents, strides) of each map's array."""
+        for base, dims, strides in self._extents:
+            yield base(values), tuple([dim(values) for dim in dims]), tuple([stride(values) for stride in strides])
+
 
 forks.renewed(Encoder, _lock=threading.Lock)
-
-
-def _written(expressions: Sequence[maps.Expression], names: Sequence[str]) -> str:
-    return f"({''.join(f'{maps.python(e, names)}, ' for e in expressions)})"
 
 
 def _cached(known: dict, key: tuple, value: Any) -> Any:

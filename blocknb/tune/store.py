@@ -65,9 +65,12 @@ class StorePlace:
         if entry is None:
             return None
         try:
-            rows, best = entry.meta["trials"], self.configs[entry.meta["best"]]
+            rows, number = entry.meta["trials"], entry.meta["best"]
+            if type(number) is not int or number < 0:
+                raise ValueError(f"no configuration: {number!r}")
+            best = self.configs[number]
             trials = [_trial(c, *row) for c, row in zip(self.configs, rows, strict=True)]
-        except (KeyError, IndexError, TypeError, ValueError):  # not the format of this version
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):  # not the format of this version
             cache.shared().drop(self.digest)
             return None
         return trials, best

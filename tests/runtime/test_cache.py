@@ -1,6 +1,5 @@
 """The disk cache with damaged files, concurrent writers, other versions and read-only folders."""
 
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -100,7 +99,7 @@ def test_without_a_folder_the_cache_stays_in_memory_and_warns_once(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
-    def full(source, target):
+    def full(source, target, **folders):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -120,7 +119,9 @@ def test_a_read_only_folder_still_returns_its_entries(cache, monkeypatch):
         monkeypatch.setattr(os, name, refused)
     real = os.open
     monkeypatch.setattr(
-        os, "open", lambda path, flags, *mode: refused() if flags & os.O_CREAT else real(path, flags, *mode)
+        os,
+        "open",
+        lambda path, flags, *mode, **folder: refused() if flags & os.O_CREAT else real(path, flags, *mode, **folder),
     )
     assert Cache(cache.root).get(KEY).meta == {"x": 1}
     with pytest.warns(RuntimeWarning, match="cannot be stored.*Permission denied"):
@@ -186,9 +187,27 @@ def test_an_entry_of_another_format_is_dropped(cache):
     whole = cache.path(KEY).read_bytes()
     cache.path(KEY).write_bytes(b"bnbcach0" + whole[8:])
     assert cache.get(KEY) is None
-    body = struct.pack("<I", 4) + b"\x80\x04N."  # whole, but no JSON
-    cache.path(KEY).write_bytes(module._MAGIC + hashlib.sha256(body).digest() + body)
-    assert cache.get(KEY) is None and not cache.path(KEY).exists()
+
+
+def with_digest(head: bytes, rest: bytes = b"") -> bytes:
+    """A whole file, with a valid digest, of that header and data."""
+    body = struct.pack("<I", len(head)) + head + rest
+    return module._MAGIC + module._digest(KEY, body) + body
+
+
+@pytest.mark.parametrize("data", [
+    with_digest(b"\x80\x04N."), with_digest(b""), with_digest(b"[]"), with_digest(b"{}"), with_digest(b"3"), with_digest(b"[{}, 3]"),
+    with_digest(b"[[], []]"), with_digest(b'[3, []]'), with_digest(b'[{}, {"a": 1}]'), with_digest(b'[{}, [["a"]]]'),
+    with_digest(b'[{}, [["a", "b"]]]'), with_digest(b'[{}, [["a", -1]]]', b"x"), with_digest(b'[{}, [["a", 1.0]]]', b"x"),
+    with_digest(b'[{}, [["a", true]]]', b"x"), with_digest(b'[{}, [["a", 2]]]', b"x"), with_digest(b'[{}, [["a", 1]]]', b"xy"),
+    with_digest(b'[{}, [[["a"], 1]]]', b"xy"), with_digest(b"[" * 100_000), with_digest(b"[{}, []]") + b"",
+], ids=range(19))  # fmt: skip
+def test_an_entry_of_a_valid_digest_and_a_wrong_shape_is_dropped(cache, data):
+    cache.put(KEY, {"x": 1}, {})
+    cache.path(KEY).write_bytes(data)
+    right = data == with_digest(b"[{}, []]")
+    entry = cache.get(KEY)
+    assert entry == (module.Entry({}, {}) if right else None) and cache.path(KEY).exists() == right
 
 
 def test_shrink_removes_the_least_recently_used_entries(tmp_path):

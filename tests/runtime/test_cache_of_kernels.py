@@ -1,6 +1,8 @@
 """Kernels are right with any disk cache: old, damaged, of another version, read-only, or with concurrent writers."""
 
+import dataclasses
 import hashlib
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -15,7 +17,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.codegen import toolchain
-from blocknb.runtime import cache
+from blocknb.runtime import cache, private_files, record
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.cache import Cache
 from blocknb.target import Target
@@ -132,6 +134,17 @@ def test_a_kernel_with_a_damaged_file_is_compiled_again(store):
     lambda meta: meta["code"]["fields"].append(1),
     lambda meta: meta.update(files=[]),
     lambda meta: meta.update(code=3),
+    lambda meta: meta["code"].update({"class": "blocknb.trace:Resources"}),
+    lambda meta: meta["code"].update({"class": "blocknb.fuzz.run:Options"}),
+    lambda meta: meta["code"]["fields"].__setitem__(0, 7),
+    lambda meta: meta["code"]["fields"].__setitem__(1, {"tuple": [{"tuple": ["x", 1]}]}),
+    lambda meta: meta["code"]["fields"].__setitem__(7, {"tuple": ["no site"]}),
+    lambda meta: meta["code"]["fields"].__setitem__(12, {"tuple": [{"tuple": ["import os"]}]}),
+    lambda meta: meta["code"]["fields"].__setitem__(0, "another_entry"),
+    lambda meta: meta.update(files="name"),
+    lambda meta: meta.update(milliseconds=[1]),
+    lambda meta: meta.update(milliseconds={"parse": "long"}),
+    lambda meta: meta.update(resources={"tuple": []}),
 ])  # fmt: skip
 def test_a_kernel_with_a_meaningless_entry_is_compiled_again(store, spoil):
     launched(store)
@@ -142,6 +155,37 @@ def test_a_kernel_with_a_meaningless_entry_is_compiled_again(store, spoil):
     store.put(name, entry.meta, entry.blobs)
     assert not launched(store)
     assert launched(store)
+
+
+@pytest.mark.parametrize("blobs", [
+    {}, {"object": b""}, {"object": b"\x7fELF\x02\x01"}, {"object": b"\x7fELF\x02\x01" + bytes(58)}, {"object": b"MZ" * 100},
+    {"llvm": b"\xff\xfe"},
+])  # fmt: skip
+def test_a_kernel_whose_entry_holds_other_code_is_compiled_again(store, blobs):
+    launched(store)
+    (path,) = files(store)
+    name = path.parent.name + path.stem
+    store.put(name, store.get(name).meta, blobs)
+    assert not launched(store)
+    assert launched(store)
+
+
+def test_the_entry_of_another_kernel_is_not_run(store):
+    """Whoever can rename files in a folder must not choose the code of a kernel: the digest of an entry covers its key."""
+    launched(store)
+    (path,) = files(store)
+    twice.trace("*fp32", "*fp32", "i32", BLOCK=32, target="cpu")
+    (other,) = set(files(store)) - {path}
+    other.replace(path)
+    assert not launched(store)
+    assert launched(store)
+
+
+@pytest.mark.parametrize("name", [name for names in record._CLASSES.values() for name in names])
+def test_the_fields_of_each_class_of_an_entry_have_a_test(name):
+    (module,) = [module for module, names in record._CLASSES.items() if name in names]
+    for field in dataclasses.fields(getattr(importlib.import_module(module), name)):
+        assert field.type in record._DECLARED, field
 
 
 def test_kernels_run_without_a_writable_folder(tmp_path, monkeypatch):
@@ -156,10 +200,10 @@ def test_kernels_run_without_a_writable_folder(tmp_path, monkeypatch):
 
 
 def test_after_a_full_disk_the_next_process_compiles_again(store, monkeypatch):
-    def full(path, data):
+    def full(root, name, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "_write", full)
+    monkeypatch.setattr(private_files, "write", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert not launched(store)
     monkeypatch.undo()

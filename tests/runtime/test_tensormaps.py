@@ -330,3 +330,15 @@ def test_expressions_of_maps_have_the_values_of_the_kernel(expression, value):
     assert record.decode(stored, []).dims == (expression,)
     names = {i for i in (0, 1) if "ab"[i] in text.replace("max", "").replace("remainder", "")}
     assert maps.parameters(expression) == names
+    assert maps.evaluator(expression, {0: 1, 1: 0})([-5, 23]) == value
+
+
+@pytest.mark.parametrize("expression", [
+    "__import__('os').getpid()", ("__import__", "os", 1), ("arg", 5), ("arg", "0"), ("arg",), (), [1, 2], None, 1.5, True, ("add", 1),
+    ("add", 1, "2"), ("add", 1, 2, 3), ("cast", "f32", 1), ("cast", "i32"), ("cast", 32, 1), ("select", 1, 2), ("p0", 1, 2),
+])  # fmt: skip
+def test_what_is_no_expression_is_rejected_and_never_run(expression):
+    with pytest.raises(ValueError, match="no expression of a tensor map"):
+        maps.evaluator(expression, {0: 0, 1: 1})
+    with pytest.raises(ValueError, match="no expression of a tensor map"):
+        maps.evaluator(("add", 1, expression), {0: 0, 1: 1})
