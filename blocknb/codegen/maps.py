@@ -10,8 +10,8 @@ A `MapSpec` holds these as expressions over the kernel's parameters: plain neste
     ("select", c, a, b)      a where c is not 0
     ("cast", "i32", a)       a wrapped to a dtype (its short name)
 
-Integers have no bounds. `python` writes an expression in Python. A launch never evaluates such a text: expressions come from the disk
-cache, so `evaluator` builds the function from the ops of this page, and rejects everything else.
+Integers have no bounds. Expressions come from the disk cache, so `evaluator` builds a function from these ops, and rejects everything
+else. No text is ever run as Python.
 """
 
 from __future__ import annotations
@@ -45,10 +45,6 @@ class MapSpec:
     stored: bool = False
 
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_CALLS = {"div": "quotient", "rem": "remainder", "min": "min", "max": "max"}
-
-
 def parameters(expression: Expression) -> frozenset[int]:
     """The indices of the parameters that an expression reads."""
     if not isinstance(expression, tuple):
@@ -56,27 +52,6 @@ def parameters(expression: Expression) -> frozenset[int]:
     if expression[0] == "arg":
         return frozenset((expression[1],))
     return frozenset[int]().union(*map(parameters, expression[1:]))
-
-
-def python(expression: Expression, names: Sequence[str]) -> str:
-    """The expression in Python, given the names of the parameters. It calls `quotient` and `remainder` of this module."""
-    if isinstance(expression, int):
-        return f"({int(expression)})"
-    op, *args = expression
-    if op == "arg":
-        return names[args[0]]
-    if op == "cast":
-        dtype, found = BY_SHORT[args[0]], python(args[1], names)
-        bits, half = dtype.bits, 1 << dtype.bits - 1
-        return (
-            f"(({found} + {half} & {(1 << bits) - 1}) - {half})"
-            if dtype.is_signed
-            else f"({found} & {(1 << bits) - 1})"
-        )
-    parts = [python(arg, names) for arg in args]
-    if op == "select":
-        return f"({parts[1]} if {parts[0]} else {parts[2]})"
-    return f"({parts[0]} {_INFIX[op]} {parts[1]})" if op in _INFIX else f"{_CALLS[op]}({', '.join(parts)})"
 
 
 #: Computes an expression from the values of the parameters.

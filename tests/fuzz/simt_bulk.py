@@ -43,9 +43,8 @@ class Map:
     @staticmethod
     def encode(spec: maps.MapSpec, values: Sequence[int]) -> Map:
         """Encodes a tensor map with the rules and the refusals of cuTensorMapEncodeTiled."""
-        names = [f"values[{i}]" for i in range(len(values))]
-        known = {"values": values, "quotient": maps.quotient, "remainder": maps.remainder}
-        dims, strides = ([eval(maps.python(e, names), known) for e in many] for many in (spec.dims, spec.strides))
+        places = {i: i for i in range(len(values))}
+        dims, strides = ([maps.evaluator(e, places)(values) for e in many] for many in (spec.dims, spec.strides))
         size = np.dtype(DTYPES[spec.dtype.name]).itemsize
         found = Map(values[spec.base], size, tuple(dims), (*(s * size for s in strides), size), spec.box, spec.swizzle)
         if min(dims) <= 0:  # the host describes one zero instead: every element is out of bounds
