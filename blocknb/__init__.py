@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from blocknb.notebook.export import export_html as export_html
     from blocknb.notebook.roofline import roofline as roofline
     from blocknb.runtime.descriptor import TensorDescriptor as TensorDescriptor
+    from blocknb.runtime.interrupts import stop_launches as stop_launches
     from blocknb.runtime.kernel import Kernel as Kernel
     from blocknb.runtime.kernel import jit as jit
     from blocknb.runtime.kernel import kernel as kernel
@@ -88,6 +89,7 @@ _ORIGINS = {
     "reinterpret": ("runtime.interface", "reinterpret"),
     "roofline": ("notebook.roofline", "roofline"),
     "export_html": ("notebook.export", "export_html"),
+    "stop_launches": ("runtime.interrupts", "stop_launches"),
     **{name: ("errors", name) for name in _ERRORS},
 }
 __all__ = sorted([*_ORIGINS, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])

@@ -4,8 +4,9 @@ The threads of a launch take ranges of programs from an atomic counter until non
 interpreter lock during a call, and no Python runs between two ranges. The threads live until the process ends. A launch that is expected
 to be short, by the time of earlier launches, runs on the calling thread.
 
-The main thread must stay able to receive a KeyboardInterrupt. It takes its share of the programs in slices, and no share of a kernel with
-loops. After an interrupt it sets the stop flag in the launch's status block, which programs poll, and waits for the other threads.
+The calling thread must stay able to receive a KeyboardInterrupt. It takes its share of the programs in slices, and no share of a kernel
+with loops. After an interrupt it sets the stop flag in the launch's status block, which programs poll, and waits for the other threads.
+Python interrupts the main thread only, so launches of other threads end with it (`runtime.interrupts`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from blocknb.ir.report import (
     readonly_error,
 )
 from blocknb.language.types import Pointer
+from blocknb.runtime import interrupts
 from blocknb.runtime.arguments import fp32_or_infinity
 from blocknb.runtime.extents import UNBOUNDED, adopted, extent, readonly
 from blocknb.runtime.launch_context import Grid, Start
@@ -120,7 +121,7 @@ forks.renewed(sys.modules[__name__], _pool=_Pool)
 class HostKernel:
     """The machine code of one kernel, loaded into this process.
 
-    `parameters` are (name, DType or Pointer) in the order of the arguments. `may_loop` says that a program may run for long, so the main
+    `parameters` are (name, DType or Pointer) in the order of the arguments. `may_loop` says that a program may run for long, so the calling
     thread must not run it. `launch(grid, arguments)` takes numbers, and (address, lower, upper) for a pointer, with the byte bounds of
     its array. Bit i of `readonly` marks argument i as read-only. Raises AccessError and DeviceAssertionFailed.
     """
@@ -166,7 +167,7 @@ class HostKernel:
         status = ctypes.addressof(block) + offset
         pointers = (status + 8 * STATUS_WORDS, status + 8 * (STATUS_WORDS + 3))  # of the grid and of the arguments
         printed = self._attach_report(status) if self.prints else None
-        on_caller = not self.may_loop or threading.current_thread() is not threading.main_thread()
+        on_caller = not self.may_loop
         try:
             if on_caller and 0 < self.program_ns * total < ONE_THREAD_NS:
                 begin = time.perf_counter_ns()
@@ -269,13 +270,17 @@ def _run_and_wait(slices: Iterable[None], results: Results, done: queue.SimpleQu
     so the loop counts `results`.
     """
     interrupted: BaseException | None = None
+    before = interrupts.state()
     while True:
         try:
             for _ in slices:
-                pass
+                interrupts.check(before)
             while len(results) < others:
-                with suppress(queue.Empty):
+                try:
                     done.get(timeout=SIGNAL_POLL_S)
+                except queue.Empty:
+                    if interrupted is None:
+                        interrupts.check(before)
             break
         except BaseException as error:
             ctypes.c_int64.from_address(status + 8 * STOP).value = 1

@@ -1,0 +1,54 @@
+"""Interrupts of launches on threads: Python raises a KeyboardInterrupt in the main thread only.
+
+A thread that waits for a launch calls `state()` before and `check(state)` now and then. `check` raises KeyboardInterrupt in this thread,
+too, after the main thread got one, and after `stop_launches`. Without this, an endless kernel on a thread would run as long as the
+process, and a `with ThreadPoolExecutor()` block would wait for it for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+_stops = 0  # how many times `stop_launches` was called
+
+#: The number of stops, the last exception that the main thread did not catch, and the one that it is handling.
+State = tuple[int, Any, Any]
+
+
+def stop_launches() -> None:
+    """Stops the kernels that run on the CPU in this process. Each of their launches raises KeyboardInterrupt within a second.
+
+    An interrupt of a cell stops the launches of threads that the cell waits for. Call this function if a thread of an earlier cell runs
+    an endless kernel. A kernel on a GPU cannot be stopped: restart the process.
+    """
+    global _stops
+    _stops += 1
+
+
+def state() -> State:
+    """The interrupts before a launch."""
+    return _stops, getattr(sys, "last_value", None), None if _is_main() else _handled_by_main()
+
+
+def check(before: State) -> None:
+    """Raises KeyboardInterrupt if this thread's launch must stop, because of an interrupt since `before`."""
+    stops, uncaught, handled = before
+    if stops != _stops:
+        raise KeyboardInterrupt("stop_launches() was called")
+    if _is_main():
+        return
+    for error, earlier in ((_handled_by_main(), handled), (getattr(sys, "last_value", None), uncaught)):
+        if isinstance(error, KeyboardInterrupt) and error is not earlier:
+            raise KeyboardInterrupt("the main thread was interrupted")
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _handled_by_main() -> BaseException | None:
+    """The exception that the main thread is handling, as while a `with` block waits for the threads of a pool."""
+    found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    return found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12

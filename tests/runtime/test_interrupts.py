@@ -1,0 +1,156 @@
+"""An endless kernel that a thread launched ends with an interrupt of the main thread, and by `stop_launches`."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+
+LIMIT_S = 20  # of a wait that takes a fraction of a second on an idle machine
+
+
+@blocknb.kernel
+def wait_for(x):
+    while tl.atomic_add(x, 0) == 0:
+        pass
+
+
+class Launch(threading.Thread):
+    """A thread that runs the kernel, and the exception that ends it."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.x, self.error = np.zeros(2, np.int32), None
+        self.start()
+
+    def run(self):
+        try:
+            wait_for[(2,)](self.x)
+        except BaseException as error:
+            self.error = error
+
+    def ended(self) -> BaseException | None:
+        self.join(LIMIT_S)
+        assert not self.is_alive()
+        return self.error
+
+
+@pytest.fixture
+def launch():
+    ready = np.ones(2, np.int32)
+    wait_for[(2,)](ready)  # compiled before
+    made = Launch()
+    time.sleep(0.1)
+    yield made
+    made.x[:] = 1  # ends a kernel that the test did not end
+    made.join(LIMIT_S)
+
+
+def test_a_launch_of_a_thread_ends_by_stop_launches(launch):
+    blocknb.stop_launches()
+    assert isinstance(launch.ended(), KeyboardInterrupt)
+    assert not launch.x.any()
+    wait_for[(2,)](np.ones(2, np.int32))  # later launches run
+
+
+def test_a_launch_of_the_main_thread_ends_by_stop_launches_of_another():
+    timer = threading.Timer(0.2, blocknb.stop_launches)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt, match="stop_launches"):
+        wait_for[(2,)](np.zeros(2, np.int32))
+    timer.join()
+
+
+def test_a_launch_of_a_thread_receives_an_asynchronous_exception(launch):
+    """By which a server or a debugger interrupts one thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(launch.ident), ctypes.py_object(KeyboardInterrupt))
+    assert isinstance(launch.ended(), KeyboardInterrupt)
+
+
+def interrupt_soon() -> threading.Timer:
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_an_interrupt_ends_the_launches_of_a_pool_that_the_main_thread_waits_for():
+    wait_for[(2,)](np.ones(2, np.int32))
+    arrays = [np.zeros(2, np.int32) for _ in range(2)]
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(2) as pool:  # the exit of a pool waits for its threads
+        futures = [pool.submit(wait_for[(2,)], x) for x in arrays]
+        interrupt_soon()
+        futures[0].result()
+    assert time.monotonic() - begin < LIMIT_S and not any(x.any() for x in arrays)
+    assert all(isinstance(future.exception(), KeyboardInterrupt) for future in futures)
+
+
+def test_an_interrupted_cell_ends_the_launches_of_its_threads(launch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.user_ns["launch"] = launch
+    timer = interrupt_soon()
+    result = shell.run_cell("launch.join()")
+    timer.join()
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert isinstance(launch.ended(), KeyboardInterrupt)
+
+
+def test_launches_that_begin_after_an_interrupt_are_not_stopped():
+    """The clean-up after an interrupt may use kernels on threads."""
+    wait_for[(2,)](np.ones(2, np.int32))
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        launch = Launch()
+        time.sleep(0.7)  # several polls
+        assert launch.is_alive()
+        launch.x[:] = 1
+        assert launch.ended() is None
+
+
+SCRIPT = """
+import sys, threading, numpy as np, blocknb, blocknb.language as tl
+
+@blocknb.kernel
+def wait_for(x):
+    while tl.atomic_add(x, 0) == 0:
+        pass
+
+def run():
+    wait_for[(2,)](np.ones(2, np.int32))
+    print("ready", flush=True)
+    wait_for[(2,)](np.zeros(2, np.int32))
+
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+def test_an_interrupted_script_ends_though_its_thread_is_no_daemon(tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
+    environment = {**os.environ, "PYTHONPATH": str(Path(blocknb.__file__).parent.parent)}
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode != 0 and said.count(b"KeyboardInterrupt") >= 1
