@@ -2,22 +2,18 @@
 
 LLVM aborts its process on code that it cannot select, so it runs in a separate process (`worker.py`). One thread per worker writes the
 requests and reads the answers. This thread owns the pipes, not the waiting caller, so an interrupt of the caller cannot leave half a
-frame behind. When a worker dies, its job fails with LLVM's last output, and the next job starts a new worker. Workers run in their own
-session, so interrupts of the terminal do not reach them. They end when their standard input closes, at the latest with the parent.
+frame behind. When a worker dies, its job fails with LLVM's last output, and the next job starts a new worker. If something else killed the
+worker, a new one repeats the job once.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import os
 import queue
 import re
-import select
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.codegen import worker
+from blocknb.codegen.process import WorkerEnded, WorkerProcess
 from blocknb.codegen.toolchain import PtxasResources, Tool, find_ptxas, read_ptxas_log
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
@@ -147,8 +143,8 @@ class Workers:
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        self._running: dict[Future, _Process] = {}
-        self._processes: set[_Process] = set()
+        self._running: dict[Future, WorkerProcess] = {}
+        self._processes: set[WorkerProcess] = set()
         self._closed = False
 
     def submit(self, job: dict) -> Future[dict]:
@@ -236,24 +232,38 @@ class Workers:
                         if process is not None:
                             process.end()
                         process = self._start()
-                    self._running[future] = process
-                    try:
-                        answer = process.call(job)
-                    except _GvnDied:
-                        self._running[future] = process = self._start()
-                        answer = process.call(job | {"gvn": False})
-                    future.set_result(answer)
+                    future.set_result(self._answer(future, process, job))
                 except BaseException as error:
                     future.set_exception(error)
                 finally:
-                    self._running.pop(future, None)
+                    process = self._running.pop(future, process)  # `_answer` may have replaced it
             self._idle.release()
             del future, job, item
         if process is not None:
             process.end()
 
-    def _start(self) -> _Process:
-        process = _Process()
+    def _answer(self, future: Future, process: WorkerProcess, job: dict) -> dict:
+        """The answer to a job. A process that something killed is replaced once, and so is one whose NewGVN died. `_running` has the last
+        process. Raises KernelError."""
+        once_more = [_killed_from_outside, _gvn_died]
+        while True:
+            self._running[future] = process
+            try:
+                answer = process.call(job)
+                break
+            except WorkerEnded as ended:
+                reason = next((test for test in once_more if test(ended, job)), None)
+                if reason is None or process.killed:
+                    raise _death(ended.status, ended.words, job, again=_killed_from_outside not in once_more) from None
+            once_more.remove(reason)
+            process = self._start()
+            job = job | {"gvn": False} if reason is _gvn_died else job
+        if "error" in answer:
+            raise _as_error(answer, job)
+        return answer
+
+    def _start(self) -> WorkerProcess:
+        process = WorkerProcess()
         with self._lock:
             if self._closed:
                 process.kill()
@@ -267,105 +277,22 @@ class Workers:
         self._reset()
 
 
-class _Process:
-    """One worker process and its pipes; `call` is used by one thread only."""
-
-    def __init__(self) -> None:
-        # Python without site packages or environment starts in 10 ms and runs no startup file that could print or fail.
-        command = [sys.executable, "-I", "-S", worker.__file__, _llvmlite_folder()]
-        self._log = os.fdopen(worker.memory_file("log"), "rb")
-        os.set_inheritable(self._log.fileno(), False)  # for this child only
-        self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            bufsize=0,
-            start_new_session=True,
-        )
-        assert self._popen.stdin
-        assert self._popen.stdout
-        self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
-
-    @property
-    def ended(self) -> bool:
-        return self._log.closed
-
-    @property
-    def alive(self) -> bool:
-        """Whether a job can be sent; for an idle worker only: it has nothing to say, so a readable pipe is an ended one."""
-        if self._popen.poll() is not None:
-            return False
-        if not hasattr(select, "poll"):
-            return True
-        pipe = select.poll()
-        pipe.register(self._stdout, select.POLLIN)
-        return not pipe.poll(0)
-
-    def kill(self) -> None:
-        if self._popen.returncode is None:
-            self._popen.kill()
-
-    def end(self) -> tuple[int, str]:
-        """Ends the process if it has not ended; closes what belongs to it. Returns (exit status, last words)."""
-        if self.ended:
-            return self._popen.returncode, ""
-        assert self._popen.stdin
-        assert self._popen.stdout
-        self._popen.stdin.close()  # at which a healthy worker ends
-        try:
-            status = self._popen.wait(10)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            status = self._popen.wait()
-        words = self._last_words()
-        self._popen.stdout.close()
-        self._log.close()
-        return status, words
-
-    def forget(self) -> None:
-        if self.ended:
-            return
-        os.close(self._stdin)
-        os.close(self._stdout)
-        self._popen.stdin = self._popen.stdout = None
-        self._popen.returncode = 0
-        self._log.close()
-
-    def call(self, job: dict) -> dict:
-        """Does one job; raises KernelError if the job fails, whether in an orderly way or with the process."""
-        os.ftruncate(self._log.fileno(), 0)
-        os.lseek(self._log.fileno(), 0, os.SEEK_SET)  # the offset is shared with the child
-        try:
-            worker.write_all(self._stdin, worker.pack(job))
-            answer = worker.read_frame(self._stdout)
-        except (EOFError, OSError):
-            raise _death(*self.end(), job) from None
-        except BaseException:
-            self.kill()  # the pipe may hold half a frame
-            raise
-        if "error" in answer:
-            raise _as_error(answer, job)
-        if words := self._last_words():
-            answer["stderr"] = words
-        return answer
-
-    def _last_words(self) -> str:
-        size = os.fstat(self._log.fileno()).st_size
-        start = max(0, size - 65536)
-        return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+def _killed_from_outside(ended: WorkerEnded, job: dict) -> bool:
+    """Whether another process ended the worker: the kernel for lack of memory, or a user. LLVM's own ends have other signals."""
+    return ended.status in [-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
 
 
-class _GvnDied(CompilerBug):
-    """LLVM's NewGVN gives up, by an assertion, on some functions of many blocks; the code is right without it, too."""
+def _gvn_died(ended: WorkerEnded, job: dict) -> bool:
+    """Whether LLVM's NewGVN gave up. It does so by an assertion on some functions of many blocks; the code is right without it, too."""
+    return "NewGVN.cpp" in ended.words and job.get("gvn", True)
 
 
-def _death(status: int, words: str, job: dict) -> KernelError:
-    """The error for a job whose worker died with that exit status and these last lines on standard error."""
+def _death(status: int, words: str, job: dict, again: bool = False) -> KernelError:
+    """The error for a job whose worker died with that exit status and these last lines on standard error. `again`: for the second time."""
     target = job.get("arch") or job.get("cpu") or "this machine"
-    if status == -signal.SIGKILL:
+    if _killed_from_outside(WorkerEnded(status, words), job):
         return KernelError(
-            "something killed the process that compiled the kernel",
+            "something killed the process that compiled the kernel" + (", and the next one, too" if again else ""),
             hint="the system kills processes if memory runs out; free some, or compile fewer kernels at a time",
         )
     found = re.search(r"^(?:LLVM ERROR|error): *(.*)$", words, re.MULTILINE)
@@ -374,8 +301,7 @@ def _death(status: int, words: str, job: dict) -> KernelError:
         hint = "it is an instruction of another architecture; compile for one that has it"
         return Unsupported(f"{target} has no instruction for {intrinsic[1]}", hint=hint)
     why = found[1] if found else (tail or f"exit status {status}")
-    kind = _GvnDied if "NewGVN.cpp" in words and job.get("gvn", True) else CompilerBug
-    return kind(f"LLVM stopped its process while compiling for {target}: {why}")
+    return CompilerBug(f"LLVM stopped its process while compiling for {target}: {why}")
 
 
 def _as_error(answer: dict, job: dict) -> KernelError:
@@ -430,15 +356,6 @@ def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
     found = (re.match(r"\s*\.loc\s+\d+\s+(\d+)\s+(\d+)", text) for text in reversed(lines[:begin]))
     loc = next((match for match in found if match), None)
     return (int(loc[1]), int(loc[2])) if loc else (0, 0)
-
-
-@functools.cache
-def _llvmlite_folder() -> str:
-    """The folder to import llvmlite from, found without importing it."""
-    spec = importlib.util.find_spec("llvmlite")
-    if spec is None or not spec.submodule_search_locations:
-        raise KernelError("blocknb compiles kernels with llvmlite, which is not installed", hint="pip install llvmlite")
-    return os.path.dirname(next(iter(spec.submodule_search_locations)))
 
 
 def _cpus() -> int:

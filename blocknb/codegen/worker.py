@@ -26,7 +26,7 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
@@ -64,11 +64,11 @@ def unpack(size: int, head_size: int, body: bytes) -> dict:
     return message
 
 
-def read_exactly(fd: int, count: int) -> bytes:
+def read_exactly(fd: int, count: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
     """Reads `count` bytes from a pipe; raises EOFError if the other end has closed the pipe."""
     parts = []
     while count:
-        part = os.read(fd, min(count, 1 << 20))
+        part = read(fd, min(count, 1 << 20))
         if not part:
             raise EOFError
         parts.append(part)
@@ -76,9 +76,9 @@ def read_exactly(fd: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def read_frame(fd: int) -> dict:
-    size, head_size = _LENGTHS.unpack(read_exactly(fd, _LENGTHS.size))
-    return unpack(size, head_size, read_exactly(fd, size))
+def read_frame(fd: int, read: Callable[[int, int], bytes] = os.read) -> dict:
+    size, head_size = _LENGTHS.unpack(read_exactly(fd, _LENGTHS.size, read))
+    return unpack(size, head_size, read_exactly(fd, size, read))
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -14,11 +14,12 @@ import time
 import numpy as np
 import pytest
 
-from blocknb.codegen import llvm, worker
+from blocknb.codegen import worker
 from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, list_cpu, shared
 from blocknb.codegen.loader import load_object
+from blocknb.codegen.process import WorkerEnded, WorkerProcess, llvmlite_folder
 from blocknb.codegen.toolchain import find_ptxas
-from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
+from blocknb.errors import AssemblyError, CompilerBug, OutOfResources, Unsupported
 from blocknb.target import Target
 
 SM90A = Target.parse("sm_90a")
@@ -60,13 +61,12 @@ def test_crash_of_gvn_repeats_the_job_without_gvn(one, monkeypatch):
     def call(process, job):
         jobs.append(job.get("gvn", True))
         if jobs[-1]:
-            process.kill()
             process.end()
-            raise llvm._death(-signal.SIGABRT, words, job)
+            raise WorkerEnded(-signal.SIGABRT, words)
         return real(process, job)
 
-    real = llvm._Process.call
-    monkeypatch.setattr(llvm._Process, "call", call)
+    real = WorkerProcess.call
+    monkeypatch.setattr(WorkerProcess, "call", call)
     assert compile_cuda(STORE, SM90A, workers=one).result().ptx
     assert jobs == [True, False]
     with pytest.raises(CompilerBug, match="2.5"):
@@ -298,10 +298,8 @@ def test_two_workers_run_concurrently_and_start_on_demand():
 
 def test_output_of_a_library_does_not_corrupt_the_frames():
     requests = worker.pack({"kind": "ping"})
-    from blocknb.codegen.llvm import _llvmlite_folder
-
     noisy = (
-        f"import os, sys; sys.path[:0] = [{os.path.dirname(worker.__file__)!r}, {_llvmlite_folder()!r}]\n"
+        f"import os, sys; sys.path[:0] = [{os.path.dirname(worker.__file__)!r}, {llvmlite_folder()!r}]\n"
         "import worker\n"
         "run = worker.run\n"
         "def loud(job):\n    print('hello'); os.write(1, b'raw'); return run(job)\n"
@@ -360,23 +358,6 @@ def test_interrupt_during_a_wait_keeps_requests_and_answers_matched():
         timer.join()
         assert "st.global" in compile_cuda(STORE, SM90A, workers=workers).result().ptx
         assert future.result().ptx.count("st.global") >= 1  # the interrupted wait lost nothing
-
-
-def test_an_abandoned_job_fails_and_the_next_one_works():
-    with Workers(1) as workers:
-        workers.warm().result()
-        slow = "\n".join(
-            f"  %a{i} = fadd float %x, {float(i)}\n  store volatile float %a{i}, ptr addrspace(1) %p"
-            for i in range(30000)
-        )
-        future = workers.submit({"kind": "ptx", "text": kernel(slow), "arch": "sm_90a", "features": "+ptx88", "opt": 2})
-        while not future.running():
-            time.sleep(0.001)
-        time.sleep(0.05)
-        workers.abandon(future)
-        with pytest.raises(KernelError, match="something killed the process"):
-            future.result(timeout=60)
-        assert workers.warm().result(timeout=60)["llvm"]
 
 
 def test_idle_worker_that_was_killed_is_replaced_silently():
