@@ -3,7 +3,8 @@
 The tuning key holds the values of the arguments that `key` names, and the dtypes of all arrays. The autotuner compiles the configurations
 in parallel, on all cores. It measures them against each other with the arguments of the launch, and stops hopeless ones early (`race`). So
 a trial runs the kernel many times. Name arrays that the kernel updates in place in `restore_value` (saved before each run and restored
-after it) or in `reset_to_zero` (set to zero before each run and before the final launch). Observers of launches do not see trials.
+after it) or in `reset_to_zero` (set to zero before each run and before the final launch). A warning names arrays that are in neither.
+Observers of launches do not see trials.
 
 The autotuner leaves out a configuration that does not compile, that needs more resources than the device has, or that spills heavily;
 `tuning` states the reason. If none is left, the launch raises the error of the last one. An interrupt ends the launch and keeps the
@@ -17,6 +18,7 @@ import functools
 import math
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 from blocknb import forks
 from blocknb.errors import KernelError
 from blocknb.runtime import machine, parallel_compile
+from blocknb.runtime.binding import caller
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.kernel import Kernel
@@ -32,6 +35,7 @@ from blocknb.runtime.launch_context import unobserved
 from blocknb.tune import store
 from blocknb.tune.array_state import ArrayState
 from blocknb.tune.config import Config
+from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
 from blocknb.tune.tuning import MEASURED, Trial, Tuning
@@ -55,11 +59,13 @@ class Measuring:
 
 
 class Searches:
-    """The running searches of an autotuner: a lock, races by tuning key, and the error of the last configuration that could not run."""
+    """The running searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, and
+    whether the user was warned of arrays that trials update."""
 
     def __init__(self) -> None:
         self.races: dict[tuple[Any, ...], Race] = {}
         self.refused: KernelError | None = None
+        self.warned = False
         self.lock = threading.RLock()
         forks.renewed(self, lock=threading.RLock)
 
@@ -288,6 +294,7 @@ class Autotuner(Wrapper):
         for config, answer in made.items():
             if isinstance(answer, REFUSALS):
                 race.refuse(config, answer)
+        self._warn_of_updates(next((answer for answer in made.values() if isinstance(answer, Compiled)), None))
         spilled = {c: a.trace.resources.spill_bytes for c, a in made.items() if isinstance(a, Compiled)}
         race.refuse_spilling({config: count for config, count in spilled.items() if count is not None})
         configs = [config for config in configs if config not in race.out and config not in race.answers]
@@ -311,6 +318,18 @@ class Autotuner(Wrapper):
                     race.answers[config] = answer
                 else:
                     race.refuse(config, self._searches.refused)
+
+    def _warn_of_updates(self, compiled: Compiled | None) -> None:
+        """Warns once if trials update arrays in place. Hooks of the user may restore them in their own way."""
+        hooks = self.user_defined_pre_hook or self.user_defined_post_hook or any(c.pre_hook for c in self.configs)
+        if compiled is None or hooks or self._searches.warned:
+            return
+        found = updates(compiled, {*self.arrays.reset_to_zero, *self.arrays.restore_value})
+        if found is not None:
+            self._searches.warned = True
+            place = caller()
+            message, file, line = found.message(self.__name__), place.file if place else "", place.line if place else 0
+            warnings.warn_explicit(message, RuntimeWarning, file, line)
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The configurations worth measuring for these arguments. Raises AutotunerError when pruning leaves none."""
