@@ -1,7 +1,8 @@
 """The source of a kernel: its text, its AST, its parameters, and the objects that its names refer to.
 
-A `Source` wraps a Python function. It reads the text through `linecache`, where IPython keeps its cells, once and on first use. The AST
-has the line numbers of the file and the columns of the line, even if the function is indented.
+A `Source` wraps a Python function. It reads the file at once, through `linecache`, where IPython keeps its cells: a later edit of the file
+does not change the function. It parses the text on first use. The AST has the line numbers of the file and the columns of the line, even
+if the function is indented.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import Loc, SyntaxUnsupported
+from blocknb.frontend.imported_text import agrees, snapshot, written_since_the_start
 from blocknb.ir.traversal import reachable
 from blocknb.language.constants import constexpr, unwrap
 
@@ -49,13 +51,15 @@ def written(text: str, like: types.FunctionType) -> types.FunctionType:
 
 
 class Source:
-    """A Python function with its text and AST, which are read on first use."""
+    """A Python function with its text, and its AST, which is made on first use."""
 
     def __init__(self, function: Any):
         self.function = function
         self.name: str = function.__name__
         self.file: str = function.__code__.co_filename
         self.first_line: int = function.__code__.co_firstlineno
+        self._code: types.CodeType = function.__code__
+        self._lines = snapshot(self.file, function.__globals__)
         self.answer: Any = None  # the last answer of dependencies()
         self.kernel: Any = None  # the Kernel that launches the function
         self._parameters: tuple[tuple[Any, ...], tuple[Parameter, ...]] | None = None
@@ -94,8 +98,7 @@ class Source:
     def _file_lines(self) -> list[str]:
         if self.name == "<lambda>":
             raise SyntaxUnsupported("a lambda cannot be a kernel", self.loc(), "write it as a function with `def`")
-        linecache.checkcache(self.file)
-        lines = linecache.getlines(self.file, self.function.__globals__)
+        lines = self._lines
         if not lines or self.first_line > len(lines):
             raise SyntaxUnsupported(
                 f"the source of `{self.name}` cannot be found (in {self.file})",
@@ -129,11 +132,14 @@ class Source:
             raise SyntaxUnsupported("a kernel cannot be async", self.loc(node), "write `def` instead of `async def`")
         if not isinstance(node, ast.FunctionDef) or node.name != self.function.__code__.co_name:
             raise self._changed()
+        if written_since_the_start(self.file) and not agrees(self._lines, self._code):
+            raise self._changed()
         return node
 
     def _changed(self) -> SyntaxUnsupported:
-        message = f"{self.file} has changed since `{self.name}` was defined"
-        return SyntaxUnsupported(message, self.loc(), "run the definition again")
+        message = f"{self.file} has changed since Python compiled `{self.name}`, so its text cannot be found"
+        hint = "import the file again, with importlib.reload, or restart Python; run a cell again"
+        return SyntaxUnsupported(message, self.loc(), hint)
 
     @property
     def text(self) -> str:
