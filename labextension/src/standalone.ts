@@ -6,7 +6,7 @@
 import '../style/index.css';
 
 import { mount } from './core/mount';
-import { readable } from './core/schema';
+import { problemOf, readable } from './core/documents';
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
@@ -16,15 +16,19 @@ applyTheme();
 for (const script of document.querySelectorAll<HTMLScriptElement>(
   'script[type="application/vnd.blocknb.v1+json"]',
 )) {
-  const doc: unknown = JSON.parse(script.textContent ?? 'null');
   const container = document.createElement('div');
   script.after(container);
-  if (readable(doc)) {
+  try {
+    const doc: unknown = JSON.parse(script.textContent ?? 'null');
+    if (!readable(doc)) {
+      throw new Error(problemOf(doc));
+    }
     mount(container, doc, {
       state: 'saved',
       copy: (text) => void navigator.clipboard?.writeText(text),
     });
-  } else {
-    container.textContent = 'The viewer cannot read the document in this page.';
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    container.textContent = `The viewer cannot read the document in this page: ${why}.`;
   }
 }

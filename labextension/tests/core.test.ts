@@ -6,7 +6,9 @@ import { explain } from '../src/core/explain';
 import { PTX } from '../src/core/explain/ptx';
 import { SASS } from '../src/core/explain/sass';
 import { difference, type Hunk } from '../src/core/hunks';
-import { type Listing, readable, unpack } from '../src/core/schema';
+import { readable } from '../src/core/documents';
+import { Budget, unpack } from '../src/core/inflate';
+import type { Listing } from '../src/core/schema';
 import { Store } from '../src/core/store';
 import { opHistory } from '../src/core/views/provenance';
 import { fixture, random, saved } from './fixtures';
@@ -33,11 +35,11 @@ describe('schema', () => {
 
   test('a damaged blob rejects', async () => {
     const none = vi.fn();
-    await expect(unpack('bm90IGd6aXA=', none)).rejects.toThrow();
+    await expect(unpack('bm90IGd6aXA=', new Budget(), none)).rejects.toThrow();
     expect(none).not.toHaveBeenCalled();
   });
 
-  test('a listing stored as a difference decodes to the original, and rejects without its base', async () => {
+  test('a listing stored as a difference decodes to the original, and is a problem without its base', async () => {
     const doc = fixture('scale');
     const [hash, packed] = Object.entries(doc.blobs).find(([, packed]) => packed.includes(' '))!;
     const listing = await new Store(doc, saved).listing(hash);
@@ -45,7 +47,9 @@ describe('schema', () => {
     const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(content));
     expect(Buffer.from(digest).toString('hex').slice(0, 16)).toBe(hash);
     delete doc.blobs[packed.split(' ')[1]];
-    await expect(new Store(doc, saved).listing(hash)).rejects.toThrow('missing');
+    const without = new Store(doc, saved);
+    expect(await without.listing(hash)).toBe(null);
+    expect(without.problem?.text).toContain('missing');
   });
 });
 
@@ -76,7 +80,8 @@ describe('store', () => {
     const listing: Listing = { text: 'fetched', lines: [0] };
     const fetchBlob = vi.fn().mockRejectedValueOnce(new Error('busy')).mockResolvedValue(listing);
     const store = new Store(fixture('scale'), { ...saved, fetchBlob });
-    await expect(store.listing('0123')).rejects.toThrow('busy');
+    expect(await store.listing('0123')).toBe(null);
+    expect(store.problem?.text).toContain('busy');
     expect(await store.listing('0123')).toBe(listing);
     expect(await store.listing('0123')).toBe(listing);
     expect(fetchBlob).toHaveBeenCalledTimes(2);

@@ -15,7 +15,7 @@ export function fetchDeferred(store: Store): () => void {
   const schedule = (): void => {
     clearTimeout(timer);
     if (store.host.request && store.doc.views.some((view) => view.later?.length)) {
-      timer = setTimeout(() => void requestWhole(store), IDLE_MS);
+      timer = setTimeout(() => store.run(requestWhole(store)), IDLE_MS);
     }
   };
   const stop = store.subscribe((change) => {

@@ -5,7 +5,7 @@
  * because in a notebook `b` would insert a cell. Escape and Tab leave the card.
  */
 
-import { h } from './dom';
+import { button, h } from './dom';
 import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
@@ -30,30 +30,47 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
   const head = h('header.bnb-head');
   const shown = availableViews(store);
+  const open = (view: ViewSpec, panel: HTMLElement): void => {
+    try {
+      mounted.set(view.key, view.mount(panel, store));
+    } catch (error) {
+      panel.replaceChildren(h('p.bnb-empty', {}, 'This view cannot show the document.'));
+      store.fail(error);
+    }
+  };
   const bar = tabs(
     'Views of the kernel',
     shown.map((view) => ({
       key: view.key,
       title: view.title,
       empty: view.empty(store.doc, store),
-      open: (panel) => void mounted.set(view.key, view.mount(panel, store)),
+      open: (panel) => open(view, panel),
     })),
   );
+  const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
   const keys = h('dl.bnb-keys', { hidden: true, 'aria-label': 'Keys' });
-  root.append(head, bar.element, keys);
+  root.append(head, notice, bar.element, keys);
   paintHead(head, store);
+  const stop = store.subscribe((change) => {
+    if (change === 'problem') {
+      paintNotice(notice, store);
+      return;
+    }
+    if (change !== 'selection') {
+      paintHead(head, store);
+      paintNotice(notice, store);
+    }
+    for (const view of mounted.values()) {
+      try {
+        view.update(change);
+      } catch (error) {
+        store.fail(error);
+      }
+    }
+  });
   if (shown.length) {
     bar.show(firstTab(doc, shown));
   }
-
-  const stop = store.subscribe((change) => {
-    if (change !== 'selection') {
-      paintHead(head, store);
-    }
-    for (const view of mounted.values()) {
-      view.update(change);
-    }
-  });
   const stopDeferred = fetchDeferred(store);
   root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) {
@@ -85,6 +102,19 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       root.remove();
     },
   };
+}
+
+/** Says which part of the document is not shown. A click shows a part that is only large. */
+function paintNotice(notice: HTMLElement, store: Store): void {
+  const { problem } = store;
+  notice.hidden = problem === null;
+  notice.replaceChildren(problem?.text ?? '');
+  if (problem?.asks) {
+    notice.append(
+      ' ',
+      button('Show it', () => store.showLarge()),
+    );
+  }
 }
 
 /** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */

@@ -1,8 +1,9 @@
 /**
- * The document of a card, as the kernel writes it (blocknb/notebook/document.py), and the decoder of its blobs.
+ * The document of a card, as the kernel writes it (blocknb/notebook/document.py).
  *
  * The document stores each text once, under the hash of its content, compressed by gzip and encoded in base64. Some texts are stored
- * as a difference to another one. Optional parts are absent when there is nothing to show, and their view says why.
+ * as a difference to another one (`inflate.ts`). Optional parts are absent when there is nothing to show, and their view says why.
+ * `documents.ts` checks all of it.
  */
 
 /** The newest schema that this code reads. */
@@ -317,55 +318,4 @@ export interface Document {
   sweep?: Sweep;
   tiles?: TilesPart;
   timeline?: TimelinePart;
-}
-
-/** Tells whether this code can show a document. If not, the page shows the static HTML. */
-export function readable(doc: unknown): doc is Document {
-  const found = doc as Partial<Document> | null;
-  return (
-    typeof found === 'object' &&
-    found !== null &&
-    typeof found.schema === 'number' &&
-    found.schema <= SCHEMA &&
-    found.schema >= 2 &&
-    Array.isArray(found.views)
-  );
-}
-
-/** Decodes JSON that was compressed by gzip and encoded in base64. Rejects any other input. */
-export async function inflate(packed: string): Promise<unknown> {
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-  const stream = new Response(bytes).body!.pipeThrough(new DecompressionStream('gzip'));
-  return JSON.parse(await new Response(stream).text());
-}
-
-/** A range of lines of the base listing, or new lines (see blocknb/notebook/blobs.py). */
-type DeltaPart = [number, number] | Required<Listing>;
-
-/** Decodes a blob. A blob can be a difference to another one, which `base` reads. Rejects malformed input. */
-export async function unpack(
-  packed: string,
-  base: (hash: string) => Promise<Listing | null>,
-): Promise<Listing> {
-  const [content, hash] = packed.split(' ');
-  const found = await inflate(content);
-  return hash ? applyDelta(found as DeltaPart[], await base(hash)) : (found as Listing);
-}
-
-function applyDelta(parts: DeltaPart[], base: Listing | null): Listing {
-  if (!base?.ops) {
-    throw new Error('The base listing of this difference is missing.');
-  }
-  const { text, lines, ops } = base;
-  const texts = text.split('\n');
-  const rows = parts.map((part) =>
-    Array.isArray(part)
-      ? { text: texts.slice(...part).join('\n'), lines: lines.slice(...part), ops: ops.slice(...part) }
-      : part,
-  );
-  return {
-    text: rows.map((row) => row.text).join('\n'),
-    lines: rows.flatMap((row) => row.lines),
-    ops: rows.flatMap((row) => row.ops),
-  };
 }

@@ -6,8 +6,9 @@
  */
 
 import type { Host } from './host';
+import { Budget, inflate, TooLarge, unpack } from './inflate';
+import type { Check } from './check';
 import type { Document, Listing, Stage, View } from './schema';
-import { unpack } from './schema';
 
 /** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
 export interface Selection {
@@ -17,7 +18,10 @@ export interface Selection {
 }
 
 /** The kinds of changes that the store reports. */
-export type Change = 'document' | 'selection' | 'view' | 'host';
+export type Change = 'document' | 'selection' | 'view' | 'host' | 'problem';
+
+/** The longest chain of differences. A kernel has fewer stages. */
+const MOST_BASES = 1000;
 
 /** The shared state of one card. */
 export class Store {
@@ -28,6 +32,10 @@ export class Store {
   /** The selection that stays when the pointer leaves. */
   pinned: Selection | null = null;
 
+  /** Why a part of the document is not shown: a sentence, and whether the user may ask for it. */
+  problem: { text: string; asks: boolean } | null = null;
+
+  private budget = new Budget();
   private readonly listeners = new Set<(change: Change) => void>();
   private readonly listings = new Map<string, Promise<Listing | null>>();
   private stopSource?: () => void;
@@ -81,6 +89,7 @@ export class Store {
   update(doc: Document): void {
     const target = this.current?.target;
     this.doc = doc;
+    this.problem = null;
     const same = doc.views.findIndex((v) => v.target === target);
     this.view = same >= 0 ? same : firstView(doc);
     this.hovered = null;
@@ -94,16 +103,70 @@ export class Store {
     this.notify('host');
   }
 
-  /** Returns the listing of a blob, or null if neither the document nor the kernel has it. */
+  /** Returns the listing of a blob, or null if neither the document nor the kernel has it, or if it cannot be shown (`problem`). */
   listing(hash: string | null | undefined): Promise<Listing | null> {
     if (!hash) {
       return Promise.resolve(null);
     }
+    const looping = this.isCyclic(hash)
+      ? Promise.reject<null>(new Error('The texts of this document refer to each other in a circle.'))
+      : this.decoded(hash);
+    return looping.catch((error: unknown) => {
+      this.fail(error);
+      return null;
+    });
+  }
+
+  /** Decodes a packed part of the document. Null if it cannot be shown (`problem`). */
+  async inflated(packed: string, check: Check): Promise<unknown> {
+    try {
+      return await inflate(packed, this.budget, check);
+    } catch (error) {
+      this.fail(error);
+      return null;
+    }
+  }
+
+  /** Runs the work of a view. An error becomes the `problem`. */
+  run(work: Promise<unknown>): void {
+    work.catch((error: unknown) => this.fail(error));
+  }
+
+  /** Shows the parts that are too large to be shown unasked. */
+  showLarge(): void {
+    this.budget.raise();
+    this.problem = null;
+    this.notify('document');
+  }
+
+  /** Reports that a part of the document cannot be shown. */
+  fail(error: unknown): void {
+    const asks = error instanceof TooLarge && error.asks;
+    const text = error instanceof Error ? error.message : String(error);
+    if (!this.problem?.asks) {
+      this.problem = { text: asks ? text : `A part of this card cannot be shown. ${text}`, asks };
+      this.notify('problem');
+    }
+  }
+
+  /** Tells whether the bases of a blob lead back to it. */
+  private isCyclic(hash: string): boolean {
+    const seen = new Set<string>();
+    for (let next: string | undefined = hash; next; next = this.doc.blobs[next]?.split(' ')[1]) {
+      if (seen.has(next) || seen.size >= MOST_BASES) {
+        return true;
+      }
+      seen.add(next);
+    }
+    return false;
+  }
+
+  private decoded(hash: string): Promise<Listing | null> {
     let found = this.listings.get(hash);
     if (!found) {
       const packed = this.doc.blobs[hash];
       found = packed
-        ? unpack(packed, (base) => this.listing(base))
+        ? unpack(packed, this.budget, (base) => this.decoded(base))
         : (this.host.fetchBlob?.(hash) ?? Promise.resolve(null));
       this.listings.set(hash, found);
       found.then(
@@ -135,7 +198,13 @@ export class Store {
 
   private notify(change: Change): void {
     for (const listener of [...this.listeners]) {
-      listener(change);
+      try {
+        listener(change);
+      } catch (error) {
+        if (change !== 'problem') {
+          this.fail(error);
+        }
+      }
     }
   }
 }

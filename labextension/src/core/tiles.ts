@@ -5,7 +5,9 @@
  */
 
 import { size } from './plot/numbers';
-import { inflate, type TilesPart } from './schema';
+import { tiles } from './documents';
+import type { TilesPart } from './schema';
+import type { Store } from './store';
 
 /** A linear layout: the shape, and the element index that each bit of the register, lane and warp number contributes. */
 export type LayoutRow = [shape: number[], reg: number[], lane: number[], warp: number[]];
@@ -105,9 +107,9 @@ export interface Tiles {
   layouts: LayoutRow[];
 }
 
-/** Decodes the tiles of a document. */
-export async function unpackTiles(part: TilesPart): Promise<Tiles> {
-  return (await inflate(part.packed ?? '')) as Tiles;
+/** Decodes the tiles of a document, or returns null. */
+export async function unpackTiles(part: TilesPart, store: Store): Promise<Tiles | null> {
+  return (await store.inflated(part.packed ?? '', tiles)) as Tiles | null;
 }
 
 /** Returns the number of elements of a shape. */

@@ -12,7 +12,8 @@ import { Widget } from '@lumino/widgets';
 
 import type { CellState, Host } from '../core/host';
 import { type Card, mount } from '../core/mount';
-import { type Document, type Listing, MIME, readable } from '../core/schema';
+import { readable } from '../core/documents';
+import { type Document, type Listing, MIME } from '../core/schema';
 import { cellOf, highlightCell, watchCell } from './link';
 import { CardConnection } from './live';
 
@@ -58,11 +59,18 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.rendered = content;
-    if (this.card) {
-      this.card.update(doc);
-    } else {
-      this.card = mount(this.node, doc, this.host(doc));
-      void this.openConnection(doc, model.trusted);
+    try {
+      if (this.card) {
+        this.card.update(doc);
+      } else {
+        this.card = mount(this.node, doc, this.host(doc));
+        void this.openConnection(doc, model.trusted);
+      }
+    } catch (error) {
+      console.warn('blocknb shows the static card:', error);
+      this.card?.dispose();
+      this.card = null;
+      await this.renderStatic(model);
     }
   }
 

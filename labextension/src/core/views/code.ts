@@ -128,8 +128,8 @@ class Column {
     this.choice = h('select.bnb-select', {
       'aria-label': kind === 'ir' ? 'Level in the middle' : 'Level on the right',
     });
-    this.choice.addEventListener('change', () => void this.paint());
-    const copy = button('Copy', () => void this.copy());
+    this.choice.addEventListener('change', () => this.store.run(this.paint()));
+    const copy = button('Copy', () => this.store.run(this.copy()));
     parent.append(
       h(
         'div.bnb-column',
@@ -162,7 +162,7 @@ class Column {
     this.choice.replaceChildren(
       ...found.map((l) => h('option', { value: l.value, selected: l.value === selected }, l.label)),
     );
-    void this.paint();
+    this.store.run(this.paint());
   }
 
   highlight(): void {

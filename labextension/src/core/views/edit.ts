@@ -23,7 +23,7 @@ export class StageEditor {
     id: uniqueId('edit'),
   });
   private readonly problem = h('div.bnb-problem', { role: 'alert' });
-  private readonly compile = button('Compile', () => void this.send(), {
+  private readonly compile = button('Compile', () => this.store.run(this.send()), {
     title: 'Run the passes after this one on the text, and generate code (Ctrl+Enter)',
   });
   private busy = false;
@@ -41,7 +41,7 @@ export class StageEditor {
       event.stopPropagation(); // the keys of the card and of the notebook
       if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
         event.preventDefault();
-        void this.send();
+        this.store.run(this.send());
       }
     });
     place.replaceChildren(

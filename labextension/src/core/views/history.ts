@@ -43,8 +43,8 @@ class HistoryView implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    this.what.addEventListener('change', () => void this.paintText());
-    const first = button('Find first differing pass', () => void this.findFirstDifference());
+    this.what.addEventListener('change', () => this.store.run(this.paintText()));
+    const first = button('Find first differing pass', () => this.store.run(this.findFirstDifference()));
     panel.append(
       this.table,
       h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first),
@@ -92,7 +92,7 @@ class HistoryView implements Mounted {
     }
     options.push(...names.map((name) => h('option', { value: name }, `IR after ${name}`)));
     this.what.replaceChildren(...options);
-    void this.paintText();
+    this.store.run(this.paintText());
   }
 
   private paintTable(): void {
@@ -132,7 +132,7 @@ class HistoryView implements Mounted {
         if (this.what.value === REQUESTED) {
           this.what.value = SOURCE;
         }
-        void this.paintText();
+        this.store.run(this.paintText());
       });
       return h('td', {}, input);
     };

@@ -150,7 +150,7 @@ class Knobs implements Mounted {
     window.clearTimeout(this.timer);
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      void this.apply();
+      this.store.run(this.apply());
     }, DEBOUNCE_MS);
   }
 

@@ -46,10 +46,10 @@ class Passes implements Mounted {
   });
   private readonly searchMode = h('select.bnb-select', { 'aria-label': 'Effect of the pass on the text' });
   private readonly answer = h('span.bnb-quiet', { role: 'status' });
-  private readonly edit = button('Edit', () => void this.openEditor(), {
+  private readonly edit = button('Edit', () => this.store.run(this.openEditor()), {
     title: 'Edit the IR after this pass, and compile on from it',
   });
-  private readonly discard = button('Discard edits', () => void this.discardEdits(), {
+  private readonly discard = button('Discard edits', () => this.store.run(this.discardEdits()), {
     title: 'Show what the compiler makes without edits',
   });
   private readonly editStatus = h('span.bnb-quiet', { role: 'status' });
@@ -87,15 +87,15 @@ class Passes implements Mounted {
     });
     this.compare.addEventListener('change', () => {
       this.base = Number(this.compare.value);
-      void this.paintText();
+      this.store.run(this.paintText());
     });
     this.filterField = filter;
     this.searchMode.append(
       h('option', { value: 'adds' }, 'adds'),
       h('option', { value: 'removes' }, 'removes'),
     );
-    this.search.addEventListener('keydown', (event) => event.key === 'Enter' && void this.find());
-    const copy = button('Copy', () => void this.copy(), { title: 'Copy the IR after this pass' });
+    this.search.addEventListener('keydown', (event) => event.key === 'Enter' && this.store.run(this.find()));
+    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
     panel.append(
       h(
         'div.bnb-split',
@@ -110,7 +110,7 @@ class Passes implements Mounted {
             {},
             h('label', {}, 'first pass that ', this.searchMode),
             this.search,
-            button('Find', () => void this.find()),
+            button('Find', () => this.store.run(this.find())),
             this.answer,
           ),
         ),
@@ -201,7 +201,7 @@ class Passes implements Mounted {
       this.closeEditor(false);
       this.drafts.delete(key);
       this.editStatus.textContent = edited ? `Compiled from the edited IR after ${stage.name}.` : '';
-      void this.paintText();
+      this.store.run(this.paintText());
     });
     this.paintTools();
   }
@@ -358,7 +358,7 @@ class Passes implements Mounted {
       this.about.append(notesList(stage.notes, this.store, unchangedReason(stage, this.chosen)));
     }
     this.paintOpHistory();
-    void this.paintText();
+    this.store.run(this.paintText());
   }
 
   private paintOpHistory(): void {

@@ -58,13 +58,13 @@ class Tiles implements Mounted {
     const main = h('div.bnb-main', {}, this.tools, this.status, this.numbers, this.sheet.element);
     panel.append(h('div.bnb-split', {}, h('div.bnb-side', {}, this.list, this.map), main));
     this.listen();
-    void this.load();
+    this.store.run(this.load());
   }
 
   update(change: string): void {
     if (change === 'document') {
       this.answers.clear();
-      void this.load();
+      this.store.run(this.load());
     } else if (change === 'host' && this.facts?.ops.length) {
       this.paintAll();
     } else if (change === 'selection') {
@@ -116,9 +116,8 @@ class Tiles implements Mounted {
     const part = this.store.doc.tiles;
     let found: Facts | null = null;
     let why = part?.why ?? '';
-    try {
-      found = part?.packed ? await unpackTiles(part) : null;
-    } catch {
+    if (part?.packed) {
+      found = await unpackTiles(part, this.store);
       why = 'The accesses in this card cannot be read.';
     }
     if (token !== this.requestToken) {
@@ -139,7 +138,7 @@ class Tiles implements Mounted {
       return;
     }
     this.paintAll();
-    void this.fetch();
+    this.store.run(this.fetch());
   }
 
   /** Removes the content of the previous document. */
@@ -210,7 +209,7 @@ class Tiles implements Mounted {
     this.program = program;
     this.iteration = iteration;
     this.paintAll();
-    void this.fetch();
+    this.store.run(this.fetch());
   }
 
   /** Requests a program that the document does not contain from the kernel. */

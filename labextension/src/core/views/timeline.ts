@@ -6,7 +6,7 @@
 
 import { h, svg, uniqueId } from '../dom';
 import { count } from '../plot/numbers';
-import { inflate } from '../schema';
+import { timeline as timelineCheck } from '../documents';
 import type { Selection, Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
@@ -119,12 +119,12 @@ class TimelineView implements Mounted {
     this.box.addEventListener('pointerover', (event) => this.select(at(event), false));
     this.box.addEventListener('pointerleave', () => this.store.hover(null));
     this.box.addEventListener('click', (event) => this.select(at(event), true));
-    void this.load();
+    this.store.run(this.load());
   }
 
   update(change: string): void {
     if (change === 'document') {
-      void this.load();
+      this.store.run(this.load());
     } else if (change === 'selection') {
       this.highlight();
     }
@@ -146,9 +146,9 @@ class TimelineView implements Mounted {
     const part = this.store.doc.timeline;
     let found: Timeline | null = null;
     let why = part?.why ?? '';
-    try {
-      found = part?.packed ? read((await inflate(part.packed)) as Packed) : null;
-    } catch {
+    if (part?.packed) {
+      const packed = (await this.store.inflated(part.packed, timelineCheck)) as Packed | null;
+      found = packed && read(packed);
       why = 'The timeline in this card cannot be read.';
     }
     if (token !== this.loadToken) {

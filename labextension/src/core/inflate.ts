@@ -1,0 +1,110 @@
+/**
+ * Decodes packed parts of a document: JSON, compressed by gzip and encoded in base64, within a budget.
+ *
+ * One kilobyte of gzip can hold a megabyte of zeros, so a small notebook could fill the memory of the page. A Budget limits what all
+ * parts of a card inflate to. Without an action of the user a card inflates AUTOMATIC characters, which is more than nearly all
+ * cards need. After a click it may inflate MOST.
+ */
+
+import { type Check, Invalid } from './check';
+import { delta, listing } from './documents';
+import type { Listing } from './schema';
+
+/** Characters that a card inflates before the user asks for more. */
+export const AUTOMATIC = 1 << 24;
+/** Characters that a card inflates at most. */
+export const MOST = 1 << 28;
+
+/** A part that is larger than the rest of the budget. `asks`: a click raises the budget. */
+export class TooLarge extends Error {
+  constructor(readonly asks: boolean) {
+    super(asks ? 'The text is large.' : 'The text is larger than this page shows.');
+  }
+}
+
+/** The characters that a card may still inflate. */
+export class Budget {
+  private spent = 0;
+
+  constructor(private limit = AUTOMATIC) {}
+
+  /** Takes characters. Throws TooLarge if not enough are left. */
+  take(characters: number): void {
+    if (this.spent + characters > this.limit) {
+      throw new TooLarge(this.limit < MOST);
+    }
+    this.spent += characters;
+  }
+
+  /** Allows what a user may see who asked for it. */
+  raise(): void {
+    this.limit = MOST;
+  }
+}
+
+/** Decodes a packed part. Rejects with TooLarge, Invalid, or the error of a decoder. */
+export async function inflate(packed: string, budget: Budget, check: Check): Promise<unknown> {
+  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+  const reader = new Response(bytes).body!.pipeThrough(new DecompressionStream('gzip')).getReader();
+  const decoder = new TextDecoder();
+  let text = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) {
+      break;
+    }
+    try {
+      budget.take(value.length);
+    } catch (error) {
+      void reader.cancel().catch(() => {});
+      throw error;
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+  const found: unknown = JSON.parse(text + decoder.decode());
+  check(found, 'the text');
+  return found;
+}
+
+/** A range of lines of the base listing, or new lines (see blocknb/notebook/blobs.py). */
+type DeltaPart = [number, number] | Required<Listing>;
+
+/** Decodes a blob. A blob can be a difference to another one, which `base` reads. Rejects malformed input. */
+export async function unpack(
+  packed: string,
+  budget: Budget,
+  base: (hash: string) => Promise<Listing | null>,
+): Promise<Listing> {
+  const [content, hash] = packed.split(' ');
+  if (!hash) {
+    return (await inflate(content, budget, listing)) as Listing;
+  }
+  const parts = (await inflate(content, budget, delta)) as DeltaPart[];
+  return applyDelta(parts, await base(hash), budget);
+}
+
+function applyDelta(parts: DeltaPart[], base: Listing | null, budget: Budget): Listing {
+  if (!base?.ops) {
+    throw new Invalid('The base listing of this difference is missing.');
+  }
+  const { text, lines, ops } = base;
+  const texts = text.split('\n');
+  const rows = parts.map((part) => {
+    if (!Array.isArray(part)) {
+      return part;
+    }
+    const row = {
+      text: texts.slice(...part).join('\n'),
+      lines: lines.slice(...part),
+      ops: ops.slice(...part),
+    };
+    budget.take(row.text.length + row.lines.length);
+    return row;
+  });
+  const filled = rows.filter((row) => row.lines.length);
+  return {
+    text: filled.map((row) => row.text).join('\n'),
+    lines: filled.flatMap((row) => row.lines),
+    ops: filled.flatMap((row) => row.ops),
+  };
+}
