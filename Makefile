@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help sbom licenses same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -43,7 +43,8 @@ help:
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
-	@echo "make lock       resolve requirements/*.lock and yarn.lock anew"
+	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock anew"
+	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
 
 demo: install
@@ -92,7 +93,8 @@ format: install
 # PyTorch is large and optional: more tests run with it (tensors as arguments, results as references).
 torch: $(VENV)/.torch
 $(VENV)/.torch: requirements/torch.txt | $(DEPS)
-	$(PIP) install -q -r $<
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --no-deps -r $< \
+	  || $(PIP) install -q --require-hashes --no-deps -r $<
 	@touch $@
 
 install: $(BLOCKNB)
@@ -116,12 +118,24 @@ $(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
+# PyTorch pins its own CUDA libraries. Everything else has the versions of the other lock files.
+TORCH := torch==2.13.0
 UV := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate \
       --custom-compile-command "make lock" $(UPGRADE)
 lock: install
 	for extra in toolchain cuda12 cuda13; do \
 	  $(UV) pyproject.toml --extra dev --extra $$extra -o requirements/$$extra.lock || exit 1; done
+	@mkdir -p build && grep -Ev '^(nvidia-|cuda-toolkit)|^ +--hash|^#' requirements/cuda13.lock | sed 's/ *\\$$//' > build/constraints.txt
+	echo "$(TORCH)" | $(UV) - -c build/constraints.txt -o requirements/torch.txt
 	$(BIN)/jlpm install --mode=update-lockfile
+	$(MAKE) --no-print-directory licenses
+
+sbom: $(BIN)/python
+	$(BIN)/python scripts/sbom.py $(ARGS)
+
+# Run it after a change of the packages that the lab extension imports; a test says when.
+licenses: install
+	$(BIN)/python scripts/sbom.py --licenses
 
 clean:
 	rm -rf build dist labextension/lib labextension/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(BLOCKNB)

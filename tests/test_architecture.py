@@ -282,11 +282,11 @@ def test_a_lock_file_names_packages_versions_and_hashes_but_no_host(path: Path) 
     assert not hosts
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.lock")), ids=lambda path: path.name)
-def test_a_lock_file_fixes_one_version_of_every_package(path: Path) -> None:
-    packages = [line for line in path.read_text().splitlines() if line[:1].isalnum()]
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*")), ids=lambda path: path.name)
+def test_a_lock_file_fixes_one_version_and_the_hashes_of_every_package(path: Path) -> None:
+    packages = [block for block in re.split(r"\n(?=\S)", path.read_text()) if block[:1].isalnum()]
     assert packages
-    assert all("==" in line.split(";")[0] for line in packages)
+    assert all("==" in block.split(";")[0] and "--hash=sha256:" in block for block in packages)
 
 
 def test_architecture_md_names_every_room() -> None:
