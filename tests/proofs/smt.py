@@ -10,6 +10,7 @@ Validation for LLVM" (PLDI 2021).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +127,49 @@ def compared(pred: str, a: Term, b: Term, dtype: Any) -> Term:
     return {"lt": z3.ULT, "le": z3.ULE, "gt": z3.UGT, "ge": z3.UGE}[pred](a, b)
 
 
+@contextmanager
+def opaque_quotients(least_bits: int) -> Iterator[None]:
+    """Makes quotients and products of at least that width unknown functions, of which only the results for 1 and -1 are known.
+
+    What holds for all such functions holds for division. Proofs about guards around a division need no more, and a solver cannot prove
+    that two circuits of 64-bit dividers agree.
+    """
+    global _opaque
+    _opaque = least_bits
+    try:
+        yield
+    finally:
+        _opaque = 1 << 30
+
+
+_opaque = 1 << 30  # the least width of opaque quotients
+
+
+def quotient(a: Term, b: Term, signed: bool) -> Term:
+    """The truncated quotient by a divisor other than zero; that of the least number by -1 wraps."""
+    if a.size() < _opaque:
+        return a / b if signed else z3.UDiv(a, b)
+    return _opaque_function(f"quotient {signed}", a, b, signed)
+
+
+def times(a: Term, b: Term) -> Term:
+    """The product, which wraps."""
+    return a * b if a.size() < _opaque else _opaque_function("product", a, b, True)
+
+
+def _opaque_function(name: str, a: Term, b: Term, signed: bool) -> Term:
+    """An unknown function that is `a` for b = 1, and `-a` for b = -1."""
+    result = z3.Function(f"{name} {a.size()}", a.sort(), a.sort(), a.sort())(a, b)
+    return z3.If(b == 1, a, z3.If(b == -1, -a, result) if signed else result)
+
+
+def remainder(a: Term, b: Term, signed: bool) -> Term:
+    """The remainder of the truncated quotient."""
+    if a.size() < _opaque:
+        return z3.SRem(a, b) if signed else z3.URem(a, b)
+    return a - times(quotient(a, b, signed), b)
+
+
 def integer(op: Op, dtype: Any, args: Sequence[Term]) -> Term:
     """An op on integers or bools."""
     signed, bits = dtype.kind == "int", dtype.bits
@@ -137,16 +181,16 @@ def integer(op: Op, dtype: Any, args: Sequence[Term]) -> Term:
         case "sub":
             return a - b
         case "mul":
-            return a * b
+            return times(a, b)
         case "div":
-            return z3.If(b == zero, zero, a / b if signed else z3.UDiv(a, b))
+            return z3.If(b == zero, zero, quotient(a, b, signed))
         case "rem":
-            return z3.If(b == zero, zero, z3.SRem(a, b) if signed else z3.URem(a, b))
+            return z3.If(b == zero, zero, remainder(a, b, signed))
         case "min" | "max":
             first = compared("lt" if op.name == "min" else "gt", a, b, dtype)
             return z3.If(first, a, b)
         case "mulhi":
-            wide = resized(a, 2 * bits, signed) * resized(b, 2 * bits, signed)
+            wide = times(resized(a, 2 * bits, signed), resized(b, 2 * bits, signed))
             return z3.Extract(2 * bits - 1, bits, wide)
         case "and":
             return a & b
@@ -277,6 +321,8 @@ class Translator:
 
     def promised(self, hint: Any, param: Value) -> None:
         term, dtype = self.made.terms[param][()], param.type.dtype
+        if not z3.is_bv(term):
+            return
         bits = term.size()
         for pred, bound in (("ge", hint.least), ("le", hint.most)):
             if bound is not None:
