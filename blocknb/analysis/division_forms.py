@@ -32,8 +32,10 @@ def polynomial(facts: FunctionFacts, op: Op) -> Form | None:
             return a + b if _disjoint(facts, a, b, shape) or _disjoint(facts, b, a, shape) else None
         case "min" | "max":
             low, high = ranges.interval(facts, a - b, shape)
-            smaller, larger = (a, b) if high <= 0 else (b, a)
-            return (smaller if op.name == "min" else larger) if high <= 0 or low >= 0 else None
+            if low < 0 < high:
+                return None
+            chosen = a if (high <= 0) == (op.name == "min") else b
+            return chosen if a.exact and b.exact else chosen.assumed()  # the order follows from both forms
     return None if b.constant is None else _by_constant(facts, op, a, b.constant)
 
 
