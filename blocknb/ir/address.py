@@ -16,6 +16,7 @@ import numpy as np
 
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
+from blocknb.ir.interp_shadow import ShadowAccount
 from blocknb.ir.provenance import UNOWNED, Owned, owners_of
 from blocknb.ir.report import Access, Printed, access_error, action_of, reach, readonly_error
 from blocknb.language.meaning import update
@@ -39,6 +40,7 @@ class AddressSpace:
         self.keep: list[np.ndarray] = []
         self.bytes: list[np.ndarray] = []
         self.lowest: list[int] = []  # per array: its host address
+        self.account = ShadowAccount()
 
     def add(self, name: str, array: np.ndarray, lowest: int | None = None) -> int:
         """Makes the bytes of an array addressable, from its lowest to its highest. Returns the address of its first element.
@@ -140,6 +142,21 @@ class AddressSpace:
         raw = 0 < address < FIRST << WINDOW_BITS
         index = (address - self._origin(2 * number + raw) - start) // size
         return index, reach(start, 0, end, size), self.names[number]
+
+    def place(self, address: int, size: int) -> tuple[str, int]:
+        """The name of the array at a host address, and the number of the element there."""
+        for name, memory, low, start in zip(self.names, self.bytes, self.lowest, self.starts, strict=True):
+            if low <= address < low + len(memory):
+                return name, (address - low - start) // size
+        return "an array", address // size
+
+    def host_addresses(self, addresses: np.ndarray) -> np.ndarray:
+        """The host addresses of elements of arrays; overlapping arrays share them."""
+        numbers = (addresses >> WINDOW_BITS) - FIRST
+        result = addresses.copy()
+        for number in np.unique(numbers[(numbers >= 0) & (numbers < len(self.bytes))]).tolist():
+            result = np.where(numbers == number, addresses - self._base(number) + self.lowest[number], result)
+        return result
 
     def pointer(self, address: int) -> Owned:
         """The pointer to an array that was added, given what `add` returned."""

@@ -1,0 +1,86 @@
+"""The account of accesses in the interpreters, by vector clocks (Fidge and Mattern, 1988), for each byte of the arrays.
+
+The interpreters run programs one after another. Two accesses of different programs have a race all the same, if no atomic orders them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from blocknb.ir.core import Op
+from blocknb.ir.shadow import ACTIONS, CONFLICTS, Program, ShadowSite, lanes_error, race_error, undefined_error
+
+Clock = dict[Program, int]
+
+
+class ShadowAccount:
+    """The accesses of a launch to each byte, and the clocks of its programs."""
+
+    def __init__(self) -> None:
+        #: By address, action and program: the clock of the last access and its site.
+        self.accesses: dict[int, dict[str, dict[Program, tuple[int, ShadowSite]]]] = defaultdict(dict)
+        self.known: dict[Program, Clock] = defaultdict(dict)
+        self.released: dict[int, Clock] = defaultdict(dict)
+
+    def note(
+        self, action: str, addresses: Sequence[int], site: ShadowSite, program: Program
+    ) -> tuple[int, tuple[ShadowSite, Program]] | None:
+        """Notes an access to elements. Returns the address of the first race and the other access, or None."""
+        now, known = self._now(program), self.known[program]
+        for address in addresses:
+            for byte in range(address, address + site.bytes):
+                noted = self.accesses[byte]
+                for other in CONFLICTS[action]:
+                    for whose, (clock, where) in noted.get(other, {}).items():
+                        if whose != program and clock > known.get(whose, 0):
+                            return address, (where, whose)
+                noted.setdefault(action, {})[program] = now, site
+        return None
+
+    def join(self, addresses: Sequence[int], program: Program, acquires: bool, releases: bool) -> None:
+        """An atomic that orders accesses: the clocks of its addresses and of the program learn from each other."""
+        now, known = self._now(program), self.known[program]
+        for address in addresses:
+            released = self.released[address]
+            if acquires:
+                _learn(known, released)
+            if releases:
+                _learn(released, known | {program: now})
+        if releases:
+            known[program] = now + 1
+
+    def _now(self, program: Program) -> int:
+        return self.known[program].setdefault(program, 1)
+
+
+def _learn(clock: Clock, other: Clock) -> None:
+    for program, moment in other.items():
+        clock[program] = max(clock.get(program, 0), moment)
+
+
+def shadow_step(space: AddressSpace, op: Op, program: Program, tiles: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Executes a shadow op in an AddressSpace on (elements, which of them this machine reports) of its operands. Raises RaceError."""
+    if op.name == "clock_lock":  # programs run one after another
+        return
+    pointers, on = tiles[0]
+    if len(tiles) > 1:
+        on = on & tiles[1][0]
+    lanes = np.flatnonzero(on)
+    addresses = space.host_addresses(np.asarray(pointers).reshape(-1)[lanes]).tolist()
+    if op.name == "clock_join":
+        sem = op.attrs["sem"]
+        space.account.join(addresses, program, sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel"))
+        return
+    attrs, size = op.attrs, op.args[0].type.dtype.element.bytes
+    action, site = attrs["action"], ShadowSite(op.loc, attrs["verb"], attrs["action"], attrs["arguments"], size)
+    if action == "lanes" and addresses:
+        raise lanes_error(*space.place(addresses[0], size), site, program, (int(lanes[0]),))
+    if action == "undefined" and addresses:
+        raise undefined_error(*space.place(addresses[0], size), site, program)
+    if action in ACTIONS and (found := space.account.note(action, addresses, site, program)):
+        address, other = found
+        pair = sorted([other, (site, program)], key=lambda access: ACTIONS.index(access[0].action) % 3)
+        raise race_error(*space.place(address, size), pair, attrs["clocked"])
