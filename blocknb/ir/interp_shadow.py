@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def _learn(clock: Clock, other: Clock) -> None:
         clock[program] = max(clock.get(program, 0), moment)
 
 
-def shadow_step(space: AddressSpace, op: Op, program: Program, tiles: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+def shadow_step(space: Any, op: Op, program: Program, tiles: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Executes a shadow op in an AddressSpace on (elements, which of them this machine reports) of its operands. Raises RaceError."""
     if op.name == "clock_lock":  # programs run one after another
         return
@@ -76,11 +77,14 @@ def shadow_step(space: AddressSpace, op: Op, program: Program, tiles: Sequence[t
         return
     attrs, size = op.attrs, op.args[0].type.dtype.element.bytes
     action, site = attrs["action"], ShadowSite(op.loc, attrs["verb"], attrs["action"], attrs["arguments"], size)
-    if action == "lanes" and addresses:
-        raise lanes_error(*space.place(addresses[0], size), site, program, (int(lanes[0]),))
-    if action == "undefined" and addresses:
-        raise undefined_error(*space.place(addresses[0], size), site, program)
-    if action in ACTIONS and (found := space.account.note(action, addresses, site, program)):
-        address, other = found
-        pair = sorted([other, (site, program)], key=lambda access: ACTIONS.index(access[0].action) % 3)
-        raise race_error(*space.place(address, size), pair, attrs["clocked"])
+    mine = site, program
+    if action in ACTIONS:
+        if found := space.account.note(action, addresses, site, program):
+            name, index = space.place(found[0], size)
+            pair = sorted([found[1], mine], key=lambda access: ACTIONS.index(access[0].action) % 3)
+            raise race_error(name, index, pair, attrs["clocked"])
+    elif addresses and action in ("lanes", "undefined"):
+        name, index = space.place(addresses[0], size)
+        if action == "undefined":
+            raise undefined_error(name, index, site, program)
+        raise lanes_error(name, index, site, program, (int(lanes[0]),))

@@ -36,6 +36,7 @@ DEFAULT_BYTES = 4 << 30
 MOST_PROGRAMS = 4096  # with vector clocks
 SLOTS = 4096  # addresses that atomics with an order may have
 MASK = 0xFFFFFFFF
+OTHERS = {KINDS[action] for action in ("lanes", "read", "undefined")}  # what a record may tell besides races
 Arrays = Mapping[int, tuple[str, int, int, int]]  # by argument: name, address, lower and upper bound of its bytes
 #: The pairs of actions that race, in the order in which a launch reports them.
 PAIRS = (("store", "store"), ("store", "load"), ("store", "update"), ("store", "observe"), ("update", "load"))
@@ -87,8 +88,12 @@ def regions_of(plan: ShadowPlan, arrays: Arrays) -> list[ShadowRegion]:
             ranges[-1][1] = max(ranges[-1][1], high)
         else:
             ranges.append([low, high])
+
+    def arguments(bounds: list[int]) -> int:
+        return min(i for i, (_, _, low, high) in arrays.items() if low < bounds[1] and bounds[0] < high)
+
     found, first = [], 0
-    for low, high in ranges:
+    for low, high in sorted(ranges, key=arguments):
         found.append(ShadowRegion(low, high, _shift(plan, arrays, low, high), first))
         first += found[-1].cells
     return found
@@ -218,8 +223,8 @@ class ShadowMemory:
         """The errors of the records, by address."""
         count = min(int(header[words_of.COUNT]), RECORDS)
         rows = header[FIRST_RECORD : FIRST_RECORD + RECORD * count].reshape(count, RECORD).tolist()
-        for address, mine, other, what in sorted(rows, key=lambda r: (r[3] & 0xFF >= 8, r[0], r[3], r[1], r[2])):
-            site, program = self._clocked(mine) if what < 8 or what > 0xFF else self._plain(mine)
+        for address, mine, other, what in sorted(rows, key=self._order):
+            site, program = self._plain(mine) if what in OTHERS else self._clocked(mine)
             name, index = self._element(address, site)
             match what & 0xFF:
                 case 8:
@@ -230,6 +235,14 @@ class ShadowMemory:
                     yield undefined_error(name, index, site, program)
                 case _:
                     yield race_error(name, index, sorted([self._clocked(other), (site, program)], key=_rank), True)
+
+    def _order(self, row: list[int]) -> tuple[int, ...]:
+        """Races come first, then what is in the first array, at its lowest address, by the order of PAIRS and of the programs."""
+        address, mine, other, what = row
+        region = next(r.first for r in self.regions if r.lower <= address < r.upper)
+        actions = {ACTIONS[what & 0xFF], ACTIONS[what >> 8]} if what not in OTHERS else set()
+        rank = next((i for i, pair in enumerate(PAIRS) if set(pair) == actions), 0)
+        return what in OTHERS, region, address, rank, min(mine, other), max(mine, other)
 
     def _clocked(self, word: int) -> tuple[ShadowSite, Program]:
         """The site and the program of an entry with clocks."""
