@@ -118,7 +118,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
                     from blocknb.runtime.shadow import DeviceShadow
 
                     shadowed = {i: (parameters[i][0], raws[at], *bounds[i]) for i, at in pointers.items()}
-                    memory = DeviceShadow(plan, shadowed, grid, stream)
+                    memory = DeviceShadow(plan, shadowed, grid, device, stream)
                     extra.append(memory.context)
                 launch(grid, [*raws, *extra], values)
                 words = buffer.read(stream)

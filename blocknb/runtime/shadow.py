@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,9 @@ from blocknb.ir.shadow import (
 )
 from blocknb.runtime import cuda
 from blocknb.runtime.extents import UNBOUNDED
+from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid
+from blocknb.runtime.unwritten import UnwrittenArray, unwritten
 
 DEFAULT_BYTES = 4 << 30
 MOST_PROGRAMS = 4096  # with vector clocks
@@ -52,20 +54,22 @@ def limit() -> int:
 
 @dataclass(frozen=True)
 class ShadowRegion:
-    """A range of addresses, whose cells begin at number `first` and stand for 2 ** `shift` bytes each. `flags`: see `testing`."""
+    """A range of addresses, whose cells begin at number `first` and stand for 2 ** `shift` bytes each. The flags of its bytes begin at
+    byte `flag`."""
 
     lower: int
     upper: int
     shift: int
     first: int
-    flags: int = 0
+    flag: int
 
     @property
     def cells(self) -> int:
         return -(-(self.upper - self.lower) // (1 << self.shift))
 
-    def words(self) -> list[int]:
-        return [self.lower, self.upper - self.lower, self.shift, self.first, self.flags]
+    def words(self, flags: int) -> list[int]:
+        """The words of the context. `flags` is the address of the flags of all regions, or zero."""
+        return [self.lower, self.upper - self.lower, self.shift, self.first, flags + self.flag if flags else 0]
 
 
 def stored_arguments(plan: ShadowPlan, arrays: Arrays) -> set[int]:
@@ -74,14 +78,17 @@ def stored_arguments(plan: ShadowPlan, arrays: Arrays) -> set[int]:
     return set(arrays) if () in stores else {i for arguments in stores for i in arguments if i in arrays}
 
 
-def regions_of(plan: ShadowPlan, arrays: Arrays) -> list[ShadowRegion]:
+def regions_of(plan: ShadowPlan, arrays: Arrays, marked: Iterable[UnwrittenArray]) -> list[ShadowRegion]:
     """The regions of a launch. Raises LaunchError for an array of unknown size."""
     ranges: list[list[int]] = []
-    for i in sorted(stored_arguments(plan, arrays), key=lambda i: arrays[i][2]):
+    bounds = [(array.low, array.high) for array in marked]
+    for i in stored_arguments(plan, arrays) if plan.races else ():
         name, _, low, high = arrays[i]
         if (low, high) == UNBOUNDED:
             hint = "pass an array with a shape, for example by numpy.from_dlpack"
             raise LaunchError(f"checked='race' needs the size of `{name}`, which has no shape", hint=hint)
+        bounds.append((low, high))
+    for low, high in sorted(bounds):
         if low >= high:
             continue
         if ranges and low < ranges[-1][1]:
@@ -92,10 +99,10 @@ def regions_of(plan: ShadowPlan, arrays: Arrays) -> list[ShadowRegion]:
     def arguments(bounds: list[int]) -> int:
         return min(i for i, (_, _, low, high) in arrays.items() if low < bounds[1] and bounds[0] < high)
 
-    found, first = [], 0
+    found, first, offset = [], 0, 0
     for low, high in sorted(ranges, key=arguments):
-        found.append(ShadowRegion(low, high, _shift(plan, arrays, low, high), first))
-        first += found[-1].cells
+        found.append(ShadowRegion(low, high, _shift(plan, arrays, low, high), first, offset))
+        first, offset = first + found[-1].cells, offset + high - low
     return found
 
 
@@ -108,12 +115,15 @@ def _shift(plan: ShadowPlan, arrays: Arrays, low: int, high: int) -> int:
 
 
 class ShadowMemory:
-    """The shadow memory of one launch. `make(bytes)` of a subclass gives zeroed memory and its address; `read` copies from it."""
+    """The shadow memory of one launch. A subclass has the memory of the host or of a device."""
+
+    device = HOST
 
     def __init__(self, plan: ShadowPlan, arrays: Arrays, grid: Grid):
         self.plan, self.arrays, self.grid = plan, arrays, grid
         self.programs = math.prod(grid)
-        self.regions = regions_of(plan, arrays)
+        self.marked = self._marked()
+        self.regions = regions_of(plan, arrays, self.marked)
         self.cells = sum(region.cells for region in self.regions)
         self.planes = [action for action in ACTIONS if action == "store" or action in plan.actions]
         self._check_limits()
@@ -124,6 +134,8 @@ class ShadowMemory:
         self.places = places
         self.context = places["context"]
         self.write(self.context, self._context_words())
+        self._start_clocks()
+        self._start_flags()
 
     # -- memory, of the host or of a device
 
@@ -135,9 +147,12 @@ class ShadowMemory:
         """Copies words of int64 to an address."""
         raise NotImplementedError
 
-    def array(self, address: int, count: int) -> Any:
-        """The uint64 words at an address, in place."""
+    def array(self, address: int, count: int, size: int = 8) -> Any:
+        """The unsigned integers of 8 bytes (or another `size`) at an address, in place."""
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Waits until what the host wrote is visible to the launch."""
 
     def host(self, words: Any) -> np.ndarray:
         """A copy of words on the host."""
@@ -152,6 +167,8 @@ class ShadowMemory:
         clocked = self.plan.clocked
         for action in self.planes if self.plan.races else ():
             sizes[action] = 4 * self.cells * self.programs if clocked and action != "store" else 8 * self.cells
+        if self.inits:
+            sizes["flags"] = sum(region.upper - region.lower for region in self.regions)
         if clocked:
             sizes |= {"keys": 8 * SLOTS, "rows": 4 * SLOTS * self.programs, "clocks": 4 * self.programs**2}
         return {name: -(-size // 64) * 64 for name, size in sizes.items()}
@@ -184,7 +201,7 @@ class ShadowMemory:
         words[words_of.ARGUMENTS] = self._shadowed_arguments()
         for i, region in enumerate(self.regions):
             at = FIRST_REGION + words_of.REGION * i
-            words[at : at + words_of.REGION] = region.words()
+            words[at : at + words_of.REGION] = region.words(self.places.get("flags", 0))
         return words
 
     def _shadowed_arguments(self) -> int:
@@ -195,7 +212,37 @@ class ShadowMemory:
                 bits |= 1 << min(i, 63)
         return bits
 
-    def start_clocks(self) -> None:
+    @property
+    def inits(self) -> bool:
+        """Whether the kernel looks for elements that nothing has written."""
+        return "read" in self.plan.actions or "fill" in self.plan.actions
+
+    def _marked(self) -> list[UnwrittenArray]:
+        """The marked arrays that the launch may access."""
+        if not self.inits:
+            return []
+        found = [x for _, _, low, high in self.arrays.values() for x in unwritten(low, high, self.device)]
+        return list(dict.fromkeys(found))
+
+    def _flags(self, array: UnwrittenArray) -> Any:
+        """The flags of this launch for the bytes of a marked array."""
+        region = next(r for r in self.regions if r.lower <= array.low < r.upper)
+        return self.array(self.places["flags"] + region.flag + array.low - region.lower, array.high - array.low, 1)
+
+    def _start_flags(self) -> None:
+        """Everything counts as written, but for marked arrays."""
+        if self.inits and self.regions:
+            self.array(self.places["flags"], sum(r.upper - r.lower for r in self.regions), 1)[:] = 1
+            for array in self.marked:
+                self._flags(array)[:] = array.flags
+            self.settle()
+
+    def _keep_flags(self) -> None:
+        """Notes for later launches what this one has written."""
+        for array in self.marked:
+            array.flags |= self._flags(array)
+
+    def _start_clocks(self) -> None:
         """Sets the clock of each program to one."""
         if self.plan.clocked:
             clocks = np.zeros((self.programs, self.programs), np.uint32)
@@ -207,6 +254,7 @@ class ShadowMemory:
 
     def raise_error(self) -> None:
         """Raises the error that the launch has found, if there is one."""
+        self._keep_flags()
         header = self.host(self.array(self.context, FIRST_REGION))
         if fault := int(header[words_of.FAULT]):
             what = "releases of one program" if fault == FAULTS["clock"] else f"addresses of atomics (limit: {SLOTS})"
@@ -230,7 +278,7 @@ class ShadowMemory:
                 case 8:
                     yield lanes_error(name, index, site, program, (other,))
                 case 9:
-                    yield uninitialized_error(name, index, site, program, count)
+                    yield uninitialized_error(name, index, site, program, sum(row[3] == what for row in rows))
                 case 11:
                     yield undefined_error(name, index, site, program)
                 case _:
@@ -239,7 +287,7 @@ class ShadowMemory:
     def _order(self, row: list[int]) -> tuple[int, ...]:
         """Races come first, then what is in the first array, at its lowest address, by the order of PAIRS and of the programs."""
         address, mine, other, what = row
-        region = next(r.first for r in self.regions if r.lower <= address < r.upper)
+        region = next((r.first for r in self.regions if r.lower <= address < r.upper), -1)
         actions = {ACTIONS[what & 0xFF], ACTIONS[what >> 8]} if what not in OTHERS else set()
         rank = next((i for i, pair in enumerate(PAIRS) if set(pair) == actions), 0)
         return what in OTHERS, region, address, rank, min(mine, other), max(mine, other)
@@ -327,12 +375,10 @@ class HostShadow(ShadowMemory):
 
     def write(self, address: int, words: np.ndarray) -> None:
         self.array(address, len(words))[:] = words.view(np.uint64)
-        if address == self.context:
-            self.start_clocks()
 
-    def array(self, address: int, count: int) -> Any:
+    def array(self, address: int, count: int, size: int = 8) -> Any:
         start = address - self.memory.ctypes.data
-        return self.memory[start : start + 8 * count].view(np.uint64)
+        return self.memory[start : start + size * count].view(f"u{size}")
 
     def host(self, words: Any) -> np.ndarray:
         return np.array(words)
@@ -341,8 +387,8 @@ class HostShadow(ShadowMemory):
 class DeviceShadow(ShadowMemory):
     """Shadow memory of the current GPU, cleared in the order of a stream."""
 
-    def __init__(self, plan: ShadowPlan, arrays: Arrays, grid: Grid, stream: int):
-        self.stream = stream
+    def __init__(self, plan: ShadowPlan, arrays: Arrays, grid: Grid, device: int, stream: int):
+        self.device, self.stream = device, stream
         super().__init__(plan, arrays, grid)
 
     def make(self, size: int) -> int:
@@ -359,11 +405,12 @@ class DeviceShadow(ShadowMemory):
         runtime = cuda.cupy().cuda.runtime
         runtime.streamSynchronize(self.stream)
         runtime.memcpy(address, words.ctypes.data, words.nbytes, runtime.memcpyHostToDevice)
-        if address == self.context:
-            self.start_clocks()
 
-    def array(self, address: int, count: int) -> Any:
-        return cuda.cupy().ndarray((count,), np.uint64, self.memory + (address - self.memory.ptr))
+    def array(self, address: int, count: int, size: int = 8) -> Any:
+        return cuda.cupy().ndarray((count,), f"u{size}", self.memory + (address - self.memory.ptr))
+
+    def settle(self) -> None:
+        cuda.cupy().cuda.runtime.deviceSynchronize()
 
     def host(self, words: Any) -> np.ndarray:
         return words.get()

@@ -11,6 +11,8 @@ from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.status import PROGRAM_IDS, SHADOW
 from blocknb.ir.core import Op
 
+RECORDED = ("lanes", "undefined")  # actions that need no cell
+
 
 class ShadowLowering(VersionPart):
     """Lowers `shadow`, `clock_lock` and `clock_join`."""
@@ -23,7 +25,7 @@ class ShadowLowering(VersionPart):
     def note(self, op: Op) -> None:
         """Notes the elements whose mask is on, unless the launch stores to none of the arrays."""
         attrs, context = op.attrs, self._context()
-        if attrs["arguments"]:
+        if attrs["arguments"] and attrs["action"] not in RECORDED:
             mask = sum(1 << min(argument, 63) for argument in attrs["arguments"])
             word = self._word(context, shadow.ARGUMENTS)
             some = self.code.binary("and", word, str(mask - (mask >> 63 << 64)), "i64", 1)
@@ -37,7 +39,7 @@ class ShadowLowering(VersionPart):
         kind = shadow.KINDS[action]
         if action in ("read", "fill"):
             name, rest = "init", f"i64 {int(action == 'fill')}, i64 {program}, i64 {site}"
-        elif action in ("lanes", "undefined"):
+        elif action in RECORDED:
             name, rest = "record", ""
         elif attrs["clocked"]:
             name, rest = "check", f"i64 {kind}, i64 {program}, i64 {site}"

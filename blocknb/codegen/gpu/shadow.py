@@ -17,6 +17,9 @@ from blocknb.ir.shadow import plan_of
 CONTEXT = "ptr addrspace(1) %shadow"
 
 
+RECORDED = ("lanes", "undefined")  # actions that need no cell
+
+
 class ShadowCalls(OpLowering):
     """Lowers `shadow`, `clock_lock` and `clock_join`."""
 
@@ -29,7 +32,7 @@ class ShadowCalls(OpLowering):
     def note(self, op: Op) -> None:
         """Notes the elements whose mask is on, unless the launch stores to none of the arrays."""
         attrs = op.attrs
-        if not attrs["arguments"]:
+        if not attrs["arguments"] or attrs["action"] in RECORDED:
             self.calls(op)
             return
         mask = sum(1 << argument for argument in {min(argument, 63) for argument in attrs["arguments"]})
@@ -43,7 +46,7 @@ class ShadowCalls(OpLowering):
         kind = shadow.KINDS[action]
         if action in ("read", "fill"):
             name, rest = "init", f"i64 {int(action == 'fill')}, i64 {program}, i64 {site}"
-        elif action in ("lanes", "undefined"):
+        elif action in RECORDED:
             name, rest = "record", ""
         elif attrs["clocked"]:
             name, rest = "check", f"i64 {kind}, i64 {program}, i64 {site}"

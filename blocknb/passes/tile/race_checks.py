@@ -18,6 +18,7 @@ from blocknb.language import types as t
 from blocknb.language.check_modes import parse_checks
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.passes.registry import tile_pass
+from blocknb.passes.support.definedness import Definedness
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -73,13 +74,14 @@ class Checker:
         self.races, self.init = "race" in wanted, "init" in wanted
         self.provenance, self.made = Provenance(func), definitions(func)
         self.clocked = self.races and any(orders_others(op) in ACQUIRING for op in func.ops())
+        self.defined = Definedness()
         self.numbers = itertools.count()
         self.count = 0
 
     def visit(self, op: Op, walk: Rebuild) -> Any:
         """Rebuilds an access with its shadow ops."""
         if op.name not in ACCESSES:
-            return NotImplemented
+            return self.defined.follow(op, walk) if self.init else NotImplemented
         self.count += 1
         b, pointer, mask = walk.builder, op.args[0], mask_of(op)
         sem = orders_others(op) if self.clocked else "relaxed"
@@ -92,6 +94,7 @@ class Checker:
         if sem != "relaxed":
             b.op("clock_lock", take=False)
         if self.init:
+            self.defined.access(op, b, attrs)
             spec = OPS[op.name]
             for action, applies in (("read", spec.reads), ("fill", spec.writes)):
                 if applies:
