@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Op
+from blocknb.ir.report import action_of
 from blocknb.ir.shadow import ACTIONS, CONFLICTS, Program, ShadowSite, lanes_error, race_error, undefined_error
 
 Clock = dict[Program, int]
@@ -62,6 +63,35 @@ def _learn(clock: Clock, other: Clock) -> None:
         clock[program] = max(clock.get(program, 0), moment)
 
 
+Race = tuple[int, list[tuple[ShadowSite, Program]]]
+
+
+def note_access(
+    account: ShadowAccount, op: Op, program: Program, addresses: Sequence[int], size: int, writes: bool
+) -> Race | None:
+    """Notes an access that no shadow op notes. Returns the address of a race and its two accesses, or None.
+
+    `writes` is false for a compare-and-swap that does not swap, which only reads.
+
+    The pass `memory_order` has not run, so every atomic and volatile load may wait for another program, and acquires.
+    """
+    atomic = "sem" in op.attrs and op.name != "load"
+    volatile = bool(op.attrs.get("volatile"))
+    action = op.name if not atomic else "update"
+    if atomic and op.attrs.get("scope") == "cta":
+        atomic, action = False, "store"
+    site = ShadowSite(op.loc, action_of(op), "observe" if volatile or not writes else action, (), size)
+    found = account.note(site.action, addresses, site, program)
+    if atomic or volatile:
+        account.join(addresses, program, True, atomic and writes and op.attrs["sem"] in ("release", "acq_rel"))
+    return None if found is None else (found[0], ordered_pair(found[1], (site, program)))
+
+
+def ordered_pair(a: tuple[ShadowSite, Program], b: tuple[ShadowSite, Program]) -> list[tuple[ShadowSite, Program]]:
+    """Two accesses, first the one that stores."""
+    return sorted([a, b], key=lambda access: ("store", "update", "load", "observe").index(access[0].action))
+
+
 def shadow_step(space: Any, op: Op, program: Program, tiles: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Executes a shadow op in an AddressSpace on (elements, which of them this machine reports) of its operands. Raises RaceError."""
     if op.name == "clock_lock":  # programs run one after another
@@ -81,8 +111,7 @@ def shadow_step(space: Any, op: Op, program: Program, tiles: Sequence[tuple[np.n
     if action in ACTIONS:
         if found := space.account.note(action, addresses, site, program):
             name, index = space.place(found[0], size)
-            pair = sorted([found[1], mine], key=lambda access: ACTIONS.index(access[0].action) % 3)
-            raise race_error(name, index, pair, attrs["clocked"])
+            raise race_error(name, index, ordered_pair(found[1], mine), attrs["clocked"])
     elif addresses and action in ("lanes", "undefined"):
         name, index = space.place(addresses[0], size)
         if action == "undefined":

@@ -21,6 +21,10 @@ def threads_of(case: RaceCase) -> list[int]:
     return [n for n in THREADS if n >= 4 or not case.concurrent]
 
 
+#: Races because an atomic is relaxed, which the interpreter of Python cannot know: it may wait in a loop.
+RELAXED = ("message_read_after_a_relaxed_look", "last_program_without_acquire", "atomics_and_a_plain_store")
+
+
 @pytest.mark.parametrize("name", RACY)
 def test_a_race_is_found_by_any_number_of_threads(name, monkeypatch):
     for threads in threads_of(RACY[name]):
@@ -59,6 +63,24 @@ def test_the_interpreter_of_the_ir_accuses_no_right_kernel(name):
     for target in ("cpu", "sm_90a"):
         for stage in stages_of(RIGHT[name], target):
             interpret(stage, RIGHT[name])
+
+
+@pytest.mark.parametrize("name", [name for name, case in RACY.items() if not case.concurrent])
+def test_an_interpreted_launch_finds_the_race(name):
+    case = RACY[name]
+    if name in RELAXED:  # interpreted atomics always acquire
+        case.kernel.interpret(case.grid)(**case.make(), checked="race")
+        return
+    with pytest.raises(blocknb.RaceError) as caught:
+        case.kernel.interpret(case.grid)(**case.make(), checked="race")
+    if name not in SEVERAL:
+        assert caught.value.array == case.array
+        assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
+
+
+@pytest.mark.parametrize("name", [name for name, case in RIGHT.items() if not case.concurrent])
+def test_an_interpreted_launch_accuses_no_right_kernel(name):
+    RIGHT[name].kernel.interpret(RIGHT[name].grid)(**RIGHT[name].make(), checked="race")
 
 
 def stages_of(case: RaceCase, target: str) -> list[Func]:
