@@ -29,9 +29,12 @@ class Dialect:
 
     pointer: str
     scope: str
+    inlining: str
+    constant: str
 
 
-CPU, GPU = Dialect("ptr", ""), Dialect("ptr addrspace(1)", ' syncscope("device")')
+CPU = Dialect("ptr", "", "alwaysinline", ", !invariant.load !{}")
+GPU = Dialect("ptr addrspace(1)", ' syncscope("device")', "noinline", "")
 
 _NEEDS = {
     "mark": (FIND, MARK),
@@ -79,4 +82,5 @@ def define(helpers: dict[str, str], dialect: Dialect, *names: str) -> None:
             for word, value in values.items():
                 text = text.replace(f" {word}", f" {value}")
             text = text.replace(" SCOPE", dialect.scope).replace("P %", f"{dialect.pointer} %")
+            text = text.replace("INLINING", dialect.inlining).replace(", !invariant.load !CONSTANT", dialect.constant)
             helpers[key] = text.replace(" to P\n", f" to {dialect.pointer}\n")

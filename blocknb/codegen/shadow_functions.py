@@ -8,7 +8,7 @@ from __future__ import annotations
 FIND = """
 define internal i64 @blocknb.shadow.find(P %context, i64 %address) nounwind alwaysinline {
 entry:
-  %count = load i64, P %context
+  %count = load i64, P %context, !invariant.load !CONSTANT
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %i.next, %next ]
@@ -18,9 +18,9 @@ test:
   %distance = mul i64 %i, 5
   %word = add i64 %distance, FIRST_REGION
   %p0 = getelementptr i64, P %context, i64 %word
-  %lower = load i64, P %p0
+  %lower = load i64, P %p0, !invariant.load !CONSTANT
   %p1 = getelementptr i64, P %p0, i64 1
-  %bytes = load i64, P %p1
+  %bytes = load i64, P %p1, !invariant.load !CONSTANT
   %offset = sub i64 %address, %lower
   %inside = icmp ult i64 %offset, %bytes
   br i1 %inside, label %hit, label %next
@@ -64,7 +64,7 @@ done:
 
 #: Notes an action without clocks. `%key` is program << bits | site, plus one; `%plane` the number of the action.
 MARK = """
-define internal void @blocknb.shadow.mark(P %context, i64 %address, i64 %size, i64 %plane, i64 %key, i1 %on) noinline nounwind {
+define internal void @blocknb.shadow.mark(P %context, i64 %address, i64 %size, i64 %plane, i64 %key, i1 %on) INLINING nounwind {
 entry:
   br i1 %on, label %find, label %done
 find:
@@ -73,14 +73,14 @@ find:
   br i1 %known, label %hit, label %done
 hit:
   %p0 = getelementptr i64, P %context, i64 %word
-  %lower = load i64, P %p0
+  %lower = load i64, P %p0, !invariant.load !CONSTANT
   %p2 = getelementptr i64, P %p0, i64 2
-  %shift = load i64, P %p2
+  %shift = load i64, P %p2, !invariant.load !CONSTANT
   %p3 = getelementptr i64, P %p0, i64 3
-  %base = load i64, P %p3
+  %base = load i64, P %p3, !invariant.load !CONSTANT
   %plane.word = add i64 %plane, PLANES
   %plane.place = getelementptr i64, P %context, i64 %plane.word
-  %cells = load i64, P %plane.place
+  %cells = load i64, P %plane.place, !invariant.load !CONSTANT
   %offset = sub i64 %address, %lower
   %end.1 = add i64 %offset, %size
   %end = sub i64 %end.1, 1
@@ -119,7 +119,7 @@ changed:
   br i1 %is.store, label %compare, label %noted
 compare:
   %bits.place = getelementptr i64, P %context, i64 BITS
-  %bits = load i64, P %bits.place
+  %bits = load i64, P %bits.place, !invariant.load !CONSTANT
   %most.1 = lshr i64 %high, 32
   %most.2 = sub i64 %most.1, 1
   %most = lshr i64 %most.2, %bits
@@ -152,11 +152,11 @@ find:
   br i1 %known, label %hit, label %done
 hit:
   %p0 = getelementptr i64, P %context, i64 %word
-  %lower = load i64, P %p0
+  %lower = load i64, P %p0, !invariant.load !CONSTANT
   %p2 = getelementptr i64, P %p0, i64 2
-  %shift = load i64, P %p2
+  %shift = load i64, P %p2, !invariant.load !CONSTANT
   %p3 = getelementptr i64, P %p0, i64 3
-  %base = load i64, P %p3
+  %base = load i64, P %p3, !invariant.load !CONSTANT
   %offset = sub i64 %address, %lower
   %end.1 = add i64 %offset, %size
   %end = sub i64 %end.1, 1
@@ -167,7 +167,7 @@ hit:
   %programs.place = getelementptr i64, P %context, i64 PROGRAMS
   %programs = load i64, P %programs.place
   %cells.place = getelementptr i64, P %context, i64 CELLS
-  %cells = load i64, P %cells.place
+  %cells = load i64, P %cells.place, !invariant.load !CONSTANT
   %clocks.place = getelementptr i64, P %context, i64 CLOCKS
   %clocks.1 = load i64, P %clocks.place
   %row.bytes = shl i64 %programs, 2
@@ -428,7 +428,7 @@ find:
   br i1 %known, label %hit, label %done
 hit:
   %p0 = getelementptr i64, P %context, i64 %word
-  %lower = load i64, P %p0
+  %lower = load i64, P %p0, !invariant.load !CONSTANT
   %p4 = getelementptr i64, P %p0, i64 4
   %flags = load i64, P %p4
   %registered = icmp ne i64 %flags, 0

@@ -38,6 +38,11 @@ DEFAULT_BYTES = 4 << 30
 MOST_PROGRAMS = 4096  # with vector clocks
 SLOTS = 4096  # addresses that atomics with an order may have
 MASK = 0xFFFFFFFF
+POSSIBLE = {
+    "load": {"load", "observe"},
+    "store": {"store"},
+}  # the actions of an access by its verb; atomics have the others
+CHUNK = 1 << 16  # cells that the host compares at once, which stay in its cache
 OTHERS = {KINDS[action] for action in ("lanes", "read", "undefined")}  # what a record may tell besides races
 Arrays = Mapping[int, tuple[str, int, int, int]]  # by argument: name, address, lower and upper bound of its bytes
 #: The pairs of actions that race, in the order in which a launch reports them.
@@ -125,7 +130,7 @@ class ShadowMemory:
         self.marked = self._marked()
         self.regions = regions_of(plan, arrays, self.marked)
         self.cells = sum(region.cells for region in self.regions)
-        self.planes = [action for action in ACTIONS if action == "store" or action in plan.actions]
+        self.planes = [action for action in ACTIONS if action == "store" or action in self._noted()]
         self._check_limits()
         sizes = self._sizes()
         address, places = self.make(sum(sizes.values())), {}
@@ -208,9 +213,22 @@ class ShadowMemory:
         """A bit for each argument whose array meets a region. All arguments from the 63rd on share a bit."""
         bits = 0
         for i, (_, _, low, high) in self.arrays.items():
-            if any(low < region.upper and region.lower < high for region in self.regions):
+            if self._shadowed(low, high):
                 bits |= 1 << min(i, 63)
         return bits
+
+    def _noted(self) -> set[str]:
+        """The actions that the launch may note in cells."""
+        touched = {i for i, bounds in self.arrays.items() if self._shadowed(*bounds[2:])}
+        found: set[str] = set()
+        for site in self.plan.sites:
+            if not site.arguments or touched.intersection(site.arguments):
+                found |= POSSIBLE.get(site.verb, {"store", "update", "observe"})
+        return found.intersection(self.plan.actions)
+
+    def _shadowed(self, low: int, high: int) -> bool:
+        """Whether a range meets a region."""
+        return any(low < region.upper and region.lower < high for region in self.regions)
 
     @property
     def inits(self) -> bool:
@@ -313,7 +331,7 @@ class ShadowMemory:
     def _scanned(self) -> Iterator[KernelError]:
         """The race at the lowest address, from the planes."""
         planes = {action: self.array(self.places[action], self.cells) for action in self.planes}
-        index, count = first_race(planes, self.plan.site_bits)
+        index, count = self._first_race(planes)
         if not count:
             return
         cells = {action: int(self.host(plane[index : index + 1])[0]) for action, plane in planes.items()}
@@ -325,6 +343,10 @@ class ShadowMemory:
                 whole = all(site.bytes == 1 << region.shift for site, _ in pair)
                 yield race_error(name, element, pair, False, count if whole else 1)
                 return
+
+    def _first_race(self, planes: Mapping[str, Any]) -> tuple[int, int]:
+        """The number of the first cell with a race, and how many there are."""
+        return first_race(planes, self.plan.site_bits)
 
     def _pair(self, a: int, b: int) -> list[tuple[ShadowSite, Program]]:
         """Two accesses of different programs from two cells; empty if there are none."""
@@ -382,6 +404,13 @@ class HostShadow(ShadowMemory):
 
     def host(self, words: Any) -> np.ndarray:
         return np.array(words)
+
+    def _first_race(self, planes: Mapping[str, Any]) -> tuple[int, int]:
+        first = total = 0
+        for start in range(0, self.cells, CHUNK):
+            index, count = super()._first_race({a: plane[start : start + CHUNK] for a, plane in planes.items()})
+            first, total = first if total else start + index, total + count
+        return first, total
 
 
 class DeviceShadow(ShadowMemory):
