@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         KernelError as KernelError,
         LaunchError as LaunchError,
         OutOfResources as OutOfResources,
+        RaceError as RaceError,
         SyntaxUnsupported as SyntaxUnsupported,
         TypeMismatch as TypeMismatch,
+        UninitializedError as UninitializedError,
         Unsupported as Unsupported,
     )
 
@@ -65,8 +67,10 @@ _ERRORS = (
     "KernelError",
     "LaunchError",
     "OutOfResources",
+    "RaceError",
     "SyntaxUnsupported",
     "TypeMismatch",
+    "UninitializedError",
     "Unsupported",
 )
 #: Maps a name to its module and its name there ("" is the module itself).

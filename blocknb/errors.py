@@ -63,6 +63,19 @@ def display_file(file: str) -> str:
     return file
 
 
+def _places(loc: Loc | None, first: str = "  at ") -> list[str]:
+    """The lines that name a place: file and line, carets, chain of calls."""
+    lines: list[str] = []
+    word = first
+    while loc is not None:
+        where = f"{word}{display_file(loc.file)}, line {loc.line}"
+        lines.append(where + (f", in {loc.function}" if loc.function else ""))
+        if excerpt := loc.excerpt():
+            lines.append(excerpt)
+        loc, word = loc.caller, "  called from "
+    return lines
+
+
 class KernelError(Exception):
     """The base class of all errors about a kernel or its launch.
 
@@ -80,17 +93,11 @@ class KernelError(Exception):
 
     def render(self) -> str:
         """The report as plain text: message, cell and line, carets, chain of calls, hint."""
-        lines = [self.message]
-        loc = self.loc
-        while loc is not None:
-            where = f"  at {display_file(loc.file)}, line {loc.line}" + (f", in {loc.function}" if loc.function else "")
-            lines.append(where if loc is self.loc else where.replace("  at ", "  called from ", 1))
-            if excerpt := loc.excerpt():
-                lines.append(excerpt)
-            loc = loc.caller
-        if self.hint:
-            lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return "\n".join([self.message, *self.places(), *([f"  hint: {self.hint}"] if self.hint else [])])
+
+    def places(self) -> list[str]:
+        """The lines of the report that name places in the source."""
+        return _places(self.loc)
 
 
 class CompilationError(KernelError):
@@ -176,6 +183,41 @@ class AccessError(ElementError):
     """A load or store outside the array of its pointer. `index` is the offset from the start of the array, in elements."""
 
     title = "access outside an array"
+
+
+class RaceError(ElementError):
+    """Two programs access one element, one of them stores to it, and nothing orders the two accesses.
+
+    `program` and `loc` belong to one access, `other_program` and `other_loc` to the other. `array` names the array, and `index` is the
+    offset of the element from its start, in elements.
+    """
+
+    title = "race between programs"
+
+    def __init__(
+        self,
+        message: str,
+        loc: Loc | None = None,
+        hint: str | None = None,
+        *,
+        program: tuple[int, int, int] = (0, 0, 0),
+        index: int = 0,
+        array: str = "",
+        other_program: tuple[int, int, int] = (0, 0, 0),
+        other_loc: Loc | None = None,
+    ):
+        super().__init__(message, loc, hint, program=program, index=index)
+        self.array, self.other_program, self.other_loc = array, other_program, other_loc
+
+    def places(self) -> list[str]:
+        """The lines of both accesses, once if they are the same."""
+        return [*_places(self.loc), *(_places(self.other_loc, "  and at ") if self.other_loc != self.loc else ())]
+
+
+class UninitializedError(ElementError):
+    """A load of an element that nothing has written, or a store of such a value. `index` is the offset from the start of the array."""
+
+    title = "uninitialized element"
 
 
 class DeviceAssertionFailed(ElementError):

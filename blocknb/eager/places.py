@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import sys
 from collections.abc import Mapping
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from blocknb.errors import KernelError, Loc
@@ -34,7 +35,7 @@ def locate(error: BaseException, sources: Mapping[CodeType, Source]) -> None:
     loc: Loc | None = None
     for entry in own:
         source = sources[entry.tb_frame.f_code]
-        loc = _place(entry, source, loc)
+        loc = _place(entry.tb_frame.f_code, entry.tb_lasti, source, loc)
     if error.loc is None:
         error.loc = _of_argument(error, sources[own[-1].tb_frame.f_code], loc) or loc
     end = len(entries)
@@ -50,10 +51,25 @@ def _is_ours(entry: TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-def _place(entry: TracebackType, source: Source, caller: Loc | None) -> Loc:
-    position = next(itertools.islice(entry.tb_frame.f_code.co_positions(), entry.tb_lasti // 2, None))
+def _place(code: CodeType, instruction: int, source: Source, caller: Loc | None) -> Loc:
+    position = next(itertools.islice(code.co_positions(), instruction // 2, None))
     line, end_line, column, end_column = position
-    return Loc(source.file, line or entry.tb_lineno, column or 0, end_line or 0, end_column or 0, source.name, caller)
+    first = line or code.co_firstlineno
+    return Loc(source.file, first, column or 0, end_line or 0, end_column or 0, source.name, caller)
+
+
+def current(sources: Mapping[CodeType, Source]) -> Loc | None:
+    """The place in the kernel that runs now, with its chain of calls."""
+    own: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in sources:
+            own.append(frame)
+        frame = frame.f_back
+    loc: Loc | None = None
+    for one in reversed(own):
+        loc = _place(one.f_code, one.f_lasti, sources[one.f_code], loc)
+    return loc
 
 
 def _of_argument(error: KernelError, source: Source, loc: Loc | None) -> Loc | None:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.errors import AccessError
+from blocknb.errors import AccessError, Loc
 from blocknb.ir.core import Op
+from blocknb.ir.interp_shadow import ShadowAccount, note_access
 from blocknb.ir.provenance import UNOWNED, Owned, owners_of
 from blocknb.ir.report import Access, Printed, access_error, action_of, reach, readonly_error
+from blocknb.ir.shadow import race_error
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
@@ -39,6 +41,9 @@ class AddressSpace:
         self.keep: list[np.ndarray] = []
         self.bytes: list[np.ndarray] = []
         self.lowest: list[int] = []  # per array: its host address
+        self.account = ShadowAccount()
+        #: Gives the place in the source of an access that is noted for races; None: shadow ops of the IR note accesses.
+        self.locate: Callable[[], Loc | None] | None = None
 
     def add(self, name: str, array: np.ndarray, lowest: int | None = None) -> int:
         """Makes the bytes of an array addressable, from its lowest to its highest. Returns the address of its first element.
@@ -69,6 +74,8 @@ class AddressSpace:
         on = np.arange(addresses.size) if mask is None else np.flatnonzero(mask)
         for chosen, number, offsets in self._locate(op, program, addresses, on, dtype.itemsize):
             memory = self.bytes[number]
+            if self.locate:
+                self._note(op, program, number, offsets, dtype.itemsize)
             if self.observer:
                 self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
             if (offsets % dtype.itemsize).any():
@@ -88,6 +95,8 @@ class AddressSpace:
             if not memory.flags.writeable:
                 raise readonly_error(Access(op.loc, action_of(op), number, size), self.names[number], program)
             where, new = offsets[:, None] + np.arange(size), data[chosen].view(np.uint8).reshape(-1, size)
+            if self.locate:
+                self._note(op, program, number, offsets, size)
             if self.observer:
                 self.observer(number, where, new)
             memory[where] = new
@@ -115,7 +124,18 @@ class AddressSpace:
                     new = old
                 cell[:] = np.asarray(new, dtype).reshape(1).view(np.uint8)
                 result[i] = old
+                if self.locate:
+                    swaps = op.name == "atomic" or old.tobytes() == operands[0][i].tobytes()
+                    self._note(op, program, number, np.asarray([offset]), dtype.itemsize, swaps)
         return result.reshape(addresses.shape)
+
+    def _note(self, op: Op, program: tuple, number: int, offsets: np.ndarray, size: int, writes: bool = True) -> None:
+        """Notes an access of Python that is run as a kernel. Raises RaceError."""
+        assert self.locate is not None
+        addresses, op = (offsets + self.lowest[number]).tolist(), op.replace(loc=self.locate())
+        if (found := note_access(self.account, op, program, addresses, size, writes)) is not None:
+            address, pair = found
+            raise race_error(*self.place(address, size), pair=pair, clocked=True)
 
     def spell(self, addresses: np.ndarray, size: int) -> str:
         """The text of addresses in terms of arrays: `x + 3`."""
@@ -140,6 +160,21 @@ class AddressSpace:
         raw = 0 < address < FIRST << WINDOW_BITS
         index = (address - self._origin(2 * number + raw) - start) // size
         return index, reach(start, 0, end, size), self.names[number]
+
+    def place(self, address: int, size: int) -> tuple[str, int]:
+        """The name of the array at a host address, and the number of the element there."""
+        for name, memory, low, start in zip(self.names, self.bytes, self.lowest, self.starts, strict=True):
+            if low <= address < low + len(memory):
+                return name, (address - low - start) // size
+        return "an array", address // size
+
+    def host_addresses(self, addresses: np.ndarray) -> np.ndarray:
+        """The host addresses of elements of arrays; overlapping arrays share them."""
+        numbers = (addresses >> WINDOW_BITS) - FIRST
+        result = addresses.copy()
+        for number in np.unique(numbers[(numbers >= 0) & (numbers < len(self.bytes))]).tolist():
+            result = np.where(numbers == number, addresses - self._base(number) + self.lowest[number], result)
+        return result
 
     def pointer(self, address: int) -> Owned:
         """The pointer to an array that was added, given what `add` returned."""

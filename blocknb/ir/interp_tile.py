@@ -17,8 +17,10 @@ import numpy as np
 from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.interp_shadow import shadow_step
 from blocknb.ir.provenance import follow, moved
 from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Assertion, Printed, access_error, assertion_error, prints
+from blocknb.ir.shadow import SHADOWS
 from blocknb.language import meaning
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, TERMINATORS, named
@@ -183,6 +185,9 @@ class Machine:
     def report(self, op: Op, tiles: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """Executes a print or an assertion. Prints are collected until the end; a failed assertion raises at once."""
         self.event += 1
+        if op.name in SHADOWS:
+            shadow_step(self.space, op, self.program, tiles)
+            return
         if op.name == "print":
             for i, site in enumerate(prints(op)):
                 values, reported = tiles[i] if tiles else (np.zeros(()), np.asarray(self.first))

@@ -58,6 +58,7 @@ TRAITS: Mapping[str, str] = {
     "allocates": "The op reserves shared memory.",
     "reads_buffers": "The op reads those of its operands that are shared buffers.",
     "exchanges": "Threads exchange elements through shared memory, so a barrier must stand before or after the op.",
+    "shadows": "The op keeps the account of accesses in shadow memory.",
     # control flow and synchronization
     "loop": "The op repeats its block.",
     "structured": "The op holds blocks of the program that a launch may skip or repeat.",

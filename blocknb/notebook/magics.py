@@ -23,6 +23,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
+from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.notebook import completion, concurrent_compile, errors
 from blocknb.notebook.options import Found, finish, unquoted, with_options
 from blocknb.notebook.options import options as all_options
@@ -44,7 +45,7 @@ class CellSession:
     launch: str
     show: tuple[str, ...]
     quiet: bool
-    checked: bool
+    checked: bool | str
     more: dict[str, Any]
     cell: Any
     before: frozenset[int]
@@ -131,8 +132,12 @@ class BlockMagics(Magics):
     )
     @argument(
         "--checked",
-        action="store_true",
-        help="Launch with checked=True: the kernel skips an out-of-bounds access, and an error reports its line, program and element.",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="CHECKS",
+        help="Launch with checked=True: the kernel skips an out-of-bounds access, and an error reports its line, program and element. "
+        "--checked race also finds races between programs, --checked init elements that nothing has written, --checked all both.",
     )
     @with_options
     @no_var_expand
@@ -172,6 +177,10 @@ class BlockMagics(Magics):
             raise UsageError(f"{error}; see %%blockkernel? for the options") from None
         if options.target is not None:
             _check_target(options.target)
+        try:
+            parse_checks(options.checked)
+        except ValueError:
+            raise UsageError(f"--checked: {options.checked!r} is none of {', '.join(NAMES)}") from None
         show = tuple(name for word in options.show for name in word.split(",") if name)
         if unknown := [name for name in show if name not in completion.section_names()]:
             raise UsageError(
@@ -217,8 +226,8 @@ class BlockMagics(Magics):
         from blocknb.runtime.launch_context import enforced
 
         enforced.clear()
-        if any(session.checked for session in self.sessions):
-            enforced["checked"] = True
+        if wanted := [session.checked for session in self.sessions if session.checked]:
+            enforced["checked"] = wanted[-1]
 
     def pre_run_cell(self, info: Any) -> None:
         self.cells.append(info)

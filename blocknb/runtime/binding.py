@@ -20,6 +20,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
+from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.runtime.divisor_specialization import moduli
 
 #: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
@@ -222,9 +223,13 @@ def check_options(source: Source, options: Mapping[str, Any]) -> None:
     warps, stages = options["num_warps"], options["num_stages"]
     if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
         raise launch_error(source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
-    for name in ("checked", "debug"):
-        if options[name] not in (None, True, False):
-            hint = f"{name} is True, False, or None for the default of the device"
-            raise launch_error(source, None, f"{name} is {options[name]!r}", hint)
+    if options["debug"] not in (None, True, False):
+        hint = "debug is True, False, or None for the default of the device"
+        raise launch_error(source, None, f"debug is {options['debug']!r}", hint)
+    try:
+        parse_checks(options["checked"])
+    except ValueError as error:
+        hint = f"checked is True, False, None for the default of the device, or some of {', '.join(NAMES)} in a string"
+        raise launch_error(source, None, str(error), hint) from None
     if stages is not None and (not isinstance(stages, int) or not 0 <= stages <= 16):
         raise launch_error(source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")

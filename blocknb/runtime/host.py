@@ -25,7 +25,7 @@ import numpy as np
 
 from blocknb import forks
 from blocknb.codegen import report
-from blocknb.codegen.cpu.status import NEXT, OFFSET, PROGRAM, READONLY, REPORT, SITE, STATUS_WORDS, STOP
+from blocknb.codegen.cpu.status import NEXT, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, SITE, STATUS_WORDS, STOP
 from blocknb.codegen.report import Site
 from blocknb.errors import KernelError, LaunchError
 from blocknb.ir.report import (
@@ -123,7 +123,8 @@ class HostKernel:
 
     `parameters` are (name, DType or Pointer) in the order of the arguments. `may_loop` says that a program may run for long, so the calling
     thread must not run it. `launch(grid, arguments)` takes numbers, and (address, lower, upper) for a pointer, with the byte bounds of
-    its array. Bit i of `readonly` marks argument i as read-only. Raises AccessError and DeviceAssertionFailed.
+    its array. Bit i of `readonly` marks argument i as read-only. `shadow` is the address of the
+    context of shadow memory. Raises AccessError and DeviceAssertionFailed.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class HostKernel:
         )
         self.program_ns = 0.0  # the time of one program in the last launch; 0 before the first launch
 
-    def launch(self, grid: Sequence[int], arguments: Sequence[Any], readonly: int = 0) -> None:
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any], readonly: int = 0, shadow: int = 0) -> None:
         total = grid[0] * grid[1] * grid[2]
         if total <= 0:
             return
@@ -163,7 +164,7 @@ class HostKernel:
         block = self._blocks.pop() if self._blocks else ctypes.create_string_buffer(self._layout.size + 128)
         # The threads' shared counter lies in the second half of the status block. No other data may share its cache line.
         offset = -ctypes.addressof(block) % 64
-        self._pack(block, offset, grid, arguments, readonly)
+        self._pack(block, offset, grid, arguments, readonly, shadow)
         status = ctypes.addressof(block) + offset
         pointers = (status + 8 * STATUS_WORDS, status + 8 * (STATUS_WORDS + 3))  # of the grid and of the arguments
         printed = self._attach_report(status) if self.prints else None
@@ -190,10 +191,16 @@ class HostKernel:
         return words
 
     def _pack(
-        self, block: ctypes.Array, offset: int, grid: Sequence[int], arguments: Sequence[Any], readonly: int
+        self,
+        block: ctypes.Array,
+        offset: int,
+        grid: Sequence[int],
+        arguments: Sequence[Any],
+        readonly: int,
+        shadow: int,
     ) -> None:
         words: list[Any] = [0] * STATUS_WORDS
-        words[READONLY] = readonly
+        words[READONLY], words[SHADOW] = readonly, shadow
         words += grid
         for argument in arguments:
             if type(argument) is tuple:
@@ -332,6 +339,22 @@ def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
                 if is_pointer and arguments[n][1:] == UNBOUNDED:
                     arguments[n] = arguments[n][0], *adopted(arguments[n][0], extents)
         locked = sum(readonly(values[i]) << n for n, i in pointers) if kernel.asks_readonly else 0
-        kernel.launch(grid, arguments, locked)
+        if code.shadow is None:
+            kernel.launch(grid, arguments, locked)
+            return
+        from blocknb.runtime.shadow import HostShadow
+
+        memory = HostShadow(code.shadow, shadowed(compiled.parameters, arguments), grid)
+        kernel.launch(grid, arguments, locked, memory.context)
+        memory.raise_error()
 
     return start
+
+
+def shadowed(parameters: Sequence[tuple[str, Any]], arguments: Sequence[Any]) -> dict[int, tuple[str, int, int, int]]:
+    """For each argument that is an array: its name, its address, and the bytes that may be accessed (from, to)."""
+    return {
+        i: (name, *argument)
+        for i, ((name, _), argument) in enumerate(zip(parameters, arguments, strict=True))
+        if type(argument) is tuple
+    }

@@ -7,6 +7,7 @@ after an error. It copies merged address ranges, so that views which overlap sti
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from blocknb.eager import Interpreter, Run
+from blocknb.eager.places import current
 from blocknb.eager.record import program_id
 from blocknb.errors import LaunchError
 from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.interp_tile import Program
+from blocknb.language.check_modes import parse_checks
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
 from blocknb.runtime.extents import UNBOUNDED, device_extent, extent
 from blocknb.runtime.job import front_argument
@@ -81,6 +84,8 @@ def run(
                 given[name] = (argument, numbers)
         ordered = {p.name: given[p.name] for p in kernel.source.parameters}
         interpreter = Interpreter(kernel.source, ordered, options, space, grid, report)
+        if "race" in parse_checks(options["checked"]):
+            space.locate = functools.partial(current, interpreter.sources)
         for program in chosen:
             interpreter.program(program)
     return report

@@ -20,6 +20,7 @@ from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, parse
 from blocknb.ir.core import Func
+from blocknb.ir.shadow import plan_of
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
 from blocknb.runtime.binding import definition, similar
@@ -183,6 +184,8 @@ class Job:
             doc = (generate.__doc__ or "").strip()
             resumed = self._resumed(self.stages[-1].name)  # its IR is that of the last pass
             self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed, resume=resumed))
+        if (plan := plan_of(func)) is not None:
+            fields["sites"] = (*fields["sites"], plan)
         return KernelCode(entry, parameters, stored, loaded, **fields), text
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:

@@ -16,6 +16,7 @@ import numpy as np
 from blocknb import forks
 from blocknb.codegen import report
 from blocknb.errors import KernelError, LaunchError
+from blocknb.language.types import Pointer
 from blocknb.runtime import cuda
 from blocknb.runtime.launch_context import Grid, Start, this_thread
 
@@ -90,10 +91,13 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
     from blocknb.runtime.extents import extent
 
     code, parameters = compiled.code, compiled.parameters
-    more = code.reports + 2 * len(code.extents)
+    plan = code.shadow
+    more = code.reports + 2 * len(code.extents) + (plan is not None)
     launch = driver.Launcher(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
     api = cuda.cupy().cuda
     pointers = {i: positions[i] for i in code.extents}
+    if plan is not None:
+        pointers = {i: positions[i] for i, (_, kind) in enumerate(parameters) if isinstance(kind, Pointer)}
     sizes = {i: parameters[i][1].element.bytes for i in code.extents}
 
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
@@ -109,14 +113,23 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
             with buffer.lock:
                 buffer.clear(stream)
                 extra = hidden(code, buffer.memory.ptr, [(*bounds[i], sizes[i]) for i in code.extents])
+                memory = None
+                if plan is not None:
+                    from blocknb.runtime.shadow import DeviceShadow
+
+                    shadowed = {i: (parameters[i][0], raws[at], *bounds[i]) for i, at in pointers.items()}
+                    memory = DeviceShadow(plan, shadowed, grid, device, stream)
+                    extra.append(memory.context)
                 launch(grid, [*raws, *extra], values)
                 words = buffer.read(stream)
                 arrays = {i: (parameters[i][0], raws[pointers[i]], *bounds[i]) for i in code.extents}
                 output = report.decode(words, code.sites, arrays)
-        driver.settled()
-        tell(output.text)
-        if output.error is not None:
-            raise output.error
+            driver.settled()
+            tell(output.text)
+            if output.error is not None:
+                raise output.error
+            if memory is not None:
+                memory.raise_error()
 
     def explained(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         try:

@@ -18,6 +18,7 @@ from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import Dependencies, dependencies, of_constant
 from blocknb.frontend.description import MADE
 from blocknb.frontend.source import Source, source_of
+from blocknb.ir.shadow import ShadowPlan
 from blocknb.runtime import cache
 from blocknb.runtime.kinds import Kind, Tuple, flat
 from blocknb.target import Target
@@ -55,6 +56,12 @@ class KernelCode:
     maps: tuple[Any, ...] = ()
     persistent: bool = False
     warps: int = NOMINAL_WARPS
+
+    @property
+    def shadow(self) -> ShadowPlan | None:
+        """What a launch that looks for races notes, the last entry of `sites`; None for other launches."""
+        last = self.sites[-1] if self.sites else None
+        return last if isinstance(last, ShadowPlan) else None
 
 
 def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:

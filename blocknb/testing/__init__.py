@@ -1,5 +1,6 @@
 """Times and checks kernels, under the names of triton.testing: `do_bench`, `perf_report`, `assert_close`."""
 
+from blocknb.runtime.unwritten import uninitialized
 from blocknb.testing.benching import do_bench, do_bench_cudagraph
 from blocknb.testing.check import assert_close
 from blocknb.testing.limits import get_dram_gbps, get_max_simd_tflops, get_max_tensorcore_tflops, nvsmi
@@ -16,4 +17,5 @@ __all__ = [
     "get_max_tensorcore_tflops",
     "nvsmi",
     "perf_report",
+    "uninitialized",
 ]

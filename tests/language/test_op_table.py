@@ -28,7 +28,7 @@ from blocknb.testing.examples import Example
 SIZE = 128
 ELEMENTWISE = sorted(named("elementwise"))
 ADDRESSES = {"ptradd", "inside"}  # their meaning needs the addresses of arrays: ir/interp.py computes them
-BY_PASSES = {"inside", "outside"}  # ops of the tile level that only passes make
+BY_PASSES = {"inside", "outside", "shadow", "clock_lock", "clock_join"}  # ops of the tile level that only passes make
 LOWERINGS = "write it in codegen/gpu/math.py and codegen/cpu/elementwise.py, or in codegen/scalar_math/elementary.py"
 NEEDED = {
     "cmp": {"pred": "lt"},

@@ -281,6 +281,7 @@ OPS = {
         ("print", "assert", "inside", "outside"),
         "what a kernel says is no number: tests/runtime/test_what_kernels_say.py",
     ),
+    **dict.fromkeys(("shadow", "clock_lock", "clock_join"), "made by passes: tests/races/"),
     "const": "every number",
     "splat": "broadcast_to of a scalar",
     "ptradd": "every access",

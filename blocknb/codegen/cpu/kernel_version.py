@@ -21,11 +21,13 @@ from blocknb.codegen.cpu.outlining import Outliner
 from blocknb.codegen.cpu.redzones import GuardedScratch
 from blocknb.codegen.cpu.reports import Reports
 from blocknb.codegen.cpu.scalar_lowerings import ScalarLowerings
+from blocknb.codegen.cpu.shadow import ShadowLowering
 from blocknb.codegen.cpu.status import READONLY, load_word, poll
 from blocknb.codegen.report import Site
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.ir.core import Value
+from blocknb.ir.shadow import plan_of
 from blocknb.language.types import Pointer
 
 POINTER_WORDS = 3
@@ -69,6 +71,7 @@ def emit_version(
     nests = LoopNestEmitter(context)
     blocks = BlockEmitter(context, nests, outliner)
     copies = TileCopies(context, nests)
+    plan = plan_of(program.func)
     blocks.register(
         copies,
         ScalarLowerings(context),
@@ -76,6 +79,7 @@ def emit_version(
         DataMovement(context, copies),
         Dots(context, copies),
         Reports(context, copies),
+        ShadowLowering(context, copies, plan.site_bits if plan else 0),
     )
     w = context.code.w
     with context.code.at(None):

@@ -1,14 +1,14 @@
 """The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
 
-The block holds 64-bit words: a stop flag, the first violation, a bit for each read-only argument, and the address of the report (see
-`codegen.report`). The counter of programs has a cache line of its own.
+The block holds 64-bit words: a stop flag, the first violation, a bit for each read-only argument, and the addresses of the report (see
+`codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a cache line of its own.
 """
 
 from __future__ import annotations
 
 from blocknb.codegen.text import Writer
 
-STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 8, 16
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 7, 8, 16
 PROGRAM_IDS = ("%pid0", "%pid1", "%pid2")  # i32 registers
 
 VIOLATION = f"""

@@ -23,6 +23,7 @@ from blocknb.codegen.gpu.rematerialization import Rematerializer
 from blocknb.codegen.gpu.reports import ReportLowering
 from blocknb.codegen.gpu.roles import RoleLowering
 from blocknb.codegen.gpu.scan import Scans
+from blocknb.codegen.gpu.shadow import ShadowCalls
 from blocknb.codegen.gpu.shared_memory import SharedMemory
 from blocknb.codegen.gpu.tma import TensorCopies, TensorMapMaker
 from blocknb.codegen.gpu.wgmma import WgmmaDot
@@ -66,6 +67,7 @@ class KernelGenerator:
             TensorCopies(context, barriers),
             Atomics(context),
             ReportLowering(context),
+            ShadowCalls(context),
             Reductions(context, math, pieces, Rematerializer(text, registers, emission)),
             Scans(context, math),
             Moves(context),

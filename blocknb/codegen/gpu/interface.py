@@ -1,7 +1,7 @@
 """The launch interface of a kernel: its own parameters, then the hidden ones.
 
-The hidden parameters are the report and the extents of arrays (see `reports`), the grid of a persistent kernel, and tensor maps (see
-`tma`).
+The hidden parameters are the report and the extents of arrays (see `reports`), the context of shadow memory (see `shadow`), the grid of
+a persistent kernel, and tensor maps (see `tma`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LaunchInterface:
         self.func = func
         self.maps: list[MapSpec] = []
         self.sites: list[Site] = []
-        self.reports = False
+        self.reports = self.shadow = False
         self.extents: dict[int, None] = {}
         self.persistent = bool(func.attrs.get("persistent"))
 
@@ -47,5 +47,6 @@ class LaunchInterface:
         if self.reports:
             found.append("ptr addrspace(1) align 16 %report")
         found += [text for i in sorted(self.extents) for text in (f"i64 %low{i}", f"i64 %span{i}")]
+        found += ["ptr addrspace(1) align 16 %shadow"] if self.shadow else []
         found += [f"i32 {name}" for name in GRID] if self.persistent else []
         return found + [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{i}' for i in range(len(self.maps))]

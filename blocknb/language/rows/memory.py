@@ -157,3 +157,33 @@ def outside(types, attrs):
     need(types[0].is_pointer, f"{types[0]} is not a pointer")
     check_mask(types[0].shape, types[0].layout, types[1:])
     return ()
+
+
+@op("report", operands="pointer [mask]", attrs="action site verb arguments clocked", writes="report", traits="shadows")
+def shadow(types, attrs):
+    """Notes an access in shadow memory, where a conflicting access of another program is found.
+
+    IR:
+        `action` is load, store, update (an atomic), observe (a volatile load) or fill and read, the store and the load of a check for
+        elements that were never written. `site` numbers the access among `shadow` ops, `verb` names it, and `arguments` are the numbers
+        of the arrays that it may touch (none: any). `clocked` says that vector clocks order accesses.
+    """
+    need(types[0].is_pointer, f"{types[0]} is not a pointer")
+    if len(types) > 1:
+        check_mask(types[0].shape, types[0].layout, types[1:])
+    return ()
+
+
+@op("report", attrs="take", writes="report", traits="shadows")
+def clock_lock(types, attrs):
+    """Takes (`take`) or releases the lock of the vector clocks around an atomic that orders other accesses."""
+    return ()
+
+
+@op("report", operands="pointer [mask]", attrs="sem", writes="report", traits="shadows")
+def clock_join(types, attrs):
+    """Joins the vector clock of the program with those of the addresses that an atomic released (`sem`) or acquired."""
+    need(types[0].is_pointer, f"{types[0]} is not a pointer")
+    if len(types) > 1:
+        check_mask(types[0].shape, types[0].layout, types[1:])
+    return ()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from blocknb.ir.build import Builder, revised
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
+from blocknb.ir.shadow import SHADOWS
 from blocknb.language.ops import ACCESSES
 from blocknb.layouts import convert
 from blocknb.layouts.linear import Layout
@@ -115,7 +116,8 @@ class LayoutAssignment:
         for value in op.args:
             wanted = () if self.choice.anchored(value) else self.demands.get(value, ())
             layouts.append(next(iter(wanted), None) or self.choice.natural(value) if value.type.shape else None)
-        return layouts[:1] * len(layouts) if op.name == "outside" else layouts
+        together = op.name == "outside" or op.name in SHADOWS
+        return layouts[:1] * len(layouts) if together else layouts
 
     def collect_control(self, op: Op) -> None:
         own = [self.choice.layout_of(v) if v.type.shape else None for v in op.results]

@@ -22,6 +22,7 @@ from blocknb.ir.build import current_origin
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.ir.fold import fold
 from blocknb.language import ops as table
+from blocknb.language.check_modes import parse_checks
 from blocknb.language.ops import OPS, REDUCTIONS
 from blocknb.language.types import Tile
 from blocknb.passes.registry import tile_pass
@@ -70,6 +71,11 @@ def simplify(func: Func, target: Target, notes: Notes) -> Func:
         if found := counts.get(kind):
             notes(None, f"{text}: {', '.join(f'{n} {name}' if n > 1 else name for name, n in found.most_common())}")
     return func
+
+
+def looks_for_undefined(func: Func) -> bool:
+    """Whether a launch looks for values of masked-off elements, so that a load must keep its `other`."""
+    return "init" in parse_checks(func.attrs.get("checked"))
 
 
 def tidy(func: Func) -> Func:
@@ -291,7 +297,7 @@ class SimplifyRewriter:
             return
         elif op.name == "load" and len(op.args) > 2:
             other = self.constant(op.args[2])
-            if other is not None and other == 0 and str(other) != "-0.0":
+            if other is not None and other == 0 and str(other) != "-0.0" and not looks_for_undefined(self.func):
                 op, self.changed = op.replace(args=op.args[:2]), True  # zero is the default for masked-off elements
         self.append(op, len(self.scopes) - 1)
 

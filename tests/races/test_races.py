@@ -1,0 +1,105 @@
+"""Every racy kernel of the corpus is found, in several runs and numbers of threads, and no right one is accused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import blocknb
+from blocknb.ir import interp
+from blocknb.ir.core import Func
+from blocknb.language.types import from_numpy
+from races import plain_races, right_kernels, synchronization_races
+from races.corpus import RACY, RIGHT, RaceCase, check, launch
+
+assert plain_races and synchronization_races and right_kernels
+THREADS = (1, 2, 4, 7)
+SEVERAL = ("arrays_that_overlap", "lock_of_the_scope_cta")  # the interpreter stops at another race of the kernel
+
+
+def threads_of(case: RaceCase) -> list[int]:
+    return [n for n in THREADS if n >= 4 or not case.concurrent]
+
+
+#: Races because an atomic is relaxed, which the interpreter of Python cannot know: it may wait in a loop.
+RELAXED = ("message_read_after_a_relaxed_look", "last_program_without_acquire", "atomics_and_a_plain_store")
+
+
+@pytest.mark.parametrize("name", RACY)
+def test_a_race_is_found_by_any_number_of_threads(name, monkeypatch):
+    for threads in threads_of(RACY[name]):
+        monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(threads))
+        for _ in range(3):
+            check(RACY[name], launch(RACY[name]))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_is_not_accused(name, monkeypatch):
+    for threads in threads_of(RIGHT[name]):
+        monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(threads))
+        for _ in range(3):
+            assert launch(RIGHT[name]) is None
+
+
+def test_the_corpus_is_large():
+    assert len(RACY) >= 40
+    assert len(RIGHT) >= 25
+
+
+@pytest.mark.parametrize("name", [name for name, case in RACY.items() if not case.concurrent])
+def test_the_interpreter_of_the_ir_finds_the_race_after_every_pass(name):
+    case = RACY[name]
+    for target in ("cpu", "sm_90a"):
+        for stage in stages_of(case, target):
+            with pytest.raises(blocknb.RaceError) as caught:
+                interpret(stage, case)
+            if name not in SEVERAL:
+                assert caught.value.array == case.array
+                assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
+
+
+@pytest.mark.parametrize("name", [name for name, case in RIGHT.items() if not case.concurrent])
+def test_the_interpreter_of_the_ir_accuses_no_right_kernel(name):
+    for target in ("cpu", "sm_90a"):
+        for stage in stages_of(RIGHT[name], target):
+            interpret(stage, RIGHT[name])
+
+
+@pytest.mark.parametrize("name", [name for name, case in RACY.items() if not case.concurrent])
+def test_an_interpreted_launch_finds_the_race(name):
+    case = RACY[name]
+    if name in RELAXED:  # interpreted atomics always acquire
+        case.kernel.interpret(case.grid)(**case.make(), checked="race")
+        return
+    with pytest.raises(blocknb.RaceError) as caught:
+        case.kernel.interpret(case.grid)(**case.make(), checked="race")
+    if name not in SEVERAL:
+        assert caught.value.array == case.array
+        assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
+
+
+@pytest.mark.parametrize("name", [name for name, case in RIGHT.items() if not case.concurrent])
+def test_an_interpreted_launch_accuses_no_right_kernel(name):
+    RIGHT[name].kernel.interpret(RIGHT[name].grid)(**RIGHT[name].make(), checked="race")
+
+
+def stages_of(case: RaceCase, target: str) -> list[Func]:
+    """The IR after the pass that adds the checks, and after the last pass."""
+    trace = case.kernel.trace(*spelled(case).values(), target=target, checked="race")
+    stages = list(trace.stages)
+    added = next(stage for stage in stages if stage.name == "race_checks")
+    return [added.after, stages[-1].after]
+
+
+def spelled(case: RaceCase) -> dict[str, object]:
+    """The arguments, with type texts in place of arrays and numbers, so that the target may be a GPU."""
+    names = [p.name for p in case.kernel.source.parameters]
+    made = case.make()
+    texts = {n: f"*{from_numpy(x.dtype).short}" for n, x in made.items() if isinstance(x, np.ndarray)}
+    texts |= {n: "i32" for n, x in made.items() if isinstance(x, int) and n == "n"}
+    return {n: texts.get(n, made[n]) for n in names}
+
+
+def interpret(func: Func, case: RaceCase) -> None:
+    made = case.make()
+    interp.run(func, [made[hint.name] for hint in func.hints], case.grid, seed=3)
