@@ -83,8 +83,11 @@ def reference(options: argparse.Namespace) -> int:
 
 def fuzz(options: argparse.Namespace) -> int:
     """Runs random kernels, compares the results with an independent evaluator, and writes a short script for each failure:
-    `blocknb fuzz --seconds 60 --seed 1`."""
+    `blocknb fuzz --seconds 60 --seed 1`. With `--cells`, it runs random cells of a notebook."""
     import secrets
+
+    if options.cells or options.replay:
+        return _fuzz_cells(options, secrets.randbelow(10**6) if options.seed is None else options.seed)
 
     from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
@@ -96,6 +99,15 @@ def fuzz(options: argparse.Namespace) -> int:
     seconds = options.seconds or (0.0 if options.count else 60.0)
     jobs = options.jobs or (2 if options.target == "cuda" else cpu_count())
     return run(FuzzOptions(seed, setup, seconds, options.count, options.first, jobs, options.out))
+
+
+def _fuzz_cells(options: argparse.Namespace, seed: int) -> int:
+    from blocknb.cell_fuzz.run import CellFuzzOptions, replay, run
+
+    if options.replay:
+        return replay(options.replay)
+    seconds = options.seconds or (0.0 if options.count else 60.0)
+    return run(CellFuzzOptions(seed, seconds, options.count, options.first, options.jobs or 1, options.out))
 
 
 def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
@@ -110,6 +122,12 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
     add("--target", default="cpu", choices=targets, help=where)
     add("--features", choices=features, default="native", help="the CPU features that code may use (all of this CPU)")
     add("--out", default="fuzz-findings", metavar="DIR", help="the folder for the scripts")
+    add(
+        "--cells",
+        action="store_true",
+        help="run sequences of notebook cells instead of kernels; --count counts sequences",
+    )
+    add("--replay", nargs="+", default=[], metavar="FILE", help="run the cells of these findings of --cells again")
     add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one per core; two for a GPU)")
 
 

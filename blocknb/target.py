@@ -44,6 +44,9 @@ class Target:
         """The target of that name. Raises UnknownTarget with the known names."""
         if isinstance(name, Target):
             return name
+        if not isinstance(name, str):
+            hint = f"known targets: {', '.join(known())}"
+            raise UnknownTarget(f"a target is a name, not of type {type(name).__name__}", hint=hint)
         if name == "cpu":
             return _host()
         if name.startswith("cpu:"):

@@ -138,14 +138,16 @@ class Stages(Sequence[Stage]):
         return len(self._stages)
 
     def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, str):
-            return self._stages[index]
         names = [stage.name for stage in self._stages]
-        if index in names:
+        if isinstance(index, slice) or (isinstance(index, int) and -len(names) <= index < len(names)):
+            return self._stages[index]
+        if isinstance(index, int):
+            raise IndexError(f"the compilation has {len(names)} stages, and no number {index}")
+        if isinstance(index, str) and index in names:
             return self._stages[names.index(index)]
         import difflib
 
-        close = difflib.get_close_matches(index, names, 3)
+        close = difflib.get_close_matches(str(index), names, 3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UnknownStage(f"no stage {index!r} ran; {hint}The stages are {', '.join(names)}")
 

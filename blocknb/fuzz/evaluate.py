@@ -237,7 +237,8 @@ def _reduce(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
 def _extreme_and_index(p: EvaluatedProgram, n: t.SyntaxNode) -> tuple[Val, Val]:
     v, at = p.eval(n.args[0]), n.attrs
     sign = SIGN[at["name"]]
-    return blocks.extreme(v, at["axis"], False, sign), blocks.where_extreme(v, at["axis"], False, sign)
+    found = blocks.extreme(v, at["axis"], False, sign)
+    return cast(found, "f32" if v.dtype == "bf16" else v.dtype), blocks.where_extreme(v, at["axis"], False, sign)
 
 
 def _scan(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:

@@ -168,7 +168,23 @@ def arithmetic(sym: str, dtype: str, a: Val, b: Val) -> Val:
     if dtype == "i1" and sym in "&|":
         return _condition(sym, a, b)
     with np.errstate(all="ignore"):
-        return val(dtype, _integers(sym, dtype, a.data, b.data), tainted(a, b))
+        found = _integers(sym, dtype, a.data, b.data)
+    if sym in "+-*" and dtype in ("i32", "i64") and any(_wraps(found, axis) for axis in range(found.ndim)):
+        raise Ambiguous("a progression wraps, which the CPU assumes not to happen: docs/design/index_arithmetic.md")
+    return val(dtype, found, tainted(a, b))
+
+
+def _wraps(found: np.ndarray, axis: int) -> bool:
+    """Whether a row of integers has a constant small step, apart from the place where it wraps."""
+    if found.shape[axis] < 2:
+        return False
+    rows = np.moveaxis(found, axis, 0)
+    with np.errstate(all="ignore"):
+        steps = np.diff(rows, axis=0)
+    constant = (steps == steps[0]).all(axis=0) & (steps[0] != 0) & (np.abs(steps[0].astype(np.float64)) <= 1 << 16)
+    distance = rows[-1].astype(np.float64) - rows[0].astype(np.float64)
+    off = np.abs(distance - steps[0].astype(np.float64) * (len(rows) - 1))
+    return bool((constant & (off > 2.0 ** (8 * found.itemsize - 2))).any())
 
 
 def _integers(sym: str, dtype: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:

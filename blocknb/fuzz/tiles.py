@@ -167,12 +167,12 @@ def _keep(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
 def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape)
     kind = g.dtype() if dtype == "i1" else dtype
-    types = (Type(kind, shape), Type("i32", shape))
+    types = (Type("f32" if kind == "bf16" else kind, shape), Type("i32", shape))
     inner = expression(g, kind, source, depth - 1)
     value, index = g.lets(SyntaxNode("extreme", types, (inner,), {"name": g.pick(("max", "min")), "axis": axis}))
     if g.chance(0.5):
         return cast(index, kind)
-    return SyntaxNode("cast", value.type, (value,)) if bits(kind) < 32 else value
+    return SyntaxNode("cast", Type(kind, shape), (value,)) if bits(kind) < 32 else value
 
 
 def _combined(g: State, dtype: str) -> str:

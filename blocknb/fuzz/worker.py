@@ -26,7 +26,7 @@ PATIENCE = 120.0  # seconds for one kernel
 class Setup:
     """How a worker runs kernels: on "cpu" or "cuda", with which CPU features ("": this machine's) and how many compiler threads.
 
-    The worker first imports the module `prepare`, with which a test breaks the compiler.
+    The worker first imports the module `prepare`, with which a test breaks the compiler, or which adds to REQUESTS.
     """
 
     device: str = "cpu"
@@ -57,13 +57,16 @@ class Worker:
         self.setup = setup
         self.connection: Any = None
         self.process: Any = None
+        self.folder: Any = None  # the process's temporary folder, which the parent removes, since it kills the process
         self.last: tuple[Any, ...] = ()  # the arguments of the newest request
         self.heard = 0.0
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, self.setup, list(sys.path)), daemon=True)
+        self.folder = tempfile.TemporaryDirectory(prefix="blocknb-fuzz-", ignore_cleanup_errors=True)
+        given = (theirs, self.setup, list(sys.path), self.folder.name)
+        self.process = context.Process(target=serve, args=given, daemon=True)
         self.process.start()
         theirs.close()
 
@@ -105,28 +108,28 @@ class Worker:
             self.process.kill()
             self.process.join()
             self.connection.close()
+            self.folder.cleanup()
         self.process = None
 
 
-def serve(connection: Any, setup: Setup, path: list[str]) -> None:
-    """The child's end: answers requests until the connection closes."""
+def serve(connection: Any, setup: Setup, path: list[str], folder: str) -> None:
+    """The child's end: answers requests until the connection closes. The `folder` is for the cache and for temporary files."""
     sys.path[:] = path
-    with tempfile.TemporaryDirectory(prefix="blocknb-fuzz-") as folder:
-        os.environ["BLOCKNB_CACHE_DIR"] = folder  # keeps thousands of kernels that run once out of the user's cache
-        _prepare(setup)
-        while True:
-            try:
-                name, args = connection.recv()
-            except EOFError:
-                return
-            try:
-                for answer in REQUESTS[name](setup, *args):
-                    connection.send(answer)
-            except Exception:
-                connection.send(Fault(traceback.format_exc(limit=-6)))
-                return
-            for file in [file for file in linecache.cache if file.startswith("<fuzz ")]:
-                del linecache.cache[file]
+    os.environ["BLOCKNB_CACHE_DIR"] = folder  # keeps thousands of kernels that run once out of the user's cache
+    _prepare(setup)
+    while True:
+        try:
+            name, args = connection.recv()
+        except EOFError:
+            return
+        try:
+            for answer in REQUESTS[name](setup, *args):
+                connection.send(answer)
+        except Exception:
+            connection.send(Fault(traceback.format_exc(limit=-6)))
+            return
+        for file in [file for file in linecache.cache if file.startswith("<fuzz ")]:
+            del linecache.cache[file]
 
 
 def _prepare(setup: Setup) -> None:

@@ -2,22 +2,18 @@
 
 IPython lets an exception render itself (`_render_traceback_`), so these stay ordinary exceptions: they stop Run All, `except` catches
 them, and `%tb` shows them. This module adds what the plain text lacks: the cell's number, and the lines of the user's own code that led
-to the launch, taken from the traceback.
+to the launch, taken from the traceback. Other exceptions lose the frames of blocknb (`tracebacks`).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import traceback
-from types import TracebackType
 from typing import Any
 
 from blocknb.errors import CompilerBug, KernelError, Loc, display_file
+from blocknb.notebook import tracebacks
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 RED, BOLD, BLUE, DIM, END = "\x1b[1;31m", "\x1b[1m", "\x1b[34m", "\x1b[2m", "\x1b[0m"
 
 
@@ -28,8 +24,7 @@ def install(shell: Any) -> None:
         return traceback_lines(error, shell)
 
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
-    if not shell.custom_exceptions:  # keeps the user's own handler
-        shell.set_custom_exc((KeyboardInterrupt,), _interrupted)
+    tracebacks.install(shell)
 
 
 def adopt_cuda(shell: Any) -> None:
@@ -49,27 +44,6 @@ def adopt_cuda(shell: Any) -> None:
                 return traceback_lines(fault.with_traceback(error.__traceback__), shell)
 
             found._render_traceback_ = render
-
-
-def _interrupted(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:
-    """Shows an interrupt at the user's code instead of the place where blocknb waited for the kernel."""
-    parts = []
-    while tb is not None:
-        parts.append(tb)
-        tb = tb.tb_next
-    files = [part.tb_frame.f_code.co_filename for part in parts]
-    last = max((i for i, file in enumerate(files) if _is_users(file)), default=-1)
-    if last >= 0 and any(file.startswith(_PACKAGE) for file in files[last:]):
-        parts = parts[: last + 1]
-    trimmed = None
-    for part in reversed(parts):
-        trimmed = TracebackType(trimmed, part.tb_frame, part.tb_lasti, part.tb_lineno)
-    shell.showtraceback((etype, error, trimmed), tb_offset=tb_offset)
-
-
-def _is_users(file: str) -> bool:
-    """Whether code is the user's own: neither blocknb's, nor Python's library, nor an installed package's."""
-    return not file.startswith((_PACKAGE, *_INSTALLED, "<frozen"))
 
 
 def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:
@@ -115,4 +89,4 @@ def file_name(file: str, shell: Any = None) -> str:
 def _own_frames(error: BaseException) -> list[tuple[str, int, str]]:
     """The frames of the user's own code in the error's traceback, innermost first."""
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
-    return [frame for frame in reversed(frames) if _is_users(frame[0])]
+    return [frame for frame in reversed(frames) if tracebacks.is_users(frame[0])]

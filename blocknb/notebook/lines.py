@@ -6,7 +6,6 @@ to it.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from blocknb.notebook.expressions import Expression
-from blocknb.notebook.options import unquoted
+from blocknb.notebook.options import split_words, unquoted
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def blockbench(line: str, shell: Any) -> None:
     from blocknb.notebook import compared, document
     from blocknb.notebook.html import marked
 
-    expressions = [Expression(unquoted(word), shell) for word in shlex.split(line, posix=False)]
+    expressions = [Expression(unquoted(word), shell) for word in split_words(line)]
     if not expressions:
         raise UsageError("%blockbench takes expressions: %blockbench softmax(x) np.exp(x)")
     arrays = [array for expression in expressions for array in expression.arrays().values()]

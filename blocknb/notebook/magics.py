@@ -25,7 +25,8 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from blocknb.errors import KernelError
 from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.notebook import completion, concurrent_compile, errors
-from blocknb.notebook.options import Found, finish, unquoted, with_options
+from blocknb.notebook.expressions import Expression
+from blocknb.notebook.options import Found, finish, split_words, unquoted, with_options
 from blocknb.notebook.options import options as all_options
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class BlockMagics(Magics):
         from blocknb.runtime.launch_context import interpreted
 
         try:
+            split_words(line)
             options = parse_argstring(self.blockkernel, line)
         except UsageError as error:
             raise UsageError(f"{error}; see %%blockkernel? for the options") from None
@@ -187,6 +189,8 @@ class BlockMagics(Magics):
                 f"--show: there is no section {unknown[0]!r}; the sections are: {', '.join(completion.section_names())}"
             )
         launch = unquoted(options.launch or [])
+        if launch:
+            Expression(launch, self.shell)  # a syntax error stops the cell before its body
         more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
         before = frozenset(map(id, self._kernels()))
         stack = ExitStack()

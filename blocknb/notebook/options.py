@@ -97,7 +97,19 @@ def finish(values: Mapping[str, Any], record: KernelRecord, shell: Any, launch: 
     return found
 
 
-def unquoted(words: str | Sequence[str]) -> str:
+def split_words(text: str) -> list[str]:
+    """The words of a magic line, split at blanks outside quotes, with their quotes. Raises UsageError for a quote without its end."""
+    import shlex
+
+    from IPython.core.error import UsageError
+
+    try:
+        return shlex.split(text, posix=False)
+    except ValueError as error:
+        raise UsageError(f"{text.strip()!r}: {str(error)[:1].lower()}{str(error)[1:]}; close the quote") from None
+
+
+def unquoted(given: str | Sequence[str]) -> str:
     """An expression as the user wrote it: the words joined by blanks, without quotes around the whole."""
-    text = words if isinstance(words, str) else " ".join(words)
+    text = given if isinstance(given, str) else " ".join(given)
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -10,7 +10,6 @@ found, and otherwise the card states that there is none.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -320,10 +319,10 @@ def show(line: str, shell: Any) -> None:
     from blocknb.notebook import diffs, live
     from blocknb.notebook.card import card_of
     from blocknb.notebook.expressions import Expression
-    from blocknb.notebook.options import unquoted
+    from blocknb.notebook.options import split_words, unquoted
 
     head, *rest = line.split("--baseline")
-    names = shlex.split(head)
+    names = [unquoted(word) for word in split_words(head)]
     if not names:
         raise UsageError("%roofline takes kernel names: %roofline softmax --baseline scipy.special.softmax(x, 1)")
     kernels = [diffs.kernel_of(name, shell) for name in names]

@@ -151,7 +151,7 @@ class TileView:
         found = tiles.shared_traffic(op, self.trace.target)
         return {
             "what": self.title(op.args[1] if op.name == "local_store" else op.result) or self.title(op.args[0]),
-            "dtype": buffer.dtype.name,
+            "dtype": "pointer" if buffer.dtype.kind == "pointer" else buffer.dtype.name,
             "bytes": buffer.dtype.bytes,
             "shape": list(buffer.shape),
             "layout": self._layout(layout),

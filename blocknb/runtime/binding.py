@@ -135,7 +135,7 @@ def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> froze
 def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, int, int]:
     """The three sizes of a grid, which is an int, up to three ints, or a function of the bound arguments."""
     if callable(grid):
-        grid = grid(bound)
+        grid = _called(source, grid, bound)
     sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     if not 1 <= len(sizes) <= 3:
         hint = "a grid has one to three axes; fold two of them into one and separate them with // and % in the kernel"
@@ -153,6 +153,19 @@ def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, 
             raise launch_error(source, None, f"the grid {sizes} holds {size!r}, which is not a number of programs")
         found.append(number)
     return (*found, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def _called(source: Source, grid: Any, bound: dict[str, Any]) -> Any:
+    """The result of a grid's function. Raises LaunchError for a function that does not take one argument."""
+    try:
+        return grid(bound)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # the function itself raised it
+            raise
+        hint = (
+            "it takes one argument, the arguments of the launch by name: lambda meta: (blocknb.cdiv(n, meta['BLOCK']),)"
+        )
+        raise launch_error(source, None, f"the grid's function cannot be called: {error}", hint) from None
 
 
 def launch_error(source: Source, name: str | None, message: str, hint: str | None = None) -> LaunchError:
@@ -233,3 +246,20 @@ def check_options(source: Source, options: Mapping[str, Any]) -> None:
         raise launch_error(source, None, str(error), hint) from None
     if stages is not None and (not isinstance(stages, int) or not 0 <= stages <= 16):
         raise launch_error(source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
+
+
+def switched_off(given: Any) -> tuple[str, ...]:
+    """The names of the passes in `without=`, sorted. Raises LaunchError if it is no name and no collection of names."""
+    try:
+        return tuple(sorted({given} if isinstance(given, str) else set(given)))
+    except TypeError:
+        hint = "write without='coalesce' or without=('coalesce', 'simplify')"
+        raise LaunchError(f"without= takes names of passes, not {given!r}", hint=hint) from None
+
+
+def interpret_options(given: Any) -> Mapping[str, Any]:
+    """The options of a launch's `interpret=`, which is a dict or a condition. Raises LaunchError for an unknown one."""
+    options = given if isinstance(given, dict) else {}
+    if unknown := [name for name in options if name not in ("programs", "program", "watch", "record")]:
+        raise LaunchError(f"interpret= has no option {unknown[0]!r}", hint="write programs, program, watch or record")
+    return options

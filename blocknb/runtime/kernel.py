@@ -32,10 +32,12 @@ from blocknb.runtime.binding import (
     bind,
     caller,
     check_options,
+    interpret_options,
     launch_error,
     normal_grid,
     place,
     similar,
+    switched_off,
     unspecialized_names,
 )
 from blocknb.runtime.divisor_specialization import refined
@@ -279,10 +281,9 @@ class Kernel(KernelInterface):
         """Launches from arguments, some of which may be LEFT_OUT. The attempts of the Binding `tried` have rejected the call."""
         args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
-            wanted = self.interprets(kwargs)
-            how = kwargs.pop("interpret", None)
+            wanted, how = self.interprets(kwargs), interpret_options(kwargs.pop("interpret", None))
             if wanted:
-                return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
+                return self.interpret(grid, **how)(*args, **kwargs)  # type: ignore[return-value]
         kwargs = self._with_enforced(kwargs)
         if self.source.parameters is not self._bound:  # the defaults of the function have changed
             self._unbind()
@@ -431,8 +432,7 @@ class Kernel(KernelInterface):
             if name in OPTIONS:
                 options[name] = kind.constant[0]
             given[name] = unspecialized_kind(kind) if unspecialized else kind
-        switched_off = options["without"] if without is None else without
-        options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
+        options["without"] = switched_off(options["without"] if without is None else without)
         check_options(self.source, options)
         if options["debug"] is None and target.is_gpu and environment_switch("BLOCKNB_DEBUG", "TRITON_DEBUG"):
             options["debug"] = True

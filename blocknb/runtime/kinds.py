@@ -141,7 +141,7 @@ def constant_kind(value: Any) -> Kind:
     try:
         # 1, 1.0 and True are equal, and so are 0.0 and -0.0, also inside tuples. Types and text distinguish them.
         return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
-    except TypeError:
+    except (TypeError, ValueError):  # a memoryview of writable memory raises ValueError
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",
             hint="pass a number, a string, a dtype or a tuple of those; pass tuples with arrays to parameters without tl.constexpr",

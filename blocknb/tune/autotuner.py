@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb import forks
-from blocknb.errors import KernelError
+from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime import machine, parallel_compile
 from blocknb.runtime.binding import caller
 from blocknb.runtime.compile import Compiled
@@ -197,6 +197,10 @@ class Autotuner(Wrapper):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
+        if wrong := [name for name in self.keys if name in given and not _hashable(given[name])]:
+            kind = type(given[wrong[0]]).__name__
+            message = f"key={list(self.keys)!r} of {self.__name__} names `{wrong[0]}`, which is of type {kind}"
+            raise LaunchError(message, hint="a key names numbers; dtypes of arrays are part of the key anyway")
         return (
             *values,
             *(_dtype_name(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
@@ -388,6 +392,14 @@ class Autotuner(Wrapper):
             return testing.do_bench_cudagraph(call, rep=repeat, quantiles=quantiles)
         budget = self.measuring.warmup
         return testing.do_bench(call, warmup=budget, rep=repeat, quantiles=quantiles)
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except (TypeError, ValueError):  # a memoryview raises ValueError
+        return False
+    return True
 
 
 def _best_of(tuning: Tuning) -> Config:
