@@ -10,9 +10,10 @@ import { gunzipSync, gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { problemOf, readable } from '../src/core/documents';
+import { difference } from '../src/core/hunks';
 import { AUTOMATIC, MOST } from '../src/core/inflate';
 import { mount } from '../src/core/mount';
-import type { Document } from '../src/core/schema';
+import type { Document, Listing } from '../src/core/schema';
 import { Store } from '../src/core/store';
 import { fixture, type Name, random, saved, shown, until } from './fixtures';
 
@@ -175,6 +176,18 @@ describe('documents', () => {
     expect(() => mount(place, doc, saved)).toThrow('broken'); // the renderer then shows the static HTML
     expect(place.childElementCount).toBe(0);
   });
+});
+
+test('the comparison of two long texts takes a time that grows with their length only', () => {
+  const listing = (seed: number): Listing => {
+    const below = random(seed);
+    const lines = Array.from({ length: 20_000 }, () => `%${below(50)} = add %${below(50)}`);
+    return { text: lines.join('\n'), lines: lines.map(() => 0), ops: lines.map(() => -1) };
+  };
+  const begin = process.cpuUsage();
+  const found = difference(listing(1), listing(2), true);
+  expect(found.hunks.length).toBeGreaterThan(1000);
+  expect(process.cpuUsage(begin).user / 1000).toBeLessThan(LIMIT_MS); // 123 s before the pairs of all hunks shared one map
 });
 
 // ---- mutations -----------------------------------------------------------------------------------------------------------
