@@ -98,7 +98,7 @@ class Source:
     def _file_lines(self) -> list[str]:
         if self.name == "<lambda>":
             raise SyntaxUnsupported("a lambda cannot be a kernel", self.loc(), "write it as a function with `def`")
-        lines = self._lines
+        lines = self._lines = self._lines or snapshot(self.file, self.function.__globals__)
         if not lines or self.first_line > len(lines):
             raise SyntaxUnsupported(
                 f"the source of `{self.name}` cannot be found (in {self.file})",

@@ -210,7 +210,7 @@ class Cache:
             why, advice = "blocknb finds no folder for its cache: neither HOME nor BLOCKNB_CACHE_DIR names one", ""
         elif isinstance(error, UntrustedFolder):
             why = f"blocknb does not use the cache folder {self.root}, because {error}, and a cache holds machine code"
-            advice = f"run `chmod -R go-w {self.root}` if it is yours and nobody else wrote to it, or "
+            advice = f"run `{error.fix}` if nobody else has written to it, or " if error.fix else ""
         else:
             why, advice = f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}", ""
         warn_once(self.root, f"{why}. {_ADVICE} {advice}set BLOCKNB_CACHE_DIR to a folder of your own.", stacklevel + 1)

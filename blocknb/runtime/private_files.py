@@ -32,7 +32,11 @@ _warned: set[str] = set()
 
 
 class UntrustedFolder(OSError):
-    """A folder that another user owns or may write to."""
+    """A folder that another user owns or may write to. `fix`: the command that makes it private, if the user owns it."""
+
+    def __init__(self, message: str, fix: str = ""):
+        super().__init__(message)
+        self.fix = fix
 
 
 class UntrustedFile(Exception):
@@ -129,11 +133,12 @@ def remove(root: str, name: str) -> None:
         try:
             _unlink(folder, last)
         except (IsADirectoryError, PermissionError):  # POSIX lets `unlink` of a folder fail with EPERM
-            place = os.path.join(root, name)
-            if stat.S_ISDIR(os.lstat(place).st_mode):
-                import shutil
+            import shutil
 
-                shutil.rmtree(place, ignore_errors=True)
+            if isinstance(folder, int):
+                shutil.rmtree(last, ignore_errors=True, dir_fd=folder)
+            else:
+                shutil.rmtree(os.path.join(folder, last), ignore_errors=True)
 
 
 def _unlink(folder: int | str, name: str) -> None:
@@ -156,11 +161,11 @@ def _opened(root: str, name: str, create: bool = False) -> Iterator[tuple[int | 
     if not _AT:
         path = os.path.join(root, inner)
         if create:
-            os.makedirs(path, 0o700, exist_ok=True)
+            _make_folder(path)
         yield path, last
         return
     if create:
-        os.makedirs(root, 0o700, exist_ok=True)
+        _make_folder(root)
     descriptors = [_open_root(root)]
     try:
         if inner:
@@ -173,6 +178,18 @@ def _opened(root: str, name: str, create: bool = False) -> Iterator[tuple[int | 
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _make_folder(path: str) -> None:
+    """Creates a folder and its missing parents. All are private, unlike those of `os.makedirs`."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        _make_folder(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):  # another process made it
+            os.mkdir(path, 0o700)
 
 
 def _open_root(root: str) -> int:
@@ -190,7 +207,7 @@ def _open_root(root: str) -> int:
 
 def _check(path: str, found: os.stat_result) -> None:
     if why := _shared(found):
-        raise UntrustedFolder(f"{path} {why}")
+        raise UntrustedFolder(f"{path} {why}", f"chmod go-w {path}" if found.st_uid == _user() else "")
 
 
 def _shared(found: os.stat_result) -> str:

@@ -77,15 +77,18 @@ def test_folders_and_files_are_private_with_any_umask(tmp_path):
         cache.put(KEY, {}, {})
     finally:
         os.umask(before)
-    made = [Path(cache.root), cache.path(KEY).parent, cache.path(KEY)]
-    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o600]
+    made = [tmp_path / "deep", Path(cache.root), cache.path(KEY).parent, cache.path(KEY)]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o700, 0o600]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o702, 0o777, 0o1777])
 @pytest.mark.parametrize("place", ["root", "inner"])
 def test_a_folder_that_others_may_write_to_is_refused(cache, mode, place):
     os.chmod(cache.root if place == "root" else cache.path(KEY).parent, mode)
-    refused(cache, r"can be changed by (its group|all users) \(mode [0-7]+\).*chmod -R go-w")
+    refused(
+        cache,
+        r"can be changed by (its group|all users) \(mode [0-7]+\).*run `chmod go-w /.*` if nobody else has written to it",
+    )
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o500])

@@ -72,7 +72,8 @@ export function difference(a: Listing, b: Listing, byText = false): Difference {
     const { same, renamed } = matchUpToRenaming(one.text, two.text);
     const whole = hunksBetween(same, one.text.length, two.text.length, renamed);
     const pairs = whole.flatMap((hunk) => pairSimilarLines(one.text, two.text, hunk));
-    found.hunks = whole.flatMap((hunk) => splitAtPairs(hunk, new Map([...renamed, ...pairs])));
+    const aligned = new Map([...renamed, ...pairs]);
+    found.hunks = whole.flatMap((hunk) => splitAtPairs(hunk, aligned));
     return found;
   }
   one.text = expandLayouts(one.text);
