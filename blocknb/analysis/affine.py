@@ -16,7 +16,7 @@ from typing import Any
 
 from blocknb.analysis import axis_info, division_forms, ranges
 from blocknb.analysis.facts import FunctionFacts
-from blocknb.analysis.linear_forms import COUNT, MAX_TERMS, Dim, Form, Symbol
+from blocknb.analysis.linear_forms import COUNT, MAX_TERMS, Dim, Form, Symbol, common
 from blocknb.analysis.operand_order import operands_first
 from blocknb.analysis.reshaped_forms import reshape
 from blocknb.ir.core import Func, Op, Value
@@ -274,8 +274,8 @@ class Facts(FunctionFacts):
         i = op.results.index(value)
         match op.name:
             case "if":
-                a, b = (self.form(block.terminator.args[i]) for block in op.blocks)
-                return a if a is not None and a == b and self.invariant(a, op) else None
+                form = common(*(self.form(block.terminator.args[i]) for block in op.blocks))
+                return form if form is not None and self.invariant(form, op) else None
             case "for":
                 form = self.form(op.blocks[0].args[1 + i])
             case "while":

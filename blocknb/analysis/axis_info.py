@@ -16,7 +16,7 @@ from blocknb.analysis.linear_forms import BIG, DIM, VALUE, Form, Symbol, power_o
 from blocknb.analysis.operand_order import operands_first
 from blocknb.analysis.reshaped_forms import pieces
 from blocknb.analysis.sign_analysis import nonnegative
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, is_volatile
 from blocknb.language.ops import OPS, PRESERVING, named
 from blocknb.language.types import Tile
 
@@ -183,7 +183,7 @@ def _info(facts: FunctionFacts, value: Value) -> AxisInfo:
             kept = zip(*(constancies(facts, a) for a in op.args), strict=True)
             found = [min(c) for i, c in enumerate(kept) if i != op.attrs["axis"]]
             return nothing if op.attrs.get("keep") else AxisInfo(tuple(AxisRuns(1, 1, k) for k in found))
-        case "load" if not op.attrs.get("volatile"):
+        case "load" if not is_volatile(op):
             return _pointwise(facts, op, nothing)
     return _elementwise(facts, op, nothing) if OPS[op.name].kind == "elementwise" else nothing
 

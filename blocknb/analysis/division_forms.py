@@ -10,7 +10,7 @@ from __future__ import annotations
 from blocknb.analysis import ranges
 from blocknb.analysis.axis_info import form_divisor
 from blocknb.analysis.facts import FunctionFacts
-from blocknb.analysis.linear_forms import Form
+from blocknb.analysis.linear_forms import Form, common
 from blocknb.ir.core import Op
 
 
@@ -62,7 +62,7 @@ def _one_arm(facts: FunctionFacts, op: Op) -> Form | None:
     x, y = facts.form(a), facts.form(b)
     if known is not None:
         return x if known else y
-    return x if x == y else None
+    return common(x, y)
 
 
 def _divided(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, is_volatile
 from blocknb.language.ops import MASK_AT, OPS
 from blocknb.language.types import Buffer
 
@@ -45,7 +45,7 @@ def effects(op: Op) -> Effects:
     reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
     if "reads_buffers" in spec.traits and any(isinstance(arg.type, Buffer) for arg in op.args):
         reads.add("shared")
-    orders = op.name == "barrier" or bool(op.attrs.get("volatile")) or (op.name == "asm" and not op.attrs["pure"])
+    orders = op.name == "barrier" or is_volatile(op) or (op.name == "asm" and not op.attrs["pure"])
     found = Effects(frozenset(reads), frozenset(writes), orders, op.name == "while")
     for block in op.blocks:
         for inner in block.ops:

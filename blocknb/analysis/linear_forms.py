@@ -198,6 +198,13 @@ class Form:
         return f"Form({self}{'' if self.exact else ', assumed'})"
 
 
+def common(a: Form | None, b: Form | None) -> Form | None:
+    """The form of a value that is one of two with equal forms, exact if both are; None if the forms differ."""
+    if a is None or a != b:
+        return None
+    return b if a.exact else a
+
+
 def _rename(symbol: Symbol, axes: Mapping[int, int]) -> Symbol:
     if not symbol.axes:
         return symbol

@@ -29,7 +29,7 @@ from blocknb.analysis.polynomials import (
     scalar,
 )
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, is_volatile
 from blocknb.ir.traversal import breadth_first
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_RANK, UNBOUNDED, TensorMap
@@ -108,7 +108,7 @@ class _BoxReader:
 
     def suits(self) -> None:
         op, dtype = self.op, self.pointer.type.dtype.element
-        if op.attrs.get("volatile"):
+        if is_volatile(op):
             raise NotABox("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
             raise NotABox("its `other` is not zero, and TMA fills with zeros")

@@ -169,3 +169,9 @@ def uses(func: Func) -> dict[Value, list[tuple[Op, int]]]:
         for i, value in enumerate(op.args):
             found.setdefault(value, []).append((op, i))
     return found
+
+
+def is_volatile(op: Op) -> bool:
+    """Whether a load reads memory where it stands, because other programs may change it: a volatile load, or one that bypasses the caches
+    (`cache_modifier=".cv"`)."""
+    return bool(op.attrs.get("volatile")) or (op.name == "load" and op.attrs.get("cache") == ".cv")

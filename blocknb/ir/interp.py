@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.address import AddressSpace, programs_of
-from blocknb.ir.core import Block, Func, Value, walk
+from blocknb.ir.core import Block, Func, Value, is_volatile, walk
 from blocknb.ir.interp_distributed import DistributedMachine
 from blocknb.ir.interp_memory import run_warps
 from blocknb.ir.interp_roles import run_roles
@@ -77,7 +77,7 @@ def waits(block: Block) -> bool:
     """Whether a program may wait for another one, by a `while` on memory that other programs change."""
     loops = (op for op in walk(block) if op.name == "while")
     inside = (op for loop in loops for inner in loop.blocks for op in walk(inner))
-    return any(op.name in ATOMICS or op.attrs.get("volatile") for op in inside)
+    return any(op.name in ATOMICS or is_volatile(op) for op in inside)
 
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:

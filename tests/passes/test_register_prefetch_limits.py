@@ -120,7 +120,7 @@ def asking_anew(x, out, n, B: bl.constexpr):
 
 
 def test_a_load_that_bypasses_the_cache_is_not_prefetched():
-    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it bypasses the caches")
+    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "keeps later accesses after it")
 
 
 @kernel

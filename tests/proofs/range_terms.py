@@ -126,7 +126,13 @@ def _chain(draw: random.Random, b: Builder, x: Value) -> Value:
                 made = b.value("splat", value, shape=(4,))
             case 2:
                 known = b.value("cmp", value, other, pred=draw.choice(PREDICATES))
-                made = b.value("select", known, value, constant)
+                made = b.value("select", known, value, draw.choice([constant, *same]))
+            case 3 if not value.type.shape:  # the same sum, narrow and wide
+                wide = t.int64 if smt.is_signed(kind) else t.uint64
+                narrow = b.value("cast", b.value("add", value, constant), dtype=wide)
+                sums = [narrow, b.value("add", *(b.value("cast", x, dtype=wide) for x in (value, constant)))]
+                known = b.value("cmp", value, other, pred=draw.choice(PREDICATES))
+                made = b.value("select", known, *sums)
             case _:
                 made = b.value(
                     draw.choice(("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr")),
@@ -191,12 +197,12 @@ def evaluated(form: Form, translation: smt.Translation, value: Value) -> np.ndar
     return total
 
 
-def refutation(func: Func, limit_ms: int = smt.LIMIT_MS) -> tuple[str | None, int]:
+def refutation(func: Func, limit: int = smt.LIMIT) -> tuple[str | None, int]:
     """The first wrong answer of the analysis with operands that show it (None: all are right), and the number of answers."""
     found, assumptions = claims(func)
     if not found:
         return None, 0
-    if (shown := smt.counterexample(z3.And(*(claim for _, claim in found)), assumptions, limit_ms)) is None:
+    if (shown := smt.counterexample(z3.And(*(claim for _, claim in found)), assumptions, limit)) is None:
         return None, len(found)
-    wrong = [text for text, claim in found if smt.counterexample(claim, assumptions, limit_ms) is not None]
+    wrong = [text for text, claim in found if smt.counterexample(claim, assumptions, limit) is not None]
     return f"{wrong[0]} is wrong: {shown}", len(found)

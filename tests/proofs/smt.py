@@ -24,7 +24,7 @@ from blocknb.language.types import Pointer
 
 Term = Any
 ROUND, TRUNCATE = z3.RNE(), z3.RTZ()
-LIMIT_MS = 20_000
+LIMIT = 100_000_000  # of z3's resource counter, about 20 seconds: a busy machine does not change the answer
 #: The bits of the exponent and of the significand, with the hidden one.
 FLOATS = {"fp16": (5, 11), "bf16": (8, 8), "fp32": (8, 24), "fp64": (11, 53)}
 
@@ -413,12 +413,12 @@ def pairs(before: Translation, after: Translation) -> Iterator[tuple[Term, Term]
                 yield from zip(a.ravel(), b.ravel(), strict=True)
 
 
-def counterexample(claim: Term, assumptions: Sequence[Term] = (), limit_ms: int = LIMIT_MS) -> str | None:
+def counterexample(claim: Term, assumptions: Sequence[Term] = (), limit: int = LIMIT) -> str | None:
     """None if the claim holds for all unknowns; else the numbers for which it does not. Raises TimeoutError if z3 gives up."""
     if z3.is_true(z3.simplify(claim)):
         return None
     solver = z3.Solver()
-    solver.set("timeout", limit_ms)
+    solver.set("rlimit", limit)
     solver.add(*assumptions, z3.Not(claim))
     answer = solver.check()
     if answer == z3.unsat:
@@ -428,9 +428,9 @@ def counterexample(claim: Term, assumptions: Sequence[Term] = (), limit_ms: int 
     return str(solver.model())
 
 
-def difference(before: Func, after: Func, limit_ms: int = LIMIT_MS) -> str | None:
+def difference(before: Func, after: Func, limit: int = LIMIT) -> str | None:
     """None if both functions store the same for all operands; else operands for which they do not."""
     translator = Translator()
     one, other = translator.translate(before), translator.translate(after)
     claims = [a == b for a, b in pairs(one, other)]
-    return counterexample(z3.And(*claims), [*one.assumptions, *other.assumptions], limit_ms)
+    return counterexample(z3.And(*claims), [*one.assumptions, *other.assumptions], limit)

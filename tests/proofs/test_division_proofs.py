@@ -86,7 +86,7 @@ def translated(op: Op, ops: tuple[Op, ...], signed: bool, given: dict[Value, obj
 def refuted(claim: object, *equations: object) -> bool:
     """Whether no numbers satisfy the claim and the equations. Raises TimeoutError if the solver gives up."""
     solver = z3.Solver()
-    solver.set("timeout", 3 * smt.LIMIT_MS)
+    solver.set("rlimit", 3 * smt.LIMIT)
     solver.add(*equations, claim)
     answer = solver.check()
     if answer == z3.unknown:

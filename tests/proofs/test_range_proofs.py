@@ -6,7 +6,7 @@ selects. `--full` proves all widths and 4,000 chains. What these facts decide (m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -17,6 +17,7 @@ from peephole_terms import INTEGERS
 
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Builder
+from blocknb.ir.core import Value
 from blocknb.language import types as t
 
 CHAINS = 4000
@@ -74,6 +75,29 @@ def test_bounds_hold_for_every_op_of_two_unknowns_and_every_bound(dtype):
 @pytest.mark.parametrize("part", range(8))
 def test_facts_about_many_random_chains_of_ops_hold(part):
     assert proved(some(list(terms.chains(1, CHAINS))[part:], 8)) > 10_000
+
+
+@pytest.mark.parametrize("name", ["select", "if"])
+def test_a_choice_of_equal_forms_is_exact_only_if_both_are(name):
+    """int64(pid) + 16 and int64(pid + 16) have one form, but the second may have wrapped: the choice has bounds of neither."""
+
+    def emit(b: Builder, x: Sequence[Value]) -> object:
+        pid = b.value("program_id", axis=0)
+        wide = b.value("add", b.value("cast", pid, dtype=t.int64), b.const(16, t.int64))
+        narrow = b.value("cast", b.value("add", pid, b.const(16, t.int32)), dtype=t.int64)
+        if name == "select":
+            return b.value("select", x[0], wide, narrow)
+        arms = []
+        for value in (wide, narrow):
+            with b.block() as arm:
+                b.op("yield", value)
+            arms.append(arm.done)
+        return b.op("if", x[0], blocks=arms, types=(wide.type,)).result
+
+    func = terms.function([(t.int1, (None, None))], emit)
+    assert func is not None
+    assert ranges.bounds(affine.analyze(func), func.body.ops[-1].result)[0] < 0
+    assert terms.refutation(func)[0] is None
 
 
 @pytest.mark.parametrize("name", ["min", "max"])

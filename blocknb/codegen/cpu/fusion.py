@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, VIEWS, Dataflow, Index, identity, squeezed
-from blocknb.ir.core import Block, Op, Value, within
+from blocknb.ir.core import Block, Op, Value, is_volatile, within
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, PRESERVING, TERMINATORS
 
 OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
@@ -125,14 +125,15 @@ class FusionGraph:
     def _conflicts(self, access: Op, top: Op, pairs: list) -> Iterator[tuple[FusionNode, bool]]:
         """Edges from earlier accesses that may alias this one. Those that may share a loop add to `pairs`."""
         for earlier in self._accesses:
-            if earlier.op.name == "load" and access.name == "load":
+            loads = earlier.op.name == "load" and access.name == "load"
+            if loads and not (is_volatile(earlier.op) or is_volatile(access)):
                 continue
             together = access is top and earlier.op is earlier.top and self._may_share(earlier, access, pairs)
             yield earlier.node, together
 
     def _may_share(self, earlier: NestAccess, second: Op, pairs: list) -> bool:
         first = earlier.op
-        if not {first.name, second.name} <= PLAIN_ACCESSES:
+        if not {first.name, second.name} <= PLAIN_ACCESSES or is_volatile(first) or is_volatile(second):
             return False
         a, b = self.program.root(first.args[0]), self.program.root(second.args[0])
         if a is None or b is None or not first.args[0].type.shape:

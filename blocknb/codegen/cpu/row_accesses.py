@@ -12,7 +12,7 @@ from blocknb.codegen.cpu.uniformity import Prefix, Stored, Strided, Uniform, Uni
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import memory_type
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, is_volatile
 from blocknb.language.ops import MASK_AT
 
 
@@ -96,7 +96,7 @@ class RowAccesses(VersionPart):
         if len(op.args) > 2 and mask is not None:
             other = casts.to_memory(c, body.value(op.args[2]), dtype, body.width)
         addresses = self._addresses(op, body, mask)
-        element, volatile = memory_type(dtype), bool(op.attrs.get("volatile"))
+        element, volatile = memory_type(dtype), is_volatile(op)
         if addresses is None:
             first = self._first(op, body)
             raw = c.load_vector(first, element, body.width, dtype.bytes, mask, other, volatile)

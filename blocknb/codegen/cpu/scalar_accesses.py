@@ -14,7 +14,7 @@ from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.checks import BoundsChecks
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, is_volatile
 from blocknb.language.types import DType
 
 ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
@@ -27,9 +27,9 @@ def load(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, mask: str
     element = memory_type(dtype)
 
     def read() -> str:
-        load = "load volatile" if op.attrs.get("volatile") else "load"
+        load = "load volatile" if is_volatile(op) else "load"
         raw = c.w.value(f"{load} {element}, ptr {c.pointer(address)}, align {dtype.bytes}")
-        if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
+        if is_volatile(op):  # LLVM may move other loads across a volatile one
             c.w.do("fence acquire")
         return casts.from_memory(c, raw, dtype, 1)
 

@@ -16,7 +16,7 @@ from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Words, split_words
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, is_volatile
 from blocknb.passes.support.emission import AT_USE
 
 #: The constraint of an operand of inline PTX by its width.
@@ -102,8 +102,8 @@ class GlobalMemory(OpLowering):
 
 
 def modifiers(op: Op) -> str:
-    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store. Volatile loads take neither."""
-    if op.attrs.get("volatile"):
+    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store. Volatile loads and acquires take neither."""
+    if op.attrs.get("volatile") or op.attrs.get("sem"):
         return ""
     cache, evict = op.attrs.get("cache") or "", op.attrs.get("evict") or ""
     if evict in ("evict_first", "evict_last") and not cache:
@@ -133,11 +133,12 @@ def predicated_load(
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
     ptx = f"{guard}ld{order}.global{modifiers(op)}{form(bits, n)} {target}, {where};"
     constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
+    clobbers = ["~{memory}"] if is_volatile(op) else []  # LLVM's back end would move other accesses across it
     if predicate:
         constraints += ["b", *(str(i) for i in range(n))]
         wide = (text.emit(f"zext i8 {v} to i32") if bits == 8 and v != "0" else v for v in defaults)
         operands += [f"i1 {predicate}", *(f"{register} {v}" for v in wide)]
-    call = f'asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)})'
+    call = f'asm sideeffect "{ptx}", "{",".join([*constraints, *clobbers])}"({", ".join(operands)})'
     results = text.results(call, [register] * n)
     return [text.emit(f"trunc i32 {x} to i8") for x in results] if bits == 8 else results
 

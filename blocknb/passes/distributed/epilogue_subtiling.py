@@ -16,7 +16,7 @@ from blocknb.analysis import affine
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Users, Value, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, definitions, is_volatile, uses
 from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
@@ -161,7 +161,7 @@ class SubtiledStore:
     def may_move(self, load: Op, block: Block, place: Mapping[Op, int]) -> bool:
         """Whether a load may move to the store: no op in between writes arrays, and the store writes its own array only where it was
         loaded."""
-        if load.attrs.get("volatile"):
+        if is_volatile(load):
             return False
         for op in block.ops[place[load] + 1 : place[self.op]]:
             found = effects(op)

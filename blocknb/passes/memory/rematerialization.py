@@ -17,7 +17,7 @@ from typing import Any
 from blocknb.analysis import affine
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
-from blocknb.ir.core import Func, Op, Users, Value, definitions, uses
+from blocknb.ir.core import Func, Op, Users, Value, definitions, is_volatile, uses
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, named
@@ -220,7 +220,7 @@ def is_narrow(value: Value) -> bool:
 
 def stays_packed(load: Op, facts: Facts) -> bool:
     """Whether a load brings many 16-bit floats, at least two in a word, and is not emitted in pieces."""
-    if load.attrs.get("volatile") or "emit" in load.attrs:
+    if is_volatile(load) or "emit" in load.attrs:
         return False
     return is_narrow(load.result) and len(accesses(facts, load)[0]) > 1
 

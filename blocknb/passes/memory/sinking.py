@@ -18,7 +18,7 @@ from blocknb.analysis import affine
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Block, Func, Op, Value, blocks, uses
+from blocknb.ir.core import Block, Func, Op, Value, blocks, is_volatile, uses
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS, infer
 from blocknb.passes.registry import gpu_pass
@@ -133,7 +133,7 @@ class StoreSinking:
     def take_mask(self, load: Op, store: Op, place: Mapping[Op, int], made: Mapping[Value, Op]) -> None:
         """Gives a load the mask of the store if that is stricter."""
         mask, wanted = mask_of(load), mask_of(store)
-        if mask is None or wanted is None or load.attrs.get("volatile") or not wanted.type.shape:
+        if mask is None or wanted is None or is_volatile(load) or not wanted.type.shape:
             return
         maker = made.get(wanted)
         if maker is None or place[maker] > place[load] or not self.implies(wanted, mask, made):

@@ -19,7 +19,7 @@ from typing import Any
 from blocknb.analysis import affine
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
-from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, is_volatile, uses
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS, TERMINATORS, WRITES
 from blocknb.language.types import Pointer, Tile
@@ -165,7 +165,7 @@ def _may_stream(op: Op, held: int) -> bool:
     if not is_big(op.result, held):
         return False
     if op.name == "load":
-        return not op.attrs.get("volatile")
+        return not is_volatile(op)
     if op.name == "convert":
         kind = op.result.type
         return plan(op.args[0].type.layout, op.attrs["layout"], max(8, kind.dtype.bits)).registers is not None

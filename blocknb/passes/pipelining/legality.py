@@ -66,8 +66,6 @@ class PipeliningLegality:
 
     def why_not_read_early(self, load: Op, ops: Iterable[Op]) -> str:
         """The reason why a load may not move before these ops, because it could then read other data."""
-        if load.attrs.get("cache") == ".cv":
-            return "it bypasses the caches (.cv)"
         root = self.facts.root(load.args[0])
         for other, op in self.writes(ops):
             if root is None or other is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.analysis.effects import looked_at
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, uses, within
+from blocknb.ir.core import Block, Func, Op, Value, is_volatile, uses, within
 from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.registry import tile_pass
 from blocknb.target import Target
@@ -25,14 +25,14 @@ NOT_ACQUIRING = {"acquire": "relaxed", "acq_rel": "release"}
 
 
 def applies(func: Func, target: Target) -> bool:
-    return any(op.name in ATOMICS or op.attrs.get("volatile") for op in func.ops())
+    return any(op.name in ATOMICS or is_volatile(op) for op in func.ops())
 
 
 @tile_pass(applies=applies)
 def memory_order(func: Func, target: Target, notes: Notes) -> Func:
     """Settles the memory order of atomics and of loops that wait
 
-    When: a kernel has atomics or volatile loads.
+    When: a kernel has atomics or volatile loads. A load with `cache_modifier=".cv"` counts as volatile.
 
     What: an atomic or a volatile load that a `while` reads acquires, even if its `sem` is weaker. An atomic whose result is unused does not
     acquire, unless an atomic with a used result, a volatile load or inline assembly runs after it.
@@ -73,7 +73,8 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         made = rebuild.keep(op.replace(attrs=MappingProxyType({**op.attrs, "sem": sem})))
         if op.id in waited:
-            what = f"{op.name} (sem {old})" if old else "the volatile load"
+            volatile = "the volatile load" if op.attrs.get("volatile") else "the load that bypasses the caches (.cv)"
+            what = f"{op.name} (sem {old})" if old else volatile
             notes(
                 made, f"{what} is now an acquire, because a loop waits for it: later loads must not return older data"
             )
@@ -91,7 +92,7 @@ def observes(op: Op, users: Mapping[Value, object]) -> bool:
     """Whether an op can observe an effect of another running program."""
     if op.name in ATOMICS:
         return looked_at(op, users)
-    return bool(op.attrs.get("volatile")) or (op.name == "asm" and not op.attrs["pure"])
+    return is_volatile(op) or (op.name == "asm" and not op.attrs["pure"])
 
 
 def followed_by_observation(block: Block, users: Mapping[Value, object], after: bool) -> Iterator[int]:
