@@ -17,6 +17,7 @@ from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import constant_int, shape_of, to_scalar
 from blocknb.ir.core import Value
 from blocknb.language import types as t
+from blocknb.language.check_modes import parse_checks
 from blocknb.language.types import BoolPointer, Pointer
 
 PADDING = ("", "zero", "nan")
@@ -236,12 +237,12 @@ def checked_axes(frame: Frame, boundary_check: Any, rank: int) -> tuple[int, ...
     return tuple(sorted(found))
 
 
-def padding(option: Any, dtype: t.DType) -> float | None:
-    """The value that a load returns outside the array: NaN, or None for zero."""
+def padding(frame: Frame, option: Any, dtype: t.DType) -> float | None:
+    """The value that a load returns outside the array: NaN, or None for zero. A kernel that looks for undefined values has the zero."""
     if option is not None and option not in PADDING:
         raise Mismatch(f"unknown padding {option!r}", 'one of "zero" and "nan"', "padding_option")
     if option != "nan":
-        return None
+        return 0.0 if option == "zero" and "init" in parse_checks(frame.emit.options.get("checked")) else None
     if not dtype.is_float:
         raise Mismatch(
             f"a block of {dtype} cannot be padded with NaN", 'integers have no NaN; use "zero"', "padding_option"

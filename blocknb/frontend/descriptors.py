@@ -38,7 +38,7 @@ def make_tensor_descriptor(
     dtype = base.type.dtype.element_ty
     if (why := refusal(dtype, block, [emit.constant(s) for s in given["strides"]])) is not None:
         raise Mismatch(*why)
-    blocks.padding(padding_option, dtype)
+    blocks.padding(frame, padding_option, dtype)
     steps = tuple(emit.cast(s, t.int64) if isinstance(s, Value) else s for s in (*given["strides"][:-1], 1))
     return DescriptorValue(base, given["shape"], steps, block, padding_option or "zero")
 
@@ -124,7 +124,7 @@ def described(name: str, desc: Any, argument: str) -> DescriptorValue:
 
 def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> Value:
     pointers, mask = access(frame, name, desc, offsets, argument)
-    return load_tile(frame, pointers, mask, blocks.padding(desc.padding, desc.dtype))
+    return load_tile(frame, pointers, mask, blocks.padding(frame, desc.padding, desc.dtype))
 
 
 def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, ...]) -> Any:
@@ -254,7 +254,7 @@ def rows(frame: Frame, name: str, desc: Any, x_offsets: Any, y_offset: Any) -> t
 @emits("tensor_descriptor.gather")
 def gather(frame: Frame, self: Any, x_offsets: Any, y_offset: Any) -> Value:
     pointers, mask = rows(frame, "gather", self, x_offsets, y_offset)
-    return load_tile(frame, pointers, mask, blocks.padding(self.padding, self.dtype))
+    return load_tile(frame, pointers, mask, blocks.padding(frame, self.padding, self.dtype))
 
 
 @emits("tensor_descriptor.scatter")

@@ -111,7 +111,7 @@ def load(
 ) -> Value:  # fmt: skip
     emit = frame.emit
     if isinstance(pointer, BlockPointer):
-        padding = blocks.padding(padding_option, pointer.base.type.dtype.element)
+        padding = blocks.padding(frame, padding_option, pointer.base.type.dtype.element)
         pointer, mask = blocks.access(frame, "load", pointer, mask, boundary_check, other)
         other, boundary_check = None if mask is None else padding, ()
     _check_pointer("load", pointer, boundary_check)

@@ -13,7 +13,16 @@ import numpy as np
 
 from blocknb.ir.core import Op
 from blocknb.ir.report import action_of
-from blocknb.ir.shadow import ACTIONS, CONFLICTS, Program, ShadowSite, lanes_error, race_error, undefined_error
+from blocknb.ir.shadow import (
+    ACTIONS,
+    CONFLICTS,
+    Program,
+    ShadowSite,
+    lanes_error,
+    ordered_pair,
+    race_error,
+    undefined_error,
+)
 
 Clock = dict[Program, int]
 
@@ -80,16 +89,11 @@ def note_access(
     action = op.name if not atomic else "update"
     if atomic and op.attrs.get("scope") == "cta":
         atomic, action = False, "store"
-    site = ShadowSite(op.loc, action_of(op), "observe" if volatile or not writes else action, (), size)
-    found = account.note(site.action, addresses, site, program)
+    site = ShadowSite(op.loc, action_of(op), (), size)
+    found = account.note("observe" if volatile or not writes else action, addresses, site, program)
     if atomic or volatile:
         account.join(addresses, program, True, atomic and writes and op.attrs["sem"] in ("release", "acq_rel"))
     return None if found is None else (found[0], ordered_pair(found[1], (site, program)))
-
-
-def ordered_pair(a: tuple[ShadowSite, Program], b: tuple[ShadowSite, Program]) -> list[tuple[ShadowSite, Program]]:
-    """Two accesses, first the one that stores."""
-    return sorted([a, b], key=lambda access: ("store", "update", "load", "observe").index(access[0].action))
 
 
 def shadow_step(space: Any, op: Op, program: Program, tiles: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -106,7 +110,7 @@ def shadow_step(space: Any, op: Op, program: Program, tiles: Sequence[tuple[np.n
         space.account.join(addresses, program, sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel"))
         return
     attrs, size = op.attrs, op.args[0].type.dtype.element.bytes
-    action, site = attrs["action"], ShadowSite(op.loc, attrs["verb"], attrs["action"], attrs["arguments"], size)
+    action, site = attrs["action"], ShadowSite(op.loc, attrs["verb"], attrs["arguments"], size)
     mine = site, program
     if action in ACTIONS:
         if found := space.account.note(action, addresses, site, program):

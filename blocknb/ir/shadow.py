@@ -23,6 +23,7 @@ CONFLICTS = {
     "update": ("store", "load"),
     "observe": ("store",),
 }
+RANKS = {"store": 0, "load": 2}  # of atomics: 1
 VERBS = {"load": "loads", "store": "stores to", "lanes": "stores to"}
 Program = tuple[int, int, int]
 
@@ -33,9 +34,16 @@ class ShadowSite:
 
     loc: Loc | None
     verb: str
-    action: str
     arguments: tuple[int, ...]
     bytes: int
+
+
+Noted = tuple[ShadowSite, Program]  # an access, and the program that made it
+
+
+def ordered_pair(a: Noted, b: Noted) -> list[Noted]:
+    """Two accesses: a store, an atomic, a load, in this order, and then by the programs."""
+    return sorted([a, b], key=lambda access: (RANKS.get(access[0].verb, 1), access[1][::-1]))
 
 
 @dataclass(frozen=True)
@@ -66,12 +74,12 @@ def plan_of(func: Func) -> ShadowPlan | None:
         if op.name == "shadow":
             attrs, size = op.attrs, op.args[0].type.dtype.element.bytes
             action = attrs["action"]
-            sites.setdefault(attrs["site"], ShadowSite(op.loc, attrs["verb"], action, attrs["arguments"], size))
+            sites.setdefault(attrs["site"], ShadowSite(op.loc, attrs["verb"], attrs["arguments"], size))
             actions[action] = None
             clocked |= attrs["clocked"]
     if not sites:
         return None
-    nothing = ShadowSite(None, "load", "load", (), 1)
+    nothing = ShadowSite(None, "load", (), 1)
     ordered = tuple(sites.get(i, nothing) for i in range(max(sites) + 1))
     return ShadowPlan(ordered, tuple(sorted(actions)), clocked)
 
@@ -79,7 +87,7 @@ def plan_of(func: Func) -> ShadowPlan | None:
 def race_error(
     array: str,
     index: int,
-    pair: Iterable[tuple[ShadowSite, Program]],
+    pair: Iterable[Noted],
     clocked: bool,
     count: int = 1,
 ) -> RaceError:

@@ -482,7 +482,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     - `num_warps`: warps per program; the compiler chooses the number if it is None.
     - `num_stages`: stages of pipelined loops, if `range` names none (on a GPU; see `register_prefetch` and `software_pipelining`).
-    - `checked`: find accesses outside arrays. Default: on the CPU only. On a GPU, each launch then waits for its end.
+    - `checked`: find accesses outside arrays (the default on the CPU), and with "race", "init" or "all" more (see docs/debugging.md).
     - `debug`: test assertions. Default: on the CPU; on a GPU in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment
       of the compilation.
     - `fast_math`: the GPU's approximations for fp32 division, roots, logarithms, sines and cosines.

@@ -24,6 +24,7 @@ from blocknb.ir.shadow import (
     ShadowSite,
     first_of,
     lanes_error,
+    ordered_pair,
     race_error,
     undefined_error,
     uninitialized_error,
@@ -300,7 +301,7 @@ class ShadowMemory:
                 case 11:
                     yield undefined_error(name, index, site, program)
                 case _:
-                    yield race_error(name, index, sorted([self._clocked(other), (site, program)], key=_rank), True)
+                    yield race_error(name, index, ordered_pair(self._clocked(other), (site, program)), True)
 
     def _order(self, row: list[int]) -> tuple[int, ...]:
         """Races come first, then what is in the first array, at its lowest address, by the order of PAIRS and of the programs."""
@@ -356,11 +357,6 @@ class ShadowMemory:
                 if x >> bits != y >> bits:
                     return [(self.plan.sites[k & (1 << bits) - 1], self._program(k >> bits)) for k in (x, y)]
         return []
-
-
-def _rank(access: tuple[ShadowSite, Program]) -> tuple[int, Program]:
-    site, program = access
-    return ("store", "update", "load", "observe").index(site.action), program
 
 
 def keys(cell: int) -> tuple[int, int]:

@@ -95,6 +95,12 @@ def test_ir_with_bounds_checks_equals_the_golden_file(sample, options, golden):
     golden(f"bounds_checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "bounds_checks")))
 
 
+def test_ir_with_race_checks_equals_the_golden_file(golden):
+    case = CASES["gather"]
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | {"checked": "all"}))
+    golden("race_checks/gather.ir", report(next(stage for stage in stages if stage.name == "race_checks")))
+
+
 @pytest.mark.parametrize("sample", ["softmax_781", "add_float16"])
 def test_ir_with_nontemporal_stores_equals_the_golden_file(sample, golden):
     case = CASES[sample]

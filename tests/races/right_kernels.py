@@ -227,7 +227,7 @@ def message_through_others(data, flags, out, B: tl.constexpr):
     tl.atomic_xchg(flags + pid, 1, sem="release")
 
 
-@right(4, lambda: {"cells": ints(8), "out": ints(4), "count": ints(1), "P": 4}, True)
+@right(2, lambda: {"cells": ints(8), "out": ints(4), "count": ints(1), "P": 2}, True)
 def grid_barrier(cells, out, count, P: tl.constexpr):
     pid = tl.program_id(0)
     for step in range(3):

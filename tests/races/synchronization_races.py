@@ -142,7 +142,7 @@ def message_read_after_a_relaxed_look(data, flag, out, B: tl.constexpr):
         tl.store(out + i, tl.load(data + i) * seen)  # race
 
 
-@racy(4, "cells", 1, lambda: {"cells": ints(4), "out": ints(4), "count": ints(1), "P": 4}, True)
+@racy(2, "cells", 1, lambda: {"cells": ints(4), "out": ints(4), "count": ints(1), "P": 2}, True)
 def grid_barrier_of_relaxed_arrivals(cells, out, count, P: tl.constexpr):
     pid = tl.program_id(0)
     tl.store(cells + pid, pid)  # race
@@ -152,7 +152,7 @@ def grid_barrier_of_relaxed_arrivals(cells, out, count, P: tl.constexpr):
     tl.store(out + pid, tl.load(cells + 1))  # race
 
 
-@racy(4, "cells", 0, lambda: {"cells": ints(8), "count": ints(1), "out": ints(4), "P": 4}, True)
+@racy(2, "cells", 0, lambda: {"cells": ints(8), "count": ints(1), "out": ints(4), "P": 2}, True)
 def second_round_without_a_barrier(cells, count, out, P: tl.constexpr):
     pid = tl.program_id(0)
     tl.store(cells + pid, pid)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
+from sampling import chosen
 
 import blocknb
 from blocknb.ir import interp
@@ -11,33 +16,49 @@ from blocknb.ir.core import Func
 from blocknb.language.types import from_numpy
 from races import plain_races, right_kernels, synchronization_races
 from races.corpus import RACY, RIGHT, RaceCase, check, launch
+from races.simulated import simulated
 
 assert plain_races and synchronization_races and right_kernels
 THREADS = (1, 2, 4, 7)
 SEVERAL = ("arrays_that_overlap", "lock_of_the_scope_cta")  # the interpreter stops at another race of the kernel
 
 
+@pytest.fixture
+def runs(request: pytest.FixtureRequest) -> int:
+    """How often a test launches each kernel with each number of threads."""
+    return 20 if request.config.getoption("--full") else 2
+
+
+def sampled(names: Iterable[str], one_in: int) -> list[Any]:
+    """Test parameters: one in so many belongs to the quick run."""
+    return [pytest.param(name, marks=() if chosen(name, one_in) else pytest.mark.full) for name in names]
+
+
 def threads_of(case: RaceCase) -> list[int]:
-    return [n for n in THREADS if n >= 4 or not case.concurrent]
+    return [n for n in THREADS if n in (2, 4) or not case.concurrent]
 
 
 #: Races because an atomic is relaxed, which the interpreter of Python cannot know: it may wait in a loop.
 RELAXED = ("message_read_after_a_relaxed_look", "last_program_without_acquire", "atomics_and_a_plain_store")
+#: The kernels whose programs may run one after another.
+ALONE = [name for name, case in {**RACY, **RIGHT}.items() if not case.concurrent]
+#: The kernels that the simulator of GPU code knows: it has no volatile loads.
+SIMULATED = [name for name in ALONE if "volatile" not in inspect.getsource({**RACY, **RIGHT}[name].kernel.fn)]
 
 
 @pytest.mark.parametrize("name", RACY)
-def test_a_race_is_found_by_any_number_of_threads(name, monkeypatch):
+def test_a_race_is_found_by_any_number_of_threads(name, runs, monkeypatch):
     for threads in threads_of(RACY[name]):
         monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(threads))
-        for _ in range(3):
+        for _ in range(runs):
             check(RACY[name], launch(RACY[name]))
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_kernel_is_not_accused(name, monkeypatch):
+def test_a_right_kernel_is_not_accused(name, runs, monkeypatch):
     for threads in threads_of(RIGHT[name]):
         monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(threads))
-        for _ in range(3):
+        for _ in range(runs):
             assert launch(RIGHT[name]) is None
 
 
@@ -46,7 +67,7 @@ def test_the_corpus_is_large():
     assert len(RIGHT) >= 25
 
 
-@pytest.mark.parametrize("name", [name for name, case in RACY.items() if not case.concurrent])
+@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RACY), 4))
 def test_the_interpreter_of_the_ir_finds_the_race_after_every_pass(name):
     case = RACY[name]
     for target in ("cpu", "sm_90a"):
@@ -58,14 +79,14 @@ def test_the_interpreter_of_the_ir_finds_the_race_after_every_pass(name):
                 assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
 
 
-@pytest.mark.parametrize("name", [name for name, case in RIGHT.items() if not case.concurrent])
+@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RIGHT), 4))
 def test_the_interpreter_of_the_ir_accuses_no_right_kernel(name):
     for target in ("cpu", "sm_90a"):
         for stage in stages_of(RIGHT[name], target):
             interpret(stage, RIGHT[name])
 
 
-@pytest.mark.parametrize("name", [name for name, case in RACY.items() if not case.concurrent])
+@pytest.mark.parametrize("name", [name for name in ALONE if name in RACY])
 def test_an_interpreted_launch_finds_the_race(name):
     case = RACY[name]
     if name in RELAXED:  # interpreted atomics always acquire
@@ -78,7 +99,7 @@ def test_an_interpreted_launch_finds_the_race(name):
         assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
 
 
-@pytest.mark.parametrize("name", [name for name, case in RIGHT.items() if not case.concurrent])
+@pytest.mark.parametrize("name", [name for name in ALONE if name in RIGHT])
 def test_an_interpreted_launch_accuses_no_right_kernel(name):
     RIGHT[name].kernel.interpret(RIGHT[name].grid)(**RIGHT[name].make(), checked="race")
 
@@ -103,3 +124,24 @@ def spelled(case: RaceCase) -> dict[str, object]:
 def interpret(func: Func, case: RaceCase) -> None:
     made = case.make()
     interp.run(func, [made[hint.name] for hint in func.hints], case.grid, seed=3)
+
+
+@pytest.mark.parametrize("name", sampled((name for name in SIMULATED if name in RACY), 6))
+def test_simulated_gpu_code_finds_the_race(name):
+    case = RACY[name]
+    for target in ("sm_80", "sm_90a"):
+        trace = case.kernel.trace(*spelled(case).values(), target=target, checked="race")
+        error = simulated(case, trace, target).error
+        assert error is not None
+        if name not in SEVERAL:
+            assert error.array == case.array
+            assert {error.loc.line, error.other_loc.line} & case.lines
+
+
+@pytest.mark.parametrize("name", sampled((name for name in SIMULATED if name in RIGHT), 6))
+def test_simulated_gpu_code_accuses_no_right_kernel(name):
+    for target in ("sm_80", "sm_90a"):
+        trace = RIGHT[name].kernel.trace(*spelled(RIGHT[name]).values(), target=target, checked="race")
+        found = simulated(RIGHT[name], trace, target)
+        assert found.error is None
+        assert found.calls
