@@ -35,6 +35,23 @@ CAPTURES = (
 )
 
 
+DTYPES = (
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "?",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
 MAGICS = ("", "", "%%blockkernel --target cpu\n", "%%blockkernel --interpret\n", "%%blockkernel --quiet --checked\n")
 
 
@@ -107,6 +124,21 @@ class _Maker:
             if rng.random() < 0.6 and "interpret" not in magic + last:
                 launch = "\n".join([*first, f"inside.both(lambda: {last})"])
             self.add(magic + launch)
+
+    def dtypes(self) -> None:
+        """A template on arrays of other dtypes and strides: compiled and interpreted results agree."""
+        rng = self.rng
+        cell = fill(rng)
+        self.add(cell.data, "sane")
+        self.add(cell.source)
+        for name in ("x", "y", "out"):
+            if rng.random() < 0.8:
+                kind = rng.choice(DTYPES)
+                self.add(f"if {name!r} in globals(): {name} = {name}.astype({kind!r})")
+        if rng.random() < 0.3:
+            self.add("if x.ndim == 1: x = np.repeat(x, 2)[::2]")
+        options = rng.choice(("", "", ", num_warps=1", ", checked=True", ", checked=False", ", without='simplify'"))
+        self.add(f"inside.both(lambda: {cell.launch[:-1]}{options}))")
 
     def measured(self) -> None:
         """A card with GPU code, a sweep or a comparison, interrupted at a random moment."""
@@ -206,6 +238,7 @@ ACTIONS: tuple[tuple[Callable[[_Maker], None], int], ...] = (
     (_Maker.magics, 10),
     (_Maker.mutant, 14),
     (_Maker.zoo, 8),
+    (_Maker.dtypes, 10),
     (_Maker.endless, 5),
     (_Maker.measured, 6),
     (_Maker.completed, 3),
