@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sbom licenses same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help sbom licenses same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -43,6 +43,7 @@ help:
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
+	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
 	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock anew"
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
@@ -84,6 +85,9 @@ same-code: install
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
 	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
 	$(BIN)/python scripts/same_code.py build/base . $(if $(TESTS),--tests $(TESTS)) $(if $(SASS),--sass $(SASS))
+
+nightly: install
+	$(BIN)/python scripts/nightly.py --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix .

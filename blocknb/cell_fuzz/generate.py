@@ -35,6 +35,26 @@ CAPTURES = (
 )
 
 
+DTYPES = (
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "?",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
+MAGICS = ("", "", "%%blockkernel --target cpu\n", "%%blockkernel --interpret\n", "%%blockkernel --quiet --checked\n")
+
+
 class _Maker:
     """A sequence in the making: `cells` so far, and the kernel of the newest correct cell."""
 
@@ -91,13 +111,64 @@ class _Maker:
             self.add(f"assert np.array_equal(out, x * np.float32({v})), out", "check")
 
     def wrong_launch(self) -> None:
-        cell = self.newest
-        self.add(cell.source if self.rng.random() < 0.7 else "pass")
-        for _ in range(self.rng.choice((1, 2, 3))):
-            magic = self.rng.choice(
-                ("", "", "%%blockkernel\n", "%%blockkernel --interpret\n", "%%blockkernel --quiet --checked\n")
-            )
-            self.add(magic + self.rng.choice((wrong.wrong_launch, wrong.wrong_launch, wrong.odd_call))(self.rng, cell))
+        """Wrong and unusual launches. One that succeeds compiled gives what the interpreter gives."""
+        rng, cell = self.rng, self.newest
+        self.add(cell.source if rng.random() < 0.9 else "pass")
+        for _ in range(rng.choice((1, 2, 3))):
+            if rng.random() < 0.3:
+                self.add(wrong.odd_call(rng, cell))
+                continue
+            launch = wrong.wrong_launch(rng, cell)
+            *first, last = launch.split("\n")
+            magic = rng.choice(MAGICS)
+            if rng.random() < 0.6 and "interpret" not in magic + last:
+                launch = "\n".join([*first, f"inside.both(lambda: {last})"])
+            self.add(magic + launch)
+
+    def dtypes(self) -> None:
+        """A template on arrays of other dtypes and strides: compiled and interpreted results agree."""
+        rng = self.rng
+        cell = fill(rng)
+        self.add(cell.data, "sane")
+        self.add(cell.source)
+        for name in ("x", "y", "out"):
+            if rng.random() < 0.8:
+                kind = rng.choice(DTYPES)
+                self.add(f"if {name!r} in globals(): {name} = {name}.astype({kind!r})")
+        if rng.random() < 0.3:
+            self.add("if x.ndim == 1: x = np.repeat(x, 2)[::2]")
+        options = rng.choice(("", "", ", num_warps=1", ", checked=True", ", checked=False", ", without='simplify'"))
+        self.add(f"inside.both(lambda: {cell.launch[:-1]}{options}))")
+
+    def measured(self) -> None:
+        """A card with GPU code, a sweep or a comparison, interrupted at a random moment."""
+        rng, cell = self.rng, self.newest
+        body = f"{cell.source}\n{cell.launch}"
+        constant = cell.template.constants or "num_warps"
+        self.add(
+            rng.choice(
+                (
+                    f"%%blockkernel --target {rng.choice(('sm_80', 'sm_90a', 'sm_120a'))}\n{body}",
+                    f"%%blockkernel --target cpu --sweep {constant}=32,64,128\n{body}",
+                    f"%%blockkernel --target cpu --baseline np.exp(x) --without simplify\n{body}",
+                    f"%%blockkernel --sweep n=1,2,3 --launch {cell.launch}\n{body}",
+                    f'{body}\n%blockbench np.exp(x) "{cell.launch}"',
+                    f"{body}\n{cell.kernel}",
+                    f"{body}\nfor target in ('sm_80', 'sm_120a'):\n    {cell.kernel}.latest.retarget(target).trace.ptx",
+                )
+            ),
+            "",
+            rng.uniform(0.0, 1.2) if rng.random() < 0.8 else None,
+        )
+
+    def completed(self) -> None:
+        """Completions on the lines of magics."""
+        rng = self.rng
+        self.add(self.newest.source)
+        line = rng.choice(
+            (f"%%blockkernel {magic_lines.options(rng, self.newest)}", magic_lines.line_magic(rng, self.newest))
+        )
+        self.add(f"inside.complete({line[: rng.randrange(len(line) + 1)]!r})", "sane")
 
     def raising(self) -> None:
         magic = f"%%blockkernel {magic_lines.options(self.rng, self.newest)}\n" if self.rng.random() < 0.6 else ""
@@ -167,7 +238,10 @@ ACTIONS: tuple[tuple[Callable[[_Maker], None], int], ...] = (
     (_Maker.magics, 10),
     (_Maker.mutant, 14),
     (_Maker.zoo, 8),
+    (_Maker.dtypes, 10),
     (_Maker.endless, 5),
+    (_Maker.measured, 6),
+    (_Maker.completed, 3),
     (_Maker.page, 6),
 )
 

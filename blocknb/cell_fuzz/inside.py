@@ -192,3 +192,14 @@ def page(kernel: Any, request: dict[str, Any], valid: bool = False) -> None:
     live._answer(comm, entry, {"id": 1, **request})
     assert len(comm.sent) == 1, comm.sent
     assert not valid or "error" not in comm.sent[0], comm.sent
+
+
+def complete(text: str) -> None:
+    """Completes a line, as the notebook does at each key. No line is an error."""
+    from IPython import get_ipython
+
+    from blocknb.notebook.completion import candidates
+
+    word, found = candidates(text, get_ipython())
+    assert text.endswith(word), (text, word)
+    assert all(isinstance(candidate, str) for candidate in found), found

@@ -19,7 +19,7 @@ SWAPS = {
     "[": ("(",), ".": (",",),
 }  # fmt: skip
 BROKEN = ("(", ")", ",", ":", "=", "[", ".")
-NUMBERS = ("0", "1", "2", "-1", "3", "16", "64", "0.5", "1e30", "2**31", "None", "True", "'a'")
+NUMBERS = ("0", "1", "2", "-1", "3", "16", "64", "0.5", "1e30", "2**31", "4", "8", "1.5", "None")
 NAMES = {
     "max": "min", "min": "max", "sum": "max", "exp": "exp2", "exp2": "log2", "maximum": "minimum", "minimum": "maximum",
     "load": "store", "cumsum": "cumprod", "where": "maximum", "float32": "float16", "float16": "float32", "int32": "int64",
@@ -49,7 +49,7 @@ def _token(rng: Random, source: str, first: int, last: int) -> str:
             places.append((token, NUMBERS))
         elif token.type == tokenize.NAME and text in NAMES:
             places.append((token, (NAMES[text],)))
-        elif token.type == tokenize.NAME and rng.random() < 0.1:
+        elif token.type == tokenize.NAME and rng.random() < 0.03:
             places.append((token, (text + "_", text[:-1], text.swapcase())))
     if not places:
         return source
@@ -135,5 +135,5 @@ def _statement(rng: Random, source: str, first: int, last: int) -> str:
         case 2 if line < len(lines):
             lines[line - 1 : line + 1] = lines[line], lines[line - 1]
         case _:
-            lines[line - 1] = rng.choice(("    ", "")) + lines[line - 1]
+            lines[line - 1] = rng.choice(("    ", "", "", "")) + lines[line - 1]
     return "\n".join(lines)

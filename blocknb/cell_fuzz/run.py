@@ -101,6 +101,8 @@ def collect(options: CellFuzzOptions) -> CellFindings:
                     found.outcomes[number] = outcome
                     found.cells += cells
                     found.seconds = time.monotonic() - begin
+                if outcome.failed:
+                    print(f"sequence {number}: {_headline(outcome)}", file=sys.stderr, flush=True)
         finally:
             worker.stop()
 
@@ -156,13 +158,17 @@ def run(options: CellFuzzOptions) -> int:
     seen: set[str] = set()
     for number, outcome in found.failed.items():
         if outcome.key in seen or len(found.reduced) >= options.minimise:
-            print(f"sequence {number}: {outcome.kind}: {outcome.detail.strip().split(chr(10))[0]}")
+            print(f"sequence {number}: {_headline(outcome)}")
             continue
         seen.add(outcome.key)
         reduce(options, found, number)
         _, sequence, outcome, path = found.reduced[-1]
         print(f"\nsequence {number}: {outcome.kind}; {path}\n{outcome.detail.strip()}\n{sequence.text()}", flush=True)
     return 1 if found.failed else 0
+
+
+def _headline(outcome: CellOutcome) -> str:
+    return f"{outcome.kind}: {outcome.detail.strip().split(chr(10))[0]}"
 
 
 def replay(files: list[str]) -> int:

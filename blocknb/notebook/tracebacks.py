@@ -81,6 +81,22 @@ def install(shell: Any) -> None:
         return (found and shown.mode != "Verbose" and (*found[:2], users_part(found[2]))) or found
 
     shown.structured_traceback, shown.get_parts_of_chained_exception = structured_traceback, chained
+    _install_for_groups(shell)
+
+
+def _install_for_groups(shell: Any) -> None:
+    """IPython prints an ExceptionGroup as Python does, with all frames; this shows the user's."""
+    plain = shell.showtraceback
+
+    def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        etype, value, tb = exc_tuple or sys.exc_info()
+        if isinstance(value, BaseExceptionGroup) and any(map(is_ours, _frames(tb))):
+            text = "".join(traceback.format_exception(etype, value, users_part(tb)))
+            shell._showtraceback(etype, value, text.rstrip("\n").split("\n"))
+        else:
+            plain(exc_tuple, *args, **kwargs)
+
+    shell.showtraceback = showtraceback
 
 
 def _install_in_threads() -> None:
