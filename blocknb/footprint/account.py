@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blocknb.errors import KernelError
 from blocknb.footprint.launch import ArrayLayout, MemoryLaunch
 from blocknb.footprint.runs import Runs, joined
 from blocknb.ir.core import Op
@@ -64,7 +65,8 @@ class Accesses:
 @dataclass
 class Account:
     """What the followed programs did. `programs` are their numbers, ascending; `executed` counts per program of the grid the accesses
-    that it reached, and `active` those with a lane that is on. `unknown` lists accesses that could not be followed."""
+    that it reached, and `active` those with a lane that is on. `unknown` lists
+    programs that failed; `foreign` is the first access to memory that no argument describes, which ends the account."""
 
     launch: MemoryLaunch
     how: str = "static"
@@ -73,6 +75,7 @@ class Account:
     executed: np.ndarray = field(init=False)
     active: np.ndarray = field(init=False)
     unknown: list[str] = field(default_factory=list)
+    foreign: KernelError | None = None
     why: str = ""
     runs: int = 0
 

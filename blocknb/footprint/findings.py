@@ -42,6 +42,10 @@ def _failures(account: Account) -> Iterator[Finding]:
     for text in account.unknown[:3]:
         yield Finding("error", "failure", text)
 
+    if account.foreign is not None:
+        text = f"{account.foreign.message}: what lies there is not in the footprint"
+        yield Finding("remark", "foreign", text, account.foreign.loc)
+
 
 def _verb(access: Accesses) -> str:
     return {"load": "loads", "store": "stores", "atomic": "updates"}[access.kind]

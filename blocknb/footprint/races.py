@@ -19,7 +19,7 @@ from blocknb.errors import KernelError
 from blocknb.footprint.account import Accesses, Account, Beyond
 from blocknb.footprint.launch import Region
 from blocknb.footprint.recorded import Replay
-from blocknb.footprint.runs import Owners, Runs
+from blocknb.footprint.runs import Owners, Runs, disjoint, joined
 from blocknb.ir.core import Block, Op
 from blocknb.language.ops import ATOMICS, LOOPS
 
@@ -80,6 +80,10 @@ def races(account: Account) -> Iterator[Race]:
                 groups.setdefault((access.kind, flags[access.op.id]), []).append(access)
         if not any(kind == "store" for kind, _ in groups):
             yield from _of_loads_and_atomics(account, region, groups)
+            continue
+        if all(kind == "store" for kind, _ in groups) and disjoint(
+            joined(_units(region, access) for accesses in groups.values() for access in accesses)
+        ):
             continue
         painted = {key: _painted(region, accesses) for key, accesses in groups.items()}
         told: set[tuple[str, str]] = set()

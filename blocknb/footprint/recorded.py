@@ -18,7 +18,7 @@ from blocknb.errors import KernelError
 from blocknb.footprint.account import Account, Beyond, Budget
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.runs import Runs
-from blocknb.ir.address import AddressSpace
+from blocknb.ir.address import AddressSpace, ForeignAccess
 from blocknb.ir.core import Op, Value
 from blocknb.ir.interp import waits
 from blocknb.ir.interp_tile import Machine
@@ -122,6 +122,10 @@ def record(launch: MemoryLaunch, budget: Budget, why: str) -> Account:
         try:
             replay.run(program, keeper)
         except Beyond:
+            keeper.forget()
+            break
+        except ForeignAccess as error:
+            account.foreign = error
             keeper.forget()
             break
         except KernelError as error:

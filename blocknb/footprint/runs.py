@@ -71,6 +71,8 @@ def runs_of(
         places, masks, shape = (np.zeros(1, np.int64), [flat]), (np.ones(1, bool), [where]), (flat.shape[1],)
     (alone, offsets), (on, wheres) = places, masks
     live = np.flatnonzero(np.broadcast_to(on, count))
+    if not len(live):
+        return joined(())
     pick = lambda a: a[live] if len(a) == count and count > 1 else a  # noqa: E731
     alone = np.broadcast_to(pick(alone), len(live))
     doubled = np.zeros(len(live), bool)
@@ -141,6 +143,21 @@ def _overlapping(row: np.ndarray, starts: np.ndarray, ends: np.ndarray, count: i
         row, starts, ends = row[order], starts[order], ends[order]
         found[row[1:][(row[1:] == row[:-1]) & (starts[1:] < ends[:-1])]] = True
     return found
+
+
+def disjoint(runs: Runs) -> bool:
+    """Whether no two runs share an element."""
+    order = np.argsort(runs.starts, kind="stable")
+    return bool((runs.starts[order][1:] >= runs.ends[order][:-1]).all())
+
+
+def uncovered(runs: Runs, size: int) -> list[tuple[int, int]]:
+    """The intervals (start, stop) of elements 0 to `size` that lie in no run."""
+    order = np.argsort(runs.starts, kind="stable")
+    starts, ends = runs.starts[order], np.maximum.accumulate(runs.ends[order])
+    begins, stops = np.r_[0, np.clip(ends, 0, size)], np.r_[np.clip(starts, 0, size), size]
+    holes = np.flatnonzero(stops > begins)
+    return list(zip(begins[holes].tolist(), stops[holes].tolist(), strict=True))
 
 
 class Owners:

@@ -7,6 +7,7 @@ bound from memory keeps a launch static. Where a value depends on memory that th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,17 +78,17 @@ def follow(launch: MemoryLaunch, budget: Budget) -> Account:
     return account
 
 
-def _batches(programs: int, size: Any) -> Any:
-    """Batches of neighbouring programs: first those of the start and of the end, then a few from between, then all others."""
+def _batches(programs: int, size: Callable[[], int]) -> Iterator[np.ndarray]:
+    """Batches of neighbouring programs: those of the start, of the end, then evenly spread ones. `size` is asked after the first batch."""
     first = min(PROBE, programs)
     yield np.arange(first)
     step = size()
-    cuts = [*range(first, programs, step), programs]
-    parts = [np.arange(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
-    order = sorted(
-        range(len(parts)), key=lambda i: (i not in (0, len(parts) - 1), int(f"{i:b}"[::-1], 2) if i % 2 else i)
-    )
-    yield from (parts[i] for i in order)
+    parts = [np.arange(at, min(at + step, programs)) for at in range(first, programs, step)]
+    if parts:
+        yield parts.pop()
+    stride = max(1, len(parts) // 8)
+    for offset in range(stride):
+        yield from parts[offset::stride]
 
 
 class _LoadingEvaluator(PartialEvaluator):

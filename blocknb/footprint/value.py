@@ -19,7 +19,7 @@ import numpy as np
 from blocknb.errors import Loc
 from blocknb.footprint.account import Accesses, Account
 from blocknb.footprint.launch import ArrayLayout
-from blocknb.footprint.runs import NEVER, SEVERAL, Owners, joined, spans
+from blocknb.footprint.runs import NEVER, SEVERAL, Owners, joined, spans, uncovered
 
 __all__ = ["NEVER", "SEVERAL", "AccessMap", "ArrayFootprint", "Finding", "Footprint"]
 LEVELS = ("error", "warning", "remark")
@@ -96,6 +96,8 @@ class AccessMap:
     @property
     def holes(self) -> list[tuple[int, int]]:
         """Intervals (start, stop) of element numbers, in row-major order, that no program accesses."""
+        if self.array.dense:
+            return uncovered(joined(a.runs for a in self.accesses), math.prod(self.array.shape))
         return spans((self.count == 0).reshape(-1))
 
     @property
