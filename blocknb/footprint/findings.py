@@ -96,8 +96,7 @@ def _races(account: Account) -> Iterator[Finding]:
 
 
 def _both_store(account: Account, race: Race) -> Finding:
-    p, q = sorted((race.first_program, race.second_program))
-    p, q = (account.launch.spelled(n) for n in (p, q))
+    p, q = map(account.launch.spelled, sorted((race.first_program, race.second_program)))
     array = race.first.array
     element = _element(race.region, array, race.place)
     if race.same:
@@ -152,25 +151,28 @@ def _lanes(account: Account) -> Iterator[Finding]:
 
 def _between(arrays: dict[str, ArrayFootprint]) -> Iterator[Finding]:
     """Places between the elements of a strided view."""
-    for name, found in arrays.items():
+    for found in arrays.values():
         gaps = found.array.gaps
         if gaps is None:
             continue
-        for verb, accesses in (("stores to", found.stores), ("updates", found.atomics), ("reads", found.loads)):
+        inside = np.r_[0, np.cumsum(gaps)]
+        for accesses in (found.stores, found.atomics, found.loads):
             for access in accesses.accesses:
                 runs = access.runs
-                inside = np.concatenate([[0], np.cumsum(gaps)])
                 low, high = (np.clip(x, 0, len(gaps)) for x in (runs.starts, runs.ends))
-                bad = np.flatnonzero(inside[high] > inside[low])
-                if not len(bad):
-                    continue
-                contiguous = bool((runs.ends - runs.starts).max() > 1)
-                text = f"`{name}` is a strided view, and the kernel {verb} {'it as contiguous' if contiguous else 'places between its elements'}"
-                if verb == "stores to" and contiguous:
-                    text = f"`{name}` is a strided view, and the kernel stores to it as if it were contiguous"
-                hint = f"pass {name}.strides and multiply the indices by them, or pass a contiguous copy"
-                yield Finding("error" if verb != "reads" else "warning", "strides", text, access.op.loc, hint=hint)
-                break
+                if (inside[high] > inside[low]).any():
+                    yield _gap(access, contiguous=bool((runs.ends - runs.starts).max() > 1))
+                    break
+
+
+def _gap(access: Accesses, contiguous: bool) -> Finding:
+    name, load = access.array.name, access.kind == "load"
+    how = f"{'reads' if load else 'writes'} it as contiguous"
+    if not contiguous:
+        how = f"{_verb(access)} what lies between its elements"
+    hint = f"pass the strides of `{name}` and multiply the indices by them, or pass a contiguous copy"
+    text = f"`{name}` is a strided view, and the kernel {how}"
+    return Finding("warning" if load else "error", "strides", text, access.op.loc, hint=hint)
 
 
 def _effects(account: Account) -> Iterator[Finding]:

@@ -75,13 +75,13 @@ def runs_of(
         return joined(())
     pick = lambda a: a[live] if len(a) == count and count > 1 else a  # noqa: E731
     alone = np.broadcast_to(pick(alone), len(live))
-    doubled = np.zeros(len(live), bool)
+    doubled: np.ndarray = np.zeros(len(live), bool)
     tables = []
     for n, offset, where in zip(shape, offsets, wheres, strict=True):
         offset, where = pick(offset), np.broadcast_to(pick(where), (len(pick(where)), n))
         if n > 1 and offset.shape[1] == 1:  # the lanes along this axis share an address
-            doubled |= where.sum(1) > 1
-            where = where.any(1, keepdims=True)
+            doubled = np.logical_or(doubled, where.sum(1) > 1)
+            where = np.asarray(where.any(1, keepdims=True))
         tables.append((np.broadcast_to(offset, (len(offset), where.shape[1])), where))
     row, starts, ends = _intervals(alone, tables, size)
     chosen = live[row]

@@ -60,7 +60,8 @@ def follow(launch: MemoryLaunch, budget: Budget) -> Account:
     account = Account(launch)
     evaluator = _LoadingEvaluator(launch, budget)
     observer = _AccountKeeper(evaluator, account, budget)
-    deadline, done = budget.deadline(), []
+    deadline = budget.deadline()
+    done: list[np.ndarray] = []
     for batch in _batches(launch.programs, lambda: max(1, int(BATCH / evaluator.peak))):
         try:
             evaluator.follow(batch, observer)
@@ -165,6 +166,8 @@ class _AccountKeeper(Observer):
         for value, what in ((tile.address, "the address"), (tile.mask, "the mask")):
             if isinstance(value, Unknown):
                 raise NotStatic(f"{what} of the {op.name} {line(op)} depends on {value.why}")
+        assert not isinstance(tile.address, Unknown)
+        assert not isinstance(tile.mask, Unknown)
         x, y, _ = self.evaluator.grid
         programs = batch.ids[0] + x * (batch.ids[1] + y * batch.ids[2])
         seen = self.seen.setdefault(op.id, np.zeros(self.account.launch.programs, np.int32))

@@ -6,7 +6,9 @@ launches in which data decide copy contents, those of GPU arrays to the host.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,8 +44,9 @@ def footprints(kernel: Launchable, grid: Any, budget: Budget | None = None) -> C
 def memory_launch(kernel: Launchable, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MemoryLaunch:
     """The launch of a call. Raises LaunchError like a launch, and for an array of unknown extent."""
     binding, values = kernel.bound_call(args, kwargs)
-    kinds, raws = kernel.describe(binding, values)
+    described, raws = kernel.describe(binding, values)
     sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
+    kinds = [unspecialized_kind(k) if u else k for k, u in zip(described, binding.unspecialized, strict=True)]
     func = _parsed(kernel, binding, kinds, values)
     summaries = {name: summary(value, kind) for name, kind, value in flat(binding.names, kinds, values)}
     scalars = {name: value for name, value in scalars_of(summaries).items() if value is not None}
@@ -52,15 +55,17 @@ def memory_launch(kernel: Launchable, grid: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _parsed(kernel: Launchable, binding: Binding, kinds: Sequence[Kind], values: Sequence[Any]) -> Func:
-    options, given = dict(kernel.options), {}
-    for name, kind, unspecialized in zip(binding.names, kinds, binding.unspecialized, strict=True):
+    options = dict(kernel.options)
+    given: dict[str, Any] = {}
+    for name, kind in zip(binding.names, kinds, strict=True):
         if name in OPTIONS:
             options[name] = kind.constant[0]
-        given[name] = front_argument(unspecialized_kind(kind) if unspecialized else kind)
+        given[name] = front_argument(kind)
     attributes = {name: value for name, value in options.items() if name != "without" and value is not None}
     target = target_of(common_device(kernel.source, binding.names, kinds, values))
     by_parameter = {p.name: given[p.name] for p in kernel.source.parameters}
-    return parse(kernel.source, by_parameter, attributes, target)
+    with contextlib.redirect_stdout(io.StringIO()):  # static_print prints when the kernel is compiled
+        return parse(kernel.source, by_parameter, attributes, target)
 
 
 def _layouts(
