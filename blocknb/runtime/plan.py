@@ -21,6 +21,7 @@ from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
+    from blocknb.runtime.host import HostKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +127,11 @@ def prepared(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devi
     return LaunchPlan(compiled, kinds, device, start)
 
 
-def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:
-    """Returns the function that starts a compiled kernel on a device, from the values of a binding."""
+def starter(
+    compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int, made: type[HostKernel] | None = None
+) -> Start:
+    """Returns the function that starts a compiled kernel on a device, from the values of a binding. `made` is the class that runs its
+    machine code on the CPU, by default `host.HostKernel`."""
     from blocknb.frontend.descriptors import field_names
 
     fields = [
@@ -139,7 +143,7 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
     if device == HOST:
         from blocknb.runtime import host
 
-        start = host.starter(compiled, positions)
+        start = host.starter(compiled, positions, made or host.HostKernel)
     else:
         from blocknb.runtime import driver, reports
 
