@@ -4,7 +4,7 @@ A listing's content is `{"text": ..., "lines": [...], "ops": [...]}`. `lines` gi
 `ops` the op id of each line of IR (-1: none). A pass changes few lines. So IR is stored as the difference to the IR of another stage, its
 base, where that is shorter. The packed text is then followed by a space and the hash of the base. Its content is a list of parts:
 `[first, end]` for lines of the base, or lines as content. A base is stored before the texts that need it.
-`labextension/src/core/schema.ts` reads the same format.
+`labextension/src/core/inflate.ts` reads the same format, within limits.
 """
 
 from __future__ import annotations

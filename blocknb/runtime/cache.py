@@ -260,7 +260,8 @@ def _unpack(key: str, data: bytes) -> Entry | None:
 def default_root() -> str:
     """`$BLOCKNB_CACHE_DIR`, or the cache folder of the system, as an absolute path; "" if the user has no home folder."""
     if folder := os.environ.get("BLOCKNB_CACHE_DIR", "").strip():
-        return os.path.abspath(os.path.expanduser(folder))
+        folder = os.path.expanduser(folder)
+        return "" if folder.startswith("~") else os.path.abspath(folder)  # a user without a home folder
     if sys.platform == "linux":  # the same as platformdirs, whose import takes longer than a disk hit
         folder = os.environ.get("XDG_CACHE_HOME", "").strip()
         if not os.path.isabs(folder):  # the specification of XDG ignores a relative path

@@ -319,6 +319,12 @@ def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
     assert module.default_root() == str(tmp_path / "cache")
 
 
+def test_a_tilde_without_a_home_folder_is_no_folder_of_that_name(monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", "~/cache")
+    assert module.default_root() == ""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="XDG is for Linux")
 def test_a_relative_xdg_folder_is_ignored(tmp_path, monkeypatch):
     monkeypatch.delenv("BLOCKNB_CACHE_DIR", raising=False)

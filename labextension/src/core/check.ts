@@ -149,3 +149,14 @@ export function holds<T>(condition: (value: T) => boolean, expected: string): Ch
     }
   };
 }
+
+type OptionalKeys<T> = { [K in keyof T]-?: object extends Pick<T, K> ? K : never }[keyof T];
+type RequiredKeys<T> = Exclude<keyof T, OptionalKeys<T>>;
+
+/** An object of the type T. The compiler demands a check of each field, so that a new field cannot be forgotten. */
+export function shaped<T>(
+  required: Record<RequiredKeys<T>, Check>,
+  ...optional: [OptionalKeys<T>] extends [never] ? [] : [Record<OptionalKeys<T>, Check>]
+): Check {
+  return object(required as Record<string, Check>, (optional[0] ?? {}) as Record<string, Check>);
+}

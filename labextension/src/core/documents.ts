@@ -18,10 +18,38 @@ import {
   object,
   oneOf,
   record,
+  shaped,
   text,
   tuple,
 } from './check';
-import { type Document, type Listing, SCHEMA } from './schema';
+import {
+  SCHEMA,
+  type Bench,
+  type BenchRow,
+  type Ceiling,
+  type Diff,
+  type DiffSide,
+  type Document,
+  type Knobs,
+  type Launch,
+  type Listing,
+  type Note,
+  type Occupancy,
+  type OptionKnob,
+  type Resources,
+  type Roofline,
+  type RooflinePoint,
+  type Source,
+  type Stage,
+  type Sweep,
+  type SweepSeries,
+  type TilesPart,
+  type Version,
+  type VersionView,
+  type View,
+} from './schema';
+import type { BulkFacts, Operand, ProgramMap, SharedFacts, TileAccess, TileOp, Tiles } from './tiles';
+import type { Packed } from './views/timeline';
 
 const word = text(4096);
 const words = record(text(1 << 16), /^/, 1000);
@@ -38,14 +66,14 @@ const line = integer(-1, 1e7);
 const rate = nullable(object({ value: number(), unit: word }));
 const choice = either(number(), flag);
 
-const note = object({
+const note = shaped<Note>({
   text: text(1 << 16),
   kind: oneOf('info', 'missed', 'warning'),
   op: integer(),
   line: nullable(line),
 });
 
-const stage = object(
+const stage = shaped<Stage>(
   {
     name: word,
     title: word,
@@ -69,7 +97,7 @@ const stage = object(
 const CODE = ['llvm', 'ptx', 'sass', 'assembly'];
 const number_or_null = nullable(number());
 
-const occupancy = object({
+const occupancy = shaped<Occupancy>({
   blocks_per_sm: number(0),
   warps_per_sm: number(0),
   max_warps: number(0),
@@ -78,7 +106,7 @@ const occupancy = object({
   advice: list(word, 100),
 });
 
-const resources = object(
+const resources = shaped<Resources>(
   {
     registers: number_or_null,
     spill_bytes: number_or_null,
@@ -89,7 +117,7 @@ const resources = object(
   { occupancy: nullable(occupancy) },
 );
 
-const view = object(
+const view = shaped<View>(
   { role: oneOf('ran', 'compiled', 'view'), label: word, place: word },
   {
     error: text(1 << 16),
@@ -107,7 +135,7 @@ const view = object(
   },
 );
 
-const launch = object({
+const launch = shaped<Launch>({
   target: word,
   device: integer(),
   grid: list(count, 3),
@@ -120,8 +148,8 @@ const launch = object({
 });
 
 const knob = { value: choice, choices: list(choice, 1000) };
-const option = object(knob, { named: flag });
-const knobs = object({
+const option = shaped<OptionKnob>(knob, { named: flag });
+const knobs = shaped<Knobs>({
   constants: list(object({ name: word, ...knob }), 1000),
   num_warps: option,
   num_stages: option,
@@ -130,12 +158,12 @@ const knobs = object({
   why: word,
 });
 
-const versionView = object({
+const versionView = shaped<VersionView>({
   target: word,
   label: word,
   stages: list(object({ name: word, text: reference }), 1000),
 });
-const version = object(
+const version = shaped<Version>(
   {
     version: word,
     number: integer(),
@@ -156,24 +184,24 @@ const version = object(
   { views: list(versionView, 100) },
 );
 
-const side = object(
+const side = shaped<DiffSide>(
   { label: word, language: oneOf('ir', 'python'), first_line: line, text: reference },
   { version: word },
 );
-const diff = object({ a: side, b: side, by_op: flag });
+const diff = shaped<Diff>({ a: side, b: side, by_op: flag });
 
-const benchRow = object(
+const benchRow = shaped<BenchRow>(
   { label: word, kind: oneOf('kernel', 'without', 'baseline') },
   { median: time, low: time, high: time, error: text(1 << 16) },
 );
-const bench = object({ unit: word, rounds: count, rows: list(benchRow, 1000) });
+const bench = shaped<Bench>({ unit: word, rounds: count, rows: list(benchRow, 1000) });
 
 const positive = number(1e-12, 1e15);
-const ceiling = object(
+const ceiling = shaped<Ceiling>(
   { name: word, unit: oneOf('GB/s', 'TFLOP/s'), value: positive, how: word },
   { low: number(0), high: number(0) },
 );
-const point = object(
+const point = shaped<RooflinePoint>(
   {
     label: word,
     kind: oneOf('kernel', 'version', 'baseline'),
@@ -185,24 +213,20 @@ const point = object(
   },
   { issued_bytes: number(0), version: word, roof: word, percent: number(), about: word },
 );
-const roofline = object(
+const roofline = shaped<Roofline>(
   { device: word, measured: word, ceilings: list(ceiling, 100), points: list(point, 1000) },
   { note: word },
 );
 
-interface SweepSizes {
-  values: unknown[];
-  series: { median: unknown[]; low: unknown[]; high: unknown[] }[];
-}
 const figures = list(nullable(number(0, 1e30)), 1000);
 const sweep = all(
-  object(
+  shaped<Sweep>(
     {
       axis: word,
       values: list(either(number(), word, flag), 1000),
       unit: oneOf('GB/s', 'TFLOP/s', 'ms'),
       series: list(
-        object({
+        shaped<SweepSeries>({
           label: word,
           kind: oneOf('kernel', 'baseline'),
           median: figures,
@@ -214,25 +238,25 @@ const sweep = all(
     },
     { cancelled: flag, notes: list(word, 1000) },
   ),
-  holds<SweepSizes>(
+  holds<Sweep>(
     ({ values, series }) =>
       series.every((s) => [s.median, s.low, s.high].every((numbers) => numbers.length === values.length)),
     'a sweep with a number for each value',
   ),
 );
 
-/** Characters of one packed text. A page of 100 MB of IR takes about 10 of them. */
+/** Characters of one packed text. Those of the largest kernels of the tests have less than 2^20. */
 const packed = text(1 << 26);
-const part = object({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
+const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
 
-const document = object(
+const document = shaped<Document>(
   {
     schema: integer(2, SCHEMA),
     kind: word,
     kernel: word,
     version: word,
     facts: list(tuple(word, text(1 << 16)), 1000),
-    source: object({ file: word, first_line: line, text: text(1 << 24), hash: word }),
+    source: shaped<Source>({ file: word, first_line: line, text: text(1 << 24), hash: word }),
     launches: list(launch, 10_000),
     views: list(view, 100),
     blobs: record(packed, /^[0-9a-f]{8,64}$/, 100_000),
@@ -324,8 +348,11 @@ const layout = all(
   }, 'a layout of its tile'),
 );
 const arrayFacts = { shape: list(extent, 16), strides: list(integer(), 16) };
-const operand = object({ shape, dtype: word }, { layout: integer(-1), wavefronts: count, ideal: count });
-const sharedFacts = object({
+const operand = shaped<Operand>(
+  { shape, dtype: word },
+  { layout: integer(-1), wavefronts: count, ideal: count },
+);
+const sharedFacts = shaped<SharedFacts>({
   basis: bits(32),
   how: word,
   instructions: count,
@@ -333,8 +360,8 @@ const sharedFacts = object({
   ideal: number(0),
   ways: number(0),
 });
-const bulkFacts = object({ tile: shape, swizzle: oneOf(0, 32, 64, 128), basis: bits(32) });
-const tileOp = object(
+const bulkFacts = shaped<BulkFacts>({ tile: shape, swizzle: oneOf(0, 32, 64, 128), basis: bits(32) });
+const tileOp = shaped<TileOp>(
   {
     op: integer(),
     line,
@@ -354,7 +381,7 @@ const tileOp = object(
   },
 );
 const offsets = list(integer(), 2 ** 20);
-const access = object(
+const access = shaped<TileAccess>(
   {},
   {
     array: word,
@@ -373,7 +400,7 @@ const access = object(
 );
 /** The accesses of one program, by the number of the op. */
 export const program: Check = record(access, /^\d{1,6}$/);
-const programMap = object({
+const programMap = shaped<ProgramMap>({
   op: integer(),
   array: word,
   extent: list(integer(1, 2 ** 31), 16),
@@ -381,20 +408,9 @@ const programMap = object({
   ...arrayFacts,
 });
 
-interface TilesSizes {
-  ops: {
-    layout: number;
-    shape: number[];
-    bulk?: { tile: number[] };
-    dot?: { operands: { layout?: number }[] };
-  }[];
-  layouts: [number[], ...number[][]][];
-  map: { shape: number[]; extent: number[] } | null;
-}
-
 /** The content of the Tiles view. Every layout exists and has the shape of its op. */
 export const tiles: Check = all(
-  object(
+  shaped<Tiles>(
     {
       grid: tuple(extent, extent, extent),
       warps: integer(1, 64),
@@ -406,7 +422,7 @@ export const tiles: Check = all(
     },
     { order: integer(1, 2 ** 31) },
   ),
-  holds<TilesSizes>(({ ops, layouts, map }) => {
+  holds<Tiles>(({ ops, layouts, map }) => {
     const same = (a: number[], b: number[]): boolean =>
       a.length === b.length && a.every((x, i) => x === b[i]);
     const exists = (index: number | undefined): boolean => (index ?? -1) < layouts.length;
@@ -426,15 +442,9 @@ export const tiles: Check = all(
 const SPANS = 20_000;
 const cycle = number(0, 1e12);
 
-interface TimelineSizes {
-  lanes: unknown[];
-  words: unknown[];
-  spans: number[][];
-}
-
 /** The content of the Timeline view. Every span lies on a lane and has a word. */
 export const timeline: Check = all(
-  object({
+  shaped<Packed>({
     lanes: list(word, 200),
     words: list(word, SPANS),
     spans: list(
@@ -457,7 +467,7 @@ export const timeline: Check = all(
     cut: flag,
     about: word,
   }),
-  holds<TimelineSizes>(
+  holds<Packed>(
     ({ lanes, words, spans }) => spans.every((span) => span[0] < lanes.length && span[5] < words.length),
     'a timeline whose spans fit',
   ),
