@@ -264,10 +264,8 @@ class ShadowMemory:
     def _start_clocks(self) -> None:
         """Sets the clock of each program to one."""
         if self.plan.clocked:
-            clocks = np.zeros((self.programs, self.programs), np.uint32)
-            np.fill_diagonal(clocks, 1)
-            raw = clocks.tobytes().ljust(-(-clocks.nbytes // 8) * 8, b"\0")
-            self.write(self.places["clocks"], np.frombuffer(raw, np.uint64))
+            self.array(self.places["clocks"], self.programs**2, 4)[:: self.programs + 1] = 1
+            self.settle()
 
     # -- results
 
