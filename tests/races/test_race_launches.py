@@ -112,3 +112,16 @@ def test_a_launch_with_the_option_as_a_constant_of_a_cell_is_checked(monkeypatch
     monkeypatch.setitem(enforced, "checked", "race")
     with pytest.raises(blocknb.RaceError):
         store_row[(2, 2)](np.zeros(4, np.float32), 0)
+
+
+@blocknb.kernel
+def through_a_table(table, out):
+    target = tl.load(table).to(tl.pointer_type(tl.float32))
+    tl.store(target, tl.program_id(0).to(tl.float32))
+    tl.store(out + tl.program_id(0), 1.0)
+
+
+def test_a_race_through_a_pointer_from_memory_is_found_in_the_arrays_of_the_launch():
+    out = np.zeros(8, np.float32)
+    with pytest.raises(blocknb.RaceError, match="both store to element 3 of `out`"):
+        through_a_table[(2,)](np.array([out.ctypes.data + 12], np.int64), out, checked="race")
