@@ -15,7 +15,7 @@ from blocknb.ir.shadow import ACTIONS, CONFLICTS
 
 #: The words of the context. `RECORDS` records of RECORD words each follow the header, then the regions.
 REGIONS, TOLD, COUNT, CELLS, CLOCKS, KEYS, ROWS, SLOTS, LOCK, PROGRAMS, BITS, FAULT, ARGUMENTS, FILLED = range(14)
-PLANES = 14  # the address of the plane of each action, and of the stores' flags for `init`
+PLANES = 14  # the address of the plane of each action
 FIRST_RECORD, RECORD, RECORDS = 24, 4, 4096
 FIRST_REGION, REGION = FIRST_RECORD + RECORD * RECORDS, 5  # lower address, bytes, shift, first cell, flags for `init`
 FAULTS = {"clock": 1, "slots": 2}
