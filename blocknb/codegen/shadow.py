@@ -15,8 +15,8 @@ from blocknb.ir.shadow import ACTIONS, CONFLICTS
 
 #: The words of the context. `RECORDS` records of RECORD words each follow the header, then the regions.
 REGIONS, TOLD, COUNT, CELLS, CLOCKS, KEYS, ROWS, SLOTS, LOCK, PROGRAMS, BITS, FAULT, ARGUMENTS, FILLED = range(14)
-PLANES = 14  # the address of the plane of each action, and of the stores' flags for `init`
-FIRST_RECORD, RECORD, RECORDS = 24, 4, 256
+PLANES = 14  # the address of the plane of each action
+FIRST_RECORD, RECORD, RECORDS = 24, 4, 4096
 FIRST_REGION, REGION = FIRST_RECORD + RECORD * RECORDS, 5  # lower address, bytes, shift, first cell, flags for `init`
 FAULTS = {"clock": 1, "slots": 2}
 CLOCK_BITS, SITE_BITS = 22, 10  # of an entry of 32 bits with vector clocks

@@ -24,7 +24,7 @@ CONFLICTS = {
     "observe": ("store",),
 }
 RANKS = {"store": 0, "load": 2}  # of atomics: 1
-VERBS = {"load": "loads", "store": "stores to", "lanes": "stores to"}
+VERBS = {"load": "loads", "store": "stores to"}
 Program = tuple[int, int, int]
 
 
@@ -84,13 +84,7 @@ def plan_of(func: Func) -> ShadowPlan | None:
     return ShadowPlan(ordered, tuple(sorted(actions)), clocked)
 
 
-def race_error(
-    array: str,
-    index: int,
-    pair: Iterable[Noted],
-    clocked: bool,
-    count: int = 1,
-) -> RaceError:
+def race_error(array: str, index: int, pair: Iterable[Noted], clocked: bool, count: int = 1) -> RaceError:
     """The error for a pair of accesses of different programs to one element. `count`: how many elements have a race."""
     (a, p), (b, q) = pair
     if a.verb == b.verb:

@@ -201,7 +201,7 @@ class HostKernel:
         grid: Sequence[int],
         arguments: Sequence[Any],
         readonly: int,
-        shadow: int,
+        shadow: int = 0,
     ) -> None:
         words: list[Any] = [0] * STATUS_WORDS
         words[READONLY], words[SHADOW] = readonly, shadow

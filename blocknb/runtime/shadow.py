@@ -264,10 +264,8 @@ class ShadowMemory:
     def _start_clocks(self) -> None:
         """Sets the clock of each program to one."""
         if self.plan.clocked:
-            clocks = np.zeros((self.programs, self.programs), np.uint32)
-            np.fill_diagonal(clocks, 1)
-            raw = clocks.tobytes().ljust(-(-clocks.nbytes // 8) * 8, b"\0")
-            self.write(self.places["clocks"], np.frombuffer(raw, np.uint64))
+            self.array(self.places["clocks"], self.programs**2, 4)[:: self.programs + 1] = 1
+            self.settle()
 
     # -- results
 
@@ -325,7 +323,9 @@ class ShadowMemory:
     def _element(self, address: int, site: ShadowSite) -> tuple[str, int]:
         """The name of the array at an address, of those that the site may access if possible, and the number of the element."""
         holding = [i for i, (_, _, low, high) in self.arrays.items() if low <= address < high]
-        chosen = next((i for i in holding if i in site.arguments), holding[0])
+        chosen = next((i for i in holding if i in site.arguments), next(iter(holding), None))
+        if chosen is None:  # an array that no argument holds, through a pointer from memory
+            return "an array that is no argument", address // site.bytes
         name, start, _, _ = self.arrays[chosen]
         return name, (address - start) // site.bytes
 

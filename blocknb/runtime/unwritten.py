@@ -6,6 +6,7 @@ poison: the host or another kernel has written them. The poison is a NaN as fp16
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -87,14 +88,13 @@ def uninitialized(array: Any) -> Any:
     if kind.readonly:
         raise LaunchError("uninitialized fills the array, and this one is read-only")
     host = kind.device < 0
-    xp = np if host else cuda.cupy()
-    marked = UnwrittenArray(
-        low, high, HOST if host else kind.device, weakref.ref(array, _forget), xp.zeros(high - low, np.uint8)
-    )
+    with contextlib.nullcontext() if host else cuda.cupy().cuda.Device(kind.device):
+        flags = (np if host else cuda.cupy()).zeros(high - low, np.uint8)
+        marked = UnwrittenArray(low, high, HOST if host else kind.device, weakref.ref(array, _forget), flags)
+        marked.fill()
     with _lock:
         _arrays[:] = [x for x in _arrays if x.high <= low or x.low >= high or x.device != marked.device]
         _arrays.append(marked)
-    marked.fill()
     return array
 
 

@@ -300,6 +300,14 @@ def test_checked_applies_only_to_launches_of_the_cell(shell, capsys):
     assert shell.run("stray[1,](part, out, BLOCK=64)").success
 
 
+def test_checked_may_name_the_checks(shell):
+    cell = "@blocknb.kernel\ndef same(out):\n    tl.store(out, tl.program_id(0).to(tl.float32))\nsame[2,](out)"
+    result = shell.run(f"%%blockkernel --checked race\n{cell}")
+    assert type(result.error_in_exec).__name__ == "RaceError"
+    assert shell.run(f"%%blockkernel --checked init\n{cell}").success
+    assert "is none of bounds, race, init, all" in str(shell.run(f"%%blockkernel --checked fast\n{cell}").error_in_exec)
+
+
 def test_a_launch_may_override_checked(shell):
     shell.ip.user_ns.update(part=np.zeros(64, np.float32)[:60])
     assert shell.run(f"%%blockkernel --checked\n{STRAY}stray[1,](part, out, BLOCK=64, checked=False)").success

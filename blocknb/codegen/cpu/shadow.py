@@ -26,7 +26,7 @@ class ShadowLowering(VersionPart):
         """Notes the elements whose mask is on, unless the launch stores to none of the arrays."""
         attrs, context = op.attrs, self._context()
         if attrs["arguments"] and attrs["action"] not in RECORDED:
-            mask = sum(1 << min(argument, 63) for argument in attrs["arguments"])
+            mask = sum(1 << argument for argument in {min(argument, 63) for argument in attrs["arguments"]})
             word = self._word(context, shadow.ARGUMENTS)
             some = self.code.binary("and", word, str(mask - (mask >> 63 << 64)), "i64", 1)
             self.code.w.when(self.code.w.value(f"icmp ne i64 {some}, 0"), lambda: self._note(op, context))

@@ -12,7 +12,9 @@ from typing import Any
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Builder, Rebuild
 from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
 from blocknb.language.ops import OPS
+from blocknb.language.types import Tile
 
 FOLLOWED = ("view", "move")  # the kinds of ops that a mask follows like its tile
 
@@ -40,9 +42,9 @@ class Definedness:
         b = walk.builder
         if op.name == "select":
             b.append(op)
-            condition, *_ = op.args
-            first, second = (x if x is not None else b.const(True, condition.type) for x in known[1:])
-            self.masks[op.result] = b.value("select", condition, first, second)
+            whole = Tile(t.int1, op.result.type.shape)
+            first, second = (x if x is not None else b.const(True, whole) for x in known[1:])
+            self.masks[op.result] = b.value("select", op.args[0], first, second)
         elif OPS[op.name].kind == "elementwise" and op.result.type.dtype.bits > 1:
             b.append(op)
             self.masks[op.result] = self._all(b, [x for x in known if x is not None])

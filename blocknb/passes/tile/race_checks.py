@@ -56,7 +56,7 @@ def race_checks(func: Func, target: Target, notes: Notes) -> Func:
         store %p, %v, %mask
         shadow %p, %mask {action="store", site=1}
     """
-    checker = Checker(func)
+    checker = ShadowOps(func)
     result = rebuild(func, checker.visit)
     what = "by vector clocks" if checker.clocked else "without clocks, because no atomic acquires"
     notes(None, f"{checker.count} accesses are checked {what}")
@@ -66,7 +66,7 @@ def race_checks(func: Func, target: Target, notes: Notes) -> Func:
     return result
 
 
-class Checker:
+class ShadowOps:
     """Adds the shadow ops while a function is rebuilt. `clocked`: an atomic may order accesses of programs."""
 
     def __init__(self, func: Func):
@@ -104,9 +104,8 @@ class Checker:
     def attributes(self, op: Op) -> dict[str, Any]:
         """The attributes of an access that all its shadow ops have."""
         origins = self.provenance.of(op.args[0])
-        known = (
-            tuple(sorted(i for i in origins if isinstance(i, int))) if all(isinstance(i, int) for i in origins) else ()
-        )
+        numbers = tuple(sorted(i for i in origins if isinstance(i, int)))
+        known = numbers if len(numbers) == len(origins) else ()
         return {"site": next(self.numbers), "verb": action_of(op), "arguments": known, "clocked": self.clocked}
 
     def note(self, op: Op, b: Builder, pointer: Value, mask: Value | None, sem: str, attrs: dict[str, Any]) -> None:
