@@ -6,11 +6,12 @@ a FootprintWarning with its line. A launch of the same kernel, grid and types is
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from blocknb.errors import KernelError, Loc, display_file
+from blocknb.errors import KernelError, Loc, SyntaxUnsupported, display_file
 from blocknb.footprint.account import Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.value import FootprintFinding
@@ -31,9 +32,16 @@ class FootprintWarning(UserWarning):
 
 
 def examine(
-    kernel: Launchable, binding: Binding, kinds: Sequence[Kind], raws: Sequence[Any], values: Sequence[Any], sizes: Grid
+    kernel: Launchable,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    raws: Sequence[Any],
+    values: Sequence[Any],
+    sizes: Grid,
+    interpreted: bool = False,
 ) -> None:
-    """Warns about what is wrong with a launch, the first time that its kernel, kinds and grid occur."""
+    """Warns about what is wrong with a launch, the first time that its kernel, kinds and grid occur. An interpreted kernel that calls host
+    functions, such as `print` and `breakpoint`, is left out: they run in the interpreter, and only there."""
     seen = vars(kernel).setdefault("_examined", set())
     key = (tuple(kinds), sizes, binding.names)
     if key in seen or 0 in sizes:
@@ -42,7 +50,8 @@ def examine(
         seen.clear()
     seen.add(key)
     try:
-        found = footprint(launch_of(kernel, binding, kinds, raws, values, sizes), BUDGET)
+        launch = launch_of(kernel, binding, kinds, raws, values, sizes, _refused if interpreted else None)
+        found = footprint(launch, BUDGET)
     except (
         KernelError
     ):  # of Python that only the interpreter runs, or of an argument without an extent: the launch itself decides
@@ -50,6 +59,13 @@ def examine(
     for finding in found.errors:
         if finding.kind not in RAISED:
             _warn(kernel, finding)
+
+
+def _refused(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Calls the functions by which the front end itself computes constants, and refuses those of the user."""
+    if function in (bool, operator.getitem):
+        return function(*args, **kwargs)
+    raise SyntaxUnsupported(f"the kernel calls {getattr(function, '__name__', function)}")
 
 
 def _warn(kernel: Launchable, finding: FootprintFinding) -> None:

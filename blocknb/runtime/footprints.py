@@ -51,18 +51,30 @@ def memory_launch(kernel: Launchable, grid: Any, args: tuple[Any, ...], kwargs: 
 
 
 def launch_of(
-    kernel: Launchable, binding: Binding, kinds: Sequence[Kind], raws: Sequence[Any], values: Sequence[Any], sizes: Grid
+    kernel: Launchable,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    raws: Sequence[Any],
+    values: Sequence[Any],
+    sizes: Grid,
+    invoke: Callable[..., Any] | None = None,
 ) -> MemoryLaunch:
-    """The launch of described arguments on a grid of three sizes."""
+    """The launch of described arguments on a grid of three sizes. `invoke` makes the calls of host functions (see `parse`)."""
     kinds = [unspecialized_kind(k) if u else k for k, u in zip(kinds, binding.unspecialized, strict=True)]
-    func = _parsed(kernel, binding, kinds, values)
+    func = _parsed(kernel, binding, kinds, values, invoke)
     summaries = {name: summary(value, kind) for name, kind, value in flat(binding.names, kinds, values)}
     scalars = {name: value for name, value in scalars_of(summaries).items() if value is not None}
     arrays = _layouts(kernel, func, binding, kinds, raws, values, summaries)
     return MemoryLaunch(func, sizes, scalars, arrays, _contents)
 
 
-def _parsed(kernel: Launchable, binding: Binding, kinds: Sequence[Kind], values: Sequence[Any]) -> Func:
+def _parsed(
+    kernel: Launchable,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    values: Sequence[Any],
+    invoke: Callable[..., Any] | None,
+) -> Func:
     options = dict(kernel.options)
     given: dict[str, Any] = {}
     for name, kind in zip(binding.names, kinds, strict=True):
@@ -73,7 +85,7 @@ def _parsed(kernel: Launchable, binding: Binding, kinds: Sequence[Kind], values:
     target = target_of(common_device(kernel.source, binding.names, kinds, values))
     by_parameter = {p.name: given[p.name] for p in kernel.source.parameters}
     with contextlib.redirect_stdout(io.StringIO()):  # static_print prints when the kernel is compiled
-        return parse(kernel.source, by_parameter, attributes, target)
+        return parse(kernel.source, by_parameter, attributes, target, invoke=invoke)
 
 
 def _layouts(

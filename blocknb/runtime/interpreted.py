@@ -44,7 +44,7 @@ def launcher(
             with forks.guard:
                 from blocknb.runtime.footprint_warnings import examine
 
-            examine(kernel, binding, kinds, raws, values, sizes)
+            examine(kernel, binding, kinds, raws, values, sizes, interpreted=True)
         found = run(kernel, binding, kinds, raws, values, sizes, programs, watch, record)
         if this_thread.interpreted is not None:
             this_thread.interpreted[kernel.__name__] += 1
