@@ -212,6 +212,8 @@ class Footprint:
         """One sentence: how many programs were followed, and how."""
         total, followed = self.account.launch.programs, len(self.programs)
         count = f"{followed} of {total} programs (a sample)" if self.sampled else f"{total} program{'s' * (total != 1)}"
+        if not followed:
+            return f"footprint of no program: {self.why or self.account.foreign}"
         how = "from the arguments" if self.how == "static" else f"by a run on copies, because {self.why}"
         return f"footprint of {count}, {how}"
 

@@ -119,7 +119,8 @@ def _layouts(
         if "parts" in summaries[name]:  # a descriptor: its own sizes and strides need not cover the array
             shape, strides = ((high - low) // size,), (1,)
         dtype = summaries[name]["type"].lstrip("*").split(":")[0]
-        high = max(high, low)
+        if low >= 1 << 63:  # an empty array without an address
+            low = high = raw
         found.append(ArrayLayout(name, parameters[name], dtype, size, shape, strides, raw, low, high, device))
     return found
 
