@@ -126,6 +126,22 @@ follow[2,](links, out, BLOCK=64)  # {1} {2}"""
     assert "`out`: 64 of 128 elements are never stored: 1, 3, 5 and 61 more pieces" in text
 
 
+def test_a_kernel_that_prints_does_so_once(shell, capfd):
+    body = """@blocknb.kernel
+def told(x, out, BLOCK: tl.constexpr):
+    tl.device_print("seen{0}")
+    tl.static_print("compiled")
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+
+x, out = np.ones(128, np.float32), np.zeros(128, np.float32)
+told[2,](x, out, BLOCK=64)  # {1} {2}"""
+    assert "run in 5 orders" in card(shell, "np.array_equal(out, x)", body=body)
+    printed = capfd.readouterr().out
+    assert printed.count("seen") == 2
+    assert printed.count("compiled") <= 2
+
+
 # ---- the comparison alone ------------------------------------------------------------------------------------------------
 
 NAMES = {"np": np, "out": np.zeros(4), "ref": np.ones(4), "eps": 0.5}
