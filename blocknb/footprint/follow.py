@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from blocknb.analysis.partial_evaluation.evaluator import TooMuch
-from blocknb.footprint.account import Account, Beyond, Budget, NotStatic
+from blocknb.errors import LaunchError
+from blocknb.footprint.account import Budget, NotStatic
 from blocknb.footprint.findings import footprint_of
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.recorded import record
 from blocknb.footprint.static import follow
 from blocknb.footprint.value import Footprint
 
+MOST_PROGRAMS = 1 << 26  # of the grid: an account has some numbers per program
+
 
 def footprint(launch: MemoryLaunch, budget: Budget | None = None) -> Footprint:
-    """Follows the programs of a launch within a budget, by default about two seconds, and a sample of them beyond it."""
-    return footprint_of(account_of(launch, budget or Budget()))
-
-
-def account_of(launch: MemoryLaunch, budget: Budget) -> Account:
+    """Follows the programs of a launch within a budget, by default about two seconds; beyond it a sample. Raises LaunchError for
+    a grid of too many programs."""
+    if launch.programs > MOST_PROGRAMS:
+        hint = f"make the footprint of a smaller grid: at most {MOST_PROGRAMS} programs"
+        raise LaunchError(f"a grid of {launch.programs} programs is too large for a footprint", launch.func.loc, hint)
+    budget = budget or Budget()
     try:
-        return follow(launch, budget)
+        account = follow(launch, budget)
     except NotStatic as error:
-        return record(launch, budget, str(error))
-    except (TooMuch, Beyond):
-        return record(launch, budget, "one program alone is too long to follow")
+        account = record(launch, budget, str(error))
+    return footprint_of(account)

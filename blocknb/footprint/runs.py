@@ -2,7 +2,7 @@
 
 An access of many programs is given as factored tiles of addresses and of masks (see `analysis.partial_evaluation.factored_tiles`). Along
 one axis of the tile neighbouring elements form a run; the other axes only move it. A thousand programs that store 1024 neighbours each
-make a thousand runs. `Owners` paints runs into arrays with one entry per element: first and last program, and the number of accesses.
+make a thousand runs. `ElementOwners` paints runs into arrays with one entry per element: first and last program, and a count.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _merged(row: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.n
     return row[first], begin[first] + low, reach[last] - row[last] * span + low
 
 
-class Owners:
+class ElementOwners:
     """For each of `size` elements the first and the last program (int32, by number) that accesses it, NEVER if there is none, and the
     number of accesses (int64)."""
 

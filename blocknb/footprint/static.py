@@ -68,9 +68,8 @@ def follow(launch: MemoryLaunch, budget: Budget) -> Account:
         except Undecided as error:
             raise NotStatic(error.message) from None
         except (TooMuch, Beyond):
-            if not done:
-                raise
             observer.forget(batch)
+            account.why = "" if done else "one program alone takes longer than the budget"
             break
         done.append(batch)
         if time.monotonic() > deadline:
@@ -97,7 +96,7 @@ class _LoadingEvaluator(PartialEvaluator):
 
     def __init__(self, launch: MemoryLaunch, budget: Budget):
         wants = lambda op: access_operands(op) if op.name in ACCESSES else ()  # noqa: E731
-        super().__init__(launch.func, launch.scalars, launch.grid, Policy("refuse"), wants, budget.elements * 8)
+        super().__init__(launch.func, launch.scalars, launch.grid, Policy("refuse"), wants, budget.elements * 16)
         self.launch, self.changed = launch, changed(launch)
         self.data: dict[int, np.ndarray] = {}
 
@@ -155,6 +154,7 @@ class _AccountKeeper(Observer):
 
     def __init__(self, evaluator: _LoadingEvaluator, account: Account, budget: Budget):
         self.evaluator, self.account, self.budget = evaluator, account, budget
+        self.limit = time.monotonic() + max(1.0, 2 * budget.seconds)  # for a batch that has begun, too
         self.seen: dict[int, np.ndarray] = {}  # how often each program has run an op
 
     def event(self, op: Op, batch: Batch) -> None:
@@ -177,7 +177,7 @@ class _AccountKeeper(Observer):
         self.account.active[np.unique(runs.programs)] += 1
         if len(runs):
             self.add(op, runs, tile.active(batch.size))
-        if self.account.runs > self.budget.runs:
+        if self.account.runs > self.budget.runs or time.monotonic() > self.limit:
             raise Beyond
 
     def add(self, op: Op, runs: Any, issued: int) -> None:

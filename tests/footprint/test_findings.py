@@ -117,7 +117,8 @@ CASES = {
         "tl.load(total)",
     ),
     "outside": Case(
-        lambda: unmasked.footprint(8)(X, out(), BLOCK=128), "error", "outside", "program 7 loads element 1000 of `x`, which has 1000 elements",
+        lambda: unmasked.footprint(8)(X, out(), BLOCK=128), "error", "outside",
+        "program 7 loads element 1000 of `x`, which has 1000 elements",
         "tl.load",
     ),
     "holes": Case(

@@ -214,3 +214,23 @@ def test_an_address_without_an_extent_is_refused_with_its_name() -> None:
 
     with pytest.raises(blocknb.LaunchError, match="the extent of `x` is unknown"):
         masked.footprint(1)(Address(), np.zeros(N, np.float32), N, BLOCK=64)
+
+
+def test_a_program_that_is_too_long_and_a_grid_that_is_too_large_are_told() -> None:
+    @blocknb.kernel
+    def long(x, out, n):
+        for i in range(n):
+            tl.store(out, tl.load(x + i % 256))
+
+    found = long.footprint(2, Budget(seconds=0.1, elements=1 << 20))(X, np.zeros(1, np.float32), 1 << 30)
+    assert str(found).startswith("long: footprint of no program: one program alone takes longer than the budget")
+    assert not found.accusations
+    with pytest.raises(blocknb.LaunchError, match="too large for a footprint"):
+        masked.footprint(1 << 30)(X, np.zeros(N, np.float32), N, BLOCK=64)
+
+
+def test_an_empty_array_has_an_empty_footprint() -> None:
+    empty = np.empty(0, np.float32)
+    found = masked.footprint(1)(empty, empty.copy(), 0, BLOCK=64)
+    assert found["out"].stores.owner.shape == (0,)
+    assert found["out"].stores.holes == []

@@ -16,7 +16,7 @@ from zoo.launches import launching
 
 from blocknb import kernels
 from blocknb.footprint.value import Footprint
-from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kernel import Kernel, _without_left_out
 
 ON_CPU = [name for name, specimen in ZOO.items() if not specimen.gpu_only]
 
@@ -28,7 +28,8 @@ def footprints() -> Iterator[list[Footprint]]:
     launch = Kernel._general
 
     def way(self: Kernel, grid: Any, args: tuple, kwargs: dict, tried: Any = None) -> Any:
-        found.append(self.footprint(grid)(*args, **kwargs))
+        given, named = _without_left_out(args, kwargs)
+        found.append(self.footprint(grid)(*given, **named))
         return launch(self, grid, args, kwargs, tried)
 
     with launching(way):

@@ -95,3 +95,36 @@ def test_links_to_other_notebooks_lead_somewhere(path):
     prose = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
     for linked in re.findall(r"\]\(([^)\s]+\.ipynb)\)", prose):
         assert (path.parent / linked).exists(), linked
+
+
+#: Run in the kernel's process: each launch is examined before it runs, and the accused ones are collected.
+EXAMINE = """
+from blocknb.runtime import launch_context
+from blocknb.runtime.kernel import Kernel, _without_left_out
+_launch, _accused, _examined = Kernel._general, [], []
+def _examining(self, grid, args, kwargs, tried=None):
+    if not launch_context.this_thread.unobserved:
+        given, named = _without_left_out(args, kwargs)
+        found = self.footprint(grid)(*given, **{n: x for n, x in named.items() if n != "interpret"})
+        _examined.append(found.kernel)
+        _accused.extend((found.kernel, f.text) for f in found.accusations if found.kernel != 'add_unmasked')
+    return _launch(self, grid, args, kwargs, tried)
+Kernel._general = _examining
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_launch_of_a_notebook_is_accused(path, kernel_process):
+    """`add_unmasked` of the first notebook is wrong on purpose."""
+    kernel_process.run("%reset -f")
+    assert kernel_process.run(EXAMINE).status == "ok"
+    try:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "code":
+                answer = kernel_process.run(cell.source, timeout=240)
+                assert answer.status == "ok", answer.error_text
+        answer = kernel_process.run("assert _examined and not _accused, (len(_examined), _accused)")
+        assert answer.status == "ok", answer.error_text
+    finally:
+        kernel_process.run("Kernel._general = _launch")
