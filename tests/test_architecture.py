@@ -32,7 +32,7 @@ ROWS = (
     ("trace",),
     ("frontend", "analysis"),
     ("passes", "eager"),
-    ("codegen",),
+    ("codegen", "footprint"),
     ("runtime", "blocknb"),
     ("kernels",),
     ("profile", "testing"),

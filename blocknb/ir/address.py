@@ -24,6 +24,10 @@ WINDOW_BITS = 40
 FIRST = 256  # the first window; host addresses are below it
 
 
+class ForeignAccess(AccessError):
+    """An access through a pointer to memory that no argument of the launch describes."""
+
+
 class AddressSpace:
     """Arrays with addresses. `names` are the names of the arrays in messages.
 
@@ -188,7 +192,7 @@ class AddressSpace:
             owners = guessed if owners is None else np.where(owners == UNOWNED, guessed, owners)
         for owner in np.unique(owners).tolist():
             if owner == UNOWNED:
-                raise AccessError(f"a {op.name} through a pointer outside all arrays", op.loc, program=program)
+                raise ForeignAccess(f"a {op.name} through a pointer outside all arrays", op.loc, program=program)
             mine, number = owners == owner, owner // 2
             offsets, memory = active[mine] - self._origin(owner), self.bytes[number]
             outside = (offsets < 0) | (offsets > len(memory) - size)

@@ -28,6 +28,10 @@ class Expression:
     def __call__(self) -> Any:
         return eval(self.code, self.shell.user_global_ns, self.shell.user_ns)
 
+    def evaluate(self, text: str) -> Any:
+        """Evaluates a part of the expression, given as source."""
+        return eval(compile(text, "<check>", "eval"), self.shell.user_global_ns, self.shell.user_ns)
+
     def arrays(self) -> dict[str, Any]:
         """The arrays that the expression names, from the user's namespace."""
         from blocknb.runtime.memory import owner_and_view

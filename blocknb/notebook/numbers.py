@@ -15,9 +15,10 @@ from blocknb.notebook.observe import Specialisation
 from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.replay import work_of
-from blocknb.profile.work import argument_bytes, scalars_of
+from blocknb.profile.work import argument_bytes
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
+from blocknb.runtime.summary import scalars_of
 from blocknb.target import Target
 from blocknb.trace import Resources, Trace
 

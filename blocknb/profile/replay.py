@@ -13,11 +13,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from blocknb.errors import LaunchError
-from blocknb.profile.work import BUDGET, QUICK, Work, count, scalars_of
+from blocknb.profile.work import BUDGET, QUICK, Work, count
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel, Launch
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid, captured
+from blocknb.runtime.summary import scalars_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,17 +127,6 @@ def argument_bytes(arguments: Mapping[str, Mapping[str, Any]], loaded: Iterable[
     return sum(size.get(name, 0) for name in loaded) + sum(size.get(name, 0) for name in stored)
 
 
-def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The scalars among the summaries of a launch's arguments, with the sizes and strides of tensor descriptors."""
-    from blocknb.frontend.descriptors import field_names
-
-    found = {name: s["value"] for name, s in arguments.items() if s["kind"] == "scalar"}
-    for name, s in arguments.items():
-        if "parts" in s:
-            found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
-    return found
-
-
 def _chosen(
     func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float, unique: bool
 ) -> tuple[np.ndarray, int]:

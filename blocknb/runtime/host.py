@@ -170,7 +170,7 @@ class HostKernel:
         try:
             if on_caller and 0 < self.program_ns * total < ONE_THREAD_NS:
                 begin = time.perf_counter_ns()
-                self._function(total, total, total, *pointers, _scratch.at_least(self.scratch_bytes), status)
+                self._function(total, total, total, *pointers, self.scratch(), status)
                 self.program_ns = (time.perf_counter_ns() - begin) / total
             else:
                 self._run_on_threads(total, on_caller, pointers, status)
@@ -181,6 +181,10 @@ class HostKernel:
         if words[SITE]:
             raise self._violation(words, arguments, readonly)
         self._blocks.append(block)
+
+    def scratch(self) -> int:
+        """The address of the scratch memory of this thread."""
+        return _scratch.at_least(self.scratch_bytes)
 
     def _attach_report(self, status: int) -> np.ndarray:
         """Makes the report to which the launch writes its prints."""
@@ -215,7 +219,7 @@ class HostKernel:
 
         def work() -> None:
             begin = time.perf_counter_ns()
-            self._function(chunk, total, total, *pointers, _scratch.at_least(self.scratch_bytes), status)
+            self._function(chunk, total, total, *pointers, self.scratch(), status)
             times.append(time.perf_counter_ns() - begin)
 
         done: queue.SimpleQueue = queue.SimpleQueue()
@@ -233,7 +237,7 @@ class HostKernel:
         self, chunk: int, total: int, pointers: tuple[int, int], status: int, times: list[int]
     ) -> Iterator[None]:
         """Runs the calling thread's share in slices of about SLICE_NS. Python can receive an interrupt between them."""
-        counter, scratch = ctypes.c_int64.from_address(status + 8 * NEXT), _scratch.at_least(self.scratch_bytes)
+        counter, scratch = ctypes.c_int64.from_address(status + 8 * NEXT), self.scratch()
         stop, step = ctypes.c_int64.from_address(status + 8 * STOP), chunk
         while counter.value < total and not stop.value:
             if self.program_ns:
@@ -300,10 +304,11 @@ def _rounder(kind: Any) -> Callable[[Any], float] | None:
     return lambda value: float(kind.numpy.type(value))
 
 
-def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
-    """Returns `start(grid, raws, values)`, which launches the kernel. `positions` are the indices of its parameters in raws and values."""
+def starter(compiled: Compiled, positions: Sequence[int], made: type[HostKernel] = HostKernel) -> Start:
+    """Returns `start(grid, raws, values)`, which launches the kernel. `positions` are the indices of its parameters in raws and values.
+    `made` is the class that runs the machine code."""
     code = compiled.code
-    kernel = HostKernel(
+    kernel = made(
         compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop
     )
     kinds = [kind for _, kind in compiled.parameters]

@@ -130,7 +130,7 @@ def _memory(
         yield found
     finally:
         for start, end, copy, device in copies:
-            _transfer(device, start, copy.ctypes.data, end - start, back=True)
+            transfer(device, start, copy.ctypes.data, end - start, back=True)
 
 
 def _bytes_at(low: int, high: int, readonly: bool) -> np.ndarray:
@@ -151,12 +151,13 @@ def _copied(remote: list[tuple[str, int, int, int, int, bool]]) -> list[tuple[in
     copies = []
     for low, high, device in ranges:
         copy = np.empty(high - low, np.uint8)
-        _transfer(device, low, copy.ctypes.data, high - low, back=False)
+        transfer(device, low, copy.ctypes.data, high - low, back=False)
         copies.append((low, high, copy, device))
     return copies
 
 
-def _transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
+def transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
+    """Copies bytes from an address of a GPU to one of the host, or back, once the GPU is idle."""
     import cupy
 
     with cupy.cuda.Device(device) as gpu:

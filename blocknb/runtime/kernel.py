@@ -39,7 +39,7 @@ from blocknb.runtime.binding import (
     unspecialized_names,
 )
 from blocknb.runtime.divisor_specialization import refined
-from blocknb.runtime.interface import KernelInterface
+from blocknb.runtime.examined import ExaminedKernel
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, starter, target_of, typed
@@ -47,7 +47,6 @@ from blocknb.runtime.request import Request
 from blocknb.target import Target
 
 if TYPE_CHECKING:
-    from blocknb.eager import Run
     from blocknb.runtime.compile import Compiled
     from blocknb.runtime.edited import EditedKernel
     from blocknb.runtime.launch_snapshot import LaunchSnapshot
@@ -100,7 +99,7 @@ class KernelParam:
         return self.default is not MISSING
 
 
-class Kernel(KernelInterface):
+class Kernel(ExaminedKernel):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
@@ -185,37 +184,6 @@ class Kernel(KernelInterface):
     def launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
         """Launches the kernel on a grid and returns what was compiled for it (interpreted: the Run). Raises KernelError."""
         return self._launch(grid, *args, **kwargs)
-
-    def interpret(
-        self,
-        grid: Any,
-        *,
-        programs: Iterable[Any] | None = None,
-        program: Any = None,
-        watch: Iterable[str] = (),
-        record: Any = None,
-    ) -> Callable[..., Run]:
-        """Debugs the kernel: `kernel.interpret(grid)(*args, **kwargs)` runs its Python on NumPy, one program after another.
-
-        The kernel may use all of Python: `print(x)`, `f"{x}"`, `breakpoint()`, `try`, and statements that the compiler refuses, such as
-        `break`. Tiles hold arrays (`x.numpy()`). Dtypes, shapes and masks behave as in the compiled kernel. An access outside an array
-        raises AccessError with its program. After an error, the debugger (`%debug`, `pdb.pm()`) shows the variables of that program.
-
-        `program` or `programs`: the ids (an int, or up to three) to run instead of the whole grid. `watch`: names whose values are
-        recorded in every program. `record`: a program in which all values are recorded. The Run returns them with their lines:
-
-            run = kernel.interpret((8,), record=3)(x, out, n, BLOCK=128)
-            run["acc"]    # [(line, array), ...]: each value that `acc` took in program 3
-            run.at(17)    # {"acc": array}: what line 17 assigned last
-
-        Arrays of the host are used in place; arrays of a GPU are copied to the host and back. `kernel[grid](..., interpret=True)`,
-        `@kernel(interpret=True)`, `%%blockkernel --interpret`, and BLOCKNB_INTERPRET=1 or TRITON_INTERPRET=1 in the environment also
-        interpret launches. Raises KernelError, and the exceptions of the kernel's Python.
-        """
-        with forks.guard:
-            from blocknb.runtime.interpreted import launcher
-
-        return launcher(self, grid, [program] if programs is None and program is not None else programs, watch, record)
 
     def trace(self, *args: Any, target: str = "sm_90a", without: Iterable[str] = (), **kwargs: Any) -> Trace:
         """Compiles for these arguments and a target ("sm_90a", "cpu", ...) and returns the Trace. Launches nothing and needs no GPU.

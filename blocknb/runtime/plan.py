@@ -21,6 +21,7 @@ from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
+    from blocknb.runtime.host import HostKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +113,11 @@ def check_writable(source: Source, names: Sequence[str], kinds: Sequence[Kind], 
             raise launch_error(source, name, message, f"pass a copy: {shown}.copy()")
 
 
-def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:
-    """Returns the function that starts a compiled kernel on a device, from the values of a binding."""
+def starter(
+    compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int, made: type[HostKernel] | None = None
+) -> Start:
+    """Returns the function that starts a compiled kernel on a device, from the values of a binding. `made` is the class that runs its
+    machine code on the CPU, by default `host.HostKernel`."""
     from blocknb.frontend.descriptors import field_names
 
     fields = [
@@ -125,7 +129,7 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
     if device == HOST:
         from blocknb.runtime import host
 
-        start = host.starter(compiled, positions)
+        start = host.starter(compiled, positions, made or host.HostKernel)
     else:
         from blocknb.runtime import driver, reports
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from blocknb.language import types as t
@@ -38,4 +39,15 @@ def summary(value: Any, kind: Kind) -> dict[str, Any]:
     }
     if not hasattr(value, "shape") and extent(value, 1) == UNBOUNDED:
         found["extent"] = "unknown"
+    return found
+
+
+def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The scalars among the summaries of a launch's arguments, with the sizes and strides of tensor descriptors."""
+    from blocknb.frontend.descriptors import field_names
+
+    found = {name: s["value"] for name, s in arguments.items() if s["kind"] == "scalar"}
+    for name, s in arguments.items():
+        if "parts" in s:
+            found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
     return found

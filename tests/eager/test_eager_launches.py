@@ -196,7 +196,7 @@ def test_an_autograd_function_interprets_its_kernels(double, ran):
 
 
 class Remote:
-    """Simulates an array in device memory: `_transfer` finds its memory by its address."""
+    """Simulates an array in device memory: `transfer` finds its memory by its address."""
 
     def __init__(self, array, strides=None):
         self.array, self.shape, self.strides = array, array.shape, array.strides
@@ -216,7 +216,7 @@ def remote(monkeypatch):
         ctypes.memmove(*((far, host) if back else (host, far)), size)
 
     transfers = []
-    monkeypatch.setattr(room, "_transfer", transfer)
+    monkeypatch.setattr(room, "transfer", transfer)
     monkeypatch.setitem(
         DESCRIBE,
         Remote,

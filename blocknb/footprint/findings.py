@@ -1,0 +1,212 @@
+"""Sentences about a footprint, ranked by severity: races, elements outside of arrays or between them, holes, idle programs.
+
+An *error* is certain and wrong. A *warning* is probably wrong. A *remark* is often intended: an output that is stored in part, a grid with
+spare programs, an input that is read in part. The right kernels of the tests have no errors and no warnings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from blocknb.errors import Loc
+from blocknb.footprint.account import Accesses, Account
+from blocknb.footprint.launch import ArrayLayout, Region
+from blocknb.footprint.races import Race, clashing, races
+from blocknb.footprint.runs import as_slices
+from blocknb.footprint.value import LEVELS, ArrayFootprint, Finding, Footprint, arrays_of
+
+EFFECTS = ("store", "print", "assert", "asm")
+
+
+def footprint_of(account: Account) -> Footprint:
+    """The footprint of an account, with its findings."""
+    arrays = arrays_of(account)
+    found = [
+        *_failures(account),
+        *_outside(account),
+        *_races(account),
+        *_lanes(account),
+        *_between(arrays),
+        *_effects(account),
+        *_idle(account),
+        *(finding for array in arrays.values() for finding in _of_array(account, array)),
+    ]
+    found.sort(key=lambda finding: LEVELS.index(finding.level))
+    return Footprint(account.launch.func.name, account, arrays, tuple(found))
+
+
+def _failures(account: Account) -> Iterator[Finding]:
+    for text in account.unknown[:3]:
+        yield Finding("error", "failure", text)
+
+    if account.foreign is not None:
+        text = f"{account.foreign.message}: what lies there is not in the footprint"
+        yield Finding("remark", "foreign", text, account.foreign.loc)
+
+
+def _verb(access: Accesses) -> str:
+    return {"load": "loads", "store": "stores", "atomic": "updates"}[access.kind]
+
+
+def _outside(account: Account) -> Iterator[Finding]:
+    """Elements beyond the lowest or the highest one of an array."""
+    for access in account.accesses.values():
+        runs, array = access.runs, access.array
+        bad = np.flatnonzero((runs.starts < 0) | (runs.ends > array.extent))
+        if len(bad):
+            at = int(bad[0])
+            place = int(runs.starts[at]) if runs.starts[at] < 0 else max(int(runs.starts[at]), array.extent)
+            place -= (array.address - array.low) // array.size
+            programs = len(np.unique(runs.programs[bad]))
+            text = (
+                f"program {account.launch.spelled(runs.programs[at])} {_verb(access)} element {place} of `{array.name}`, "
+                f"which has {math.prod(array.shape)} elements"
+            )
+            more = f" ({programs} programs access elements outside)" if programs > 1 else ""
+            yield Finding(
+                "error", "outside", text + more, access.op.loc, hint="mask the access, or make the grid smaller"
+            )
+
+
+def _races(account: Account) -> Iterator[Finding]:
+    for race in races(account):
+        if race.first.kind == "store" == race.second.kind:
+            yield _both_store(account, race)
+            continue
+        if race.same:
+            continue
+        p, q = (account.launch.spelled(n) for n in (race.first_program, race.second_program))
+        element = _element(race.region, race.second.array, race.place)
+        through = "" if race.first.array is race.second.array else f" through `{race.first.array.name}`"
+        second = "updates" if race.second.kind == "atomic" else "loads"
+        how = "updates atomically" if race.first.kind == "atomic" else "stores"
+        text = f"race: program {q} {second} {element} of `{race.second.array.name}`, which program {p} {how}{through}"
+        sure = race.same is False or "atomic" in (race.second.kind,)
+        yield Finding(
+            "error" if sure else "warning",
+            "race",
+            text + _more(race.count, "are shared like this"),
+            race.second.op.loc,
+            race.first.op.loc,
+            "programs run in any order: let each one access only elements that no other one stores, or launch two kernels",
+        )
+
+
+def _both_store(account: Account, race: Race) -> Finding:
+    p, q = map(account.launch.spelled, sorted((race.first_program, race.second_program)))
+    array = race.first.array
+    element = _element(race.region, array, race.place)
+    if race.same:
+        text = f"programs {p} and {q} both store {element} of `{array.name}`, with the same value"
+        return Finding("remark", "race", text, race.first.op.loc, _other(race))
+    text = f"race: programs {p} and {q} both store {element} of `{array.name}`"
+    hint = "let each program store its own elements, or use an atomic"
+    if _every_program_alike(account, race):
+        hint = "every program stores the same elements: is program_id in the address?"
+    more = _more(race.count, "have several writers")
+    return Finding(
+        "warning" if race.same is None else "error", "race", text + more, race.first.op.loc, _other(race), hint
+    )
+
+
+def _other(race: Race) -> Loc | None:
+    return race.second.op.loc if race.second.op is not race.first.op else None
+
+
+def _more(count: int, what: str) -> str:
+    return f" ({count} elements {what})" if count > 1 else ""
+
+
+def _element(region: Region, array: ArrayLayout, place: int) -> str:
+    return array.element((place * region.unit + region.low - array.low) // array.size)
+
+
+def _every_program_alike(account: Account, race: Race) -> bool:
+    """Whether all programs that store to an array store to the same elements."""
+    runs = race.first.runs
+    programs, counts = np.unique(runs.programs, return_counts=True)
+    if len(programs) < 2 or (counts != counts[0]).any():
+        return False
+    order = np.lexsort((runs.starts, runs.programs))
+    starts, ends = (x[order].reshape(len(programs), -1) for x in (runs.starts, runs.ends))
+    return bool((starts == starts[0]).all() and (ends == ends[0]).all())
+
+
+def _lanes(account: Account) -> Iterator[Finding]:
+    """Two lanes of one store that take one element."""
+    for access in account.accesses.values():
+        found = clashing(account, access)
+        if found is None or found[1] is False:
+            continue
+        program, sure = found
+        text = (
+            f"program {account.launch.spelled(program)} stores several values to one element of `{access.array.name}`"
+        )
+        hint = "which value stays is undefined: make the addresses of the lanes differ, or reduce the values first"
+        yield Finding("error" if sure else "warning", "lanes", text, access.op.loc, hint=hint)
+
+
+def _between(arrays: dict[str, ArrayFootprint]) -> Iterator[Finding]:
+    """Places between the elements of a strided view."""
+    for found in arrays.values():
+        gaps = found.array.gaps
+        if gaps is None:
+            continue
+        inside = np.r_[0, np.cumsum(gaps)]
+        for accesses in (found.stores, found.atomics, found.loads):
+            for access in accesses.accesses:
+                runs = access.runs
+                low, high = (np.clip(x, 0, len(gaps)) for x in (runs.starts, runs.ends))
+                if (inside[high] > inside[low]).any():
+                    yield _gap(access, contiguous=bool((runs.ends - runs.starts).max() > 1))
+                    break
+
+
+def _gap(access: Accesses, contiguous: bool) -> Finding:
+    name, load = access.array.name, access.kind == "load"
+    how = f"{'reads' if load else 'writes'} it as contiguous"
+    if not contiguous:
+        how = f"{_verb(access)} what lies between its elements"
+    hint = f"pass the strides of `{name}` and multiply the indices by them, or pass a contiguous copy"
+    text = f"`{name}` is a strided view, and the kernel {how}"
+    return Finding("warning" if load else "error", "strides", text, access.op.loc, hint=hint)
+
+
+def _effects(account: Account) -> Iterator[Finding]:
+    if not any(op.name in EFFECTS or op.name.startswith("atomic") for op in account.launch.func.ops()):
+        hint = "end with tl.store(pointer, value)"
+        yield Finding(
+            "error", "no store", "the kernel has no store: what it computes is lost", account.launch.func.loc, hint=hint
+        )
+
+
+def _idle(account: Account) -> Iterator[Finding]:
+    if account.sampled:
+        return
+    idle, total = int(np.count_nonzero(account.active == 0)), account.launch.programs
+    if 0 < idle < total:
+        text = f"{idle} of {total} programs touch nothing: the grid is larger than the work"
+        yield Finding("remark", "idle", text)
+    elif idle == total and account.executed.any():
+        yield Finding("warning", "idle", f"no program touches any element: every mask is off in all {total} programs")
+
+
+def _of_array(account: Account, found: ArrayFootprint) -> Iterator[Finding]:
+    """Elements that are never stored or never loaded, if all programs were followed."""
+    total, name = math.prod(found.shape), found.name
+    if account.sampled or account.unknown:
+        return
+    loads, stores, atomics = bool(found.loads), bool(found.stores), bool(found.atomics)
+    if not (loads or stores or atomics):
+        yield Finding("remark", "unused", f"`{name}`: no program accesses it")
+    elif stores and not loads and not atomics and (holes := found.stores.holes):
+        count = sum(b - a for a, b in holes)
+        text = f"`{name}`: {count} of {total} elements are never stored: {as_slices(holes)}"
+        yield Finding("remark", "holes", text, found.stores.accesses[0].op.loc)
+    elif loads and not stores and not atomics and (holes := found.loads.holes):
+        count = sum(b - a for a, b in holes)
+        text = f"`{name}`: {count} of {total} elements are never loaded: {as_slices(holes)}"
+        yield Finding("remark", "unread", text, found.loads.accesses[0].op.loc)

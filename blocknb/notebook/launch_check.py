@@ -1,0 +1,124 @@
+"""What `--check` finds about a launch beside the condition: its footprint, other orders of its programs, and poisoned outputs.
+
+`LaunchCheck.of(made)` examines the newest launch of a Specialisation on copies; the arrays of the cell do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.footprint.account import Budget
+from blocknb.footprint.follow import footprint
+from blocknb.footprint.runs import as_slices, spans
+from blocknb.footprint.value import LEVELS, Footprint
+from blocknb.notebook.check_compare import spell
+from blocknb.notebook.numbers import plural
+from blocknb.notebook.observe import Specialisation
+from blocknb.runtime.footprints import memory_launch
+from blocknb.runtime.reordered import OrderCheck, check_orders
+
+BUDGET = Budget(seconds=1.5)
+ORDER_SECONDS = 1.5
+MOST_FACTS = 6
+
+
+@dataclass(frozen=True)
+class LaunchCheck:
+    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells it."""
+
+    given: Mapping[str, Any]
+    footprint: Footprint | None = None
+    orders: OrderCheck | None = None
+    why: str = ""
+
+    @staticmethod
+    def of(kernel: Any, made: Specialisation) -> LaunchCheck:
+        """Examines the newest launch of a specialization."""
+        given = made.snapshot.arguments(()) if made.snapshot is not None else None
+        if given is None:
+            return LaunchCheck({}, why="an argument of the launch cannot be kept")
+        try:
+            launch = memory_launch(kernel, made.grid, (), given)
+            seen = footprint(launch, BUDGET)
+            orders = check_orders(kernel, made.grid, made.snapshot, launch, seconds=ORDER_SECONDS)
+        except KernelError as error:
+            return LaunchCheck(given, why=error.message)
+        return LaunchCheck(given, seen, orders)
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing certain is wrong: no error in the footprint, and the same result in every order."""
+        bad = self.footprint is not None and bool(self.footprint.errors)
+        return not bad and (self.orders is None or self.orders.difference is None)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Lines for the card's head, the most severe one first."""
+        if self.footprint is None:
+            yield "footprint", f"not known: {self.why}"
+            return
+        shown = [
+            (finding.level, finding.short + (f": {finding.hint}" if finding.hint else ""))
+            for finding in self.footprint.findings
+        ]
+        shown += self._order_findings()
+        shown.sort(key=lambda line: LEVELS.index(line[0]))
+        for level, text in shown[:MOST_FACTS]:
+            yield level, ("✗ " if level == "error" else "") + text
+        if len(shown) > MOST_FACTS:
+            yield (
+                "remark",
+                f"and {plural(len(shown) - MOST_FACTS, 'more finding')}: `kernel.footprint(grid)(...)` lists all",
+            )
+        yield "footprint", self.scope + ("" if shown else "; nothing is wrong")
+
+    @property
+    def scope(self) -> str:
+        """What was examined, with the number of programs."""
+        assert self.footprint is not None
+        text = self.footprint.scope.removeprefix("footprint of ")
+        if self.orders is None:
+            return text
+        if self.orders.skipped:
+            return f"{text}; not run in other orders: {self.orders.skipped}"
+        return f"{text}; run in {plural(len(self.orders.orders), 'order')} on copies"
+
+    def _order_findings(self) -> Iterator[tuple[str, str]]:
+        assert self.footprint is not None
+        if self.orders is None:
+            return
+        if (found := self.orders.difference) is not None:
+            array = self.footprint[found.name]
+            where = spell(found.index, array.shape) if array.array.dense else f"[{found.index}]"
+            text = (
+                f"the result depends on the order of the programs: `{found.name}`{where} is {found.first:.6g} in "
+                f"{found.orders[0]} and {found.second:.6g} in {found.orders[1]}"
+            )
+            more = f" ({found.count} elements differ)" if found.count > 1 else ""
+            yield "error", text + more + self.made_by(found.name, found.index, "; ")
+        told = {finding.text.split("`")[1] for finding in self.footprint.findings if finding.kind == "holes"}
+        for name, flags in (self.orders.unstored or {}).items():
+            if name not in told:
+                pieces = as_slices(spans(flags))
+                yield "remark", f"`{name}`: {int(flags.sum())} of {flags.size} elements keep their old value: {pieces}"
+
+    def made_by(self, name: str, index: int, before: str = "") -> str:
+        """The program that stores an element, as text; empty if that is unknown."""
+        seen = self.footprint
+        if seen is None or name not in seen.arrays or not seen[name].array.dense:
+            return ""
+        launch = seen.account.launch
+        for verb, accesses in (("stores", seen[name].stores), ("updates", seen[name].atomics)):
+            if not accesses or index >= accesses.owners.count.size:
+                continue
+            first, last = int(accesses.owners.first[index]), int(accesses.owners.last[index])
+            if first < 0:
+                continue
+            line = next((a.op.loc.outermost.line for a in accesses.accesses if a.op.loc is not None), None)
+            at = f" in line {line}" if line is not None and len(accesses.accesses) == 1 else ""
+            if first == last:
+                return f"{before}program {launch.spelled(first)} {verb} it{at}"
+            return f"{before}programs {launch.spelled(first)} to {launch.spelled(last)} {verb.removesuffix('s')} it{at}"
+        return f"{before}no program stores it" if not seen.sampled else ""
