@@ -42,7 +42,7 @@ class Budget:
 
 
 @dataclass
-class Accesses:
+class OpAccesses:
     """The accesses of one op to one array, in bytes from the array's lowest byte. `issued` counts lanes."""
 
     op: Op
@@ -71,7 +71,7 @@ class Account:
     launch: MemoryLaunch
     how: str = "static"
     programs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    accesses: dict[tuple[int, int], Accesses] = field(default_factory=dict)
+    accesses: dict[tuple[int, int], OpAccesses] = field(default_factory=dict)
     executed: np.ndarray = field(init=False)
     active: np.ndarray = field(init=False)
     unknown: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Account:
         """Adds the runs of one access, in bytes from the lowest byte of the array."""
         key = (op.id, array.parameter)
         if key not in self.accesses:
-            self.accesses[key] = Accesses(op, array)
+            self.accesses[key] = OpAccesses(op, array)
         self.accesses[key].parts.append(runs)
         self.accesses[key].issued += issued
         self.runs += len(runs)

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from blocknb.errors import Loc
-from blocknb.footprint.account import Accesses, Account
-from blocknb.footprint.launch import ArrayLayout, Region
-from blocknb.footprint.races import Race, clashing, races
+from blocknb.footprint.account import Account, OpAccesses
+from blocknb.footprint.launch import ArrayLayout, MemoryRegion
+from blocknb.footprint.races import ProgramRace, clashing, races
 from blocknb.footprint.runs import as_slices
-from blocknb.footprint.value import LEVELS, ArrayFootprint, Finding, Footprint, arrays_of
+from blocknb.footprint.value import LEVELS, ArrayFootprint, Footprint, FootprintFinding, arrays_of
 
 EFFECTS = ("store", "print", "assert", "asm")
 
@@ -38,20 +38,20 @@ def footprint_of(account: Account) -> Footprint:
     return Footprint(account.launch.func.name, account, arrays, tuple(found))
 
 
-def _failures(account: Account) -> Iterator[Finding]:
+def _failures(account: Account) -> Iterator[FootprintFinding]:
     for text in account.unknown[:3]:
-        yield Finding("error", "failure", text)
+        yield FootprintFinding("error", "failure", text)
 
     if account.foreign is not None:
         text = f"{account.foreign.message}: what lies there is not in the footprint"
-        yield Finding("remark", "foreign", text, account.foreign.loc)
+        yield FootprintFinding("remark", "foreign", text, account.foreign.loc)
 
 
-def _verb(access: Accesses) -> str:
+def _verb(access: OpAccesses) -> str:
     return {"load": "loads", "store": "stores", "atomic": "updates"}[access.kind]
 
 
-def _outside(account: Account) -> Iterator[Finding]:
+def _outside(account: Account) -> Iterator[FootprintFinding]:
     """Elements beyond the lowest or the highest one of an array."""
     for access in account.accesses.values():
         runs, array = access.runs, access.array
@@ -66,12 +66,12 @@ def _outside(account: Account) -> Iterator[Finding]:
                 f"which has {math.prod(array.shape)} elements"
             )
             more = f" ({programs} programs access elements outside)" if programs > 1 else ""
-            yield Finding(
+            yield FootprintFinding(
                 "error", "outside", text + more, access.op.loc, hint="mask the access, or make the grid smaller"
             )
 
 
-def _races(account: Account) -> Iterator[Finding]:
+def _races(account: Account) -> Iterator[FootprintFinding]:
     for race in races(account):
         if race.first.kind == "store" == race.second.kind:
             yield _both_store(account, race)
@@ -85,7 +85,7 @@ def _races(account: Account) -> Iterator[Finding]:
         how = "updates atomically" if race.first.kind == "atomic" else "stores"
         text = f"race: program {q} {second} {element} of `{race.second.array.name}`, which program {p} {how}{through}"
         sure = race.same is False or "atomic" in (race.second.kind,)
-        yield Finding(
+        yield FootprintFinding(
             "error" if sure else "warning",
             "race",
             text + _more(race.count, "are shared like this"),
@@ -95,24 +95,24 @@ def _races(account: Account) -> Iterator[Finding]:
         )
 
 
-def _both_store(account: Account, race: Race) -> Finding:
+def _both_store(account: Account, race: ProgramRace) -> FootprintFinding:
     p, q = map(account.launch.spelled, sorted((race.first_program, race.second_program)))
     array = race.first.array
     element = _element(race.region, array, race.place)
     if race.same:
         text = f"programs {p} and {q} both store {element} of `{array.name}`, with the same value"
-        return Finding("remark", "race", text, race.first.op.loc, _other(race))
+        return FootprintFinding("remark", "race", text, race.first.op.loc, _other(race))
     text = f"race: programs {p} and {q} both store {element} of `{array.name}`"
     hint = "let each program store its own elements, or use an atomic"
     if _every_program_alike(account, race):
         hint = "every program stores the same elements: is program_id in the address?"
     more = _more(race.count, "have several writers")
-    return Finding(
+    return FootprintFinding(
         "warning" if race.same is None else "error", "race", text + more, race.first.op.loc, _other(race), hint
     )
 
 
-def _other(race: Race) -> Loc | None:
+def _other(race: ProgramRace) -> Loc | None:
     return race.second.op.loc if race.second.op is not race.first.op else None
 
 
@@ -120,11 +120,11 @@ def _more(count: int, what: str) -> str:
     return f" ({count} elements {what})" if count > 1 else ""
 
 
-def _element(region: Region, array: ArrayLayout, place: int) -> str:
+def _element(region: MemoryRegion, array: ArrayLayout, place: int) -> str:
     return array.element((place * region.unit + region.low - array.low) // array.size)
 
 
-def _every_program_alike(account: Account, race: Race) -> bool:
+def _every_program_alike(account: Account, race: ProgramRace) -> bool:
     """Whether all programs that store to an array store to the same elements."""
     runs = race.first.runs
     programs, counts = np.unique(runs.programs, return_counts=True)
@@ -135,7 +135,7 @@ def _every_program_alike(account: Account, race: Race) -> bool:
     return bool((starts == starts[0]).all() and (ends == ends[0]).all())
 
 
-def _lanes(account: Account) -> Iterator[Finding]:
+def _lanes(account: Account) -> Iterator[FootprintFinding]:
     """Two lanes of one store that take one element."""
     for access in account.accesses.values():
         found = clashing(account, access)
@@ -146,10 +146,10 @@ def _lanes(account: Account) -> Iterator[Finding]:
             f"program {account.launch.spelled(program)} stores several values to one element of `{access.array.name}`"
         )
         hint = "which value stays is undefined: make the addresses of the lanes differ, or reduce the values first"
-        yield Finding("error" if sure else "warning", "lanes", text, access.op.loc, hint=hint)
+        yield FootprintFinding("error" if sure else "warning", "lanes", text, access.op.loc, hint=hint)
 
 
-def _between(arrays: dict[str, ArrayFootprint]) -> Iterator[Finding]:
+def _between(arrays: dict[str, ArrayFootprint]) -> Iterator[FootprintFinding]:
     """Places between the elements of a strided view."""
     for found in arrays.values():
         gaps = found.array.gaps
@@ -165,48 +165,50 @@ def _between(arrays: dict[str, ArrayFootprint]) -> Iterator[Finding]:
                     break
 
 
-def _gap(access: Accesses, contiguous: bool) -> Finding:
+def _gap(access: OpAccesses, contiguous: bool) -> FootprintFinding:
     name, load = access.array.name, access.kind == "load"
     how = f"{'reads' if load else 'writes'} it as contiguous"
     if not contiguous:
         how = f"{_verb(access)} what lies between its elements"
     hint = f"pass the strides of `{name}` and multiply the indices by them, or pass a contiguous copy"
     text = f"`{name}` is a strided view, and the kernel {how}"
-    return Finding("warning" if load else "error", "strides", text, access.op.loc, hint=hint)
+    return FootprintFinding("warning" if load else "error", "strides", text, access.op.loc, hint=hint)
 
 
-def _effects(account: Account) -> Iterator[Finding]:
+def _effects(account: Account) -> Iterator[FootprintFinding]:
     if not any(op.name in EFFECTS or op.name.startswith("atomic") for op in account.launch.func.ops()):
         hint = "end with tl.store(pointer, value)"
-        yield Finding(
+        yield FootprintFinding(
             "error", "no store", "the kernel has no store: what it computes is lost", account.launch.func.loc, hint=hint
         )
 
 
-def _idle(account: Account) -> Iterator[Finding]:
+def _idle(account: Account) -> Iterator[FootprintFinding]:
     if account.sampled:
         return
     idle, total = int(np.count_nonzero(account.active == 0)), account.launch.programs
     if 0 < idle < total:
         text = f"{idle} of {total} programs touch nothing: the grid is larger than the work"
-        yield Finding("remark", "idle", text)
+        yield FootprintFinding("remark", "idle", text)
     elif idle == total and account.executed.any():
-        yield Finding("warning", "idle", f"no program touches any element: every mask is off in all {total} programs")
+        yield FootprintFinding(
+            "warning", "idle", f"no program touches any element: every mask is off in all {total} programs"
+        )
 
 
-def _of_array(account: Account, found: ArrayFootprint) -> Iterator[Finding]:
+def _of_array(account: Account, found: ArrayFootprint) -> Iterator[FootprintFinding]:
     """Elements that are never stored or never loaded, if all programs were followed."""
     total, name = math.prod(found.shape), found.name
     if account.sampled or account.unknown:
         return
     loads, stores, atomics = bool(found.loads), bool(found.stores), bool(found.atomics)
     if not (loads or stores or atomics):
-        yield Finding("remark", "unused", f"`{name}`: no program accesses it")
+        yield FootprintFinding("remark", "unused", f"`{name}`: no program accesses it")
     elif stores and not loads and not atomics and (holes := found.stores.holes):
         count = sum(b - a for a, b in holes)
         text = f"`{name}`: {count} of {total} elements are never stored: {as_slices(holes)}"
-        yield Finding("remark", "holes", text, found.stores.accesses[0].op.loc)
+        yield FootprintFinding("remark", "holes", text, found.stores.accesses[0].op.loc)
     elif loads and not stores and not atomics and (holes := found.loads.holes):
         count = sum(b - a for a, b in holes)
         text = f"`{name}`: {count} of {total} elements are never loaded: {as_slices(holes)}"
-        yield Finding("remark", "unread", text, found.loads.accesses[0].op.loc)
+        yield FootprintFinding("remark", "unread", text, found.loads.accesses[0].op.loc)

@@ -78,7 +78,7 @@ class ArrayLayout:
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRegion:
     """Bytes that arrays share, and the arrays. `unit` is the number of bytes in which all their elements are counted."""
 
     low: int
@@ -111,7 +111,7 @@ class MemoryLaunch:
         return {array.parameter: array for array in self.arrays}
 
     @cached_property
-    def regions(self) -> list[Region]:
+    def regions(self) -> list[MemoryRegion]:
         """The arrays, joined where they share bytes."""
         found: list[list[ArrayLayout]] = []
         high = 0
@@ -126,7 +126,7 @@ class MemoryLaunch:
         for arrays in found:
             low = arrays[0].low
             unit = math.gcd(*(a.size for a in arrays), *(a.low - low for a in arrays))
-            regions.append(Region(low, max(a.high for a in arrays), tuple(arrays), unit))
+            regions.append(MemoryRegion(low, max(a.high for a in arrays), tuple(arrays), unit))
         return regions
 
     def program_ids(self, number: int) -> tuple[int, int, int]:

@@ -16,10 +16,10 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Accesses, Account, Beyond
-from blocknb.footprint.launch import Region
-from blocknb.footprint.recorded import Replay
-from blocknb.footprint.runs import Owners, Runs, disjoint, joined
+from blocknb.footprint.account import Account, Beyond, OpAccesses
+from blocknb.footprint.launch import MemoryRegion
+from blocknb.footprint.recorded import ProgramReplay
+from blocknb.footprint.runs import ElementOwners, Runs, disjoint, joined
 from blocknb.ir.core import Block, Op
 from blocknb.language.ops import ATOMICS, LOOPS
 
@@ -31,16 +31,16 @@ Flags = tuple[bool, bool]
 
 
 @dataclass(frozen=True)
-class Race:
+class ProgramRace:
     """Two programs access the unit `place` of a region: `first` stores, `second` is the access of the other program. `count` is the
     number of such units. `same` tells whether their values are equal; None if unknown."""
 
-    region: Region
+    region: MemoryRegion
     place: int
     count: int
-    first: Accesses
+    first: OpAccesses
     first_program: int
-    second: Accesses
+    second: OpAccesses
     second_program: int
     same: bool | None
 
@@ -70,11 +70,11 @@ def ordering(account: Account) -> dict[int, Flags]:
     return found
 
 
-def races(account: Account) -> Iterator[Race]:
+def races(account: Account) -> Iterator[ProgramRace]:
     """At most one race per region and pair of kinds of accesses, in the order of the regions."""
     flags = ordering(account)
     for region in account.launch.regions:
-        groups: dict[tuple[str, Flags], list[Accesses]] = {}
+        groups: dict[tuple[str, Flags], list[OpAccesses]] = {}
         for access in account.accesses.values():
             if access.array in region.arrays:
                 groups.setdefault((access.kind, flags[access.op.id]), []).append(access)
@@ -98,8 +98,8 @@ def races(account: Account) -> Iterator[Race]:
 
 
 def _of_loads_and_atomics(
-    account: Account, region: Region, groups: dict[tuple[str, Flags], list[Accesses]]
-) -> Iterator[Race]:
+    account: Account, region: MemoryRegion, groups: dict[tuple[str, Flags], list[OpAccesses]]
+) -> Iterator[ProgramRace]:
     """A plain load of what another program updates atomically."""
     for a in [key for key in groups if key[0] == "atomic"]:
         for b in [key for key in groups if key[0] == "load"]:
@@ -117,7 +117,7 @@ def _may_be_ordered(a: Flags, b: Flags) -> bool:
     return (a_after and b_before) or (a_before and b_after)
 
 
-def _units(region: Region, access: Accesses) -> Runs:
+def _units(region: MemoryRegion, access: OpAccesses) -> Runs:
     runs = access.runs
     start, size = access.array.low - region.low, access.array.size
     return Runs(
@@ -128,16 +128,21 @@ def _units(region: Region, access: Accesses) -> Runs:
     )
 
 
-def _painted(region: Region, accesses: list[Accesses]) -> Owners:
-    owners = Owners(region.extent)
+def _painted(region: MemoryRegion, accesses: list[OpAccesses]) -> ElementOwners:
+    owners = ElementOwners(region.extent)
     for access in accesses:
         owners.paint(_units(region, access))
     return owners
 
 
 def _race(
-    account: Account, region: Region, stores: list[Accesses], mine: Owners, others: list[Accesses], theirs: Owners
-) -> Race | None:
+    account: Account,
+    region: MemoryRegion,
+    stores: list[OpAccesses],
+    mine: ElementOwners,
+    others: list[OpAccesses],
+    theirs: ElementOwners,
+) -> ProgramRace | None:
     """A race between stores and other accesses of a region, or None."""
     if stores is others:
         bad = mine.first != mine.last
@@ -167,12 +172,12 @@ def _race(
                 break
     assert first is not None
     p, q, place = first
-    return Race(
+    return ProgramRace(
         region, place, len(places), _holder(region, stores, p, place), p, _holder(region, others, q, place), q, same
     )
 
 
-def _holder(region: Region, accesses: list[Accesses], program: int, place: int) -> Accesses:
+def _holder(region: MemoryRegion, accesses: list[OpAccesses], program: int, place: int) -> OpAccesses:
     """The access by which a program touches a place."""
     for access in accesses:
         runs = _units(region, access)
@@ -184,14 +189,14 @@ def _holder(region: Region, accesses: list[Accesses], program: int, place: int) 
 class _Comparer:
     """Compares what programs store, by runs of single programs on copies."""
 
-    def __init__(self, account: Account, region: Region):
+    def __init__(self, account: Account, region: MemoryRegion):
         self.launch, self.region = account.launch, region
         self.index = account.launch.regions.index(region)
         self.after: dict[int, np.ndarray | None] = {}
         self.deadline = time.monotonic() + SECONDS
 
     def __call__(
-        self, stores: list[Accesses], p: int, others: list[Accesses], q: int, place: int
+        self, stores: list[OpAccesses], p: int, others: list[OpAccesses], q: int, place: int
     ) -> tuple[bool | None, int]:
         """Whether the stores of program p leave the same bytes as those of q, or, if `others` are loads, as before; None if unknown. And
         a place at which they differ."""
@@ -214,7 +219,7 @@ class _Comparer:
     def _run(self, program: int) -> np.ndarray | None:
         if sum(r.high - r.low for r in self.launch.regions) > MOST_BYTES:
             return None
-        replay = Replay(self.launch, self.deadline)
+        replay = ProgramReplay(self.launch, self.deadline)
         try:
             if program >= 0:
                 replay.run(program)
@@ -224,7 +229,7 @@ class _Comparer:
         return np.r_[copy, np.zeros(-len(copy) % self.region.unit, np.uint8)]
 
 
-def _touched(region: Region, accesses: list[Accesses], program: int) -> np.ndarray:
+def _touched(region: MemoryRegion, accesses: list[OpAccesses], program: int) -> np.ndarray:
     """bool per unit of the region: whether a program accesses it."""
     found = np.zeros(region.extent, bool)
     for access in accesses:
@@ -234,7 +239,7 @@ def _touched(region: Region, accesses: list[Accesses], program: int) -> np.ndarr
     return found
 
 
-def clashing(account: Account, access: Accesses) -> tuple[int, bool | None] | None:
+def clashing(account: Account, access: OpAccesses) -> tuple[int, bool | None] | None:
     """A program in which two lanes of a store take one element, and whether they store different values (None: unknown); None if there is
     no such program."""
     programs = access.runs.repeated
@@ -244,7 +249,7 @@ def clashing(account: Account, access: Accesses) -> tuple[int, bool | None] | No
         return int(programs[0]), None
     deadline = time.monotonic() + SECONDS / 2
     for program in programs[:PAIRS].tolist():
-        replay = Replay(account.launch, deadline)
+        replay = ProgramReplay(account.launch, deadline)
         try:
             replay.run(program)
         except (KernelError, Beyond):

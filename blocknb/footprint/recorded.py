@@ -1,7 +1,7 @@
 """Runs programs of a launch on copies of its arrays, in the interpreter of tile IR, and records their accesses.
 
-`record` makes the account of a launch in which data decide what is accessed. `Replay` runs single programs, so that a race can be told
-from two programs that store the same values. The arrays of the caller do not change, and the kernel prints nothing.
+`record` makes the account of a launch in which data decide what is accessed. `ProgramReplay` runs single programs, so that a race can be
+told from two programs that store the same values. The arrays of the caller do not change, and the kernel prints nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blocknb.language.ops import ACCESSES
 from blocknb.language.types import Pointer
 
 
-class Replay:
+class ProgramReplay:
     """Copies of the arrays of a launch, on which programs run. `copies` holds the bytes of each region; `clashes` the ops in which two
     lanes stored different values to one element, with the program."""
 
@@ -115,7 +115,7 @@ def record(launch: MemoryLaunch, budget: Budget, why: str) -> Account:
     """The account of a launch by a run of its programs in order, or of a part of them if the budget does not allow more. `why` completes
     the sentence "the launch was run, because ..."."""
     account = Account(launch, "recorded", why=why)
-    replay = Replay(launch, budget.deadline())
+    replay = ProgramReplay(launch, budget.deadline())
     done: list[int] = []
     for program in _order(launch):
         keeper = _Keeper(account, program)

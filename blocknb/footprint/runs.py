@@ -2,7 +2,7 @@
 
 An access of many programs is given as factored tiles of addresses and of masks (see `analysis.partial_evaluation.factored_tiles`). Along
 one axis of the tile neighbouring elements form a run; the other axes only move it. A thousand programs that store 1024 neighbours each
-make a thousand runs. `Owners` paints runs into arrays with one entry per element: first and last program, and the number of accesses.
+make a thousand runs. `ElementOwners` paints runs into arrays with one entry per element: first and last program, and a count.
 """
 
 from __future__ import annotations
@@ -84,12 +84,14 @@ def runs_of(
             where = np.asarray(where.any(1, keepdims=True))
         tables.append((np.broadcast_to(offset, (len(offset), where.shape[1])), where))
     row, starts, ends = _intervals(alone, tables, size)
-    chosen = live[row]
-    found = Runs(starts, ends, programs[chosen], np.broadcast_to(iterations, count)[chosen])
+    overlapping = _overlapping(row, starts, ends, len(live))
+    if overlapping.any():
+        row, starts, ends = _merged(row, starts, ends)
     touching = np.zeros(len(live), bool)
     touching[row] = True
-    doubled |= _overlapping(row, starts, ends, len(live))
-    return Runs(found.starts, found.ends, found.programs, found.iterations, programs[live[doubled & touching]])
+    repeated = programs[live[np.logical_or(doubled, overlapping) & touching]]
+    chosen = live[row]
+    return Runs(starts, ends, programs[chosen], np.broadcast_to(iterations, count)[chosen], repeated)
 
 
 def _flat(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -160,7 +162,19 @@ def uncovered(runs: Runs, size: int) -> list[tuple[int, int]]:
     return list(zip(begins[holes].tolist(), stops[holes].tolist(), strict=True))
 
 
-class Owners:
+def _merged(row: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The intervals with those that overlap in one row joined."""
+    low = starts.min()
+    span = int(ends.max() - low) + 1
+    order = np.lexsort((starts, row))
+    row, begin, stop = row[order], starts[order] - low, ends[order] - low
+    reach = np.maximum.accumulate(row * span + stop)  # a later row reaches further than all earlier ones
+    first = np.r_[True, (row * span + begin)[1:] > reach[:-1]]
+    last = np.r_[first[1:], True]
+    return row[first], begin[first] + low, reach[last] - row[last] * span + low
+
+
+class ElementOwners:
     """For each of `size` elements the first and the last program (int32, by number) that accesses it, NEVER if there is none, and the
     number of accesses (int64)."""
 

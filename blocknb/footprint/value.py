@@ -17,16 +17,16 @@ from functools import cached_property
 import numpy as np
 
 from blocknb.errors import Loc
-from blocknb.footprint.account import Accesses, Account
+from blocknb.footprint.account import Account, OpAccesses
 from blocknb.footprint.launch import ArrayLayout
-from blocknb.footprint.runs import NEVER, SEVERAL, Owners, joined, spans, uncovered
+from blocknb.footprint.runs import NEVER, SEVERAL, ElementOwners, joined, spans, uncovered
 
-__all__ = ["NEVER", "SEVERAL", "AccessMap", "ArrayFootprint", "Finding", "Footprint"]
+__all__ = ["NEVER", "SEVERAL", "AccessMap", "ArrayFootprint", "Footprint", "FootprintFinding"]
 LEVELS = ("error", "warning", "remark")
 
 
 @dataclass(frozen=True)
-class Finding:
+class FootprintFinding:
     """A sentence about a launch. `level`: "error" is certain and wrong, "warning" is probably wrong, and "remark" is often intended.
     `loc` is the line of the access, `other` the line of a second one, `kind` a short name ("race", "holes", ...)."""
 
@@ -55,7 +55,7 @@ class Finding:
 class AccessMap:
     """The accesses of one kind to one array: loads, stores or atomic updates. Arrays that it returns have the shape of the array."""
 
-    def __init__(self, array: ArrayLayout, accesses: Sequence[Accesses]):
+    def __init__(self, array: ArrayLayout, accesses: Sequence[OpAccesses]):
         self.array, self.accesses = array, tuple(accesses)
 
     @property
@@ -64,9 +64,9 @@ class AccessMap:
         return sum(access.issued for access in self.accesses)
 
     @cached_property
-    def owners(self) -> Owners:
+    def owners(self) -> ElementOwners:
         """First and last program and count per place, from the lowest byte of the array on, gaps of a strided view included."""
-        owners = Owners(self.array.extent)
+        owners = ElementOwners(self.array.extent)
         for access in self.accesses:
             owners.paint(access.runs)
         return owners
@@ -169,7 +169,7 @@ class Footprint:
     kernel: str
     account: Account
     arrays: dict[str, ArrayFootprint]
-    findings: tuple[Finding, ...]
+    findings: tuple[FootprintFinding, ...]
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -192,12 +192,12 @@ class Footprint:
         return self.account.why
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[FootprintFinding, ...]:
         """The findings that are certain and wrong."""
         return tuple(f for f in self.findings if f.level == "error")
 
     @property
-    def accusations(self) -> tuple[Finding, ...]:
+    def accusations(self) -> tuple[FootprintFinding, ...]:
         """The errors and the warnings."""
         return tuple(f for f in self.findings if f.level != "remark")
 

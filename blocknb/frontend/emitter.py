@@ -57,6 +57,7 @@ class Emitter(Builder):
         self.target, self.options = target, dict(options or {})  # the target that the kernel may query
         self.known: dict[Value, Any] = {}
         self.calls: list[HostCall] = []
+        self.invoke: Callable[..., Any] = lambda function, args, kwargs: function(*args, **kwargs)
         self.printed: list[str] = []
         self.elements = 0  # nesting depth of functions on elements (of a reduction, a scan or a map)
         self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
@@ -71,7 +72,7 @@ class Emitter(Builder):
 
     def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls a host function and records its result, which becomes a constant in the generated code."""
-        result = function(*args, **kwargs)
+        result = self.invoke(function, args, kwargs)
         self.calls.append(HostCall(function, tuple(args), kwargs, ValueCheck.of(result), self.loc))
         return result
 

@@ -61,6 +61,7 @@ def parse(
     options: Mapping[str, Any] | None = None,
     target: Target | None = None,
     calls: list[HostCall] | None = None,
+    invoke: Callable[..., Any] | None = None,
 ) -> Func:
     """Executes the kernel's Python symbolically: constants fold, the rest becomes tile IR
 
@@ -69,10 +70,12 @@ def parse(
 
     `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
     the Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to
-    `calls`. Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
+    `calls`; `invoke(function, args, kwargs)` makes the calls, by default directly.
+    Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
     """
     emit = Emitter(target, options)
     emit.calls = [] if calls is None else calls
+    emit.invoke = invoke or emit.invoke
     frame = Frame(source, emit)
     params: list[Value] = []
     for parameter in source.parameters:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def sides(text: str, evaluate: Callable[[str], Any]) -> Sides | None:
         return None
     operands = [ast.unparse(arg) for arg in node.args]
     if isinstance(node.func, ast.Attribute) and len(operands) == 1:  # out.equal(ref)
-        operands.insert(0, ast.unparse(node.func.value))
+        owner = ast.unparse(node.func.value)
+        if not isinstance(evaluate(owner), ModuleType):
+            operands.insert(0, owner)
     if len(operands) < 2:
         return None
     rtol, atol = COMPARISONS[_name(node.func)]

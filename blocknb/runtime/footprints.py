@@ -24,10 +24,11 @@ from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor
 from blocknb.runtime.binding import OPTIONS, Binding, launch_error, normal_grid
 from blocknb.runtime.extents import UNBOUNDED, adopted, device_extent, extent
-from blocknb.runtime.interpreted import transfer
 from blocknb.runtime.job import front_argument
 from blocknb.runtime.kinds import HOST, Kind, flat, unspecialized_kind
+from blocknb.runtime.launch_context import Grid
 from blocknb.runtime.launchable import Launchable
+from blocknb.runtime.memory import transfer
 from blocknb.runtime.plan import common_device, target_of
 from blocknb.runtime.summary import scalars_of, summary
 
@@ -44,17 +45,36 @@ def footprints(kernel: Launchable, grid: Any, budget: Budget | None = None) -> C
 def memory_launch(kernel: Launchable, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MemoryLaunch:
     """The launch of a call. Raises LaunchError like a launch, and for an array of unknown extent."""
     binding, values = kernel.bound_call(args, kwargs)
-    described, raws = kernel.describe(binding, values)
+    kinds, raws = kernel.describe(binding, values)
     sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
-    kinds = [unspecialized_kind(k) if u else k for k, u in zip(described, binding.unspecialized, strict=True)]
-    func = _parsed(kernel, binding, kinds, values)
+    return launch_of(kernel, binding, kinds, raws, values, sizes)
+
+
+def launch_of(
+    kernel: Launchable,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    raws: Sequence[Any],
+    values: Sequence[Any],
+    sizes: Grid,
+    invoke: Callable[..., Any] | None = None,
+) -> MemoryLaunch:
+    """The launch of described arguments on a grid of three sizes. `invoke` makes the calls of host functions (see `parse`)."""
+    kinds = [unspecialized_kind(k) if u else k for k, u in zip(kinds, binding.unspecialized, strict=True)]
+    func = _parsed(kernel, binding, kinds, values, invoke)
     summaries = {name: summary(value, kind) for name, kind, value in flat(binding.names, kinds, values)}
     scalars = {name: value for name, value in scalars_of(summaries).items() if value is not None}
     arrays = _layouts(kernel, func, binding, kinds, raws, values, summaries)
     return MemoryLaunch(func, sizes, scalars, arrays, _contents)
 
 
-def _parsed(kernel: Launchable, binding: Binding, kinds: Sequence[Kind], values: Sequence[Any]) -> Func:
+def _parsed(
+    kernel: Launchable,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    values: Sequence[Any],
+    invoke: Callable[..., Any] | None,
+) -> Func:
     options = dict(kernel.options)
     given: dict[str, Any] = {}
     for name, kind in zip(binding.names, kinds, strict=True):
@@ -65,7 +85,7 @@ def _parsed(kernel: Launchable, binding: Binding, kinds: Sequence[Kind], values:
     target = target_of(common_device(kernel.source, binding.names, kinds, values))
     by_parameter = {p.name: given[p.name] for p in kernel.source.parameters}
     with contextlib.redirect_stdout(io.StringIO()):  # static_print prints when the kernel is compiled
-        return parse(kernel.source, by_parameter, attributes, target)
+        return parse(kernel.source, by_parameter, attributes, target, invoke=invoke)
 
 
 def _layouts(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import forks
 from blocknb.eager import Interpreter, Run
 from blocknb.eager.record import program_id
 from blocknb.errors import LaunchError
@@ -25,6 +26,7 @@ from blocknb.runtime.job import front_argument
 from blocknb.runtime.kinds import Kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import this_thread
 from blocknb.runtime.launchable import Launchable
+from blocknb.runtime.memory import transfer
 
 UNKNOWN_EXTENT = 1 << 38  # bytes before and after an address without an extent that a kernel may access
 
@@ -38,6 +40,11 @@ def launcher(
         binding, values = kernel.bound_call(args, kwargs)
         kinds, raws = kernel.describe(binding, values)
         sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
+        if programs is None:
+            with forks.guard:
+                from blocknb.runtime.footprint_warnings import examine
+
+            examine(kernel, binding, kinds, raws, values, sizes, interpreted=True)
         found = run(kernel, binding, kinds, raws, values, sizes, programs, watch, record)
         if this_thread.interpreted is not None:
             this_thread.interpreted[kernel.__name__] += 1
@@ -154,15 +161,3 @@ def _copied(remote: list[tuple[str, int, int, int, int, bool]]) -> list[tuple[in
         transfer(device, low, copy.ctypes.data, high - low, back=False)
         copies.append((low, high, copy, device))
     return copies
-
-
-def transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
-    """Copies bytes from an address of a GPU to one of the host, or back, once the GPU is idle."""
-    import cupy
-
-    with cupy.cuda.Device(device) as gpu:
-        gpu.synchronize()
-        if size:
-            runtime = cupy.cuda.runtime
-            ends = (remote, host) if back else (host, remote)
-            runtime.memcpy(*ends, size, runtime.memcpyHostToDevice if back else runtime.memcpyDeviceToHost)

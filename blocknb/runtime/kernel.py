@@ -265,8 +265,14 @@ class Kernel(ExaminedKernel):
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
-        self._prepare_fast_launch(binding, plan, values)
+        if not (checked := plan.compiled.options["checked"] is True):
+            self._prepare_fast_launch(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
+        if checked and not this_thread.unobserved:
+            with forks.guard:
+                from blocknb.runtime.footprint_warnings import examine
+
+            examine(self, binding, kinds, raws, values, sizes)
         if 0 not in sizes:
             self._start(plan, binding, sizes, raws, values, grid)
         return plan.compiled

@@ -101,6 +101,18 @@ def array_of(data: Any, offset: int, view: StridedView) -> Any:
     return sys.modules["cupy"].ndarray(view.shape, view.dtype, data.data + offset, strides=view.strides)
 
 
+def transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
+    """Copies bytes from an address of a GPU to one of the host, or back, once the GPU is idle."""
+    import cupy
+
+    with cupy.cuda.Device(device) as gpu:
+        gpu.synchronize()
+        if size:
+            runtime = cupy.cuda.runtime
+            ends = (remote, host) if back else (host, remote)
+            runtime.memcpy(*ends, size, runtime.memcpyHostToDevice if back else runtime.memcpyDeviceToHost)
+
+
 class _Range:
     """A range of memory with the array interface. The NumPy array made from it keeps this object, and so the owner, alive."""
 
