@@ -16,10 +16,10 @@ from blocknb.errors import KernelError, SyntaxUnsupported
 from blocknb.frontend import shapes
 from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
-from blocknb.frontend.hints import instead_of
+from blocknb.frontend.hints import did_you_mean, instead_of
 from blocknb.frontend.merge import merge_arms
 from blocknb.frontend.records import BlockPointer, DescriptorValue, RecordValue
-from blocknb.frontend.scope import Frame, as_constant, did_you_mean, expression
+from blocknb.frontend.scope import Frame, as_constant, expression
 from blocknb.frontend.source import source_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t

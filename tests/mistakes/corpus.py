@@ -51,11 +51,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Told:
-    """What blocknb told about a cell: the text of its errors and of its cards' findings, the check that found it, and the seconds."""
+    """What blocknb told about a cell: the text of its errors and of its cards' findings, the check that found it, and the seconds.
+
+    `accused` is whether it called the cell wrong or probably wrong; remarks accuse nothing.
+    """
 
     text: str
     check: str
     seconds: float
+    accused: bool
 
     def missing(self, entry: Entry) -> list[str]:
         """The words that the text lacks or must not have, and the place if the text names none of the entry's lines."""
@@ -110,19 +114,19 @@ class Shell:
             result = self.ip.run_cell(entry.cell, store_history=True)
         seconds = time.perf_counter() - begin
         error = result.error_in_exec or result.error_before_exec
-        findings = [text for document in self._documents() for text in self._findings(document)]
+        facts = [fact for document in self._documents() for fact in document["facts"]]
+        findings = [text for key, text in facts if key in FACTS and not text.startswith("correct:")]
+        accused = error is not None or any(
+            key in ACCUSING or (key == "check" and not text.startswith("correct:")) for key, text in facts
+        )
         printed = COLOURS.sub("", output.getvalue()) if error else ""
         text = "\n".join([*filter(None, [printed]), *findings])
-        return Told(text, self._check(error, findings), seconds)
+        return Told(text, self._check(error, findings), seconds, accused)
 
     def _documents(self) -> list[dict[str, Any]]:
         from blocknb.notebook.document import MIME
 
         return [data[MIME] for data in self.displayed if MIME in data]
-
-    @staticmethod
-    def _findings(document: dict[str, Any]) -> list[str]:
-        return [text for key, text in document["facts"] if key in FACTS and not text.startswith("correct")]
 
     @staticmethod
     def _check(error: BaseException | None, findings: list[str]) -> str:
@@ -137,3 +141,4 @@ class Shell:
 
 #: The facts of a card that tell mistakes.
 FACTS = ("check", "first wrong", "error", "warning", "remark")
+ACCUSING = ("error", "warning")

@@ -27,7 +27,7 @@ def main(kind: str, words: list[str], whole: bool) -> int:
         if words and not all(word in entry.name or word == entry.group for word in words):
             continue
         told = shell.run(entry)
-        wrong = bool(told.missing(entry)) if kind == "wrong" else told.check != "none"
+        wrong = bool(told.missing(entry)) if kind == "wrong" else told.accused
         count, left = count + 1, left + wrong
         if wrong or not whole:
             print(row(entry, told), flush=True)
