@@ -24,18 +24,24 @@ def mask_hint(loc: Loc | None) -> str | None:
     test = _definition(mask, loc) if isinstance(mask, ast.Name) else mask
     if test is None:
         return f"the mask `{ast.unparse(mask)}` is true for this element"
-    comparisons = [node for node in ast.walk(test) if isinstance(node, ast.Compare) and len(node.ops) == 1]
-    used = {ast.dump(node) for node in ast.walk(call.args[0])}
-    for compared in comparisons:
-        if ast.dump(compared.left) in used or ast.dump(compared.comparators[0]) in used:
+    better = _other_value(test, call.args[0])
+    return (
+        better
+        or f"the mask tests `{ast.unparse(test)}`, which is true for this element: it must be false outside of the array"
+    )
+
+
+def _other_value(test: ast.expr, pointer: ast.expr) -> str | None:
+    """The hint for a comparison whose values the address does not contain, or None if it contains one of each."""
+    used, offset = {ast.dump(node) for node in ast.walk(pointer)}, _offset(pointer)
+    for compared in ast.walk(test):
+        if not isinstance(compared, ast.Compare) or len(compared.ops) != 1 or offset is None:
             continue
-        offset = _offset(call.args[0])
-        if isinstance(compared.left, ast.Name) and offset is not None:
+        known = ast.dump(compared.left) in used or ast.dump(compared.comparators[0]) in used
+        if not known and isinstance(compared.left, ast.Name):
             better = ast.unparse(ast.Compare(offset, compared.ops, compared.comparators))
             return f"the mask tests `{ast.unparse(compared)}`, but the address uses `{ast.unparse(offset)}`: test `{better}`"
-    return (
-        f"the mask tests `{ast.unparse(test)}`, which is true for this element: it must be false outside of the array"
-    )
+    return None
 
 
 def _call_at(loc: Loc) -> ast.Call | None:
