@@ -119,7 +119,11 @@ def __getattr__(name: str) -> Any:
         found = importlib.import_module(f"blocknb.{module}")
         found = getattr(found, attribute) if attribute else found
     else:
-        raise AttributeError(f"module 'blocknb' has no attribute {name!r}")
+        import difflib
+
+        close = difflib.get_close_matches(name, _ORIGINS, 1)
+        hint = f"; did you mean blocknb.{close[0]}?" if close and not name.startswith("_") else ""
+        raise AttributeError(f"module 'blocknb' has no attribute {name!r}{hint}")
     globals()[name] = found
     return found
 

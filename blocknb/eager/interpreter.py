@@ -30,10 +30,11 @@ from blocknb.eager.values import EagerValue, OneByOne
 from blocknb.errors import KernelError, Loc, TypeMismatch
 from blocknb.frontend import calls, expressions, loops, shapes
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.hints import did_you_mean
 from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape
 from blocknb.frontend.parse import Constant, passed
-from blocknb.frontend.scope import HANDLERS, Frame, as_constant, did_you_mean
+from blocknb.frontend.scope import HANDLERS, Frame, as_constant
 from blocknb.frontend.source import Source, source_of
 from blocknb.frontend.statements import settle
 from blocknb.ir.address import AddressSpace

@@ -28,11 +28,11 @@ from blocknb.frontend import (  # noqa: F401 (some modules only register their h
 )
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, Operator, printable
-from blocknb.frontend.hints import instead_of_function
+from blocknb.frontend.hints import did_you_mean, instead_of_function
 from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import leaves
 from blocknb.frontend.records import RecordValue
-from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
+from blocknb.frontend.scope import HANDLERS, Frame, Returned, emits, expression
 from blocknb.frontend.source import MISSING, Parameter, Source, source_of
 from blocknb.ir.core import Value
 from blocknb.language import surface
@@ -431,7 +431,7 @@ def _convert(kind: type, dtype: t.DType) -> Callable:
 def _length(frame: Frame, x: Any) -> int:
     if isinstance(x, Value):
         if not x.type.shape:
-            raise Mismatch(f"{describe(x)} has no length", "pass the number of elements as an argument")
+            raise Mismatch(f"{describe(x)} has no length", "pass the size as an argument: k[grid](x, ..., len(x))")
         return x.type.shape[0]
     return len(x) if isinstance(x, tuple) else call_python(frame, len, [x], {})
 

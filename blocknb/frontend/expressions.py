@@ -16,10 +16,10 @@ from blocknb.errors import KernelError, SyntaxUnsupported
 from blocknb.frontend import shapes
 from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
-from blocknb.frontend.hints import instead_of
+from blocknb.frontend.hints import did_you_mean, instead_of
 from blocknb.frontend.merge import merge_arms
 from blocknb.frontend.records import BlockPointer, DescriptorValue, RecordValue
-from blocknb.frontend.scope import Frame, as_constant, did_you_mean, expression
+from blocknb.frontend.scope import Frame, as_constant, expression
 from blocknb.frontend.source import source_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t
@@ -104,6 +104,9 @@ def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
 @expression(ast.BinOp)
 def visit_binary(frame: Frame, node: ast.BinOp) -> Any:
     x, y = frame.expr(node.left), frame.expr(node.right)
+    if isinstance(node.op, ast.MatMult) and isinstance(x, Value) and isinstance(y, Value):
+        product = f"tl.dot({ast.unparse(node.left)}, {ast.unparse(node.right)})"
+        raise Mismatch("`@` does not multiply tiles", f"write {product}")
     return frame.emit.binary(SYMBOLS[type(node.op)], x, y)
 
 
@@ -251,21 +254,32 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
             f"call it without a grid, and the compiler inlines it: {base.__name__}(...)",
         )
     if isinstance(base, Value):
-        return index_tile(frame, base, node.slice)
+        return index_tile(frame, base, node)
     index = subscript_constant(frame, node.slice)
+    if base == () and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        raise _no_shape(frame, node.value.value)
     try:
         if type(base) in (tuple, str):
             return as_constant("it", base[index])
         return as_constant("it", frame.emit.host(operator.getitem, (base, index), {}))
     except (IndexError, KeyError):
         what = f"a tuple of {len(base)} elements" if isinstance(base, tuple) else repr(base)
-        hint = "pointers and scalars have the shape (); pass the sizes of an array as arguments of the kernel"
-        raise Mismatch(f"index {index!r} is out of range for {what}", hint if base == () else None) from None
+        raise Mismatch(f"index {index!r} is out of range for {what}") from None
     except TypeError:
         raise Mismatch(
             f"{describe(base)} cannot be indexed with {describe(index)}",
             "only tuples can be indexed, and only with constants",
         ) from None
+
+
+def _no_shape(frame: Frame, node: ast.expr) -> Mismatch:
+    """The error for `x.shape[0]` of a pointer or a scalar."""
+    x, name = frame.expr(node), ast.unparse(node)
+    if isinstance(x, Value) and is_pointer(x):
+        message = f"`{name}` is a pointer and does not know the sizes of its array"
+    else:
+        message = f"`{name}` is a scalar and has the shape ()"
+    return Mismatch(message, "pass the size as an argument of the kernel: k[grid](x, ..., x.shape[0])")
 
 
 def subscript_constant(frame: Frame, node: ast.expr) -> Any:
@@ -274,10 +288,12 @@ def subscript_constant(frame: Frame, node: ast.expr) -> Any:
     return frame.emit.constant(frame.expr(node))
 
 
-def index_tile(frame: Frame, x: Value, node: ast.expr) -> Value:
+def index_tile(frame: Frame, x: Value, node: ast.Subscript) -> Value:
     """`x[:, None]` and the like: None makes an axis of size one, `:` keeps one, `...` keeps the rest."""
-    parts = list(node.elts) if isinstance(node, ast.Tuple) else [node]
-    return new_axes(frame, x, [Ellipsis if is_ellipsis(p) else slice_or_none(frame, x, p) for p in parts])
+    parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    named = isinstance(node.value, ast.Name) and len(parts) == 1 and not isinstance(node.slice, ast.Slice)
+    load = f"tl.load({ast.unparse(node.value)} + {ast.unparse(node.slice)})" if named else ""
+    return new_axes(frame, x, [Ellipsis if is_ellipsis(p) else slice_or_none(frame, x, p, load) for p in parts])
 
 
 def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
@@ -308,20 +324,21 @@ def is_ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is Ellipsis
 
 
-def slice_or_none(frame: Frame, x: Value, node: ast.expr) -> Any:
+def slice_or_none(frame: Frame, x: Value, node: ast.expr, load: str = "") -> Any:
     if isinstance(node, ast.Slice) and node.lower is node.upper is node.step is None:
         return slice(None)
     if not isinstance(node, ast.Slice) and (entry := frame.expr(node)) in (None, slice(None)):
         return entry
-    error = no_elements(x)
+    error = no_elements(x, load)
     error.loc = frame.loc(node)
     raise error
 
 
-def no_elements(x: Value) -> Mismatch:
+def no_elements(x: Value, load: str = "") -> Mismatch:
+    """The error for `x[i]`; `load` is the call to write instead, if it is known."""
     what = "a pointer" if is_pointer(x) and not x.type.shape else "a tile"
     hint = (
-        "load the element with tl.load(pointer + index)"
+        f"load the element with {load or 'tl.load(pointer + index)'}"
         if is_pointer(x)
         else "tiles have no element access: select the element with tl.where and reduce, or load it from memory"
     )

@@ -5,6 +5,7 @@ The hints come from a table, because the name with the closest spelling is often
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from typing import Any
 
@@ -104,3 +105,44 @@ def literal_dtype_name(x: Any, names: Iterable[str]) -> str | None:
         name, name
     )
     return name if name in names else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    known = dict.fromkeys(c for c in candidates if not c.startswith("_"))
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    if len(close) == 2:  # show the second guess only if it is nearly as close
+        first, second = (difflib.SequenceMatcher(None, c, name).ratio() for c in close)
+        close = close[: 1 if first - second > 0.1 else 2]
+    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
+
+
+#: Builtins of Python that a kernel can call; no other one is a guess for a misspelled name.
+USABLE = frozenset(
+    (
+        "abs",
+        "bool",
+        "float",
+        "getattr",
+        "hasattr",
+        "int",
+        "isinstance",
+        "len",
+        "max",
+        "min",
+        "print",
+        "range",
+        "str",
+        "tuple",
+        "zip",
+    )
+)
+
+
+def meant(visible: Iterable[str], name: str) -> str | None:
+    """The hint for an unknown name: a name of the language without its module, or the closest name that the kernel can use."""
+    if name in BUILTINS or name in LIBRARY:
+        return f"write tl.{name}, after `import blocknb.language as tl`"
+    known = (c for c in visible if not hasattr(builtins, c) or c in USABLE)
+    return did_you_mean(name, known) or did_you_mean(name, (f"tl.{c}" for c in (*BUILTINS, *LIBRARY)))

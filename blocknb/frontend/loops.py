@@ -63,10 +63,13 @@ def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
     if isinstance(elements, (tuple, range)):
         unroll(frame, node, elements, rest)
         return
+    hint = "loop over range(...), tl.static_range(...) or a tuple of constants"
+    if isinstance(elements, Value):
+        hint = "operations work on whole tiles, and tl.sum(x, axis) or another reduction combines the elements of one"
+        if elements.type.is_pointer:
+            hint = f"load a tile with tl.load({ast.unparse(iterator)} + tl.arange(0, BLOCK)), and reduce it, for example by tl.sum"
     raise SyntaxUnsupported(
-        f"a `for` over {describe(elements)} is not supported in a kernel",
-        frame.loc(iterator),
-        "loop over range(...), tl.static_range(...) or a tuple of constants",
+        f"a `for` over {describe(elements)} is not supported in a kernel", frame.loc(iterator), hint
     )
 
 

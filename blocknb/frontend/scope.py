@@ -14,6 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, Loc, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.hints import meant
 from blocknb.frontend.source import Source
 from blocknb.ir.core import Value
 from blocknb.language.constants import constexpr
@@ -174,9 +175,8 @@ class Frame:
         try:
             return as_constant(name, self.source.lookup(name))
         except KeyError:
-            raise Mismatch(
-                f"unknown name `{name}`", did_you_mean(name, [*self.names, *self.source.visible()])
-            ) from None
+            hint = meant([*self.names, *self.source.visible()], name)
+            raise Mismatch(f"unknown name `{name}`", hint) from None
 
     def assign(self, name: str, value: Any, node: ast.AST) -> None:
         if isinstance(value, Value) and not value.name:
@@ -213,17 +213,6 @@ def as_constant(name: str, found: Any) -> Any:
             "make it an argument; the kernel then receives a pointer to its elements",
         )
     return found
-
-
-def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
-    known = dict.fromkeys(c for c in candidates if not c.startswith("_"))
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    if len(close) == 2:  # show the second guess only if it is nearly as close
-        first, second = (difflib.SequenceMatcher(None, c, name).ratio() for c in close)
-        close = close[: 1 if first - second > 0.1 else 2]
-    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
 
 
 UNSUPPORTED = {

@@ -6,8 +6,8 @@ from typing import Any
 
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe, spelled
 from blocknb.frontend.float8 import toward_zero
-from blocknb.frontend.hints import literal_dtype_name
-from blocknb.frontend.scope import Frame, did_you_mean, emits
+from blocknb.frontend.hints import did_you_mean, literal_dtype_name
+from blocknb.frontend.scope import Frame, emits
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer, Tile

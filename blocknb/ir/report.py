@@ -17,6 +17,7 @@ import numpy as np
 
 from blocknb.errors import AccessError, CompilerBug, DeviceAssertionFailed, Loc
 from blocknb.ir.core import Op
+from blocknb.ir.mask_hint import mask_hint
 from blocknb.language.ops import named
 from blocknb.language.types import DType, Pointer
 
@@ -150,7 +151,7 @@ def access_error(
         keeps = f"mask the elements outside: {site.action}(..., mask=offsets < n)"
         if site.action in ("load", "store"):
             keeps += ", or boundary_check=(0, 1) for a block pointer"
-    return AccessError(message, site.loc, keeps, program=program, index=index)
+    return AccessError(message, site.loc, mask_hint(site.loc) or keeps, program=program, index=index)
 
 
 def readonly_error(site: Access, name: str, program: Program) -> AccessError:

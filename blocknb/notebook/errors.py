@@ -7,8 +7,13 @@ to the launch, taken from the traceback. Other exceptions lose the frames of blo
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 from blocknb.errors import CompilerBug, KernelError, Loc, display_file
@@ -25,6 +30,8 @@ def install(shell: Any) -> None:
 
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
     tracebacks.install(shell)
+    if not shell.custom_exceptions:  # keeps the user's own handler
+        shell.set_custom_exc((TypeError, ModuleNotFoundError), _custom)
 
 
 def adopt_cuda(shell: Any) -> None:
@@ -44,6 +51,72 @@ def adopt_cuda(shell: Any) -> None:
                 return traceback_lines(fault.with_traceback(error.__traceback__), shell)
 
             found._render_traceback_ = render
+
+
+def _custom(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:
+    """Shows two errors of Python with what a kernel's author has to write."""
+    hint = _hint_for(error)
+    if hint and not hasattr(error, "_render_traceback_"):
+        lines = [f"{RED}{etype.__name__}{END}: {BOLD}{error}{END}"]
+        for file, line, function in _own_frames(error):
+            lines += _place(Loc(file, line, function=function), "at" if len(lines) == 1 else "called from", shell)
+        lines.append(f"  {BLUE}hint:{END} {hint}")
+        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+    shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
+
+
+def _hint_for(error: BaseException) -> str | None:
+    """What to write instead of `import triton` without Triton, and of a grid behind a function that is no kernel."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "triton":
+        return "begin the cell with %%blockkernel, or call blocknb.compat.install() before: then `import triton` is blocknb"
+    if str(error) != "'function' object is not subscriptable":
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not tracebacks.is_users(frames[-1].filename):
+        return None
+    found = re.search(r"(\w+)\s*\[", frames[-1].line or "")
+    name = f"`{found[1]}`" if found else "the function"
+    return f"{name} is launched like a kernel and is a plain function: write @blocknb.kernel above its `def`"
+
+
+@contextmanager
+def at_option(option: str, text: str, code: CodeType, shell: Any) -> Iterator[None]:
+    """Makes an error inside show itself at the option, with carets below the part of the expression that raised it."""
+    try:
+        yield
+    except KernelError:
+        raise
+    except Exception as error:
+        lines = [
+            f"{RED}{type(error).__name__}{END}: {BOLD}{error}{END}",
+            f"  {DIM}at{END} line 1, in the option {option}",
+        ]
+        for part, _ in traceback.walk_tb(error.__traceback__):
+            if part.f_code is code:
+                lines += _carets(error, option, text, code)
+        for file, line, function in _own_frames(error):
+            if file != code.co_filename:
+                lines += _place(Loc(file, line, function=function), "called from", shell)
+        if isinstance(error, NameError) and error.name:
+            close = difflib.get_close_matches(error.name, [n for n in shell.user_ns if not n.startswith("_")], 1)
+            lines += [f"  {BLUE}hint:{END} did you mean `{close[0]}`?"] if close else []
+        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        raise
+
+
+def _carets(error: BaseException, option: str, text: str, code: CodeType) -> list[str]:
+    """The expression behind its option, and carets below the part that the traceback names."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code is not code:
+        tb = tb.tb_next
+    first, last = 0, len(text)
+    if tb is not None:
+        _, _, start, end = list(code.co_positions())[tb.tb_lasti // 2]
+        # Columns count UTF-8 bytes; carets count characters.
+        if start is not None and end is not None:
+            first, last = (len(text.encode()[:n].decode(errors="ignore")) for n in (start, end))
+    before = " " * (len(option) + 1 + first)
+    return [f"    {option} {text}", f"    {RED}{before}{'^' * max(last - first, 1)}{END}"]
 
 
 def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:

@@ -176,7 +176,7 @@ class BlockMagics(Magics):
             split_words(line)
             options = parse_argstring(self.blockkernel, line)
         except UsageError as error:
-            raise UsageError(f"{error}; see %%blockkernel? for the options") from None
+            raise UsageError(f"{error}; {_meant(str(error), line)}see %%blockkernel? for the options") from None
         if options.target is not None:
             _check_target(options.target)
         try:
@@ -259,10 +259,10 @@ class BlockMagics(Magics):
 
     def _launch(self, expression: str, result: Any) -> bool:
         """Evaluates `--launch`; an exception becomes the cell's own error, so that Run All stops."""
-        name = self.shell.compile.cache(expression, self.shell.execution_count, raw_code=expression)
+        from blocknb.notebook.expressions import Expression
+
         try:
-            value = eval(compile(expression, name, "eval"), self.shell.user_global_ns, self.shell.user_ns)
-            self.shell.user_ns["_"] = value
+            self.shell.user_ns["_"] = Expression(expression, self.shell, "--launch")()
         except BaseException as error:
             result.error_in_exec = error
             self.shell.showtraceback()
@@ -347,6 +347,20 @@ class BlockMagics(Magics):
             if code.co_flags & inspect.CO_COROUTINE:
                 raise UsageError("await works only if %%blockkernel is the first line of the cell")
             exec(code, shell.user_global_ns, shell.user_ns)
+
+
+def _meant(message: str, line: str) -> str:
+    """What a word that is no option was meant to be: a misspelled option, or a part of an expression that looks like one."""
+    found = re.match(r"unrecognized arguments: (-\S+)", message)
+    if found is None:
+        return ""
+    import difflib
+
+    if not found[1].startswith("--"):
+        return f"write quotes around an expression with a word that begins with `-` ({found[1]} in line 1); "
+    known = re.findall(r"--[a-z]+", " ".join(BlockMagics.blockkernel.parser._option_string_actions))
+    close = difflib.get_close_matches(found[1], known, 1)
+    return f"did you mean {close[0]} in line 1?; " if close else ""
 
 
 def _check_target(name: str) -> None:

@@ -9,7 +9,7 @@ from blocknb.notebook.options import Found, Option, unquoted
 
 
 def prepare(given: Any, shell: Any) -> list[Expression]:
-    return [Expression(unquoted(words), shell) for words in given or ()]
+    return [Expression(unquoted(words), shell, "--baseline") for words in given or ()]
 
 
 def after(expressions: list[Expression], record: Any, shell: Any, found: Found) -> None:

@@ -16,7 +16,7 @@ from blocknb.notebook.options import Found, Option, unquoted
 
 
 def prepare(words: Any, shell: Any) -> Expression | None:
-    return Expression(unquoted(words), shell) if words else None
+    return Expression(unquoted(words), shell, "--check") if words else None
 
 
 def after(expression: Expression | None, record: Any, shell: Any, found: Found) -> None:

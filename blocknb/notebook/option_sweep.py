@@ -43,11 +43,11 @@ def axis(text: str, shell: Any) -> SweepAxis:
     name, separator, rest = (part.strip() for part in _split(text))
     if not separator or not name.isidentifier() or not rest:
         raise UsageError(f"--sweep takes NAME=VALUES, such as BLOCK=256,512,1024 or n=2**10..2**24, not {text!r}")
-    ends = [Expression(part.strip(), shell)() for part in rest.split("..")] if ".." in rest else []
+    ends = [Expression(part.strip(), shell, "--sweep")() for part in rest.split("..")] if ".." in rest else []
     if ends:
         values = _range(text, ends)
     else:
-        found = Expression(rest, shell)()
+        found = Expression(rest, shell, "--sweep")()
         values = list(found) if hasattr(found, "__iter__") and not isinstance(found, str) else [found]
     if not 0 < len(values) <= MOST_VALUES:
         raise UsageError(f"--sweep {text}: {len(values)} values; a sweep takes 1 to {MOST_VALUES} values")
@@ -80,7 +80,7 @@ def after(found_axis: SweepAxis, record: Any, shell: Any, found: Found) -> None:
     from blocknb.notebook import sweep
     from blocknb.notebook.observe import apart
 
-    launch = Expression(found.launch, shell) if found.launch else None
+    launch = Expression(found.launch, shell, "--launch") if found.launch else None
     with apart(record.kernel):
         more: dict[str, Any] = {}
         if launch is not None and found_axis.name in launch.names:

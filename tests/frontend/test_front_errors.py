@@ -227,7 +227,7 @@ def early(out):
             2,
             "0",
             "a pointer cannot be indexed with numbers or slices; only `:` and None are allowed",
-            "tl.load(pointer + index)",
+            "tl.load(out + 0)",
         ),
         (store_to_constant, 2, "3", "`store` needs a pointer, not the constant 3", "assign to it"),
         (store_to_value, 2, "n", "`store` needs a pointer, not int32", "assign to it"),
