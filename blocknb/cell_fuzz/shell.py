@@ -124,9 +124,8 @@ class CellRunner:
             os.kill(os.getpid(), signal.SIGINT)
 
     def _left(self, last: int) -> CellOutcome:
-        magic = self.shell.magics_manager.magics["cell"].get(
-            "blockkernel"
-        )  # absent if no cell has loaded the extension
+        # The magic is absent if no cell has loaded the extension.
+        magic = self.shell.magics_manager.magics["cell"].get("blockkernel")
         if left := judge.remaining(magic.__self__.sessions if magic else []):
             return CellOutcome("leaked", left, last)
         self.count += 1

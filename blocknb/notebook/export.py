@@ -52,6 +52,8 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
     record = record_of(kernel)
     if record is None:
         raise LaunchError(f"{kernel.__name__} has not been launched, so it has no card to export", hint=example(kernel))
+    if not isinstance(path, str | Path):
+        raise LaunchError(f"a path is a string or a Path, not of type {type(path).__name__}", hint="write 'card.html'")
     file = Path(path)
     file.write_text(page(replace(newest(record), whole=True)), encoding="utf-8")
     return file

@@ -59,12 +59,12 @@ def _split(text: str) -> tuple[str, str, str]:
     return (text[:at], text[at], text[at + 1 :]) if at >= 0 else (text, "", "")
 
 
-def _range(text: str, ends: list[Any]) -> list[Any]:
+def _range(text: str, ends: list[Any]) -> Any:
     if len(ends) > 3 or any(not isinstance(end, int) for end in ends) or (len(ends) == 3 and ends[2] <= 0):
         raise UsageError(f"--sweep {text}: a range is FIRST..LAST or FIRST..LAST..STEP, with integers")
     first, last = ends[:2]
     if len(ends) == 3:
-        return list(range(first, last + 1, ends[2]))
+        return range(first, last + 1, ends[2])  # no list, which could fill the memory
     if first < 1:
         raise UsageError(
             f"--sweep {text}: FIRST..LAST doubles its values from 1 or more; FIRST..LAST..STEP counts in steps"

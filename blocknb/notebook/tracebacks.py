@@ -28,7 +28,7 @@ def is_users(file: str) -> bool:
 
 
 def is_ours(tb: TracebackType) -> bool:
-    """Whether a frame belongs to blocknb. The functions of an interpreted kernel's cell do not."""
+    """Whether a frame belongs to blocknb."""
     return tb.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
@@ -78,7 +78,9 @@ def install(shell: Any) -> None:
 
     def chained(value: Any) -> Any:
         found = parts(value)
-        return (found and shown.mode != "Verbose" and (*found[:2], users_part(found[2]))) or found
+        if not found or shown.mode == "Verbose":
+            return found
+        return (*found[:2], users_part(found[2]))
 
     shown.structured_traceback, shown.get_parts_of_chained_exception = structured_traceback, chained
     _install_for_groups(shell)
@@ -110,8 +112,8 @@ def _install_in_threads() -> None:
             name = args.thread.name if args.thread is not None else "?"
             print(f"Exception in thread {name}:\n{type(args.exc_value).__name__}: {args.exc_value}", file=sys.stderr)
         elif any(map(is_ours, _frames(args.exc_traceback))):
-            trimmed = args.exc_type, args.exc_value.with_traceback(users_part(args.exc_traceback))
-            before(threading.ExceptHookArgs((*trimmed, args.exc_value.__traceback__, args.thread)))
+            tb = users_part(args.exc_traceback)  # Python prints the traceback that the exception has
+            before(threading.ExceptHookArgs((args.exc_type, args.exc_value.with_traceback(tb), tb, args.thread)))
         else:
             before(args)
 

@@ -135,7 +135,11 @@ def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> froze
 def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, int, int]:
     """The three sizes of a grid, which is an int, up to three ints, or a function of the bound arguments."""
     if callable(grid):
-        grid = _called(source, grid, bound)
+        try:
+            grid = grid(bound)
+        except TypeError as error:
+            _refuse_uncallable(source, error)
+            raise
     sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     if not 1 <= len(sizes) <= 3:
         hint = "a grid has one to three axes; fold two of them into one and separate them with // and % in the kernel"
@@ -155,16 +159,10 @@ def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, 
     return (*found, 1, 1)[:3]  # type: ignore[return-value]
 
 
-def _called(source: Source, grid: Any, bound: dict[str, Any]) -> Any:
-    """The result of a grid's function. Raises LaunchError for a function that does not take one argument."""
-    try:
-        return grid(bound)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # the function itself raised it
-            raise
-        hint = (
-            "it takes one argument, the arguments of the launch by name: lambda meta: (blocknb.cdiv(n, meta['BLOCK']),)"
-        )
+def _refuse_uncallable(source: Source, error: TypeError) -> None:
+    """Raises LaunchError if a grid's function does not take one argument. An error inside the function is none of that."""
+    if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+        hint = "it takes one argument, those of the launch by name: lambda meta: (blocknb.cdiv(n, meta['BLOCK']),)"
         raise launch_error(source, None, f"the grid's function cannot be called: {error}", hint) from None
 
 
