@@ -23,7 +23,7 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
         value = value.get()  # CuPy
     elif hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    found.ok = bool(np.all(value))
+    found.ok, found.checked = bool(np.all(value)), expression.text
     found.facts.append(("check", f"{'correct' if found.ok else '✗ WRONG'}: `{expression.text}`"))
 
 

@@ -70,7 +70,7 @@ def test_a_changed_source_is_a_version_and_a_rerun_is_a_measurement(shell):
     assert [(v["number"], v["measurements"]) for v in versions] == [(1, 2), (2, 1)]
     assert versions[1]["note"] == "+1 −1 lines" and versions[1]["version"] == made["version"]
     assert "2.0 * tl.load" in read(made["blobs"], versions[0]["source"])["text"]
-    assert all(v["milliseconds"] > 0 and v["registers"] > 0 for v in versions)
+    assert all(v["time"]["median"] > 0 and v["registers"] > 0 for v in versions)
     _, made = launch(shell, 2.0)  # back to the first text
     assert [v["measurements"] for v in made["history"]["versions"]] == [3, 1]
 
@@ -134,7 +134,9 @@ def test_baselines_and_variants_are_measured_together_on_copies(shell):
         ("np.multiply(x, 2, out=out)", "baseline"),
         ("out.fill(7)", "baseline"),
     ]
-    assert all(0 < r["low"] <= r["median"] <= r["high"] for r in rows)
+    times = [r["time"] for r in rows]
+    assert all(0 < t["low"] <= t["median"] <= t["high"] and t["cold"] and t["device"] == "CPU" for t in times)
+    assert "ratio" not in rows[0] and all(r["ratio"]["pairs"] == rows[0]["time"]["n"] for r in rows[1:])
     assert any(label == "baseline" and "`out.fill(7)`: " in text for label, text in made["facts"])
     assert made["launches"][0]["launches"] == 1  # repetitions are not launches of the cell
 

@@ -192,6 +192,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(made, "display_pub", CapturingDisplayPublisher(shell=made))
     monkeypatch.setattr(module, "ceilings", lambda device: LIMITS)
+    monkeypatch.setattr(module, "remeasured", lambda device, old: old)
     monkeypatch.setattr(module, "SECONDS", 0.02)
     return made
 
