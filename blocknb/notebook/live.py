@@ -117,6 +117,8 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     if knobs.are_the_cells(live.cell, data["knobs"]):
         live.card, live.unedited = live.cell, None
         return _shown(live)
+    repeats.repeat(live.cell.record)  # the page may not have requested them yet
+    live.cell = replace(live.cell)
     live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
     turned = live.card.parts["turned"]

@@ -23,6 +23,7 @@ from blocknb.notebook.progress import Progress
 from blocknb.runtime.binding import OPTIONS
 
 MOST_VALUES = 200
+MOST_SECONDS = 2.0  # to compare the best value with that of the cell
 _ABSENT = object()
 
 
@@ -199,7 +200,7 @@ class ConstantSweep:
 
         sides = {"cell": self.prepared(), "best": self.prepared(**{self.name: value})}
         going, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
-        found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_PAIRS, seconds=sweep.SECONDS, going=going)
+        found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_PAIRS, seconds=MOST_SECONDS, going=going)
         if found.cancelled:
             return "interrupted"
         return numbers.ratio(noise.ratio(found["best"], found["cell"]), f"the cell’s {self.value}")

@@ -157,11 +157,14 @@ function paintHead(head: HTMLElement, store: Store): void {
   });
   const facts = h('dl.bnb-facts');
   for (const [label, text] of doc.facts) {
-    facts.append(h('dt', {}, label), h('dd', {}, ...renderBackquotes(text)));
+    const wrong = text.includes('✗') ? '.bnb-wrong' : '';
+    facts.append(h('dt', {}, label), h(`dd${wrong}`, {}, ...renderBackquotes(text)));
   }
   const stale =
     host.cell === 'changed' ? h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed') : null;
-  const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, stale, state);
+  // A benchmark of expressions has no kernel that could answer for it.
+  const states = doc.kind === 'compile' ? [stale, state] : [stale];
+  const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, ...states);
   title.append(h('span.bnb-hint', {}, 'press ? for keys'));
   head.replaceChildren(title, facts);
 }

@@ -8,6 +8,7 @@
 import type { Host } from './host';
 import type { Document, Listing, Stage, View } from './schema';
 import { unpack } from './schema';
+import { upgrade } from './upgrade';
 
 /** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
 export interface Selection {
@@ -32,10 +33,14 @@ export class Store {
   private readonly listings = new Map<string, Promise<Listing | null>>();
   private stopSource?: () => void;
 
+  /** The document, in the newest schema. */
+  doc: Document;
+
   constructor(
-    public doc: Document,
+    doc: Document,
     public host: Host,
   ) {
+    this.doc = upgrade(doc);
     this.view = firstView(doc);
     this.watchSource();
   }
@@ -80,7 +85,7 @@ export class Store {
   /** Replaces the document after a recompilation or a reload. Keeps the selected target if the new document has it. */
   update(doc: Document): void {
     const target = this.current?.target;
-    this.doc = doc;
+    this.doc = upgrade(doc);
     const same = doc.views.findIndex((v) => v.target === target);
     this.view = same >= 0 ? same : firstView(doc);
     this.hovered = null;
