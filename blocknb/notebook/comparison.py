@@ -26,7 +26,7 @@ from blocknb.runtime.launch_context import unobserved
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.trace import Trace
 
-SECONDS, MOST_SECONDS = 0.4, 2.0  # of one comparison; the longer one for kernels that need it for the fewest pairs
+SECONDS, MOST_SECONDS = 1.5, 2.0  # of one comparison; the longer one for kernels that need it for the fewest pairs
 CELL, NOW = "cell", "now"
 
 Prepare = Callable[[Any, dict[str, Any]], PreparedLaunch]
@@ -124,7 +124,7 @@ def _timed(made: Specialisation, outputs: Judgement, base: PreparedLaunch, chang
     found = interleaved(
         {CELL: base, NOW: changed},
         gpu=made.compiled.target.is_gpu,
-        rounds=noise.MOST_PAIRS,
+        rounds=noise.MOST_ROUNDS,
         warmup=1,
         seconds=seconds,
         cold=False,

@@ -195,12 +195,12 @@ class ConstantSweep:
 
     def against_cell(self, value: Any) -> str:
         """The best value compared with that of the cell, both in turns."""
-        from blocknb.notebook import numbers, sweep
+        from blocknb.notebook import numbers
         from blocknb.profile import noise, timing
 
         sides = {"cell": self.prepared(), "best": self.prepared(**{self.name: value})}
         going, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
-        found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_PAIRS, seconds=MOST_SECONDS, going=going)
+        found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_ROUNDS, seconds=MOST_SECONDS, going=going)
         if found.cancelled:
             return "interrupted"
         return numbers.ratio(noise.ratio(found["best"], found["cell"]), f"the cell’s {self.value}")

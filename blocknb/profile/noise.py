@@ -1,13 +1,15 @@
 """Decides whether two measured times differ: the ratio of launches in turns, with its confidence interval, and signs of a busy machine.
 
-Both sides of a comparison run in turns, so that each round gives one ratio under the same load. The median of the ratios has a confidence
-interval from order statistics (a sign test), which assumes no distribution: load makes the times of launches skewed. A difference counts
+Both sides of a comparison run in turns, so that a group of rounds gives one ratio under the same load. Load only adds to a time, so a
+group takes the fastest launch of each side. The median of the ratios has a confidence interval from order statistics (a sign test), which
+assumes no distribution: load makes the times of launches skewed. A difference counts
 only if the interval excludes 1 by more than `LEAST_EFFECT`, because the placement of code and data in memory alone changes times by a
 percent or two. Source: Conover, "Practical Nonparametric Statistics" (1999), chapter 3.2.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import statistics
@@ -20,13 +22,14 @@ from blocknb.profile.timing import Timing
 CONFIDENCE = 0.998  # of the interval: a person turns a knob many times, and should not see one gain that is noise
 LEAST_EFFECT = 0.02
 PRECISION = 0.02  # the measurement ends when the interval is no wider to either side
-LEAST_PAIRS, MOST_PAIRS = 12, 400
+LEAST_PAIRS, MOST_ROUNDS = 12, 2000
+MOST_GROUPED = 5
 WIDE = 0.4  # an interquartile range of this share of the median is a sign of other work on the machine
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a candidate divided by that of its base: the median over `pairs` rounds, from `low` to `high` with CONFIDENCE."""
+    """The time of a candidate divided by that of its base: the median over `pairs` of times, from `low` to `high` with CONFIDENCE."""
 
     value: float
     low: float
@@ -55,7 +58,7 @@ def ratio(candidate: Timing, base: Timing) -> Ratio:
 
 def ratio_of(candidate: Sequence[float], base: Sequence[float]) -> Ratio:
     """The ratio of two lists of times; equal positions belong to one round."""
-    found = sorted(a / b for a, b in zip(candidate, base, strict=False) if a > 0 and b > 0)
+    found = sorted(a / b for a, b in zip(*map(_fastest, (candidate, base)), strict=False) if a > 0 and b > 0)
     if not found:
         return Ratio(1.0, 0.0, math.inf, 0)
     outside = _outside(len(found))
@@ -63,6 +66,13 @@ def ratio_of(candidate: Sequence[float], base: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(found), low, high, len(found))
 
 
+def _fastest(times: Sequence[float]) -> Sequence[float]:
+    """The fastest time of each group of rounds. The groups grow with the rounds, up to MOST_GROUPED."""
+    group = max(1, min(MOST_GROUPED, len(times) // (2 * LEAST_PAIRS)))
+    return [min(times[i : i + group]) for i in range(0, len(times) - group + 1, group)]
+
+
+@functools.cache
 def _outside(count: int) -> int:
     """How many of the sorted ratios lie outside of the interval on each side; -1 if so few ratios give no interval."""
     total, number = 0.0, 0
@@ -81,12 +91,12 @@ def until_precise(base: str, candidate: str) -> Callable[[Mapping[str, Sequence[
     noise."""
 
     def going(times: Mapping[str, Sequence[float]]) -> Sequence[str]:
-        pairs = len(times[base])
-        if pairs >= LEAST_PAIRS and pairs % 8 == 0:
+        rounds = len(times[base])
+        if rounds >= LEAST_PAIRS and rounds % 16 == 0:
             found = ratio_of(times[candidate], times[base])
             if found.high - found.low <= 2 * PRECISION * found.value:
                 return ()
-        return () if pairs >= MOST_PAIRS else (base, candidate)
+        return () if rounds >= MOST_ROUNDS else (base, candidate)
 
     return going
 
