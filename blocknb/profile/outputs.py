@@ -142,6 +142,7 @@ def _count(found: Any, wanted: Any) -> tuple[int, int, int]:
     for at in range(0, total, CHUNK):
         here, there = a[at : at + CHUNK], b[at : at + CHUNK]
         if _is_float(found):
+            here, there = _doubles(here), _doubles(there)
             bad = _float_differs(here, there, _tolerance(found))
             hole = (here != here) & bad
         else:
@@ -152,10 +153,12 @@ def _count(found: Any, wanted: Any) -> tuple[int, int, int]:
     return wrong, unwritten, total
 
 
-def _float_differs(found: Any, wanted: Any, tolerance: float) -> Any:
+def _doubles(array: Any) -> Any:
+    return array.double() if _torch(array) else array.astype(np.float64)
+
+
+def _float_differs(a: Any, b: Any, tolerance: float) -> Any:
     """Which elements differ by more than the tolerance of their own size, or of the usual size of the others if that is larger."""
-    double = (lambda x: x.double()) if _torch(found) else (lambda x: x.astype(np.float64))
-    a, b = double(found), double(wanted)
     with np.errstate(all="ignore"):
         size = abs(b)
         finite = size[size < math.inf]
