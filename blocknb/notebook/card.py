@@ -145,7 +145,7 @@ class Card:
         for row, text in list(zip(made, numbers.differing(made), strict=True))[:SHOWN_ROWS]:
             speed = numbers.rate(row)
             assert row.timing is not None  # each was launched
-            cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.timing(row.timing, False)]
+            cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.timing.median)]
             table.append([*cells, speed.short if speed else ""])
         if len(made) > SHOWN_ROWS:
             table.append([f"and {len(made) - SHOWN_ROWS} more", "", "", "", ""])

@@ -34,13 +34,14 @@ Prepare = Callable[[Any, dict[str, Any]], PreparedLaunch]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The times of both sides, their ratio, and what the outputs showed. `ratio` is None where nothing was timed."""
+    """The times of both sides, their ratio, and what the outputs showed. `ratio` is None where nothing was timed; `why` says why not."""
 
     outputs: Judgement
     cell: Timing | None = None
     now: Timing | None = None
     ratio: Ratio | None = None
     busy: str = ""
+    why: str = ""
 
     @property
     def verdict(self) -> str:
@@ -55,7 +56,7 @@ class Comparison:
         if self.outputs.right is False:
             return f"✗ WRONG: {self.outputs.text}"
         if self.ratio is None:
-            return "not measured"
+            return f"not measured: {self.why}"
         return numbers.ratio(self.ratio, "the cell’s kernel")
 
     @property
@@ -120,12 +121,15 @@ def _timed(made: Specialisation, outputs: Judgement, base: PreparedLaunch, chang
     begin = time.perf_counter()
     for launch in (base, changed):
         launch()
-    seconds = max(SECONDS, min(MOST_SECONDS, (time.perf_counter() - begin) * (noise.LEAST_PAIRS + 2)))
+    pair = time.perf_counter() - begin
+    if pair > MOST_SECONDS:
+        return Comparison(outputs, why=f"one launch of each side takes {numbers.time(pair * 1e3)}")
+    seconds = max(SECONDS, min(MOST_SECONDS, pair * (noise.LEAST_PAIRS + 2)))
     found = interleaved(
         {CELL: base, NOW: changed},
         gpu=made.compiled.target.is_gpu,
         rounds=noise.MOST_ROUNDS,
-        warmup=1,
+        warmup=0,
         seconds=seconds,
         cold=False,
         going=noise.until_precise(CELL, NOW),

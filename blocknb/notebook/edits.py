@@ -38,7 +38,7 @@ def with_edit(card: Card, view: int, name: str, text: str) -> Card:
     edited.kernel = kernel  # a kernel that was defined again with the same text shares the code
     record = KernelRecord(kernel)
     record.latest = Specialisation(edited, -1, snapshot=made.snapshot)
-    if why := knobs.why_not(made) or knobs.too_large(made):
+    if why := knobs.why_not_compared(made):
         part = {"text": f"not measured: {why}"}
     else:
         with apart(kernel):

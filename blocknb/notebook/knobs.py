@@ -115,7 +115,7 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
         options["without"] = tuple(sorted(wanted["without"]))
     check_options(kernel.source, options)
     target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
-    why = (why_not(made) or too_large(made)) if run else "the change was not run"
+    why = why_not_compared(made) if run else "the change was not run"
     given = made.snapshot.arguments(()) if not why and made.snapshot else None
     constants |= _derived(kernel, made, constants, given)
     record, found = KernelRecord(kernel), None
@@ -136,10 +136,12 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     return replace(turned, parts={**card.parts, "turned": part}, more_facts=(("knobs", fact(part)),))
 
 
-def too_large(made: Specialisation) -> str:
-    """Why the copies for a comparison do not fit into memory: those of the launch, and two sets of outputs."""
-    assert made.snapshot is not None
-    return repeats.too_large(made.snapshot, made.compiled.stored, made.compiled.target.is_gpu, sets=3)
+def why_not_compared(made: Specialisation) -> str:
+    """Why a change is not compared with the cell; "" if it is. The comparison needs copies for the launch and two sets of outputs."""
+    if (why := why_not(made)) or made.snapshot is None:
+        return why
+    gpu = made.compiled.target.is_gpu
+    return repeats.may_hang(made) or repeats.too_large(made.snapshot, made.compiled.stored, gpu, sets=3)
 
 
 def are_the_cells(card: Card, wanted: Mapping[str, Any]) -> bool:

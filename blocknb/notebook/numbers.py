@@ -39,12 +39,8 @@ def time(milliseconds: float) -> str:
     return f"{digits(milliseconds)} ms" if milliseconds < 1e4 else f"{digits(milliseconds / 1e3)} s"
 
 
-def timing(found: Timing, about: bool = True) -> str:
-    """ "25.1 µs (median of 30, warm, 24.8 µs to 25.6 µs, CPU)", or "985 µs (1 launch, cold, CPU)": a time with what it is.
-
-    Without `about`, only the number with its unit."""
-    if not about:
-        return time(found.median)
+def timing(found: Timing) -> str:
+    """ "25.1 µs (median of 30, warm, 24.8 µs to 25.6 µs, CPU)", or "985 µs (1 launch, cold, CPU)": a time with what it is."""
     count = "1 launch" if found.runs == 1 else f"median of {found.runs}"
     spread = [f"{time(found.low)} to {time(found.high)}"] if found.runs > 1 else []
     return f"{time(found.median)} ({', '.join([count, 'cold' if found.cold else 'warm', *spread, *filter(None, [found.device])])})"

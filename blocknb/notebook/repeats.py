@@ -35,6 +35,8 @@ def repeat(record: KernelRecord) -> None:
             made.busy = noise.busy([made.repeats] if made.repeats is not None else [])
     except KernelError as error:
         made.why = numbers.complaint(error)
+    except Exception as error:  # of the user's grid function, whose variables may have changed
+        made.why = f"{type(error).__name__}: {error}"
 
 
 def _repeated(kernel: Any, made: Specialisation) -> tuple[timing.Timing | None, str]:
@@ -45,8 +47,8 @@ def _repeated(kernel: Any, made: Specialisation) -> tuple[timing.Timing | None, 
         return None, f"one launch takes {numbers.time(first.median)}, more than {numbers.time(SECONDS * 1e3)}"
     if why := too_large(made.snapshot, made.compiled.stored, made.compiled.target.is_gpu):
         return None, why
-    if may_hang(made):
-        return None, "the kernel has a `while` loop and reads what it writes, so a repetition may not end"
+    if why := may_hang(made):
+        return None, why
     given = made.snapshot.arguments(made.compiled.stored)
     if given is None:
         return None, "an array of the launch no longer exists, or cannot be copied"
@@ -82,10 +84,11 @@ def _free(gpu: bool) -> int:
         return MOST_BYTES
 
 
-def may_hang(made: Specialisation) -> bool:
-    """Whether a launch on arrays that an earlier one wrote may never end."""
+def may_hang(made: Specialisation) -> str:
+    """Why a launch on arrays that an earlier one wrote may never end (a lock that stays taken, for example); "" if it ends."""
     stages = made.compiled.trace.stages
     if not made.compiled.stored & made.compiled.loaded or not len(stages):
-        return False
+        return ""
     func: Func = stages[0].after
-    return any(op.name == "while" for op in func.ops())
+    loops = any(op.name == "while" for op in func.ops())
+    return "the kernel has a `while` loop and reads what it writes, so a repetition may not end" if loops else ""

@@ -32,11 +32,11 @@ def ran(lab, own):
     assert complaints(own) == []
 
 
-def move_knob(notebook):
+def move_knob(notebook, steps=1):
     """Moves a knob of the card, and waits until the saved document names the new block size; returns its text."""
     card = notebook.card(1)
     panel = card.open("Knobs")
-    panel(KNOBS).press("ArrowRight")
+    panel(KNOBS).press(*["ArrowRight"] * steps)
     now = panel(KNOBS).attribute("aria-valuetext")
     eventually(lambda: notebook.document(1).get("turned", {}).get("settings"), lambda found: found == f"BLOCK={now}")
     return f"BLOCK={now}"
@@ -56,7 +56,7 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     assert ran.document(1)["turned"]["settings"] == moved  # the moved knob stands beside it
     ran.card(1).open("Knobs")
     ran.card(1).panel(".bnb-turned").until_text("Changed after the cell ran", moved)
-    move_knob(ran)
+    assert move_knob(ran, steps=2) != moved
 
     ran.restart()
     ran.card(1).until_state("disconnected")
