@@ -260,7 +260,7 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: CellSession, failed: bool) -> None:
-        from blocknb.notebook import card, history, html, live
+        from blocknb.notebook import card, history, html, live, repeats
 
         records = list(session.observation.records.values())
         error: BaseException | None = None
@@ -278,6 +278,7 @@ class BlockMagics(Magics):
             history.record(made, found.ok, found.checked)
             if not session.quiet:
                 self._display(live.bundle(made))
+                repeats.repeat(record, repeats.IN_CELL)  # a later cell may reassign the arrays
         if error is not None:
             raise error
         if not records and not failed and not session.quiet:

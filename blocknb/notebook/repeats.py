@@ -21,13 +21,18 @@ from blocknb.runtime.launch_snapshot import LaunchSnapshot
 from blocknb.runtime.prepared_launch import prepare
 
 SECONDS, ROUNDS = 0.2, 30
+IN_CELL = 0.05  # seconds within the cell, while its page paints the card
 MOST_BYTES, MOST_SHARE = 1 << 30, 0.25  # of the copies, and of the memory that is free
 
 
-def repeat(record: KernelRecord) -> None:
-    """Fills in `repeats` of the newest specialization, or `why` there are none. Does nothing if one of them is there."""
+def repeat(record: KernelRecord, seconds: float = SECONDS) -> None:
+    """Fills in `repeats` of the newest specialization, or `why` there are none. Does nothing if one of them is there.
+
+    With fewer `seconds` than SECONDS, it leaves a launch for later that is too long for them."""
     made = record.latest
-    if made is None or not made.launches or made.repeats is not None or made.why:
+    if made is None or made.first is None or made.repeats is not None or made.why:
+        return
+    if seconds < SECONDS and made.first.median * 10 > seconds * 1e3:
         return
     try:
         with apart(record.kernel):

@@ -256,7 +256,7 @@ def test_fair_shares_fit_and_leave_nothing_over(sizes, budget):
 
 def test_blobs_restore_the_texts_of_stages_with_lines_and_ops(summed):
     made = summed.bundle()[document.MIME]
-    assert (made["kind"], made["schema"]) == ("compile", 3)
+    assert (made["kind"], made["schema"]) == ("compile", 4)
     trace = summed.views[1].trace
     view = made["views"][1]
     for stage, entry in zip(trace.stages, view["stages"], strict=True):

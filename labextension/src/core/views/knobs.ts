@@ -198,8 +198,10 @@ class Knobs implements Mounted {
     table.append(h('thead', {}, head));
     const body = h('tbody');
     for (const [name, before, now] of rows) {
-      const mark = before === now ? '' : ' ◂';
-      body.append(h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, before), h('td', {}, now + mark)));
+      const mark = before === now || !now ? '' : ' ◂';
+      body.append(
+        h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, before), h('td', {}, (now || '–') + mark)),
+      );
     }
     table.append(body);
     const { turned } = this.store.doc;

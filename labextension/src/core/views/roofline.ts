@@ -157,7 +157,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
           class: 'bnb-roof-label',
           transform: `translate(${x(start[0]) + 14} ${y(start[1]) - 16}) rotate(${slope})`,
         },
-        `${roof.name} ${digits(roof.value)} ${roof.unit}`,
+        `${roof.name} ${rate(roof)}`,
       ),
     );
   }
@@ -173,11 +173,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
           [right, roof.value],
         ]),
       }),
-      svg(
-        'text',
-        { class: 'bnb-roof-label', x: WIDTH - RIGHT + 6, y: free },
-        `${roof.name} ${digits(roof.value)} ${roof.unit}`,
-      ),
+      svg('text', { class: 'bnb-roof-label', x: WIDTH - RIGHT + 6, y: free }, `${roof.name} ${rate(roof)}`),
     );
   }
   const trajectory = [
@@ -286,7 +282,9 @@ function ceilingTable(part: Roofline): HTMLElement {
   const rows = part.ceilings.map((c) => [
     c.name,
     rate(c),
-    c.low === undefined || c.high === undefined ? '' : `${digits(c.low)} to ${digits(c.high)}`,
+    c.low === undefined || c.high === undefined
+      ? ''
+      : `${rate({ value: c.low, unit: c.unit })} to ${rate({ value: c.high, unit: c.unit })}`,
     c.how,
   ]);
   return table(
