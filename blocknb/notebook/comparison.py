@@ -16,7 +16,7 @@ from blocknb.notebook import numbers, timelines
 from blocknb.notebook.card import Card
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile import noise
-from blocknb.profile.noise import Ratio
+from blocknb.profile.noise import TimeRatio
 from blocknb.profile.outputs import Judgement, PoisonedOutputs
 from blocknb.profile.timing import Timing, interleaved
 from blocknb.runtime.compile import Compiled
@@ -39,7 +39,7 @@ class Comparison:
     outputs: Judgement
     cell: Timing | None = None
     now: Timing | None = None
-    ratio: Ratio | None = None
+    ratio: TimeRatio | None = None
     busy: str = ""
     why: str = ""
 

@@ -62,7 +62,7 @@ class Version:
     note: str
     first: str
     card: Any  # the VersionCard that was recorded
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, CheckVerdict] = field(default_factory=dict)
     timing: Timing | None = None
     measurements: int = 0
     views: list[dict[str, Any]] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """The result of a `--check`: whether its `expression` held, and the count of verdicts in this session, which orders them."""
 
     ok: bool
@@ -186,7 +186,7 @@ def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> V
     if ok is not None:
         key = _judged(card)
         found.verdicts.pop(key, None)
-        found.verdicts[key] = Verdict(ok, expression, next(_numbers))
+        found.verdicts[key] = CheckVerdict(ok, expression, next(_numbers))
     if card.main.timing is not None:
         found.timing = found.time
         found.measurements += 1

@@ -14,7 +14,7 @@ from blocknb.errors import KernelError
 from blocknb.notebook.observe import Specialisation
 from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile import noise
-from blocknb.profile.noise import Ratio
+from blocknb.profile.noise import TimeRatio
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.replay import work_of
 from blocknb.profile.timing import Timing
@@ -46,7 +46,7 @@ def timing(found: Timing) -> str:
     return f"{time(found.median)} ({', '.join([count, 'cold' if found.cold else 'warm', *spread, *filter(None, [found.device])])})"
 
 
-def ratio(found: Ratio, base: str) -> str:
+def ratio(found: TimeRatio, base: str) -> str:
     """ "1.30 times as fast as `base` (1.22 to 1.41)", or that the difference is within noise."""
     if found.pairs < noise.LEAST_PAIRS:
         return f"{plural(found.pairs, 'pair')} of runs: too few to compare with {base}"
@@ -158,12 +158,12 @@ def times(made: Specialisation) -> list[tuple[str, str]]:
     """The facts on the time of the launches: the time with the rate, the first launch where it is another one, and why nothing was
     repeated."""
     found, first = made.timing, made.first
-    if found is None or first is None:
+    if found is None:
         return [("time", "not measured" if made.launches else "not launched")]
     here = place(made.compiled.target, made.device)
     speed = rate(made)
     facts = [("time", timing(found.on(here)) + (f", {speed.text}" if speed else ""))]
-    if found.runs > 1 or made.repeats is not None:
+    if first is not None and (found.runs > 1 or made.repeats is not None):
         facts.append(("first launch", timing(first.on(here))))
     if made.why:
         facts.append(("not repeated", made.why))

@@ -47,6 +47,11 @@ class Series:
         for column, number in zip((self.median, self.low, self.high), numbers or (None,) * 3, strict=True):
             column.append(number)
 
+    def scale(self, factor: float) -> None:
+        """Multiplies all numbers, for another unit."""
+        for column in (self.median, self.low, self.high):
+            column[:] = [None if v is None else v * factor for v in column]
+
 
 @dataclass
 class Sweep:
@@ -206,11 +211,7 @@ def total(works: Sequence[Work]) -> Work | None:
 
 def _fill(found: Sweep, kernel: str, rows: list[tuple[Any, dict[str, Timing], Work | None]]) -> None:
     """Converts times to series in a unit that all values support."""
-    works = [work for _, _, work in rows]
-    if works and all(w is not None and w.dot_flops for w in works):
-        found.unit = "TFLOP/s"
-    elif works and all(w is not None and w.unique_bytes for w in works):
-        found.unit = "GB/s"
+    found.unit = _unit([work for _, _, work in rows])
     labels = list(dict.fromkeys(label for _, times, _ in rows for label in times))
     found.values = [value for value, _, _ in rows]
     found.runs = min((time.runs for _, times, _ in rows for time in times.values()), default=0)
@@ -219,11 +220,17 @@ def _fill(found: Sweep, kernel: str, rows: list[tuple[Any, dict[str, Timing], Wo
         for _, times, work in rows:
             series.add(in_unit(found.unit, times[label], work) if label in times else None)
         found.series.append(series)
-    columns = [column for s in found.series for column in (s.median, s.low, s.high)]
-    if found.unit == "TFLOP/s" and all(v is None or v < 1 for s in found.series for v in s.median):
+    if found.unit == "TFLOP/s" and max((v or 0 for s in found.series for v in s.median), default=1) < 1:
         found.unit = "GFLOP/s"
-        for column in columns:
-            column[:] = [None if v is None else v * 1e3 for v in column]
+        for series in found.series:
+            series.scale(1e3)
+
+
+def _unit(works: Sequence[Work | None]) -> str:
+    """The unit that all values support."""
+    if works and all(w is not None and w.dot_flops for w in works):
+        return "TFLOP/s"
+    return "GB/s" if works and all(w is not None and w.unique_bytes for w in works) else "ms"
 
 
 def in_unit(unit: str, time: Timing, work: Work | None) -> tuple[float, float, float]:

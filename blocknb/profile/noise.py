@@ -28,7 +28,7 @@ WIDE = 0.4  # an interquartile range of this share of the median is a sign of ot
 
 
 @dataclass(frozen=True)
-class Ratio:
+class TimeRatio:
     """The time of a candidate divided by that of its base: the median over `pairs` of times, from `low` to `high` with CONFIDENCE."""
 
     value: float
@@ -51,19 +51,19 @@ class Ratio:
         return {**rounded, "pairs": self.pairs, "verdict": self.verdict}
 
 
-def ratio(candidate: Timing, base: Timing) -> Ratio:
+def ratio(candidate: Timing, base: Timing) -> TimeRatio:
     """The ratio of two candidates that were timed in turns. Few rounds give an interval from 0 to infinity."""
     return ratio_of(candidate.values, base.values)
 
 
-def ratio_of(candidate: Sequence[float], base: Sequence[float]) -> Ratio:
+def ratio_of(candidate: Sequence[float], base: Sequence[float]) -> TimeRatio:
     """The ratio of two lists of times; equal positions belong to one round."""
     found = sorted(a / b for a, b in zip(*map(_fastest, (candidate, base)), strict=False) if a > 0 and b > 0)
     if not found:
-        return Ratio(1.0, 0.0, math.inf, 0)
+        return TimeRatio(1.0, 0.0, math.inf, 0)
     outside = _outside(len(found))
     low, high = (0.0, math.inf) if outside < 0 else (found[outside], found[-1 - outside])
-    return Ratio(statistics.median(found), low, high, len(found))
+    return TimeRatio(statistics.median(found), low, high, len(found))
 
 
 def _fastest(times: Sequence[float]) -> Sequence[float]:

@@ -221,7 +221,9 @@ def scaled(n=1000, fixed=False, block=128):
 
 def test_a_change_is_compared_with_the_cell_in_turns_and_its_outputs_are_judged():
     shown, _, out = scaled()
-    part = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}, "num_warps": 8}).parts["turned"]
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}, "num_warps": 8})
+    part = changed.parts["turned"]
+    assert f"(median of {part['now']['n']}, warm, " in dict(changed.facts)["time"]
     assert (
         part["settings"] == "BLOCK=256, num_warps=8"
         and part["outputs"] == "the outputs equal those of the cell’s kernel"

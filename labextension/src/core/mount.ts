@@ -5,7 +5,7 @@
  * because in a notebook `b` would insert a cell. Escape and Tab leave the card.
  */
 
-import { h } from './dom';
+import { h, renderBackquotes } from './dom';
 import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
@@ -128,12 +128,6 @@ const STATE_TOOLTIPS = {
   disconnected: 'The kernel has stopped. Run the cell again to use knobs and to measure.',
   saved: 'Saved output, without a kernel.',
 } as const;
-
-/** Renders text between backquotes as code. Returns the text unchanged if a backquote is unmatched. */
-function renderBackquotes(text: string): (string | Node)[] {
-  const parts = text.split('`');
-  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h('code', {}, part) : part)) : [text];
-}
 
 const STALE_TOOLTIP =
   'No cell of this notebook contains the source of this card, so its lines are not linked. Run the cell again.';

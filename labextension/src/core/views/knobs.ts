@@ -3,7 +3,7 @@
  * possible, runs it on copies of the arrays. A table compares the result with the card as it was first shown.
  */
 
-import { button, h, uniqueId } from '../dom';
+import { button, h, renderBackquotes, uniqueId } from '../dom';
 import type { OptionKnob, Document, Knob, KnobSettings, Turned } from '../schema';
 import type { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
@@ -188,6 +188,8 @@ class Knobs implements Mounted {
 
   private paint(): void {
     const rows = comparisonRows(this.first, this.store.doc);
+    const { verdict } = this.store.doc.turned ?? {};
+    const differs = verdict === 'faster' || verdict === 'slower'; // beyond noise
     const table = h('table.bnb-table', {}, h('caption', {}, 'Changes'));
     const head = h(
       'tr',
@@ -198,7 +200,8 @@ class Knobs implements Mounted {
     table.append(h('thead', {}, head));
     const body = h('tbody');
     for (const [name, before, now] of rows) {
-      const mark = before === now || !now ? '' : ' ◂';
+      const timed = name === 'time' || name === 'rate';
+      const mark = before === now || !now || (timed && !differs) ? '' : ' ◂';
       body.append(
         h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, before), h('td', {}, (now || '–') + mark)),
       );
@@ -225,7 +228,7 @@ function comparison(turned: Turned, saved: boolean): HTMLElement {
     'div.bnb-turned',
     { 'data-verdict': turned.verdict },
     h('p', {}, head, h('code', {}, turned.settings)),
-    h('p.bnb-verdict', {}, MARKS[turned.verdict] + turned.text),
+    h('p.bnb-verdict', {}, MARKS[turned.verdict], ...renderBackquotes(turned.text)),
     ...lines.map((line) => h('p.bnb-quiet', {}, line)),
   );
 }
