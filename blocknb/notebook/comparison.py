@@ -26,7 +26,10 @@ from blocknb.runtime.launch_context import unobserved
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.trace import Trace
 
-SECONDS, MOST_SECONDS = 1.5, 2.0  # of one comparison; the longer one for kernels that need it for the fewest pairs
+SECONDS, MOST_SECONDS = (
+    1.5,
+    2.5,
+)  # of one comparison; the longer one on a busy machine, and for the fewest pairs of a slow kernel
 CELL, NOW = "cell", "now"
 
 Prepare = Callable[[Any, dict[str, Any]], PreparedLaunch]
@@ -124,7 +127,8 @@ def _timed(made: Specialisation, outputs: Judgement, base: PreparedLaunch, chang
     pair = time.perf_counter() - begin
     if pair > MOST_SECONDS:
         return Comparison(outputs, why=f"one launch of each side takes {numbers.time(pair * 1e3)}")
-    seconds = max(SECONDS, min(MOST_SECONDS, pair * (noise.LEAST_PAIRS + 2)))
+    least = MOST_SECONDS if noise.busy() else SECONDS
+    seconds = max(least, min(MOST_SECONDS, pair * (noise.LEAST_PAIRS + 2)))
     found = interleaved(
         {CELL: base, NOW: changed},
         gpu=made.compiled.target.is_gpu,

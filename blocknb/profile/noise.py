@@ -23,7 +23,7 @@ CONFIDENCE = 0.998  # of the interval: a person turns a knob many times, and sho
 LEAST_EFFECT = 0.02
 PRECISION = 0.02  # the measurement ends when the interval is no wider to either side
 LEAST_PAIRS, MOST_ROUNDS = 12, 2000
-MOST_GROUPED = 5
+MOST_GROUPED, FEWEST_GROUPS = 10, 18
 WIDE = 0.4  # an interquartile range of this share of the median is a sign of other work on the machine
 
 
@@ -68,7 +68,7 @@ def ratio_of(candidate: Sequence[float], base: Sequence[float]) -> TimeRatio:
 
 def _fastest(times: Sequence[float]) -> Sequence[float]:
     """The fastest time of each group of rounds. The groups grow with the rounds, up to MOST_GROUPED."""
-    group = max(1, min(MOST_GROUPED, len(times) // (2 * LEAST_PAIRS)))
+    group = max(1, min(MOST_GROUPED, len(times) // FEWEST_GROUPS))
     return [min(times[i : i + group]) for i in range(0, len(times) - group + 1, group)]
 
 
