@@ -26,10 +26,7 @@ from blocknb.runtime.launch_context import unobserved
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.trace import Trace
 
-SECONDS, MOST_SECONDS = (
-    1.5,
-    2.5,
-)  # of one comparison; the longer one on a busy machine, and for the fewest pairs of a slow kernel
+SECONDS, MOST_SECONDS = 1.5, 2.5  # of a comparison; the longer one on a busy machine and for a slow kernel
 CELL, NOW = "cell", "now"
 
 Prepare = Callable[[Any, dict[str, Any]], PreparedLaunch]
