@@ -98,8 +98,7 @@ class Card:
         if made.launches:
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
             found.append(("launch", f"{count}grid {numbers.grid(made.grid)}, {numbers.width(made.compiled)}"))
-            speed = numbers.rate(made)
-            found.append(("time", numbers.launches(made) + (f", {speed.text}" if speed else "")))
+            found += numbers.times(made)
         tuned = vars(self.record.kernel).get("tuning")
         if tuned is not None and tuned.best is not None and _holds(made, tuned.best.kwargs):
             found.append(("tuned", f"{tuned.headline}: `{self.name}.tuning`"))
@@ -145,7 +144,8 @@ class Card:
         table = [["specialization", "launches", "grid", "time", "rate"]]
         for row, text in list(zip(made, numbers.differing(made), strict=True))[:SHOWN_ROWS]:
             speed = numbers.rate(row)
-            cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.median or 0.0)]
+            assert row.timing is not None  # each was launched
+            cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.timing.median)]
             table.append([*cells, speed.short if speed else ""])
         if len(made) > SHOWN_ROWS:
             table.append([f"and {len(made) - SHOWN_ROWS} more", "", "", "", ""])
@@ -230,6 +230,8 @@ class Card:
         )
         more = dict(self.parts)
         made["blobs"] |= more.pop("blobs", {})
+        if not self.whole:
+            made["deferred"] = True
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:
@@ -256,14 +258,15 @@ def _holds(made: Specialisation, constants: Mapping[str, Any]) -> bool:
 
 
 def _launched(made: Specialisation) -> dict[str, Any]:
-    speed = numbers.rate(made)
+    speed, here = numbers.rate(made), numbers.place(made.compiled.target, made.device)
     return {
         "target": str(made.compiled.target),
         "device": made.device,
         "grid": list(made.grid),
         "launches": made.launches,
-        "milliseconds": [round(ms, 6) for ms in made.milliseconds[:100]],
-        "median": made.median,
+        "time": None if made.timing is None else made.timing.on(here).entry,
+        "first": None if made.first is None else made.first.on(here).entry,
+        "not_repeated": made.why,
         "rate": None if speed is None else {"value": speed.value, "unit": speed.unit},
         "signature": dict(made.compiled.trace.signature),
         "constants": {name: repr(value) for name, value in made.compiled.trace.constants.items()},

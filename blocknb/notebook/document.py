@@ -21,7 +21,7 @@ from blocknb.profile.occupancy import occupancy
 from blocknb.trace import Stage, Trace
 
 MIME = "application/vnd.blocknb.v1+json"
-SCHEMA = 3
+SCHEMA = 4
 
 
 def hash_of(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from blocknb.errors import LaunchError
-from blocknb.notebook import knobs
+from blocknb.notebook import comparison, knobs
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart
 from blocknb.runtime.edited import EditedKernel
@@ -38,15 +38,17 @@ def with_edit(card: Card, view: int, name: str, text: str) -> Card:
     edited.kernel = kernel  # a kernel that was defined again with the same text shares the code
     record = KernelRecord(kernel)
     record.latest = Specialisation(edited, -1, snapshot=made.snapshot)
-    if not knobs.why_not(made) and made.snapshot is not None:
-        given = made.snapshot.arguments(made.compiled.stored | edited.stored)
-        if given is not None:
-            with apart(kernel):
-                record = knobs.observed(kernel, made, lambda grid: edited.launch(grid, **_arguments(edited, given)))
-    views = _replaced(
-        card, 0, edited.trace, "ran" if record.latest is not None and record.latest.launches else "compiled"
-    )
-    return replace(card, record=record, views=views)
+    if why := knobs.why_not_compared(made):
+        part = {"text": f"not measured: {why}"}
+    else:
+        with apart(kernel):
+            prepared = lambda grid, given: edited.prepared(grid, **_arguments(edited, given))  # noqa: E731
+            found, record.latest = comparison.compare(kernel, made, edited, prepared, wrong_too=True)
+            record.specialisations[0] = record.latest
+            part = found.part
+    views = _replaced(card, 0, edited.trace, "ran" if record.latest.launches else "compiled")
+    facts = tuple(fact for fact in card.more_facts if fact[0] != "edit")
+    return replace(card, record=record, views=views, more_facts=(*facts, ("edit", part["text"])))
 
 
 def _arguments(edited: EditedKernel, given: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import itertools
 import json
-import statistics
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,10 +19,11 @@ from typing import Any, Protocol
 from blocknb.notebook import document, numbers
 from blocknb.notebook.blobs import Blobs, read
 from blocknb.notebook.observe import KernelRecord, Specialisation
+from blocknb.profile.timing import Timing
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
-KEPT_VERSIONS, KEPT_KERNELS, KEPT_TIMES = 20, 200, 50
+KEPT_VERSIONS, KEPT_KERNELS = 20, 200
 
 
 class Viewed(Protocol):
@@ -52,8 +53,8 @@ class VersionCard(Protocol):
 class Version:
     """One source text of a kernel.
 
-    `number` counts from 1; `ok` is the result of the last `--check`, None without one; `note` describes the change from the version
-    before; `views` and `blobs` are those of its last document.
+    `number` counts from 1; `note` describes the change from the version before; `views` and `blobs` are those of its last document.
+    `verdicts` are the results of `--check` by what they belong to (`_judged`), the newest last.
     """
 
     key: str
@@ -61,8 +62,8 @@ class Version:
     note: str
     first: str
     card: Any  # the VersionCard that was recorded
-    ok: bool | None = None
-    milliseconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
+    verdicts: dict[str, CheckVerdict] = field(default_factory=dict)
+    timing: Timing | None = None
     measurements: int = 0
     views: list[dict[str, Any]] = field(default_factory=list)
     blobs: dict[str, str] = field(default_factory=dict)
@@ -70,6 +71,18 @@ class Version:
     @property
     def source(self) -> str:
         return self.card.views[0].trace.source if self.card.views[0].trace else ""
+
+    @property
+    def ok(self) -> bool | None:
+        """The verdict on the card: of a check with the same source, constants, target and argument types. None without one."""
+        found = self.verdicts.get(_judged(self.card))
+        return None if found is None else found.ok
+
+    @property
+    def time(self) -> Timing | None:
+        """The newest time of the version, with its device."""
+        main = self.card.main
+        return self.timing if main.timing is None else main.timing.on(numbers.place(main.compiled.target, main.device))
 
     @property
     def first_line(self) -> int:
@@ -82,8 +95,9 @@ class Version:
 
     def entry(self) -> dict[str, Any]:
         """The version as the document lists it, without its texts."""
-        speed = numbers.rate(self.card.main)
-        trace = next((v.trace for v in reversed(self.card.views) if v.trace and v.trace.target.is_gpu), None)
+        speed, main = numbers.rate(self.card.main), self.card.main
+        traces = [main.compiled.trace, *(v.trace for v in self.card.views if v.trace is not None)]
+        trace = next((t for t in traces if t.target.is_gpu), None)  # of the code that ran, if that is GPU code
         found = trace.resources if trace else None
         return {
             "version": self.key,
@@ -91,8 +105,8 @@ class Version:
             "note": self.note,
             "first": self.first,
             "first_line": self.first_line,
-            "constants": {n: repr(v) for n, v in self.card.main.compiled.trace.constants.items()},
-            "milliseconds": statistics.median(self.milliseconds) if self.milliseconds else None,
+            "constants": {n: repr(v) for n, v in main.compiled.trace.constants.items()},
+            "time": None if self.time is None else self.time.entry,
             "measurements": self.measurements,
             "rate": None if speed is None else {"value": speed.value, "unit": speed.unit},
             "target": None if trace is None else str(trace.target),
@@ -101,6 +115,42 @@ class Version:
             "spill_bytes": found.spill_bytes if found else None,
             "ok": self.ok,
         }
+
+
+@dataclass(frozen=True)
+class CheckVerdict:
+    """The result of a `--check`: whether its `expression` held, and the count of verdicts in this session, which orders them."""
+
+    ok: bool
+    expression: str
+    number: int
+
+
+_numbers = itertools.count()
+
+
+def _judged(card: VersionCard) -> str:
+    """What a verdict belongs to: the source, the constants, the target and the types of the arguments."""
+    trace = card.main.compiled.trace
+    constants = {name: repr(value) for name, value in trace.constants.items()}
+    return document.hash_of(json.dumps([card.source, constants, str(trace.target), dict(trace.signature)]))
+
+
+def verdict(card: VersionCard) -> tuple[str, str] | None:
+    """The line of a card's head on an earlier `--check`; None if there was none.
+
+    The verdict counts for the same source, constants, target and argument types. Otherwise the line names the version that was checked."""
+    found = versions(card.record.kernel)
+    checked = [(v, key, known) for v in found for key, known in v.verdicts.items()]
+    if not checked:
+        return None
+    own = next((known for _, key, known in checked if key == _judged(card)), None)
+    if own is not None:
+        return "check", f"{'correct' if own.ok else '✗ WRONG'} (in an earlier run of the same code): `{own.expression}`"
+    version, _, last = max(checked, key=lambda item: item[2].number)
+    this = version.key == document.hash_of(card.source)
+    what = "this version with other constants, types or target" if this else f"version {version.number}"
+    return "last checked", f"{what}, {'correct' if last.ok else 'wrong'}: `{last.expression}`"
 
 
 _histories: OrderedDict[str, dict[str, Version]] = OrderedDict()
@@ -115,8 +165,9 @@ def versions(kernel: Kernel) -> list[Version]:
     return list(_histories.get(name_of(kernel), {}).values())
 
 
-def record(card: VersionCard, ok: bool | None = None) -> Version:
-    """Adds a cell's measurement to the kernel's history: as a new version, or as a measurement of an existing one."""
+def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> Version:
+    """Adds a cell's measurement to the kernel's history: as a new version, or as a measurement of an existing one. `ok` is the result of
+    checking `expression`."""
     kernel = card.record.kernel
     known = _histories.setdefault(name_of(kernel), {})
     _histories.move_to_end(name_of(kernel))
@@ -132,11 +183,12 @@ def record(card: VersionCard, ok: bool | None = None) -> Version:
         while len(known) > KEPT_VERSIONS:
             known.pop(next(iter(known)))
     found.card = card
-    if ok is not None or card.main.launches:
-        found.ok = ok
-    if card.main.median is not None:
-        found.milliseconds.clear()
-        found.milliseconds.extend(card.main.milliseconds)
+    if ok is not None:
+        key = _judged(card)
+        found.verdicts.pop(key, None)
+        found.verdicts[key] = CheckVerdict(ok, expression, next(_numbers))
+    if card.main.timing is not None:
+        found.timing = found.time
         found.measurements += 1
     return found
 

@@ -45,6 +45,7 @@ color:var(--jp-content-font-color1,inherit);background:rgba(128,128,128,.1)}
 & i{font-style:normal;color:var(--jp-brand-color1,#3b82f6)}
 & i.m{color:var(--jp-warn-color1,#d97706)}
 & i.w{color:var(--jp-error-color1,#dc2626)}
+& .bn-wrong{color:var(--jp-error-color1,#dc2626);font-weight:600}
 & u{text-decoration:none;background:rgba(46,160,67,.2)}
 """.strip().replace("&", ".blocknb-card.blocknb-card")
 
@@ -136,7 +137,9 @@ def _table(rows: Sequence[Sequence[str]], name: str, head: bool = False) -> str:
     for i, row in enumerate(rows):
         header = (lambda column: True) if head and i == 0 else (lambda column: column == 0 and not head)
         cells = [
-            f"<th>{escape(_clipped(c))}</th>" if header(j) else f"<td>{marked(_clipped(c))}</td>"
+            f"<th>{escape(_clipped(c))}</th>"
+            if header(j)
+            else f"<td{' class=bn-wrong' * ('✗' in c)}>{marked(_clipped(c))}</td>"
             for j, c in enumerate(row)
         ]
         made.append(f"<tr>{''.join(cells)}</tr>")

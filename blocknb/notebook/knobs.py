@@ -1,34 +1,33 @@
 """The knobs of a card: integer constants, warps, stages and optional passes that the user can change, and the result of a change.
 
 A change compiles the kernel again for the same kinds of arguments with other constants and options, for the target that runs and for the
-displayed GPU at the same time. It launches only on scratch copies of the arrays that the kernel writes, made from the arrays of the last
-launch if these still exist, and keeps no array afterwards. The kernel's own last launch does not change.
+displayed GPU at the same time. It is compared with the kernel of the run cell (see `comparison`) on scratch copies of the arrays that the
+kernel writes, made from the arrays of the last launch if these still exist. No array is kept afterwards, and the kernel's own last launch
+does not change.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from blocknb import passes
 from blocknb.errors import LaunchError
-from blocknb.notebook import concurrent_compile
+from blocknb.notebook import comparison, concurrent_compile, repeats
 from blocknb.notebook.card import Card, card_of
-from blocknb.notebook.observe import KernelRecord, Observation, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Specialisation, apart
 from blocknb.passes.pipelining import stages
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.grids import Gone
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.kinds import constant_kind
+from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.trace import Trace
 
 WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4, 5, 6)
-MOST_LAUNCHES, MOST_SECONDS = 20, 0.1  # limits of the new measurement
 
 
 def offered(card: Card) -> dict[str, Any]:
@@ -101,9 +100,10 @@ def _fixed_grid(made: Specialisation) -> str:
 
 
 def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
-    """The card after a change. None for warps or stages lets the compiler choose, whatever the launch requested.
+    """The card after a change, with its comparison with `card`, the card of the run cell, as the part "turned".
 
-    Raises KernelError as a launch does; the old card does not change.
+    None for warps or stages lets the compiler choose, whatever the launch requested. Raises KernelError as a launch does; the old card
+    does not change.
     """
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
@@ -115,16 +115,72 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
         options["without"] = tuple(sorted(wanted["without"]))
     check_options(kernel.source, options)
     target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
-    given = made.snapshot.arguments(made.compiled.stored) if run and not why_not(made) and made.snapshot else None
+    why = why_not_compared(made) if run else "the change was not run"
+    given = made.snapshot.arguments(()) if not why and made.snapshot else None
     constants |= _derived(kernel, made, constants, given)
+    record, found = KernelRecord(kernel), None
     with apart(kernel):
         compiled = _compiled(made, constants, options, target)
         if given is not None:
-            record = _measured(kernel, made, given, constants, options)
+            more = {**constants, **{n: v for n, v in options.items() if n in OPTIONS}}
+
+            def prepared(grid: Any, copies: dict[str, Any]) -> PreparedLaunch:
+                return prepare(kernel, grid, {**copies, **more})
+
+            found, record.latest = comparison.compare(kernel, made, compiled, prepared)
+            record.specialisations[0] = record.latest
         else:
-            record = KernelRecord(kernel)
             record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
-    return replace(card_of(record, target, card.opened), parts=card.parts)
+    turned = card_of(record, target, card.opened)
+    part = turned_part(card, turned, changes(made, compiled), found, why)
+    return replace(turned, parts={**card.parts, "turned": part}, more_facts=(("knobs", fact(part)),))
+
+
+def why_not_compared(made: Specialisation) -> str:
+    """Why a change is not compared with the cell; "" if it is. The comparison needs copies for the launch and two sets of outputs."""
+    if (why := why_not(made)) or made.snapshot is None:
+        return why
+    gpu = made.compiled.target.is_gpu
+    return repeats.may_hang(made) or repeats.too_large(made.snapshot, made.compiled.stored, gpu, sets=3)
+
+
+def are_the_cells(card: Card, wanted: Mapping[str, Any]) -> bool:
+    """Whether settings are those of the run cell: the same constants, options and passes."""
+    constants, options = card.main.compiled.trace.constants, card.main.compiled.options
+    same = all(constants.get(n) == v for n, v in wanted.get("constants", {}).items())
+    same = same and all(wanted.get(n, options[n]) == options[n] for n in ("num_warps", "num_stages"))
+    return same and sorted(wanted.get("without", options["without"])) == sorted(options["without"])
+
+
+def changes(made: Specialisation, now: Compiled) -> str:
+    """What a change set, in words: "BLOCK=512, num_warps=8, without coalesce"."""
+    before, after = made.compiled.trace.constants, now.trace.constants
+    found = [f"{n}={v!r}" for n, v in after.items() if before.get(n) != v]
+    for name in ("num_warps", "num_stages"):
+        if made.compiled.options[name] != now.options[name]:
+            found.append(f"{name}={now.options[name] or 'the compiler’s choice'}")
+    old, new = set(made.compiled.options["without"]), set(now.options["without"])
+    found += [f"without {', '.join(sorted(new - old))}"] if new - old else []
+    found += [f"with {', '.join(sorted(old - new))}"] if old - new else []
+    return ", ".join(found) or "the cell’s values"
+
+
+def turned_part(
+    card: Card, turned: Card, settings: str, found: comparison.Comparison | None, why: str
+) -> dict[str, Any]:
+    """The part "turned" of a document: what was changed after the run cell, and the comparison with its kernel."""
+    if found is None:
+        part: dict[str, Any] = {"verdict": "unmeasured", "text": f"not measured: {why}", "outputs": ""}
+        part |= {"ratio": None, "cell": None, "now": None}
+    else:
+        part = found.part
+    notes = [found.busy] if found is not None and found.busy else []
+    return {"settings": settings, **part, "notes": [*notes, *comparison.code_notes(card, turned)]}
+
+
+def fact(part: Mapping[str, Any]) -> str:
+    """The line of a header on a change."""
+    return f"`{part['settings']}`, changed after the cell ran: {part['text']}"
 
 
 def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str, Any], view: str | None) -> Compiled:
@@ -140,43 +196,6 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
     if wait is not None:
         wait()
     return found
-
-
-def _measured(
-    kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
-) -> KernelRecord:
-    """Launches a kernel with other constants and options on scratch copies; see `observed`."""
-    given.update(constants)
-    given.update((n, v) for n, v in options.items() if n in OPTIONS)
-    return observed(kernel, made, lambda grid: kernel.launch(grid, **given))
-
-
-def observed(kernel: Kernel, made: Specialisation, launch: Callable[[Any], Any]) -> KernelRecord:
-    """Makes a few launches on the grid of a specialization; returns the record that a cell with these launches would have."""
-    assert made.snapshot is not None
-    assert made.snapshot.grid is not None
-    try:
-        grid = made.snapshot.grid.given()
-    except Gone:
-        raise LaunchError(
-            "a value that the grid depends on is no longer available", hint="run the cell again"
-        ) from None
-    observation = Observation()
-    launch(grid)  # warms up
-    end = time.perf_counter() + MOST_SECONDS
-    observation.start()
-    try:
-        for _ in range(MOST_LAUNCHES):
-            launch(grid)
-            if time.perf_counter() > end:
-                break
-    finally:
-        observation.stop()
-    record = observation.records.get(kernel)
-    if record is None or record.latest is None:
-        raise LaunchError(f"with these values the grid of {kernel.__name__} is empty", hint="choose smaller tiles")
-    record.latest.snapshot = made.snapshot  # the user's arrays, not the copies
-    return record
 
 
 def _derived(

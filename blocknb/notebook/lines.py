@@ -56,7 +56,9 @@ def blockbench(line: str, shell: Any) -> None:
     if not expressions:
         raise UsageError("%blockbench takes expressions: %blockbench softmax(x) np.exp(x)")
     arrays = [array for expression in expressions for array in expression.arrays().values()]
-    bench = compared.rows({e.text: ("baseline", e.on_copies()) for e in expressions}, any(map(_on_gpu, arrays)))
+    gpu = any(map(_on_gpu, arrays))
+    candidates = {e.text: ("baseline", e.on_copies()) for e in expressions}
+    bench = compared.rows(candidates, gpu, device="GPU" if gpu else "CPU")
     text = compared.table(bench)
     made = {"schema": document.SCHEMA, "kind": "bench", "kernel": "bench", "version": "", "facts": [], "launches": []}
     made |= {"source": {"file": "", "first_line": 1, "text": "", "hash": ""}, "views": [], "blobs": {}, "left_out": []}

@@ -18,7 +18,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, edits, extension, history, html, knobs, numbers
+from blocknb.notebook import document, edits, extension, history, html, knobs, numbers, repeats
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
@@ -29,20 +29,24 @@ KEPT = 100  # cards; the oldest become disconnected
 
 
 class LiveCard:
-    """A card that a page may query. `card` is what the page shows now; changing a knob replaces it.
+    """A card that a page may query. `card` is what the page shows now, and `cell` is the card of the run cell; a changed knob replaces
+    the former only.
 
     `unedited` is the card from before the first edit of a stage, or None without an edit.
     """
 
     def __init__(self, card: Card):
-        self.card, self.id = card, uuid.uuid4().hex
+        self.card = self.cell = card
+        self.id = uuid.uuid4().hex
         self.unedited: Card | None = None
         self._texts: dict[str, str] = {}
 
     def listing(self, name: str) -> Any:
         """Any listing of the card by its hash, including those that did not fit into the document. Raises KeyError."""
         if name not in self._texts:
-            self._texts = replace(self.card, whole=True).document(1 << 40)["blobs"]
+            self._texts = replace(self.cell, whole=True).document(1 << 40)["blobs"]
+            if self.card is not self.cell:
+                self._texts |= replace(self.card, whole=True).document(1 << 40)["blobs"]
         for texts in (self._texts, *(version.blobs for version in history.versions(self.card.record.kernel))):
             if name in texts:
                 return read(texts, name)
@@ -70,6 +74,8 @@ def bundle(card: Card) -> dict[str, Any]:
         later = replace(card, whole=False)
         history.replace_card(card, later)
         card = later
+    elif card.whole:
+        repeats.repeat(card.record)
     live = enrol(card)
     return card.bundle(model=live.id, knobs=knobs.offered(card))
 
@@ -80,6 +86,8 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
     if live is None:
         comm.close()
         return
+    if "turned" in live.card.parts:
+        live.card = live.cell  # the page shows the saved document, which is that of the run cell
     comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
     comm.send({"hello": live.id})
 
@@ -105,10 +113,18 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """Applies changed knobs; returns the document of the result."""
-    live.card = replace(knobs.with_knobs(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
+    """Applies changed knobs; returns the document of the result. The notebook saves that of the run cell, with the result named in it."""
+    if knobs.are_the_cells(live.cell, data["knobs"]):
+        live.card, live.unedited = live.cell, None
+        return _shown(live)
+    repeats.repeat(live.cell.record)  # the page may not have requested them yet
+    live.cell = replace(live.cell)
+    live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
-    return _shown(live)
+    turned = live.card.parts["turned"]
+    kept = replace(live.cell, parts={**live.cell.parts, "turned": turned})
+    kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
+    return {**_shown(live), "saved": _document(live, kept)}
 
 
 def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
@@ -133,16 +149,25 @@ def _edit(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """The document including the postponed parts."""
-    later, live.card = live.card, replace(live.card, whole=True)
+    """The document including the postponed parts: machine code, and the repetitions of the launch."""
+    later = live.card
+    if later is live.cell:
+        repeats.repeat(later.record)
+    live.card = replace(later, whole=True)
+    if later is live.cell:
+        live.cell = live.card
     history.replace_card(later, live.card)
     return _shown(live)
 
 
 def _shown(live: LiveCard) -> dict[str, Any]:
     live._texts = {}
-    found = live.card.bundle(model=live.id, knobs=knobs.offered(live.card))
-    return {"bundle": found, "document": found[document.MIME]}
+    return {"document": _document(live, live.card)}
+
+
+def _document(live: LiveCard, card: Card) -> dict[str, Any]:
+    found: dict[str, Any] = card.bundle(model=live.id, knobs=knobs.offered(card))[document.MIME]
+    return found
 
 
 def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from blocknb.errors import KernelError
 from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.notebook import completion, concurrent_compile, errors
 from blocknb.notebook.expressions import Expression
-from blocknb.notebook.options import Found, finish, split_words, unquoted, with_options
+from blocknb.notebook.options import Found, Once, finish, split_words, unquoted, with_options
 from blocknb.notebook.options import options as all_options
 
 if TYPE_CHECKING:
@@ -102,12 +102,14 @@ class BlockMagics(Magics):
     @magic_arguments("%blockkernel")
     @argument(
         "--target",
+        action=Once,
         metavar="NAME",
         help="Also show the code for this target: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a... (after a run on the "
         "CPU, sm_90a is the default). The option does not change where the kernel runs: the arrays decide that.",
     )
     @argument(
         "--launch",
+        action=Once,
         metavar="EXPR",
         nargs="+",
         help="Evaluate this expression after the body, as the last line of the cell: "
@@ -115,6 +117,7 @@ class BlockMagics(Magics):
     )
     @argument(
         "--show",
+        action="extend",
         metavar="SECTION",
         nargs="+",
         default=[],
@@ -270,7 +273,7 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: CellSession, failed: bool) -> None:
-        from blocknb.notebook import card, history, html, live
+        from blocknb.notebook import card, history, html, live, repeats
 
         records = list(session.observation.records.values())
         error: BaseException | None = None
@@ -282,10 +285,13 @@ class BlockMagics(Magics):
                 except BaseException as raised:
                     error = raised  # after the cards, which show the completed launches
             made = card.card_of(record, session.target, session.show)
+            if found.ok is None and (known := history.verdict(made)) is not None:
+                found.facts.insert(0, known)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
-            history.record(made, found.ok)
+            history.record(made, found.ok, found.checked)
             if not session.quiet:
                 self._display(live.bundle(made))
+                repeats.repeat(record, repeats.IN_CELL)  # a later cell may reassign the arrays
         if error is not None:
             raise error
         if not records and not failed and not session.quiet:

@@ -13,8 +13,11 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.notebook.observe import Specialisation
 from blocknb.passes.support.carried_bounds import COUNTED
+from blocknb.profile import noise
+from blocknb.profile.noise import TimeRatio
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.replay import work_of
+from blocknb.profile.timing import Timing
 from blocknb.profile.work import argument_bytes
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
@@ -35,6 +38,38 @@ def time(milliseconds: float) -> str:
     if milliseconds < 1:
         return f"{digits(milliseconds * 1e3)} µs"
     return f"{digits(milliseconds)} ms" if milliseconds < 1e4 else f"{digits(milliseconds / 1e3)} s"
+
+
+def timing(found: Timing) -> str:
+    """ "25.1 µs (median of 30, warm, 24.8 µs to 25.6 µs, CPU)", or "985 µs (1 launch, cold, CPU)": a time with what it is."""
+    count = "1 launch" if found.runs == 1 else f"median of {found.runs}"
+    spread = [f"{time(found.low)} to {time(found.high)}"] if found.runs > 1 else []
+    return f"{time(found.median)} ({', '.join([count, 'cold' if found.cold else 'warm', *spread, *filter(None, [found.device])])})"
+
+
+def ratio(found: TimeRatio, base: str) -> str:
+    """ "1.30 times as fast as `base` (1.22 to 1.41)", or that the difference is within noise."""
+    if found.pairs < noise.LEAST_PAIRS:
+        return f"{plural(found.pairs, 'pair')} of runs: too few to compare with {base}"
+    if found.verdict == "noise":
+        return f"within noise of {base}: {found.value:.2f} times its time ({found.low:.2f} to {found.high:.2f})"
+    if found.verdict == "slower":
+        return f"{found.value:.2f} times the time of {base} ({found.low:.2f} to {found.high:.2f})"
+    return f"{1 / found.value:.2f} times as fast as {base} ({1 / found.high:.2f} to {1 / found.low:.2f})"
+
+
+def rate_text(value: float, unit: str) -> str:
+    """A rate in a unit that fits: 30.5 GFLOP/s for 0.0305 TFLOP/s."""
+    return f"{digits(value * 1e3)} GFLOP/s" if unit == "TFLOP/s" and value < 1 else f"{digits(value)} {unit}"
+
+
+def age(seconds: float) -> str:
+    """A span of time in its largest unit: "40 s", "3 h", "12 days"."""
+    for unit, length in (("day", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return plural(count, unit) if unit == "day" else f"{count} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def size(count: int) -> str:
@@ -101,16 +136,15 @@ def rate(made: Specialisation) -> Rate | None:
 
     If the bytes depend on loaded data, they are estimated: each array argument counts once if it is read and once if it is written.
     """
-    milliseconds = made.median
-    if not milliseconds:
+    found = made.timing
+    if found is None or not found.median:
         return None
+    milliseconds = found.median
     work = work_of(made.compiled, made.arguments, made.grid, quick=True)
     about = "" if work.exact else "about "
     if work.flops and work.dot_flops:
         value = work.flops / milliseconds / 1e9
-        if value < 0.1:
-            return Rate(value, "TFLOP/s", f"{about}{digits(value * 1e3)} GFLOP/s")
-        return Rate(value, "TFLOP/s", f"{about}{digits(value)} TFLOP/s")
+        return Rate(value, "TFLOP/s", f"{about}{rate_text(value, 'TFLOP/s')}")
     moved, said = work.unique_bytes, "of unique bytes"
     if moved is None:
         about, said = "about ", "of bytes in the arguments"
@@ -121,14 +155,22 @@ def rate(made: Specialisation) -> Rate | None:
     return Rate(value, "GB/s", f"{about}{digits(value)} GB/s", f"{said} ({size(moved)})")
 
 
-def launches(made: Specialisation) -> str:
-    """The time of the launches: "1.23 ms", or for several launches their median and the first, which includes cold caches."""
-    times = made.milliseconds
-    if not times:
-        return "not launched"
-    if len(times) == 1:
-        return time(times[0])
-    return f"{time(made.median or 0.0)} (median of {made.launches}; first launch {time(times[0])})"
+def times(made: Specialisation) -> list[tuple[str, str]]:
+    """The facts on the time of the launches: the time with the rate, the first launch where it is another one, and why nothing was
+    repeated."""
+    found, first = made.timing, made.first
+    if found is None:
+        return [("time", "not measured" if made.launches else "not launched")]
+    here = place(made.compiled.target, made.device)
+    speed = rate(made)
+    facts = [("time", timing(found.on(here)) + (f", {speed.text}" if speed else ""))]
+    if first is not None and (found.runs > 1 or made.repeats is not None):
+        facts.append(("first launch", timing(first.on(here))))
+    if made.why:
+        facts.append(("not repeated", made.why))
+    if made.busy:
+        facts.append(("warning", made.busy))
+    return facts
 
 
 def resources(found: Resources) -> str:

@@ -7,13 +7,14 @@ an array. The newest KernelRecord of each kernel stays reachable, so that naming
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb import forks
+from blocknb.profile.timing import Timing, summary
 from blocknb.runtime import launch_context
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel, Launch
@@ -23,9 +24,17 @@ from blocknb.runtime.launch_snapshot import LaunchSnapshot
 KEPT_TIMES = 10_000  # per specialization; later launches are counted, but their times are dropped
 
 
+#: The compiled code that was launched before. Its next launch is warm.
+_launched: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
 @dataclass(eq=False)
 class Specialisation:
-    """One compiled form of a kernel and its launches. `arguments`, `grid` and `snapshot` are those of the newest launch."""
+    """One compiled form of a kernel and its launches. `arguments`, `grid` and `snapshot` are those of the newest launch.
+
+    `first_cold`: the first of the launches was the first one of its code, which includes loading the code and touching new memory.
+    `repeats` are the times of repetitions on copies, and `why` says why there are none (see `repeats`); both are empty before. `busy` says
+    why the times may be wrong."""
 
     compiled: Compiled
     device: int
@@ -34,17 +43,31 @@ class Specialisation:
     launches: int = 0
     milliseconds: list[float] = field(default_factory=list)
     snapshot: LaunchSnapshot | None = None
+    first_cold: bool = True
+    repeats: Timing | None = None
+    why: str = ""
+    busy: str = ""
 
     def add(self, launch: Launch) -> None:
         self.grid, self.arguments, self.snapshot = launch.grid, launch.arguments, launch.snapshot
+        if not self.launches:
+            self.first_cold = self.compiled not in _launched
+            _launched.add(self.compiled)
         self.launches += 1
         if len(self.milliseconds) < KEPT_TIMES:
             self.milliseconds.append(launch.milliseconds)
 
     @property
-    def median(self) -> float | None:
-        """The median time of a launch in milliseconds; None before the first."""
-        return statistics.median(self.milliseconds) if self.milliseconds else None
+    def first(self) -> Timing | None:
+        """The time of the first launch."""
+        return summary(self.milliseconds[:1], self.first_cold) if self.milliseconds else None
+
+    @property
+    def timing(self) -> Timing | None:
+        """The time of a launch as a card states it: of the repetitions, else of the launches after the first, else of the first."""
+        if self.repeats is not None:
+            return self.repeats
+        return summary(self.milliseconds[1:], cold=False) if len(self.milliseconds) > 1 else self.first
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
 
     ok = bool(np.all(to_numpy(expression())))
     checks = [LaunchCheck.of(record.kernel, made) for made in list(record.specialisations.values())[-2:]]
-    found.ok = ok and all(check.right for check in checks)
+    found.ok, found.checked = ok and all(check.right for check in checks), expression.text
     said = "✗ WRONG" if not ok else "correct" if found.ok else "correct in this run, but the launch has errors"
     found.facts.append(("check", f"{said}: `{expression.text}`"))
     if not ok and (text := _difference(expression, checks)):

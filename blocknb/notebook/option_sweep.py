@@ -23,6 +23,7 @@ from blocknb.notebook.progress import Progress
 from blocknb.runtime.binding import OPTIONS
 
 MOST_VALUES = 200
+MOST_SECONDS = 2.0  # to compare the best value with that of the cell
 _ABSENT = object()
 
 
@@ -83,10 +84,12 @@ def after(found_axis: SweepAxis, record: Any, shell: Any, found: Found) -> None:
     launch = Expression(found.launch, shell, "--launch") if found.launch else None
     with apart(record.kernel):
         more: dict[str, Any] = {}
+        constant: ConstantSweep | None = None
+        source: Callable[[Any], list[Any]]
         if launch is not None and found_axis.name in launch.names:
             source = over_launch(record, launch)
         else:
-            source = over_constant(record, found_axis)
+            source = constant = ConstantSweep(record, found_axis)
             more["ahead"] = partial(compile_ahead, record, found_axis.name)
         made = sweep.run(
             record.kernel.__name__,
@@ -97,11 +100,13 @@ def after(found_axis: SweepAxis, record: Any, shell: Any, found: Found) -> None:
             setting=lambda value: assigned(shell.user_ns, found_axis.name, value),
             **more,
         )
+        if constant is not None and constant.large:
+            made.notes.append(f"The outputs were not compared: {constant.large}")
+        found.facts.append(("sweep", _fact(made, constant)))
     found.parts["sweep"] = made.part
-    found.facts.append(("sweep", _fact(made)))
 
 
-def _fact(made: Any) -> str:
+def _fact(made: Any, constant: ConstantSweep | None) -> str:
     from blocknb.notebook import numbers
 
     kernel = next((s for s in made.series if s.kind == "kernel"), None)
@@ -109,8 +114,11 @@ def _fact(made: Any) -> str:
         return "; ".join(made.notes) or "interrupted before the first value was measured"
     better = min if made.unit == "ms" else max
     best = better((m, v) for m, v in zip(kernel.median, made.values, strict=True) if m is not None)
-    text = f"{made.axis} over {numbers.plural(len(made.values), 'value')}, best at {best[1]}: {numbers.digits(best[0])} {made.unit}"
+    amount = f"{numbers.digits(best[0])} {made.unit}"
+    text = f"{made.axis} over {numbers.plural(len(made.values), 'value')}, best at {best[1]}: {amount}"
     notes = [f"{numbers.plural(len(made.notes), 'value')} omitted ({made.notes[0]})"] if made.notes else []
+    if constant is not None and not made.cancelled and constant.value not in (None, best[1]):
+        notes.insert(0, constant.against_cell(best[1]))
     return ", ".join([text, *notes, *(["interrupted"] if made.cancelled else [])])
 
 
@@ -121,39 +129,81 @@ def over_launch(record: Any, launch: Expression) -> Callable[[Any], list[Any]]:
     return lambda value: [replay for replay in captured_by(launch) if replay.kernel is record.kernel]
 
 
-def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
-    """The last launch of a record with another constant or option. Raises UsageError if that is impossible."""
-    from blocknb.notebook.knobs import why_not
-    from blocknb.profile.replay import captured_by
+class ConstantSweep:
+    """The last launch of a record with other values of a constant or an option, on one set of copies.
 
-    made, kernel = record.latest, record.kernel
-    constants = [p.name for p in kernel.source.parameters if p.constexpr]
-    if axis.name not in (*constants, *OPTIONS):
-        raise UsageError(
-            f"--sweep {axis.name}: {kernel.__name__} has no such constant (constants: {', '.join(constants) or 'none'}); to sweep "
-            f"over a size, use it in --launch, which is evaluated for each value"
+    Raises UsageError if the record has no such constant, or cannot be launched again."""
+
+    def __init__(self, record: Any, axis: SweepAxis):
+        from blocknb.notebook import knobs, repeats
+        from blocknb.profile.outputs import PoisonedOutputs
+
+        made, kernel = record.latest, record.kernel
+        constants = [p.name for p in kernel.source.parameters if p.constexpr]
+        if axis.name not in (*constants, *OPTIONS):
+            raise UsageError(
+                f"--sweep {axis.name}: {kernel.__name__} has no such constant (constants: {', '.join(constants) or 'none'}); to sweep "
+                f"over a size, use it in --launch, which is evaluated for each value"
+            )
+        if why := knobs.why_not(made):
+            raise UsageError(f"--sweep {axis.name}: {why}")
+        try:
+            self.copies = PoisonedOutputs(made.snapshot, made.compiled.stored, made.compiled.loaded)
+        except LookupError as error:
+            raise UsageError(f"--sweep {axis.name}: {error}") from None
+        self.kernel, self.made, self.name = kernel, made, axis.name
+        self.large = repeats.too_large(made.snapshot, made.compiled.stored, made.compiled.target.is_gpu, sets=3)
+        fixed = not made.snapshot.grid.computed and axis.name in constants
+        self.whole = _written(made) if fixed else None
+
+    @property
+    def value(self) -> Any:
+        """The value in the cell."""
+        constants, options = self.made.compiled.trace.constants, self.made.compiled.options
+        return constants.get(self.name, options.get(self.name))
+
+    def prepared(self, **values: Any) -> Any:
+        """A PreparedLaunch of the cell's kernel with other values."""
+        from blocknb.runtime.prepared_launch import prepare
+
+        options = {name: value for name, value in self.made.compiled.options.items() if name in OPTIONS}
+        return prepare(
+            self.kernel, self.made.snapshot.grid.given(), {**options, **self.copies.copies.arguments, **values}
         )
-    if why := why_not(made):
-        raise UsageError(f"--sweep {axis.name}: {why}")
-    snapshot, whole = made.snapshot, _written(made)
-    options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
 
-    def replays(value: Any) -> list[Any]:
-        given = snapshot.arguments(made.compiled.stored)
-        if given is None:
-            raise LaunchError("the arrays of the last launch are no longer available", hint="assign them to variables")
-        given = {**options, **given, axis.name: value}
-        found = captured_by(lambda: kernel.launch(snapshot.grid.given(), **given))
-        if not snapshot.grid.computed and whole is not None and axis.name in constants:
-            part = sum(found[0].work.written.values())
-            if part != whole:
-                raise LaunchError(
-                    f"the grid is fixed, and with this value the launch writes {part / whole:.0%} of the output",
-                    hint=f"pass the grid as a function: lambda meta: (blocknb.cdiv(n, meta[{axis.name!r}]),)",
-                )
-        return found
+    def __call__(self, value: Any) -> list[Any]:
+        """The launch with one value. Raises WrongOutputs if it computes something else than the cell's launch."""
+        from blocknb.notebook.sweep import WrongOutputs
+        from blocknb.profile.replay import Replay
+        from blocknb.runtime.launch_context import unobserved
 
-    return replays
+        ready = self.prepared(**{self.name: value})
+        if 0 in ready.grid:
+            raise LaunchError("with this value the grid is empty", hint="choose smaller tiles")
+        found = Replay(self.kernel, ready.plan.compiled, ready.grid, {}, self.made.arguments, self.made.device, ready)
+        if self.whole is not None and (part := sum(found.work.written.values())) != self.whole:
+            raise LaunchError(
+                f"the grid is fixed, and with this value the launch writes {part / self.whole:.0%} of the output",
+                hint=f"pass the grid as a function: lambda meta: (blocknb.cdiv(n, meta[{self.name!r}]),)",
+            )
+        if not self.large:
+            with unobserved():
+                outputs = self.copies.judge(ready, self.prepared())
+            if outputs.right is False:
+                raise WrongOutputs(outputs.text)
+        return [found]
+
+    def against_cell(self, value: Any) -> str:
+        """The best value compared with that of the cell, both in turns."""
+        from blocknb.notebook import numbers
+        from blocknb.profile import noise, timing
+
+        sides = {"cell": self.prepared(), "best": self.prepared(**{self.name: value})}
+        going, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
+        found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_ROUNDS, seconds=MOST_SECONDS, going=going)
+        if found.cancelled:
+            return "interrupted"
+        return numbers.ratio(noise.ratio(found["best"], found["cell"]), f"the cell’s {self.value}")
 
 
 def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progress) -> None:

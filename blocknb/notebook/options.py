@@ -7,6 +7,7 @@ history. Modules of options import nothing heavy until they are used.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ MODULES = (
 class Found:
     """The findings of options about one kernel.
 
-    `facts` are lines for the card's head, `parts` go into its document, and `ok` is whether the result was right. `baselines` and
+    `facts` are lines for the card's head, `parts` go into its document, and `ok` is whether the result was right, by the expression
+    `checked`. `baselines` and
     `variants` are measured together with the kernel, by label. `launch` is the cell's launch expression, and `expressions` are its
     baselines.
     """
@@ -42,6 +44,7 @@ class Found:
     facts: list[tuple[str, str]] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
     ok: bool | None = None
+    checked: str = ""
     baselines: dict[str, Callable[[], Any]] = field(default_factory=dict)
     variants: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -75,10 +78,21 @@ def options() -> tuple[Option, ...]:
     return tuple(importlib.import_module(name).OPTION for name in MODULES)
 
 
+class Once(argparse.Action):
+    """Stores the value of an option, and refuses the option a second time instead of dropping the first value."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given: set[str] = vars(namespace).setdefault("_given", set())
+        if self.dest in given:
+            parser.error(f"{option_string} is given twice; it takes one value")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a magic with the options' arguments."""
     for option in reversed(options()):
-        function = argument(option.name, **option.settings)(function)
+        function = argument(option.name, **{"action": Once, **option.settings})(function)
     return function
 
 

@@ -11,6 +11,8 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from blocknb.notebook import numbers
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -93,11 +95,15 @@ def roofline(part: Mapping[str, Any]) -> Figure:
         start = min(roof["value"] * 1e3 / max((m["value"] for m in memory), default=roof["value"]), high)
         axes.plot([start, high], [roof["value"]] * 2, color="#555555", linestyle="--")
         axes.annotate(
-            f"{roof['name']}: {roof['value']:.4g} TFLOP/s", (high, roof["value"]), fontsize=7, ha="right", va="bottom"
+            f"{roof['name']}: {numbers.rate_text(roof['value'], 'TFLOP/s')}",
+            (high, roof["value"]),
+            fontsize=7,
+            ha="right",
+            va="bottom",
         )
     trail = []
     for point, x in zip(points, intensities, strict=True):
-        y = point["flops"] / point["milliseconds"] / 1e9
+        y = point["flops"] / point["time"]["median"] / 1e9
         color = COLORS[list(KINDS).index(point["kind"]) % len(COLORS)]
         axes.plot([x], [y], KINDS[point["kind"]], color=color, markersize=8)
         axes.annotate(f"  {point['label']}", (x, y), fontsize=8)

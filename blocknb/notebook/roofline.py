@@ -21,9 +21,10 @@ from blocknb.errors import LaunchError
 from blocknb.language.types import FLOAT8
 from blocknb.notebook import numbers, plots
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart, record_of
-from blocknb.profile.ceilings import Ceilings, ceilings
+from blocknb.profile import noise
+from blocknb.profile.ceilings import Ceilings, ceilings, remeasured
 from blocknb.profile.replay import Replay, captured_by, work_of
-from blocknb.profile.timing import Timing, interleaved, summary
+from blocknb.profile.timing import Timing, Timings, interleaved
 from blocknb.profile.work import Work
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.interface import KernelInterface
@@ -37,7 +38,7 @@ COUNTERS = "hardware counters: {}"
 
 @dataclass(frozen=True)
 class Point:
-    """One launch. `flops`, `bytes` (unique) and `issued_bytes` are None if they cannot be counted; times are in milliseconds.
+    """One launch. `flops`, `bytes` (unique) and `issued_bytes` are None if they cannot be counted.
 
     `roof` names the nearest ceiling, and `percent` is the share of it that the launch reaches.
     """
@@ -46,9 +47,7 @@ class Point:
     kind: str
     flops: int | None
     bytes: int | None
-    milliseconds: float
-    low: float
-    high: float
+    time: Timing
     issued_bytes: int | None = None
     version: str | None = None
     roof: str | None = None
@@ -56,9 +55,14 @@ class Point:
     about: str = ""
 
     @property
+    def milliseconds(self) -> float:
+        """The median of the time."""
+        return self.time.median
+
+    @property
     def entry(self) -> dict[str, Any]:
         made = {name: getattr(self, name) for name in ("label", "kind", "flops", "bytes")}
-        made |= {name: float(f"{getattr(self, name):.6g}") for name in ("milliseconds", "low", "high")}
+        made["time"] = self.time.entry
         more = {name: getattr(self, name) for name in ("issued_bytes", "version", "roof", "percent", "about")}
         return made | {name: value for name, value in more.items() if value not in (None, "")}
 
@@ -79,6 +83,7 @@ class Roofline:
             for c in self.limits.items
         ]
         made: dict[str, Any] = {"device": self.limits.device, "measured": self.limits.measured, "ceilings": rows}
+        made["age"] = self.limits.age
         made["points"] = [point.entry for point in self.points]
         missing = [f"{name} was not measured: {why}" for name, why in self.limits.missing]
         return made | {"note": " ".join(f"{note.rstrip('.')}." for note in (*self.notes, *missing))}
@@ -88,16 +93,18 @@ class Roofline:
 
     def text(self) -> str:
         """The points as a plain table, then the ceilings."""
-        head = ["", "time", "FLOP", "unique bytes", "FLOP/byte", "TFLOP/s", "GB/s", "% of ceiling"]
+        head = ["", "time", "FLOP", "unique bytes", "FLOP/byte", "arithmetic", "memory", "% of ceiling"]
         rows = [head, *(_row(point) for point in self.points)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(t.ljust(w) if not i else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True)))
             for row in rows
         ]
-        limits = [f"  {c.name}: {numbers.digits(c.value)} {c.unit}, measured by {c.how}" for c in self.limits.items]
+        limits = [f"  {c.name}: {numbers.rate_text(c.value, c.unit)}, measured by {c.how}" for c in self.limits.items]
         part = self.part
-        return "\n".join([*lines, f"ceilings of {part['device']}, measured {part['measured']}", *limits, part["note"]])
+        age = f", {numbers.age(self.limits.age)} ago" if self.limits.age is not None else ""
+        title = f"ceilings of {part['device']}, measured {part['measured']}{age}"
+        return "\n".join([*lines, title, *limits, part["note"]])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from blocknb.notebook.html import marked
@@ -108,13 +115,13 @@ class Roofline:
 
 def _row(point: Point) -> list[str]:
     count = lambda n: "unknown" if n is None else f"{n:,}"  # noqa: E731
-    rate = lambda n, scale: "" if n is None else numbers.digits(n / point.milliseconds / scale)  # noqa: E731
+    rate = lambda n, scale, unit: "" if n is None else numbers.rate_text(n / point.milliseconds / scale, unit)  # noqa: E731
     ratio = numbers.digits(point.flops / point.bytes) if point.flops is not None and point.bytes else ""
     near = f"{point.percent:.0f} % of {point.roof}" if point.percent is not None else ""
     label = point.label if point.kind == "kernel" else f"{point.label} ({point.kind})"
     return [
-        label, numbers.time(point.milliseconds), count(point.flops), count(point.bytes), ratio, rate(point.flops, 1e9),
-        rate(point.bytes, 1e6), near,
+        label, numbers.timing(point.time), count(point.flops), count(point.bytes), ratio, rate(point.flops, 1e9, "TFLOP/s"),
+        rate(point.bytes, 1e6, "GB/s"), near,
     ]  # fmt: skip
 
 
@@ -134,8 +141,9 @@ class Subject:
 
 def _add_point(found: Roofline, one: Subject, time: Any) -> None:
     """Adds a subject if it has a time, and notes the doubts about it."""
-    if one.replay is None:
-        found.notes.append(f"{one.label} cannot be launched again; its time was measured in its cell, with warm caches")
+    if one.replay is None and time is not None:
+        state = "cold" if time.cold else "warm"
+        found.notes.append(f"{one.label} cannot be launched again; its time was measured in its cell, {state}")
     if time is not None:
         kind = "version" if one.version else "kernel"
         found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
@@ -164,21 +172,66 @@ def roofline(
     all_found += versions
     here = [one for one in all_found if one.device == first.device]
     found.notes += [f"{one.label} ran on another device and is omitted" for one in all_found if one not in here]
+    times = _times(here, baselines or {}, clock)
+    if times.cancelled:
+        found.notes.append("the measurement was interrupted, so the results are partial")
+    _add_points(found, first, here, times, baselines or {})
+    if limits is None and not times.cancelled and (high := _above(found.points)):
+        found = _with_ceilings_again(found, first, here, times, baselines or {}, high)
+    if high := _above(found.points):
+        found.notes.append(
+            f"above the ceiling: {', '.join(high)}. Part of the data may stay in a cache, or the ceilings were measured "
+            "on a busy machine (`blocknb bench ceilings` measures them again)"
+        )
+    if why := noise.busy([point.time for point in found.points]):
+        found.notes.append(why)
+    found.notes.append(counters(first.compiled.target.is_gpu))
+    return found
+
+
+def _times(
+    here: Sequence[Subject],
+    baselines: Mapping[str, Callable[[], Any]],
+    clock: Callable[[Callable[[], Any]], float] | None,
+) -> Timings:
+    """Times the subjects that can be repeated in turns with the baselines."""
     calls: dict[str, Callable[[], Any]] = {one.label: one.replay for one in here if one.replay is not None}
     with contextlib.ExitStack() as stack:
         for one in here:
             stack.enter_context(apart(one.kernel))
-        gpu = first.compiled.target.is_gpu
-        times = interleaved(calls | dict(baselines or {}), gpu=gpu, rounds=ROUNDS, seconds=SECONDS, clock=clock)
-    if times.cancelled:
-        found.notes.append("the measurement was interrupted, so the results are partial")
+        gpu = here[0].compiled.target.is_gpu
+        return interleaved(calls | dict(baselines), gpu=gpu, rounds=ROUNDS, seconds=SECONDS, clock=clock)
+
+
+def _add_points(
+    found: Roofline, first: Subject, here: Sequence[Subject], times: Timings, baselines: Mapping[str, Any]
+) -> None:
+    place = numbers.place(first.compiled.target, first.device)
     for one in here:
-        _add_point(found, one, times.get(one.label) or one.time)
-    for name in baselines or {}:
+        time = times.get(one.label) or one.time
+        _add_point(found, one, None if time is None else time.on(place))
+    for name in baselines:
         if name in times:
-            found.points.append(point(name, "baseline", first.work, times[name], first.compiled, found.limits))
+            made = point(name, "baseline", first.work, times[name].on(place), first.compiled, found.limits)
+            found.points.append(made)
     found.points.sort(key=lambda p: ("kernel", "baseline", "version").index(p.kind))
-    found.notes += [*_above(found.points), counters(gpu)]
+
+
+def _with_ceilings_again(
+    old: Roofline,
+    first: Subject,
+    here: Sequence[Subject],
+    times: Timings,
+    baselines: Mapping[str, Any],
+    high: Sequence[str],
+) -> Roofline:
+    """The same launches below ceilings that are measured again, because a launch was above one."""
+    found = Roofline(remeasured(first.device, old.limits))
+    _add_points(found, first, here, times, baselines)
+    found.notes.insert(
+        0,
+        f"{', '.join(high)} was above the ceilings of {old.limits.measured}, so these were measured again: the higher rates count",
+    )
     return found
 
 
@@ -189,8 +242,7 @@ def _subjects(subject: Any) -> list[Subject]:
     made, kernel = record.latest, record.kernel
     assert made is not None
     work, replay = work_of(made.compiled, made.arguments, made.grid), _replay(record, made)
-    time = summary(made.milliseconds) if made.milliseconds else None
-    return [Subject(kernel.__name__, made.compiled, made.device, work, kernel, replay, time)]
+    return [Subject(kernel.__name__, made.compiled, made.device, work, kernel, replay, made.timing)]
 
 
 def point(
@@ -204,9 +256,7 @@ def point(
         kind,
         work.flops,
         work.unique_bytes,
-        time.median,
-        time.low,
-        time.high,
+        time,
         work.issued_bytes,
         version,
         roof,
@@ -278,14 +328,8 @@ def _doubts(label: str, work: Work) -> list[str]:
 
 
 def _above(points: Sequence[Point]) -> list[str]:
-    """Notes on points above their roof, which memory cannot explain."""
-    high = [p.label for p in points if p.percent is not None and p.percent > 100 * ERROR]
-    if not high:
-        return []
-    return [
-        f"above the ceiling: {', '.join(high)}. Part of the data may stay in a cache, or the ceilings were measured "
-        "on a busy machine (`blocknb bench ceilings` measures them again)"
-    ]
+    """The labels of points above their roof, by more than the error of measurement."""
+    return [p.label for p in points if p.percent is not None and p.percent > 100 * ERROR]
 
 
 def counters(gpu: bool) -> str:
@@ -308,7 +352,7 @@ def earlier(kernel: Any) -> list[Subject]:
         record, made = version.card.record, version.card.main
         if not made.launches:
             continue
-        work, time = work_of(made.compiled, made.arguments, made.grid), summary(made.milliseconds)
+        work, time = work_of(made.compiled, made.arguments, made.grid), made.timing
         label, replay = f"{kernel.__name__}@{version.number}", _replay(record, made)
         found.append(Subject(label, made.compiled, made.device, work, record.kernel, replay, time, version.key))
     return found
@@ -328,9 +372,7 @@ def show(line: str, shell: Any) -> None:
     kernels = [diffs.kernel_of(name, shell) for name in names]
     expressions = [Expression(unquoted(text.strip()), shell) for text in rest]
     record = _record(kernels[0])
-    assert record.latest is not None
-    limits = ceilings(record.latest.device)
     baselines = {e.text: e.on_copies() for e in expressions}
-    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0]), limits=limits)
+    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0]))
     card = replace(card_of(record), parts={"roofline": made.part}, opened=("roofline",))
     shell.display_pub.publish({**live.bundle(card), "text/plain": made.text()})

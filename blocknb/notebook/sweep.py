@@ -23,6 +23,11 @@ from blocknb.profile.work import Work
 SECONDS = 0.3  # to measure one value, all candidates together
 ROUNDS = 20
 
+
+class WrongOutputs(Exception):
+    """A value of the axis changes what the kernel computes; the message says how. Its time does not count."""
+
+
 Clock = Callable[[Callable[[], Any]], float]
 Replays = Callable[[Any], Sequence[Replay]]
 Baselines = Callable[[Any], Mapping[str, Callable[[], Any]]]
@@ -42,10 +47,16 @@ class Series:
         for column, number in zip((self.median, self.low, self.high), numbers or (None,) * 3, strict=True):
             column.append(number)
 
+    def scale(self, factor: float) -> None:
+        """Multiplies all numbers, for another unit."""
+        for column in (self.median, self.low, self.high):
+            column[:] = [None if v is None else v * factor for v in column]
+
 
 @dataclass
 class Sweep:
-    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s or ms; `notes` name the values left out."""
+    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the values left
+    out. `runs` is the fewest launches behind a number, all with cold caches on the `device`."""
 
     kernel: str
     axis: str
@@ -54,6 +65,8 @@ class Sweep:
     series: list[Series] = field(default_factory=list)
     cancelled: bool = False
     notes: list[str] = field(default_factory=list)
+    runs: int = 0
+    device: str = ""
 
     @property
     def part(self) -> dict[str, Any]:
@@ -63,6 +76,9 @@ class Sweep:
             "axis": self.axis,
             "values": self.values,
             "unit": self.unit,
+            "n": self.runs,
+            "cold": True,
+            "device": self.device,
             "series": [
                 {"label": s.label, "kind": s.kind}
                 | {name: rounded(getattr(s, name)) for name in ("median", "low", "high")}
@@ -114,7 +130,8 @@ def run(
     setting: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ahead: Callable[[Sequence[Any], Progress], None] = lambda values, progress: None,
 ) -> Sweep:
-    """Measures each value inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note.
+    """Measures each value inside its `setting`. A value whose kernel cannot be compiled or launched, or whose outputs are wrong, is left
+    out, with a note.
 
     `ahead` may compile for all values before the first measurement.
     """
@@ -147,9 +164,13 @@ def _one(
             raise LaunchError("the expression launched no kernel")
         candidates = {kernel: _all(launches), **baselines(value)}
         launches[0]()  # compiles and loads, and fails here if the target lacks resources
+    except WrongOutputs as error:
+        found.notes.append(f"{found.axis} = {value}: ✗ WRONG, {error}")
+        return None
     except KernelError as error:
         found.notes.append(f"{found.axis} = {value}: {numbers.complaint(error)}")
         return None
+    found.device = numbers.place(launches[0].compiled.target, launches[0].device)
     times = interleaved(candidates, gpu=launches[0].gpu, rounds=ROUNDS, warmup=2, seconds=SECONDS, clock=clock)
     found.cancelled = times.cancelled
     if kernel not in times:
@@ -190,18 +211,26 @@ def total(works: Sequence[Work]) -> Work | None:
 
 def _fill(found: Sweep, kernel: str, rows: list[tuple[Any, dict[str, Timing], Work | None]]) -> None:
     """Converts times to series in a unit that all values support."""
-    works = [work for _, _, work in rows]
-    if works and all(w is not None and w.dot_flops for w in works):
-        found.unit = "TFLOP/s"
-    elif works and all(w is not None and w.unique_bytes for w in works):
-        found.unit = "GB/s"
+    found.unit = _unit([work for _, _, work in rows])
     labels = list(dict.fromkeys(label for _, times, _ in rows for label in times))
     found.values = [value for value, _, _ in rows]
+    found.runs = min((time.runs for _, times, _ in rows for time in times.values()), default=0)
     for label in labels:
         series = Series(label, "kernel" if label == kernel else "baseline")
         for _, times, work in rows:
             series.add(in_unit(found.unit, times[label], work) if label in times else None)
         found.series.append(series)
+    if found.unit == "TFLOP/s" and max((v or 0 for s in found.series for v in s.median), default=1) < 1:
+        found.unit = "GFLOP/s"
+        for series in found.series:
+            series.scale(1e3)
+
+
+def _unit(works: Sequence[Work | None]) -> str:
+    """The unit that all values support."""
+    if works and all(w is not None and w.dot_flops for w in works):
+        return "TFLOP/s"
+    return "GB/s" if works and all(w is not None and w.unique_bytes for w in works) else "ms"
 
 
 def in_unit(unit: str, time: Timing, work: Work | None) -> tuple[float, float, float]:

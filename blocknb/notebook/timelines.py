@@ -34,6 +34,20 @@ ABOUT = (
 )
 
 
+def predicted(cell: tuple[Specialisation, Trace], now: tuple[Specialisation, Trace]) -> str:
+    """The modelled time of GPU code before and after a change, each with its launch; or why there is no model."""
+    (why, old), (_, new) = (offered(made, [trace]) for made, trace in (cell, now))
+    label = str(cell[1].target)
+    if old is None or new is None:
+        return f"{label}: the code differs, and its time is not predicted. {why.get('why', NOTHING)}"
+    if old.cut or new.cut:
+        return f"{label}: the code differs, and its time is not predicted. The kernel is too long for the timeline's model."
+    text = f"{label}: the timeline's model predicts {old.end:,.0f} cycles per CTA for the cell and {new.end:,.0f} now"
+    if cell[0].grid != now[0].grid:
+        text += f", with grids of {numbers.grid(cell[0].grid)} and {numbers.grid(now[0].grid)}"
+    return text
+
+
 def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Timeline | None]:
     """The document's part for the first GPU trace, and the Timeline; otherwise the reason why there is none."""
     view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))

@@ -18,12 +18,13 @@ from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel, Launch
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid, captured
+from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.runtime.summary import scalars_of
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One launch. `given` holds the arguments by name, `arguments` their summaries."""
+    """One launch. `given` holds the arguments by name, `arguments` their summaries; `ready` is the launch if it is prepared already."""
 
     kernel: Kernel
     compiled: Compiled
@@ -31,9 +32,15 @@ class Replay:
     given: Mapping[str, Any]
     arguments: Mapping[str, Mapping[str, Any]]
     device: int
+    ready: PreparedLaunch | None = None
 
     def __call__(self) -> None:
-        self.kernel.launch(self.grid, **self.given)
+        """Starts the kernel, without the work of Python that precedes a launch."""
+        self._prepared()
+
+    @cached_property
+    def _prepared(self) -> PreparedLaunch:
+        return self.ready or prepare(self.kernel, self.grid, self.given)
 
     @property
     def gpu(self) -> bool:

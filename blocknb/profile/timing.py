@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,28 @@ LEAST_LLC = 16 << 20  # bytes; assumed if Linux does not report the size
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one candidate in milliseconds: the median and the quartiles (`low`, `high`) of `runs` calls. Equal positions in the
-    `values` of two candidates belong to the same round."""
+    """Times of one candidate in milliseconds: the median and the quartiles (`low`, `high`) of `runs` calls on a `device`.
+
+    `cold`: the caches were flushed before each call, or the one call was the first launch of its code. Equal positions in the `values` of
+    two candidates belong to the same round. Every view of a card shows times in this form (`entry`)."""
 
     median: float
     low: float
     high: float
     runs: int = 0
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    cold: bool = True
+    device: str = ""
+
+    def on(self, device: str) -> Timing:
+        """The same times with the name of the device."""
+        return replace(self, device=device)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The time as a document holds it."""
+        numbers = {name: float(f"{getattr(self, name):.6g}") for name in ("median", "low", "high")}
+        return {"n": self.runs, "cold": self.cold, **numbers, "device": self.device}
 
 
 class Timings(dict[str, Timing]):
@@ -79,7 +93,7 @@ def interleaved(
                     times[name].append(measure(candidates[name]))
         except KeyboardInterrupt:
             found.cancelled = True
-    found.update((name, summary(values)) for name, values in times.items() if values)
+    found.update((name, summary(values, cold)) for name, values in times.items() if values)
     return found
 
 
@@ -96,12 +110,12 @@ def clock_of(gpu: bool, cold: bool = True) -> Callable[[Callable[[], Any]], floa
     return _Gpu(cold) if gpu else _Cpu(cold)
 
 
-def summary(values: list[float]) -> Timing:
+def summary(values: Sequence[float], cold: bool = True) -> Timing:
     """The Timing of measured milliseconds."""
     if len(values) == 1:
-        return Timing(values[0], values[0], values[0], 1, tuple(values))
+        return Timing(values[0], values[0], values[0], 1, tuple(values), cold)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(median, low, high, len(values), tuple(values))
+    return Timing(median, low, high, len(values), tuple(values), cold)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kinds import ONE, Kind, Tuple, spelled
 from blocknb.runtime.launchable import Launchable
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, starter, target_of
+from blocknb.runtime.prepared_launch import PreparedLaunch
 from blocknb.runtime.request import Request, StageEdit
 from blocknb.target import Target
 
@@ -51,6 +52,16 @@ class EditedKernel(Compiled):
 
         Raises LaunchError for an argument of another kind than those that the code was compiled for.
         """
+        binding, ready = self._prepared(grid, args, kwargs)
+        if 0 not in ready.grid:
+            self.kernel._start(ready.plan, binding, ready.grid, ready.raws, ready.values, grid)
+        return self
+
+    def prepared(self, grid: Any, /, *args: Any, **kwargs: Any) -> PreparedLaunch:
+        """Prepares a launch of the edited code (see `runtime.prepared_launch`). Raises LaunchError as `launch` does."""
+        return self._prepared(grid, args, kwargs)[1]
+
+    def _prepared(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, PreparedLaunch]:
         given = {p.name for p in self.source.parameters[: len(args)]} | set(kwargs)
         kwargs |= {n: kind.constant[0] for n, kind in self.kinds.items() if kind.constant and n not in given}
         form = (len(args), *kwargs)
@@ -61,9 +72,7 @@ class EditedKernel(Compiled):
         if (plan := self._plans.get((binding, kinds))) is None:
             plan = self._plans[binding, kinds] = self._plan(binding, kinds, values)
         sizes = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
-        if 0 not in sizes:
-            self.kernel._start(plan, binding, sizes, raws, values, grid)
-        return self
+        return binding, PreparedLaunch(plan, sizes, raws, values)
 
     def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> LaunchPlan:
         for name, kind in zip(binding.names, kinds, strict=True):

@@ -90,8 +90,34 @@ class LaunchSnapshot:
 
     def arguments(self, written: Collection[str]) -> dict[str, Any] | None:
         """Returns arguments by name, with copies of the `written` arrays, or None if an array no longer exists or cannot be copied."""
+        found = self.copies(written)
+        return None if found is None else found.arguments
+
+    def copies(self, written: Collection[str]) -> LaunchCopies | None:
+        """Returns what `arguments` does, with access to the copies."""
+        ranges = self._ranges(written)
+        if ranges is None:
+            return None
         scratch: Scratch = {}
+        for owner, low, high in ranges:
+            scratch[id(owner)] = low, memory.aligned_copy(memory.bytes_of(owner, low, high), low)
+        found = dict(self.numbers)
+        for name, reference in self.arrays.items():
+            found[name] = reference.restored(scratch)
+            if found[name] is None:
+                return None
+        for name, kind in self.tuples.items():
+            found[name] = _assembled(name, kind, found)
+        return LaunchCopies(self, found, scratch)
+
+    def copied_bytes(self, written: Collection[str]) -> int:
+        """The bytes that `copies` allocates; 0 where it returns None."""
+        return sum(high - low for _, low, high in self._ranges(written) or ())
+
+    def _ranges(self, written: Collection[str]) -> list[tuple[Any, int, int]] | None:
+        """The owners of the written arrays with the bytes to copy: all that the launch uses of such an owner. None if one is gone."""
         everything = [part for reference in self.arrays.values() for part in reference.ranges()]
+        found: dict[int, tuple[Any, int, int]] = {}
         for name in written:
             parts = self.arrays[name].ranges() if name in self.arrays else []
             if not parts:
@@ -100,18 +126,33 @@ class LaunchSnapshot:
                 owner = part.owner()
                 if owner is None:
                     return None
-                if id(owner) not in scratch:
-                    shared = [p for p in everything if p.owner() is owner]
-                    low, high = min(p.low for p in shared), max(p.high for p in shared)
-                    scratch[id(owner)] = low, memory.aligned_copy(memory.bytes_of(owner, low, high), low)
-        found = dict(self.numbers)
-        for name, reference in self.arrays.items():
-            found[name] = reference.restored(scratch)
-            if found[name] is None:
-                return None
-        for name, kind in self.tuples.items():
-            found[name] = _assembled(name, kind, found)
-        return found
+                shared = [p for p in everything if p.owner() is owner]
+                found[id(owner)] = owner, min(p.low for p in shared), max(p.high for p in shared)
+        return list(found.values())
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchCopies:
+    """The `arguments` of one more launch of a snapshot, and the memory that it may write."""
+
+    snapshot: LaunchSnapshot
+    arguments: dict[str, Any]
+    scratch: Scratch
+
+    def reset(self) -> None:
+        """Fills the copies with what the user's arrays hold now. Raises LookupError if one no longer exists."""
+        for reference in self.snapshot.arrays.values():
+            for part in reference.ranges():
+                owner = part.owner()
+                if owner is None:
+                    raise LookupError("an array of the launch no longer exists")
+                if id(owner) in self.scratch:
+                    low, data = self.scratch[id(owner)]
+                    data[:] = memory.bytes_of(owner, low, low + data.shape[0])
+
+    def views(self, name: str) -> list[tuple[ArrayReference, Any]]:
+        """The arrays behind one argument, as ranges of the user's memory and as views of the copies."""
+        return [(part, part.restored(self.scratch)) for part in self.snapshot.arrays[name].ranges()]
 
 
 def _assembled(name: str, kind: Tuple, found: dict[str, Any]) -> tuple:

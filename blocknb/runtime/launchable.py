@@ -27,3 +27,7 @@ class Launchable(Protocol):
     def describe(self, binding: Binding, values: tuple[Any, ...]) -> tuple[tuple[Kind, ...], list[Any]]:
         """Returns the Kinds and the raw values of arguments."""
         ...
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
+        """Compiles and loads the kernel for these arguments without a launch."""
+        ...

@@ -8,8 +8,10 @@ import { SASS } from '../src/core/explain/sass';
 import { difference, type Hunk } from '../src/core/hunks';
 import { readable } from '../src/core/documents';
 import { Budget, unpack } from '../src/core/inflate';
-import type { Listing } from '../src/core/schema';
+import { timing } from '../src/core/plot/numbers';
+import type { Document, Listing } from '../src/core/schema';
 import { Store } from '../src/core/store';
+import { upgrade } from '../src/core/upgrade';
 import { opHistory } from '../src/core/views/provenance';
 import { fixture, random, saved } from './fixtures';
 
@@ -31,6 +33,25 @@ describe('schema', () => {
     expect(readable({ ...doc, views: undefined })).toBe(false);
     expect(readable(null)).toBe(false);
     expect(readable('text')).toBe(false);
+  });
+
+  test('an old document gets times in the new form, which say that their state is unknown', () => {
+    const doc = fixture('scale');
+    const old = {
+      ...doc,
+      schema: 3,
+      launches: [{ ...doc.launches[0], time: undefined, milliseconds: [1, 2], median: 1.5, launches: 2 }],
+      history: {
+        versions: doc.history!.versions.map((v) => ({ ...v, time: undefined, milliseconds: 1.25 })),
+      },
+      bench: { unit: 'ms', rounds: 9, rows: [{ label: 'a', kind: 'kernel', median: 2, low: 1, high: 3 }] },
+    } as unknown as Document;
+    expect(readable(old)).toBe(true);
+    const found = new Store(old, saved).doc;
+    expect(timing(found.launches[0].time!)).toBe('1.5 ms (median of 2)');
+    expect(timing(found.history!.versions[0].time!)).toBe('1.25 ms');
+    expect(timing(found.bench!.rows[0].time!)).toBe('2 ms (median of 9, 1 ms to 3 ms)');
+    expect(upgrade(doc)).toBe(doc);
   });
 
   test('a damaged blob rejects', async () => {

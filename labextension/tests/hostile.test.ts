@@ -155,7 +155,10 @@ describe('documents', () => {
     ],
     [
       'an infinite time',
-      (doc) => ({ ...doc, launches: [{ ...doc.launches[0], median: Infinity }] }),
+      (doc) => ({
+        ...doc,
+        launches: [{ ...doc.launches[0], time: { ...doc.launches[0].time, median: Infinity } }],
+      }),
       'median',
     ],
     ['a million views', (doc) => ({ ...doc, views: Array(1e6).fill(doc.views[0]) }), 'views'],

@@ -26,9 +26,7 @@ const MEASURED: Roofline = {
       flops: 2 * 4096 ** 3,
       bytes: 6 * 4096 ** 2,
       issued_bytes: 2181038080,
-      milliseconds: 0.23,
-      low: 0.225,
-      high: 0.24,
+      time: { n: 30, cold: true, median: 0.23, low: 0.225, high: 0.24, device: 'a GPU' },
       roof: 'tensor fp16',
       percent: 78.5,
     },
@@ -37,9 +35,7 @@ const MEASURED: Roofline = {
       kind: 'version',
       flops: 2 * 4096 ** 3,
       bytes: 6 * 4096 ** 2,
-      milliseconds: 0.9,
-      low: 0.9,
-      high: 0.91,
+      time: { n: 30, cold: true, median: 0.9, low: 0.9, high: 0.91, device: 'a GPU' },
       version: 'abc',
     },
     {
@@ -47,12 +43,22 @@ const MEASURED: Roofline = {
       kind: 'baseline',
       flops: 2 * 4096 ** 3,
       bytes: 6 * 4096 ** 2,
-      milliseconds: 0.18,
-      low: 0.18,
-      high: 0.19,
+      time: { n: 30, cold: true, median: 0.18, low: 0.18, high: 0.19, device: 'a GPU' },
     },
-    { label: 'copy', kind: 'kernel', flops: 0, bytes: 1024, milliseconds: 0.01, low: 0.01, high: 0.01 },
-    { label: 'gather', kind: 'kernel', flops: 5, bytes: null, milliseconds: 0.01, low: 0.01, high: 0.01 },
+    {
+      label: 'copy',
+      kind: 'kernel',
+      flops: 0,
+      bytes: 1024,
+      time: { n: 30, cold: true, median: 0.01, low: 0.01, high: 0.01, device: 'a GPU' },
+    },
+    {
+      label: 'gather',
+      kind: 'kernel',
+      flops: 5,
+      bytes: null,
+      time: { n: 30, cold: true, median: 0.01, low: 0.01, high: 0.01, device: 'a GPU' },
+    },
   ],
   note: 'hardware counters: none, ncu is not installed.',
 };
@@ -81,7 +87,7 @@ const SWEPT: Sweep = {
 
 function document_(parts: Partial<Document>): Document {
   return {
-    schema: 2,
+    schema: 4,
     kind: 'compile',
     kernel: 'softmax',
     version: 'v',
@@ -189,7 +195,9 @@ describe('roofline', () => {
     expect(panel.querySelector('.bnb-description')!.textContent).not.toBe(first);
     const baseline = marks.find((m) => m.getAttribute('aria-label')!.includes('script'))!;
     baseline.dispatchEvent(new MouseEvent('mouseenter'));
-    expect(panel.querySelector('.bnb-description')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
+    expect(panel.querySelector('.bnb-description')!.textContent).toContain(
+      '180 µs (median of 30, cold, 180 µs to 190 µs, a GPU)',
+    );
   });
 
   test('without ceilings only the tables are shown', () => {

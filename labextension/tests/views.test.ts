@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import type { Document } from '../src/core/schema';
+import type { Document, Turned } from '../src/core/schema';
 import { fixture, type Name, saved, shown, until } from './fixtures';
 
 const text = (element: Element): string => element.textContent ?? '';
@@ -220,6 +220,7 @@ test('a live kernel supplies deferred parts, which are shown and saved', async (
   const doc = fixture('scale');
   delete doc.views[1].code!.sass;
   doc.views[1].later = ['sass'];
+  doc.deferred = true;
   const request = vi.fn().mockResolvedValue({ document: whole });
   const save = vi.fn();
   const { open } = shown({ ...doc, show: ['sass'] }, { ...saved, state: 'live', request, save });
@@ -242,6 +243,20 @@ test('bench: the kernel, its variants and baselines with medians, spread and rat
   expect([...panel.querySelectorAll('tbody th')].map(text)).toEqual(doc.bench!.rows.map((row) => row.label));
   expect(text(panel)).toContain('without a pass');
   expect(text(panel)).toMatch(/1\.00×/);
+  const [base, ...others] = doc.bench!.rows;
+  expect(base.ratio).toBeUndefined();
+  expect(others.every((row) => row.ratio!.pairs >= 12)).toBe(true);
+});
+
+test('a wrong variant has a colour and no time, and a benchmark of expressions has no state', () => {
+  const doc = fixture('scale');
+  doc.bench!.rows[1] = { label: 'without it', kind: 'without', error: '✗ WRONG: 50 % of `out` differs' };
+  doc.facts.push(['check', '✗ WRONG: `out == x`']);
+  const { root, open } = shown(doc);
+  expect(text(open('bench').querySelector('.bnb-wrong')!)).toContain('50 %');
+  expect(text(root.querySelector('dd.bnb-wrong')!)).toContain('WRONG');
+  expect(root.querySelector('.bnb-state')).not.toBeNull();
+  expect(shown(fixture('bench')).root.querySelector('.bnb-state')).toBeNull();
 });
 
 describe('history', () => {
@@ -379,6 +394,41 @@ describe('knobs', () => {
       (all) => all.includes('out of resources'),
     );
     expect(text(panel)).toContain('99 ◂');
+  });
+
+  test('a change names what it set and its verdict; the notebook saves the card of the cell', async () => {
+    const time = { n: 40, cold: false, median: 0.02, low: 0.019, high: 0.021, device: 'CPU' };
+    const turned: Turned = {
+      settings: 'BLOCK=128',
+      verdict: 'wrong',
+      text: '✗ WRONG: 50 % of `out` differs',
+      outputs: '50 % of `out` differs',
+      ratio: null,
+      cell: null,
+      now: null,
+      notes: [],
+    };
+    const next = { ...fixture('scale'), turned };
+    const kept = { ...fixture('scale'), turned };
+    const request = vi.fn().mockResolvedValueOnce({ document: next, saved: kept });
+    const save = vi.fn();
+    const panel = shown(fixture('scale'), { ...saved, state: 'live', request, save }).open('knobs');
+    panel.querySelector<HTMLInputElement>('input[type=checkbox]')!.click();
+    await until(() => panel.querySelector('.bnb-turned'));
+    expect(text(panel.querySelector('.bnb-turned')!)).toContain('Changed: BLOCK=128');
+    expect(panel.querySelector('.bnb-turned')!.getAttribute('data-verdict')).toBe('wrong');
+    expect(save).toHaveBeenCalledWith(kept);
+    const faster = {
+      ...turned,
+      verdict: 'faster' as const,
+      text: '1.30 times as fast',
+      cell: time,
+      now: time,
+    };
+    const reopened = shown({ ...kept, turned: faster }).open('knobs');
+    expect(text(reopened)).toContain('Changed after the cell ran');
+    expect(text(reopened)).toContain('▲ 1.30 times as fast');
+    expect(text(reopened)).toContain('20 µs (median of 40, warm, 19 µs to 21 µs, CPU)');
   });
 
   test('during a request only the last of the following changes is sent', async () => {

@@ -183,7 +183,7 @@ class Notebook:
         miss it."""
         card = self.card(cell)
         card.until_state("live")
-        eventually(lambda: [v.get("later") for v in self.document(cell)["views"]], lambda later: not any(later))
+        eventually(lambda: self.document(cell), lambda found: not found.get("deferred"))
         return card
 
     def source(self, cell: int) -> str:

@@ -102,6 +102,6 @@ def machine_code(trace: Any) -> str:
 
 
 def milliseconds(text: str) -> float:
-    """Parses a time of a card, such as "12.5 µs"."""
-    number, unit = text.split()
+    """Parses a time of a card, such as "12.5 µs" or "12.5 µs (median of 30, warm, ...)"."""
+    number, unit = text.split()[:2]
     return float(number) * {"ns": 1e-6, "µs": 1e-3, "ms": 1}[unit]

@@ -34,9 +34,9 @@ def test_roofline_shows_measured_ceilings_versions_and_labelled_baselines(softma
     labels = panel("svg .bnb-point-label").texts
     assert "np.exp(x)" in labels and len(labels) >= 3
     roofs = panel("svg .bnb-roof-label").texts
-    assert any("GB/s" in roof for roof in roofs) and any("TFLOP/s" in roof for roof in roofs)
+    assert any("GB/s" in roof for roof in roofs) and any("FLOP/s" in roof for roof in roofs)
     panel("svg .bnb-kind-baseline").focus()
-    panel("[role=status]").until_text("np.exp(x) (baseline)", "TFLOP/s at")
+    panel("[role=status]").until_text("np.exp(x) (baseline)", "FLOP/s at")
 
 
 def test_tile_view_shows_sectors_per_request(notebook):

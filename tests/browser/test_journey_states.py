@@ -32,18 +32,19 @@ def ran(lab, own):
     assert complaints(own) == []
 
 
-def move_knob(notebook):
-    """Moves a knob of the card, and waits until the document has the new block size."""
+def move_knob(notebook, steps=1):
+    """Moves a knob of the card, and waits until the saved document names the new block size; returns its text."""
     card = notebook.card(1)
     panel = card.open("Knobs")
-    panel(KNOBS).press("ArrowRight")
+    panel(KNOBS).press(*["ArrowRight"] * steps)
     now = panel(KNOBS).attribute("aria-valuetext")
-    eventually(lambda: notebook.document(1)["launches"][-1]["constants"]["BLOCK"], lambda found: found == now)
+    eventually(lambda: notebook.document(1).get("turned", {}).get("settings"), lambda found: found == f"BLOCK={now}")
+    return f"BLOCK={now}"
 
 
 def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
-    move_knob(ran)
-    shown = ran.document(1)["launches"][-1]["constants"]["BLOCK"]
+    cells = ran.document(1)["launches"][-1]["constants"]["BLOCK"]
+    moved = move_knob(ran)
     ran.save()
 
     ran.page.reload()  # the kernel keeps running
@@ -51,8 +52,11 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     ran.page.run("() => jupyterapp.restored.then(() => true)")
     ran = Notebook(ran.page, ran.path)
     ran.card(1).until_state("live")
-    assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == shown  # the notebook saved the moved knob
-    move_knob(ran)
+    assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == cells  # the saved card is that of the cell
+    assert ran.document(1)["turned"]["settings"] == moved  # the moved knob stands beside it
+    ran.card(1).open("Knobs")
+    ran.card(1).panel(".bnb-turned").until_text("Changed after the cell ran", moved)
+    assert move_knob(ran, steps=2) != moved
 
     ran.restart()
     ran.card(1).until_state("disconnected")

@@ -38,10 +38,10 @@ def test_each_version_is_listed_with_its_measurements_and_correctness(history, s
     assert [row["result"] for row in rows] == ["✗ wrong", "✓ correct", "not checked"]
     for row, source, values in zip(rows, (WRONG, RIGHT, COMMENTED), ({}, {"without": ("coalesce",)}, {}), strict=True):
         resources = fresh(tmp_path, source, **values).resources
-        assert row["registers"] == str(resources.registers)
+        assert row["registers"] == f"{resources.registers} (sm_90a)"
         assert row["shared memory"] == f"{resources.shared_bytes} B" and row["spills"] == f"{resources.spill_bytes} B"
         assert row["rate"].endswith("GB/s") and row["first run"].endswith("UTC")
-    shown = [v["milliseconds"] for v in softmax.notebook.document(3)["history"]["versions"]]
+    shown = [v["time"]["median"] for v in softmax.notebook.document(3)["history"]["versions"]]
     assert [milliseconds(row["time"]) for row in rows] == pytest.approx(shown, rel=0.01)
 
 

@@ -13,7 +13,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb.errors import KernelError, LaunchError
 from blocknb.kernels.softmax import softmax_kernel
-from blocknb.notebook import card, knobs, live
+from blocknb.notebook import card, document, knobs, live
 from blocknb.notebook.observe import record_of
 
 
@@ -175,7 +175,7 @@ def test_a_request_that_fails_is_answered_with_the_error():
 
 
 def test_a_page_requests_the_disassembly_after_the_card(monkeypatch):
-    from blocknb.notebook import document, extension
+    from blocknb.notebook import extension
 
     def view(bundle, number=1):
         return bundle[document.MIME]["views"][number]
@@ -204,3 +204,114 @@ def test_knobs_override_the_options_of_the_launch():
     changed = knobs.with_knobs(shown, {"num_warps": 2})
     assert changed.main.launches and changed.main.compiled.options["num_warps"] == 2
     assert changed.views[1].trace.options["num_warps"] == 2
+
+
+def scaled(n=1000, fixed=False, block=128):
+    """A card of a kernel that writes an array and does not read it."""
+
+    @blocknb.kernel
+    def scale(x, out, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, 2.0 * tl.load(x + at, mask=at < n), mask=at < n)
+
+    x, out = np.ones(n, np.float32), np.zeros(n, np.float32)
+    grid = (blocknb.cdiv(n, block),) if fixed else lambda meta: (blocknb.cdiv(n, meta["BLOCK"]),)
+    return carded(lambda: scale[grid](x, out, n, BLOCK=block)), x, out
+
+
+def test_a_change_is_compared_with_the_cell_in_turns_and_its_outputs_are_judged():
+    shown, _, out = scaled()
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}, "num_warps": 8})
+    part = changed.parts["turned"]
+    assert f"(median of {part['now']['n']}, warm, " in dict(changed.facts)["time"]
+    assert (
+        part["settings"] == "BLOCK=256, num_warps=8"
+        and part["outputs"] == "the outputs equal those of the cell’s kernel"
+    )
+    assert part["verdict"] in ("faster", "slower", "noise") and part["ratio"]["pairs"] >= 12
+    assert part["cell"]["n"] == part["now"]["n"] > 12 and not part["now"]["cold"]
+    assert (out == 2).all()
+
+
+def test_a_change_that_leaves_holes_is_wrong_and_has_no_time():
+    shown, _, out = scaled(fixed=True)
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 64}})
+    part = changed.parts["turned"]
+    assert part["verdict"] == "wrong" and part["text"].startswith("✗ WRONG: 49 % of `out` differs")
+    assert part["ratio"] is None and part["now"] is None and changed.main.timing is None
+    assert ("knobs", f"`BLOCK=64`, changed after the cell ran: {part['text']}") in changed.facts
+    assert (out == 2).all()
+
+
+def test_a_switch_that_the_cpu_ignores_says_so_and_what_the_model_predicts_for_the_gpu():
+    shown, *_ = scaled(block=512)
+    notes = knobs.with_knobs(shown, {"without": ["coalesce"]}).parts["turned"]["notes"]
+    assert "no effect on the CPU: the code is the same" in notes
+    assert any(
+        note.startswith("sm_90a: the code differs, and its time is not predicted. The kernel has no MMA")
+        for note in notes
+    )
+    same = knobs.with_knobs(shown, {"without": ["mma_softmax_overlap"]}).parts["turned"]["notes"]
+    assert "no effect on sm_90a: the code is the same" in same
+
+
+def test_the_timelines_model_compares_the_gpu_code_of_a_product():
+    a = np.ones((64, 64), np.float16)
+
+    @blocknb.kernel
+    def product(a, b, c, K, BLOCK: tl.constexpr):
+        i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+        total = tl.zeros((BLOCK, BLOCK), tl.float32)
+        for k in range(0, K, BLOCK):
+            total += tl.dot(tl.load(a + i * K + k + j), tl.load(b + (k + i) * BLOCK + j))
+        tl.store(c + i * BLOCK + j, total)
+
+    c = np.zeros((64, 64), np.float32)
+    shown = carded(lambda: product[1,](a, a, c, 64, BLOCK=64))
+    notes = knobs.with_knobs(shown, {"without": ["select_wgmma", "select_mma"]}).parts["turned"]["notes"]
+    assert any(note.startswith("sm_90a: the timeline's model predicts ") for note in notes), notes
+
+
+def test_the_notebook_saves_the_card_of_the_cell_and_names_the_change_in_it():
+    shown, *_ = scaled()
+    page = live._cards[live.bundle(shown)[document.MIME]["model"]]
+    cell = page.card
+    wanted = {"constants": {"BLOCK": 256}, "num_warps": None, "num_stages": None, "without": []}
+    answer = live.REQUESTS["turn"](page, {"knobs": wanted})
+    shown_now, kept = answer["document"], answer["saved"]
+    assert (
+        shown_now["launches"][-1]["constants"]["BLOCK"] == "256" and kept["launches"][-1]["constants"]["BLOCK"] == "128"
+    )
+    assert kept["turned"] == shown_now["turned"] and kept["turned"]["settings"] == "BLOCK=256"
+    assert any(label == "knobs" and "changed after the cell ran" in text for label, text in kept["facts"])
+    assert kept["launches"][-1]["time"]["n"] > 1
+    back = live.REQUESTS["turn"](page, {"knobs": {**wanted, "constants": {"BLOCK": 128}}})
+    assert page.card is page.cell and page.cell.record is cell.record
+    assert "saved" not in back and "turned" not in back["document"]
+
+
+def test_a_page_that_connects_again_shows_the_card_of_the_cell():
+    class Comm:
+        def send(self, data):
+            pass
+
+        def on_msg(self, handler):
+            pass
+
+    shown, *_ = scaled()
+    page = live._cards[live.bundle(shown)[document.MIME]["model"]]
+    live.REQUESTS["turn"](page, {"knobs": {"constants": {"BLOCK": 256}}})
+    assert page.card is not page.cell
+    live.opened(Comm(), {"content": {"data": {"card": page.id}}})
+    assert page.card is page.cell
+
+
+def test_copies_that_do_not_fit_leave_the_change_unmeasured(monkeypatch):
+    from blocknb.notebook import repeats
+
+    monkeypatch.setattr(repeats, "MOST_BYTES", 100)
+    shown, *_ = scaled()
+    changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
+    part = changed.parts["turned"]
+    assert part["verdict"] == "unmeasured" and "copies of what the kernel writes take" in part["text"]
+    assert not changed.main.launches

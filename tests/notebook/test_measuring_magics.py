@@ -70,7 +70,7 @@ def test_a_changed_source_is_a_version_and_a_rerun_is_a_measurement(shell):
     assert [(v["number"], v["measurements"]) for v in versions] == [(1, 2), (2, 1)]
     assert versions[1]["note"] == "+1 −1 lines" and versions[1]["version"] == made["version"]
     assert "2.0 * tl.load" in read(made["blobs"], versions[0]["source"])["text"]
-    assert all(v["milliseconds"] > 0 and v["registers"] > 0 for v in versions)
+    assert all(v["time"]["median"] > 0 and v["registers"] > 0 for v in versions)
     _, made = launch(shell, 2.0)  # back to the first text
     assert [v["measurements"] for v in made["history"]["versions"]] == [3, 1]
 
@@ -134,7 +134,9 @@ def test_baselines_and_variants_are_measured_together_on_copies(shell):
         ("np.multiply(x, 2, out=out)", "baseline"),
         ("out.fill(7)", "baseline"),
     ]
-    assert all(0 < r["low"] <= r["median"] <= r["high"] for r in rows)
+    times = [r["time"] for r in rows]
+    assert all(0 < t["low"] <= t["median"] <= t["high"] and t["cold"] and t["device"] == "CPU" for t in times)
+    assert "ratio" not in rows[0] and all(r["ratio"]["pairs"] >= 12 for r in rows[1:])
     assert any(label == "baseline" and "`out.fill(7)`: " in text for label, text in made["facts"])
     assert made["launches"][0]["launches"] == 1  # repetitions are not launches of the cell
 
@@ -206,3 +208,91 @@ def test_names_of_kernels_versions_and_passes_complete(shell):
     assert candidates("%blockdiff double@", shell.ip) == ("double@", ["double@1"])
     assert candidates("%blockdiff double@1 double:si", shell.ip) == ("double:si", ["double:simplify"])
     assert candidates("%blockbench dou", shell.ip) == ("dou", [])
+
+
+# ---- times and verdicts ----------------------------------------------------------------------------------------------------
+
+
+def facts(made):
+    return dict(map(tuple, made["facts"]))
+
+
+def test_the_time_is_repeated_on_copies_and_the_first_launch_is_named_cold(shell):
+    _, made = launch(shell, 2.0)
+    (row,) = made["launches"]
+    assert row["launches"] == 1 and row["first"]["n"] == 1 and row["first"]["cold"] and row["not_repeated"] == ""
+    assert row["time"]["n"] > 3 and not row["time"]["cold"] and row["time"]["device"] == "CPU"
+    assert (
+        f"median of {row['time']['n']}, warm, " in facts(made)["time"]
+        and "(1 launch, cold, CPU)" in facts(made)["first launch"]
+    )
+    assert made["history"]["versions"][0]["time"] == row["time"]
+    np.testing.assert_array_equal(shell.ip.user_ns["out"], 2 * np.arange(1000))
+
+
+def test_the_next_launch_of_the_same_code_is_not_cold(shell):
+    launch(shell, 2.0)
+    shell.run("%%blockkernel\ndouble[8](x, out, 1000, BLOCK=128);")
+    (row,) = shell.documents[0]["launches"]
+    assert row["first"]["n"] == 1 and not row["first"]["cold"]
+
+
+def test_what_is_not_repeated_says_why(shell, monkeypatch):
+    from blocknb.notebook import repeats
+
+    monkeypatch.setattr(repeats, "MOST_BYTES", 1000)
+    _, made = launch(shell, 2.0)
+    assert "copies of what the kernel writes take 3.91 KiB" in facts(made)["not repeated"]
+    assert facts(made)["time"].count("(1 launch, cold, CPU)") == 1 and "first launch" not in facts(made)
+    monkeypatch.undo()
+    monkeypatch.setattr(repeats, "SECONDS", 0.0)
+    _, made = launch(shell, 3.0)
+    assert facts(made)["not repeated"].startswith("one launch takes ")
+
+
+def test_a_kernel_that_may_wait_for_its_own_writes_is_not_repeated(shell):
+    body = """@blocknb.kernel
+def spin(lock, out):
+    while tl.load(lock) == 0:
+        tl.store(lock, 1)
+    tl.store(out, tl.load(lock))
+spin[1](lock, out);"""
+    shell.ip.user_ns["lock"] = np.zeros(1, np.int32)
+    assert shell.run(f"%%blockkernel\n{body}").success
+    assert "`while` loop" in facts(shell.documents[0])["not repeated"]
+
+
+def test_a_verdict_stays_with_its_source_constants_target_and_types(shell):
+    launch(shell, 2.0, "--check np.allclose(out, 2 * x)")
+    _, made = launch(shell, 2.0)
+    assert facts(made)["check"] == "correct (in an earlier run of the same code): `np.allclose(out, 2 * x)`"
+    assert made["history"]["versions"][0]["ok"] is True
+    _, made = launch(shell, 3.0)
+    assert facts(made)["last checked"] == "version 1, correct: `np.allclose(out, 2 * x)`" and "check" not in facts(made)
+    assert [v["ok"] for v in made["history"]["versions"]] == [True, None]
+    shell.run("%%blockkernel\n" + DOUBLE.format(factor=2.0).replace("BLOCK=128", "BLOCK=256").replace("[8", "[4"))
+    (made,) = shell.documents
+    assert facts(made)["last checked"].startswith("this version with other constants, types or target, correct")
+    assert made["history"]["versions"][0]["ok"] is None
+    _, made = launch(shell, 2.0)
+    assert made["history"]["versions"][0]["ok"] is True
+
+
+def test_a_row_of_the_history_names_the_target_that_ran_before_one_that_is_displayed(shell):
+    _, made = launch(shell, 2.0, "--target sm_80")
+    (row,) = made["history"]["versions"]
+    assert row["target"] == "sm_80" and row["time"]["device"] == "CPU"
+
+
+@pytest.mark.parametrize("option", ["--sweep BLOCK=64,128", "--target sm_80", "--check True", "--launch 1"])
+def test_an_option_that_takes_one_value_is_refused_twice(shell, capsys, option):
+    result, _ = shell.run(f"%%blockkernel {option} {option}\nout[0]"), None
+    assert type(result.error_in_exec).__name__ == "UsageError"
+    assert f"{option.split()[0]} is given twice" in str(result.error_in_exec)
+
+
+def test_a_variant_that_its_target_ignores_says_so_with_the_gpus_prediction(shell):
+    _, made = launch(shell, 2.0, "--without coalesce")
+    row = made["bench"]["rows"][1]
+    assert row["note"].startswith("no effect on the CPU: the code is the same. ") and "sm_90a" in row["note"]
+    assert row["note"] in facts(made)["without coalesce"]

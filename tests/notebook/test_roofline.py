@@ -53,6 +53,29 @@ def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
     )
 
 
+def test_ceilings_that_a_launch_exceeds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def again(device: int, old: Ceilings) -> Ceilings:
+        measured.append(device)
+        return replace(
+            old, measured="2026-02-01T00:00:00+00:00", items=(replace(old.items[0], value=40.0), *old.items[1:])
+        )
+
+    monkeypatch.setattr(module, "ceilings", lambda device: LIMITS)
+    monkeypatch.setattr(module, "remeasured", again)
+    made = module.roofline(launched(1000)[0], clock=ticking(0.0006))  # 20 GB/s, above 10
+    (point,) = made.points
+    assert measured == [-1] and made.limits.get("memory").value == 40.0 and point.percent == pytest.approx(50)
+    assert (
+        "accumulate was above the ceilings of 2026-01-01T00:00:00+00:00, so these were measured again"
+        in made.part["note"]
+    )
+    assert made.part["measured"].startswith("2026-02-01") and made.part["age"] > 0 and " ago" in made.text()
+    below = module.roofline(launched(1000)[0], clock=ticking(0.0024))
+    assert len(measured) == 1 and "measured again" not in below.part["note"].split("hardware")[0]
+
+
 def test_a_compute_bound_launch_has_an_arithmetic_roof() -> None:
     a, b, c = (np.ones((128, 128), np.float32) for _ in range(3))
     blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 4}
@@ -192,6 +215,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(made, "display_pub", CapturingDisplayPublisher(shell=made))
     monkeypatch.setattr(module, "ceilings", lambda device: LIMITS)
+    monkeypatch.setattr(module, "remeasured", lambda device, old: old)
     monkeypatch.setattr(module, "SECONDS", 0.02)
     return made
 

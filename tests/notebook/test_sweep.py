@@ -252,6 +252,24 @@ def test_a_grid_of_numbers_that_no_longer_covers_the_array_is_left_out(
     assert "the grid is fixed" in doc["sweep"]["notes"][0] and (shell.user_ns["total"] == 1).all()
 
 
+def test_a_value_that_changes_the_outputs_is_wrong_and_the_best_is_compared_with_the_cells(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = CELL.replace("add_up", "drop").replace("i < n", "i < n - n % SKIP")
+    body = body.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, SKIP: tl.constexpr")
+    launch = LAUNCH.replace("add_up", "drop").replace("BLOCK=64", "BLOCK=64, SKIP=1")
+    run_cell(shell, monkeypatch, "--quiet", LAUNCH)  # sets the arrays and the publisher
+    result = shell.run_cell(f"%%blockkernel --sweep SKIP=1,2,3,7\n{body}\n{launch}")
+    assert result.success
+    doc = shell.display_pub.outputs[-1]["data"][MIME]
+    assert doc["sweep"]["values"] == [1, 2]
+    assert [note.split(",")[0] for note in doc["sweep"]["notes"]] == ["SKIP = 3: ✗ WRONG", "SKIP = 7: ✗ WRONG"]
+    assert doc["sweep"]["cold"] and doc["sweep"]["device"] == "CPU" and doc["sweep"]["n"] >= 3
+    (text,) = [text for label, text in doc["facts"] if label == "sweep"]
+    assert "2 values omitted (SKIP = 3: ✗ WRONG" in text
+    assert ("best at 1" in text) != ("the cell’s 1" in text)
+
+
 def test_an_unknown_axis_stops_the_cell_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     result, doc = run_cell(shell, monkeypatch, "--sweep m=1,2", LAUNCH)
     assert isinstance(result.error_in_exec, UsageError) and "--launch" in str(result.error_in_exec)

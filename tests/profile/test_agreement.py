@@ -80,10 +80,10 @@ def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, more_byte
     about = "" if work.exact else "about"
     if work.flops and work.dot_flops:
         assert rate is not None and rate.unit == "TFLOP/s" and rate.short.startswith(about)
-        assert rate.value * made.median * 1e9 == pytest.approx(work.flops)
+        assert rate.value * made.timing.median * 1e9 == pytest.approx(work.flops)
     elif work.unique_bytes:
         assert rate is not None and rate.unit == "GB/s" and rate.short.startswith(about)
-        assert rate.value * made.median * 1e6 == pytest.approx(work.unique_bytes)
+        assert rate.value * made.timing.median * 1e6 == pytest.approx(work.unique_bytes)
     else:
         assert rate is None or rate.short.startswith("about")
 

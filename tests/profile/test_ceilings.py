@@ -64,6 +64,21 @@ def test_the_rate_of_memory_follows_the_mix_of_reads_and_writes() -> None:
     assert every.memory_ms(0, 0) is None and ceilings.Ceilings("a device", "now", (reads,)).memory_ms(1, 1) is None
 
 
+def test_of_ceilings_that_are_measured_again_the_higher_rates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[ceilings.Ceilings] = []
+    limit = lambda name, rate: ceilings.Ceiling(name, "GB/s", rate, rate, rate, "")  # noqa: E731
+    old = ceilings.Ceilings(
+        "a device", "2026-01-01T00:00:00+00:00", (limit("memory", 6.8), limit("cache", 90.0), limit("L2", 1.0))
+    )
+    fresh = ceilings.Ceilings("a device", "2026-01-02T00:00:00+00:00", (limit("memory", 14.0), limit("cache", 80.0)))
+    monkeypatch.setattr(ceilings, "measure", lambda device: fresh)
+    monkeypatch.setattr(ceilings, "_write", lambda path, made: kept.append(made))
+    found = ceilings.remeasured(ceilings.HOST, old)
+    assert [(c.name, c.value) for c in found.items] == [("memory", 14.0), ("cache", 90.0), ("L2", 1.0)]
+    assert kept == [found] and found.measured == fresh.measured and found.age > 0
+    assert ceilings.Ceilings("a device", "now", ()).age is None
+
+
 def test_a_real_measurement_gives_positive_limits_with_a_spread() -> None:
     found = measure(sizes=Sizes(copy=1 << 20, iterations=20, matrix=64, seconds=0.02))
     assert len(found.items) == 5 and all(0 < item.low <= item.value <= item.high for item in found.items)

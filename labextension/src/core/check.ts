@@ -160,3 +160,15 @@ export function shaped<T>(
 ): Check {
   return object(required as Record<string, Check>, (optional[0] ?? {}) as Record<string, Check>);
 }
+
+/** A short text. */
+export const word = text(4096);
+
+/** Texts by name. */
+export const words = record(text(1 << 16), /^/, 1000);
+
+/** How many of something there are. */
+export const count = integer(0);
+
+/** The number of a source line, or -1. */
+export const line = integer(-1, 1e7);

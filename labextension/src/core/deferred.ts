@@ -1,6 +1,7 @@
 /**
- * Loads the slow parts of a document after the card is shown. The first document omits disassembled machine code. When the document
- * has not changed for a while, this module requests the complete one and saves it in the notebook.
+ * Loads the slow parts of a document after the card is shown. The first document omits disassembled machine code, and its time is that of
+ * the launches in the cell. When the document has not changed for a while, this module requests the complete one, for which the kernel
+ * repeats the launch, and saves it in the notebook.
  */
 
 import type { Document } from './schema';
@@ -14,7 +15,7 @@ export function fetchDeferred(store: Store): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const schedule = (): void => {
     clearTimeout(timer);
-    if (store.host.request && store.doc.views.some((view) => view.later?.length)) {
+    if (store.host.request && store.doc.deferred) {
       timer = setTimeout(() => store.run(requestWhole(store)), IDLE_MS);
     }
   };
@@ -35,6 +36,8 @@ async function requestWhole(store: Store): Promise<void> {
   const answer = (await store.host.request?.('whole', {}).catch(() => null)) as { document: Document } | null;
   if (answer && store.doc === requested) {
     store.update(answer.document);
-    store.host.save?.(answer.document);
+    if (!answer.document.turned) {
+      store.host.save?.(answer.document);
+    }
   }
 }

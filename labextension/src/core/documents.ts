@@ -1,5 +1,5 @@
 /**
- * The checks of a document and of what its packed parts contain (see `schema.ts` for the meaning of each field).
+ * The checks of a document (see `schema.ts` for the meaning of each field; `packed_parts.ts` checks the packed parts).
  *
  * A document comes from a notebook, and a notebook may come from a stranger. The views rely on these checks: a field has its type, an
  * index is in range, and a size is one that the page can draw. A rejected document is shown as static HTML.
@@ -8,10 +8,12 @@
 import {
   all,
   type Check,
+  count,
   either,
   flag,
   holds,
   integer,
+  line,
   list,
   nullable,
   number,
@@ -21,6 +23,8 @@ import {
   shaped,
   text,
   tuple,
+  word,
+  words,
 } from './check';
 import {
   SCHEMA,
@@ -32,7 +36,6 @@ import {
   type Document,
   type Knobs,
   type Launch,
-  type Listing,
   type Note,
   type Occupancy,
   type OptionKnob,
@@ -41,28 +44,42 @@ import {
   type RooflinePoint,
   type Source,
   type Stage,
+  type Ratio,
   type Sweep,
   type SweepSeries,
   type TilesPart,
+  type Time,
+  type Turned,
   type Version,
   type VersionView,
   type View,
 } from './schema';
-import type { BulkFacts, Operand, ProgramMap, SharedFacts, TileAccess, TileOp, Tiles } from './tiles';
-import type { Packed } from './views/timeline';
+import { upgrade } from './upgrade';
 
-const word = text(4096);
-const words = record(text(1 << 16), /^/, 1000);
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
 const hash = all(
   text(64),
   holds<string>((h) => /^[0-9a-f]{8,64}$/.test(h), 'the hash of a text'),
 );
 const reference = nullable(hash);
-const time = number(0);
-const count = integer(0);
+const milliseconds = number(0);
+const time = shaped<Time>({
+  n: count,
+  cold: nullable(flag),
+  median: milliseconds,
+  low: milliseconds,
+  high: milliseconds,
+  device: word,
+});
+const verdicts = ['faster', 'slower', 'noise'];
+const ratio = shaped<Ratio>({
+  value: number(0),
+  low: nullable(number(0)),
+  high: nullable(number(0)),
+  pairs: count,
+  verdict: oneOf(...verdicts),
+});
 const ids = list(integer());
-const line = integer(-1, 1e7);
 const rate = nullable(object({ value: number(), unit: word }));
 const choice = either(number(), flag);
 
@@ -80,7 +97,7 @@ const stage = shaped<Stage>(
     optional: flag,
     skipped: flag,
     changed: flag,
-    milliseconds: time,
+    milliseconds,
     ops: count,
     delta: integer(),
     text: reference,
@@ -130,7 +147,7 @@ const view = shaped<View>(
     later: list(oneOf(...CODE), 10),
     resources,
     warnings: list(text(1 << 16), 1000),
-    milliseconds: record(time, /^/, 1000),
+    milliseconds: record(milliseconds, /^/, 1000),
     from_cache: flag,
   },
 );
@@ -140,8 +157,9 @@ const launch = shaped<Launch>({
   device: integer(),
   grid: list(count, 3),
   launches: count,
-  milliseconds: list(time),
-  median: nullable(time),
+  time: nullable(time),
+  first: nullable(time),
+  not_repeated: text(1 << 16),
   rate,
   signature: words,
   constants: words,
@@ -172,7 +190,7 @@ const version = shaped<Version>(
     first_line: line,
     source: reference,
     constants: words,
-    milliseconds: nullable(time),
+    time: nullable(time),
     measurements: count,
     rate,
     target: nullable(word),
@@ -192,9 +210,9 @@ const diff = shaped<Diff>({ a: side, b: side, by_op: flag });
 
 const benchRow = shaped<BenchRow>(
   { label: word, kind: oneOf('kernel', 'without', 'baseline') },
-  { median: time, low: time, high: time, error: text(1 << 16) },
+  { time, ratio, text: text(1 << 16), note: text(1 << 16), error: text(1 << 16) },
 );
-const bench = shaped<Bench>({ unit: word, rounds: count, rows: list(benchRow, 1000) });
+const bench = shaped<Bench>({ rounds: count, rows: list(benchRow, 1000) }, { busy: text(1 << 16) });
 
 const positive = number(1e-12, 1e15);
 const ceiling = shaped<Ceiling>(
@@ -207,15 +225,16 @@ const point = shaped<RooflinePoint>(
     kind: oneOf('kernel', 'version', 'baseline'),
     flops: nullable(number(0, 1e30)),
     bytes: nullable(number(0, 1e30)),
-    milliseconds: positive,
-    low: number(0),
-    high: number(0),
+    time: all(
+      time,
+      holds<Time>(({ median }) => median > 0, 'a time above 0'),
+    ),
   },
   { issued_bytes: number(0), version: word, roof: word, percent: number(), about: word },
 );
 const roofline = shaped<Roofline>(
   { device: word, measured: word, ceilings: list(ceiling, 100), points: list(point, 1000) },
-  { note: word },
+  { note: word, age: nullable(number()) },
 );
 
 const figures = list(nullable(number(0, 1e30)), 1000);
@@ -224,7 +243,7 @@ const sweep = all(
     {
       axis: word,
       values: list(either(number(), word, flag), 1000),
-      unit: oneOf('GB/s', 'TFLOP/s', 'ms'),
+      unit: oneOf('GB/s', 'TFLOP/s', 'GFLOP/s', 'ms'),
       series: list(
         shaped<SweepSeries>({
           label: word,
@@ -236,7 +255,7 @@ const sweep = all(
         100,
       ),
     },
-    { cancelled: flag, notes: list(word, 1000) },
+    { cancelled: flag, notes: list(word, 1000), n: count, cold: flag, device: word },
   ),
   holds<Sweep>(
     ({ values, series }) =>
@@ -245,13 +264,24 @@ const sweep = all(
   ),
 );
 
+const turned = shaped<Turned>({
+  settings: word,
+  verdict: oneOf(...verdicts, 'wrong', 'unmeasured'),
+  text: text(1 << 16),
+  outputs: text(1 << 16),
+  ratio: nullable(ratio),
+  cell: nullable(time),
+  now: nullable(time),
+  notes: list(text(1 << 16), 1000),
+});
+
 /** Characters of one packed text. Those of the largest kernels of the tests have less than 2^20. */
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
 
 const document = shaped<Document>(
   {
-    schema: integer(2, SCHEMA),
+    schema: integer(SCHEMA, SCHEMA),
     kind: word,
     kernel: word,
     version: word,
@@ -273,8 +303,16 @@ const document = shaped<Document>(
     sweep,
     tiles: part,
     timeline: part,
+    turned,
+    deferred: flag,
   },
 );
+
+/** A document of any schema that this code reads. */
+const anyDocument: Check = (value, name) => {
+  object({ schema: integer(2, SCHEMA) })(value, name);
+  document(upgrade(value as Document), name);
+};
 
 const known = new WeakMap<object, string>();
 
@@ -285,7 +323,7 @@ export function problemOf(doc: unknown): string {
   }
   let found = known.get(doc);
   if (found === undefined) {
-    found = problem(document, doc, 'the document');
+    found = problem(anyDocument, doc, 'the document');
     known.set(doc, found);
   }
   return found;
@@ -304,171 +342,3 @@ function problem(check: Check, value: unknown, name: string): string {
     return error instanceof Error ? error.message : String(error);
   }
 }
-
-// ---- packed parts --------------------------------------------------------------------------------------------------------
-
-/** Lines of one listing. */
-const MOST_LINES = 2_000_000;
-const lines = list(integer(-1), MOST_LINES);
-const rows = object({ text: text(1 << 28), lines }, { ops: lines });
-
-/** A listing. Its text has one line for each number of `lines` and `ops`. */
-export const listing: Check = all(
-  rows,
-  holds<Listing>(
-    ({ text, lines, ops }) =>
-      text.split('\n').length === lines.length && (ops === undefined || ops.length === lines.length),
-    'a listing with a number for each line',
-  ),
-);
-
-const range = all(
-  tuple(integer(0, MOST_LINES), integer(0, MOST_LINES)),
-  holds<[number, number]>(([first, end]) => first <= end, 'a range of lines'),
-);
-const added = object({ text: text(1 << 28), lines, ops: lines });
-
-/** The parts of a listing that is stored as a difference. */
-export const delta: Check = list(either(range, all(added, listing)));
-
-const extent = integer(0, 2 ** 31);
-const bits = (most: number): Check => list(integer(0, 2 ** 20), most);
-const fits = holds<number[]>(
-  (shape) => shape.reduce((a, b) => a * b, 1) <= 2 ** 20,
-  'the shape of a tile of at most 2^20 elements',
-);
-const shape = all(list(integer(1, 2 ** 20), 8), fits);
-/** The index that all bits together give must be inside the tile. */
-const layout = all(
-  tuple(shape, bits(20), bits(5), bits(5)),
-  holds<[number[], ...number[][]]>(([of, ...bases]) => {
-    const size = of.reduce((a, b) => a * b, 1);
-    const copies = bases.flat().length;
-    return bases.flat().every((basis) => basis < size) && (size & (size - 1)) === 0 && copies <= 24;
-  }, 'a layout of its tile'),
-);
-const arrayFacts = { shape: list(extent, 16), strides: list(integer(), 16) };
-const operand = shaped<Operand>(
-  { shape, dtype: word },
-  { layout: integer(-1), wavefronts: count, ideal: count },
-);
-const sharedFacts = shaped<SharedFacts>({
-  basis: bits(32),
-  how: word,
-  instructions: count,
-  wavefronts: count,
-  ideal: number(0),
-  ways: number(0),
-});
-const bulkFacts = shaped<BulkFacts>({ tile: shape, swizzle: oneOf(0, 32, 64, 128), basis: bits(32) });
-const tileOp = shaped<TileOp>(
-  {
-    op: integer(),
-    line,
-    name: word,
-    what: word,
-    dtype: word,
-    bytes: number(0, 64),
-    shape,
-    layout: integer(-1),
-    vector: number(0, 1 << 20),
-  },
-  {
-    kind: word,
-    shared: sharedFacts,
-    bulk: bulkFacts,
-    dot: object({ instr: word, operands: tuple(operand, operand) }),
-  },
-);
-const offsets = list(integer(), 2 ** 20);
-const access = shaped<TileAccess>(
-  {},
-  {
-    array: word,
-    base: integer(),
-    steps: list(integer(), 8),
-    tables: list(offsets, 8),
-    list: offsets,
-    omitted: flag,
-    box: list(tuple(integer(), integer()), 8),
-    bits: text(1 << 18),
-    iterations: nullable(integer(0)),
-    guessed: flag,
-    traffic: tuple(count, count, number(0), count, count, count, count),
-    why: text(1 << 16),
-  },
-);
-/** The accesses of one program, by the number of the op. */
-export const program: Check = record(access, /^\d{1,6}$/);
-const programMap = shaped<ProgramMap>({
-  op: integer(),
-  array: word,
-  extent: list(integer(1, 2 ** 31), 16),
-  origins: list(nullable(integer()), 4096),
-  ...arrayFacts,
-});
-
-/** The content of the Tiles view. Every layout exists and has the shape of its op. */
-export const tiles: Check = all(
-  shaped<Tiles>(
-    {
-      grid: tuple(extent, extent, extent),
-      warps: integer(1, 64),
-      arrays: record(object(arrayFacts)),
-      ops: list(tileOp, 10_000),
-      programs: record(program, /^\d{1,10}$/),
-      map: nullable(programMap),
-      layouts: list(layout, 10_000),
-    },
-    { order: integer(1, 2 ** 31) },
-  ),
-  holds<Tiles>(({ ops, layouts, map }) => {
-    const same = (a: number[], b: number[]): boolean =>
-      a.length === b.length && a.every((x, i) => x === b[i]);
-    const exists = (index: number | undefined): boolean => (index ?? -1) < layouts.length;
-    return (
-      ops.every(
-        (op) =>
-          exists(op.layout) &&
-          (op.layout < 0 || same(layouts[op.layout][0], op.shape)) &&
-          (!op.bulk || op.bulk.tile.length === op.shape.length) &&
-          (!op.dot || op.dot.operands.every((one) => exists(one.layout))),
-      ) &&
-      (!map || map.shape.length === map.extent.length)
-    );
-  }, 'tiles whose layouts and maps fit'),
-);
-
-const SPANS = 20_000;
-const cycle = number(0, 1e12);
-
-/** The content of the Timeline view. Every span lies on a lane and has a word. */
-export const timeline: Check = all(
-  shaped<Packed>({
-    lanes: list(word, 200),
-    words: list(word, SPANS),
-    spans: list(
-      tuple(
-        count,
-        integer(0, 4),
-        cycle,
-        cycle,
-        cycle,
-        count,
-        line,
-        integer(),
-        integer(-1, 1e6),
-        integer(-1),
-        number(0),
-      ),
-      SPANS,
-    ),
-    busy: number(0, 1e6),
-    cut: flag,
-    about: word,
-  }),
-  holds<Packed>(
-    ({ lanes, words, spans }) => spans.every((span) => span[0] < lanes.length && span[5] < words.length),
-    'a timeline whose spans fit',
-  ),
-);

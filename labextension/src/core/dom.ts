@@ -55,3 +55,9 @@ export function button(label: string, onClick: () => void, attributes: Attribute
   element.addEventListener('click', onClick);
   return element;
 }
+
+/** Renders text between backquotes as code. Returns the text unchanged if a backquote is unmatched. */
+export function renderBackquotes(text: string): (string | Node)[] {
+  const parts = text.split('`');
+  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h('code', {}, part) : part)) : [text];
+}

@@ -7,7 +7,7 @@
  */
 
 import { type Check, Invalid } from './check';
-import { delta, listing } from './documents';
+import { delta, listing } from './packed_parts';
 import type { Listing } from './schema';
 
 /** Characters that a card inflates before the user asks for more. */

@@ -5,7 +5,7 @@
  * because in a notebook `b` would insert a cell. Escape and Tab leave the card.
  */
 
-import { button, h } from './dom';
+import { button, h, renderBackquotes } from './dom';
 import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
@@ -159,12 +159,6 @@ const STATE_TOOLTIPS = {
   saved: 'Saved output, without a kernel.',
 } as const;
 
-/** Renders text between backquotes as code. Returns the text unchanged if a backquote is unmatched. */
-function renderBackquotes(text: string): (string | Node)[] {
-  const parts = text.split('`');
-  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h('code', {}, part) : part)) : [text];
-}
-
 const STALE_TOOLTIP =
   'No cell of this notebook contains the source of this card, so its lines are not linked. Run the cell again.';
 
@@ -187,11 +181,14 @@ function paintHead(head: HTMLElement, store: Store): void {
   });
   const facts = h('dl.bnb-facts');
   for (const [label, text] of doc.facts) {
-    facts.append(h('dt', {}, label), h('dd', {}, ...renderBackquotes(text)));
+    const wrong = text.includes('✗') ? '.bnb-wrong' : '';
+    facts.append(h('dt', {}, label), h(`dd${wrong}`, {}, ...renderBackquotes(text)));
   }
   const stale =
     host.cell === 'changed' ? h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed') : null;
-  const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, stale, state);
+  // A benchmark of expressions has no kernel that could answer for it.
+  const states = doc.kind === 'compile' ? [stale, state] : [stale];
+  const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, ...states);
   title.append(h('span.bnb-hint', {}, 'press ? for keys'));
   head.replaceChildren(title, facts);
 }

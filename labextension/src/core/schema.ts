@@ -7,7 +7,7 @@
  */
 
 /** The newest schema that this code reads. */
-export const SCHEMA = 3;
+export const SCHEMA = 4;
 
 /** The document's MIME type. */
 export const MIME = 'application/vnd.blocknb.v1+json';
@@ -116,20 +116,46 @@ export interface Source {
   hash: string;
 }
 
+/**
+ * A measured time in milliseconds: the median of `n` runs with the quartiles `low` and `high`. `cold`: the caches were flushed before
+ * each run, or the one run was the first launch of its code. null: an old document does not say.
+ */
+export interface Time {
+  n: number;
+  cold: boolean | null;
+  median: number;
+  low: number;
+  high: number;
+  device: string;
+}
+
+/** The time of one side divided by that of the other, measured in turns, with a confidence interval (null: too few pairs for one). */
+export interface Ratio {
+  value: number;
+  low: number | null;
+  high: number | null;
+  pairs: number;
+  verdict: 'faster' | 'slower' | 'noise';
+}
+
 /** A rate of data or arithmetic, such as 4200 GB/s. */
 export interface Rate {
   value: number;
   unit: string;
 }
 
-/** The launches of one specialization of a kernel, and their times. */
+/**
+ * The launches of one specialization of a kernel: their time, the time of the first one, and why the launch was not repeated on copies
+ * ("" if it was, or not yet).
+ */
 export interface Launch {
   target: string;
   device: number;
   grid: number[];
   launches: number;
-  milliseconds: number[];
-  median: number | null;
+  time: Time | null;
+  first: Time | null;
+  not_repeated: string;
   rate: Rate | null;
   signature: Record<string, string>;
   constants: Record<string, string>;
@@ -177,19 +203,18 @@ export interface RooflinePoint {
   flops: number | null;
   bytes: number | null;
   issued_bytes?: number;
-  milliseconds: number;
-  low: number;
-  high: number;
+  time: Time;
   version?: string;
   roof?: string;
   percent?: number;
   about?: string;
 }
 
-/** The roofline of a device: ceilings and measured launches. */
+/** The roofline of a device: ceilings and measured launches. `age`: seconds from the measurement of the ceilings to the launches. */
 export interface Roofline {
   device: string;
   measured: string;
+  age?: number | null;
   ceilings: Ceiling[];
   points: RooflinePoint[];
   note?: string;
@@ -204,11 +229,14 @@ export interface SweepSeries {
   high: (number | null)[];
 }
 
-/** Measurements of a kernel and its baselines over the values of one parameter. */
+/** Measurements of a kernel and its baselines over the values of one parameter: at least `n` runs for each number. */
 export interface Sweep {
   axis: string;
   values: (number | string | boolean)[];
-  unit: 'GB/s' | 'TFLOP/s' | 'ms';
+  unit: 'GB/s' | 'TFLOP/s' | 'GFLOP/s' | 'ms';
+  n?: number;
+  cold?: boolean;
+  device?: string;
   series: SweepSeries[];
   cancelled?: boolean;
   notes?: string[];
@@ -222,6 +250,21 @@ export interface KnobSettings {
   without: string[];
 }
 
+/**
+ * A change of the knobs after the cell ran, compared with the kernel of the cell in turns. `text` states the verdict; "wrong": the
+ * outputs differ from those of the cell’s kernel on the same inputs.
+ */
+export interface Turned {
+  settings: string;
+  verdict: 'faster' | 'slower' | 'noise' | 'wrong' | 'unmeasured';
+  text: string;
+  outputs: string;
+  ratio: Ratio | null;
+  cell: Time | null;
+  now: Time | null;
+  notes: string[];
+}
+
 /** The stages of one target of a version. `text` is null if the document omits it. */
 export interface VersionView {
   target: string;
@@ -229,7 +272,10 @@ export interface VersionView {
   stages: { name: string; text: string | null }[];
 }
 
-/** A source version of a kernel, with its latest measurement. `ok` is the result of the last check, or null. */
+/**
+ * A source version of a kernel, with its latest measurement. `ok` is the result of a check of the same constants, target and types, or
+ * null. `target` is that of the registers, the shared memory and the spills; the time names its own device.
+ */
 export interface Version {
   version: string;
   number: number;
@@ -238,7 +284,7 @@ export interface Version {
   first_line: number;
   source: string | null;
   constants: Record<string, string>;
-  milliseconds: number | null;
+  time: Time | null;
   measurements: number;
   rate: Rate | null;
   target: string | null;
@@ -267,20 +313,21 @@ export interface Diff {
   by_op: boolean;
 }
 
-/** One row of a benchmark. */
+/** One row of a benchmark. `ratio` refers to the first row, and `text` states it. `note`: what a pass changes elsewhere. */
 export interface BenchRow {
   label: string;
   kind: 'kernel' | 'without' | 'baseline';
-  median?: number;
-  low?: number;
-  high?: number;
+  time?: Time;
+  ratio?: Ratio;
+  text?: string;
+  note?: string;
   error?: string;
 }
 
-/** An interleaved benchmark: medians and quartiles. */
+/** A benchmark in turns. `busy` says why its times may be wrong. */
 export interface Bench {
-  unit: string;
   rounds: number;
+  busy?: string;
   rows: BenchRow[];
 }
 
@@ -318,4 +365,8 @@ export interface Document {
   sweep?: Sweep;
   tiles?: TilesPart;
   timeline?: TimelinePart;
+  /** What the knobs were changed to after the cell ran. */
+  turned?: Turned;
+  /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */
+  deferred?: boolean;
 }

@@ -9,6 +9,7 @@ import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
 import type { Document, Listing, Stage, View } from './schema';
+import { upgrade } from './upgrade';
 
 /** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
 export interface Selection {
@@ -40,10 +41,14 @@ export class Store {
   private readonly listings = new Map<string, Promise<Listing | null>>();
   private stopSource?: () => void;
 
+  /** The document, in the newest schema. */
+  doc: Document;
+
   constructor(
-    public doc: Document,
+    doc: Document,
     public host: Host,
   ) {
+    this.doc = upgrade(doc);
     this.view = firstView(doc);
     this.watchSource();
   }
@@ -88,7 +93,7 @@ export class Store {
   /** Replaces the document after a recompilation or a reload. Keeps the selected target if the new document has it. */
   update(doc: Document): void {
     const target = this.current?.target;
-    this.doc = doc;
+    this.doc = upgrade(doc);
     this.problem = null;
     const same = doc.views.findIndex((v) => v.target === target);
     this.view = same >= 0 ? same : firstView(doc);

@@ -5,7 +5,7 @@
  */
 
 import { size } from './plot/numbers';
-import { tiles } from './documents';
+import { tiles } from './packed_parts';
 import type { TilesPart } from './schema';
 import type { Store } from './store';
 

@@ -1,6 +1,6 @@
 /** Formats numbers with units, in the same way as blocknb/notebook/numbers.py. */
 
-import type { Rate } from '../schema';
+import type { Ratio, Rate, Time } from '../schema';
 
 /** Formats a number with three significant digits, or with all digits of a larger integer part. */
 export function digits(value: number): string {
@@ -24,6 +24,43 @@ export function time(milliseconds: number): string {
   }
   return milliseconds < 1e4 ? `${digits(milliseconds)} ms` : `${digits(milliseconds / 1e3)} s`;
 }
+
+/** Formats a time with what it is: "25.1 µs (median of 30, warm, 24.8 µs to 25.6 µs, CPU)", or "985 µs (1 launch, cold, CPU)". */
+export function timing(found: Time): string {
+  const parts = [
+    found.n === 1 ? '1 launch' : found.n > 1 ? `median of ${found.n}` : '',
+    found.cold === null ? '' : found.cold ? 'cold' : 'warm',
+    found.n === 1 || found.low === found.high ? '' : `${time(found.low)} to ${time(found.high)}`,
+    found.device,
+  ].filter(Boolean);
+  return parts.length ? `${time(found.median)} (${parts.join(', ')})` : time(found.median);
+}
+
+/** Formats a ratio of times with its interval: "0.77× (0.71 to 0.82)", or "within noise: ...". */
+export function ratio({ value, low, high, pairs, verdict }: Ratio): string {
+  const text = `${value.toFixed(2)}×`;
+  if (low === null || high === null) {
+    return `${text} (too few runs: ${pairs})`;
+  }
+  return `${verdict === 'noise' ? 'within noise: ' : ''}${text} (${low.toFixed(2)} to ${high.toFixed(2)})`;
+}
+
+/** Formats a span of seconds in its largest unit. */
+export function age(seconds: number): string {
+  for (const [unit, length] of AGES) {
+    const count = Math.floor(seconds / length);
+    if (count >= 1) {
+      return unit === 'day' ? `${count} day${count > 1 ? 's' : ''}` : `${count} ${unit}`;
+    }
+  }
+  return `${Math.max(0, Math.round(seconds))} s`;
+}
+
+const AGES: readonly [string, number][] = [
+  ['day', 86400],
+  ['h', 3600],
+  ['min', 60],
+];
 
 /** Formats a rate in GB/s or TFLOP/s. Below 1 TFLOP/s it uses GFLOP/s. */
 export function rate({ value, unit }: Rate): string {

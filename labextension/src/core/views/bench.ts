@@ -1,7 +1,7 @@
 /** The Bench view: interleaved timings of the kernel, of variants without a pass, and of baselines, as a table with bars. */
 
 import { h, svg } from '../dom';
-import { time } from '../plot/numbers';
+import { ratio, time, timing } from '../plot/numbers';
 import type { BenchRow } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
@@ -37,29 +37,33 @@ class BenchView implements Mounted {
     if (!found) {
       return;
     }
-    const most = Math.max(...found.rows.map((row) => row.high ?? 0));
-    const fastest = Math.min(...found.rows.map((row) => row.median ?? Infinity));
-    const caption = `Interleaved timing, ${found.rounds} rounds on copies of the arrays: median and interquartile range`;
+    const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
+    const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
     const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
     const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
-    const body = h('tbody', {}, ...found.rows.map((row) => line(row, most, fastest)));
+    const body = h('tbody', {}, ...found.rows.map((row) => line(row, most)));
     this.panel.replaceChildren(
       h('table.bnb-table', {}, h('caption', {}, caption), h('thead', {}, head), body),
+      found.busy ? h('p.bnb-warning', {}, `▲ ${found.busy}`) : '',
+      ...found.rows
+        .filter((row) => row.note)
+        .map((row) => h('p.bnb-quiet', {}, h('code', {}, row.label), `: ${row.note}`)),
     );
   }
 }
 
-function line(row: BenchRow, most: number, fastest: number): HTMLElement {
+function line(row: BenchRow, most: number): HTMLElement {
   const tr = h('tr', {}, h('th', { scope: 'row' }, h('code', {}, row.label)), h('td', {}, KINDS[row.kind]));
-  const { median, low, high } = row;
-  if (median === undefined || low === undefined || high === undefined) {
-    tr.append(h('td', { colspan: 4 }, row.error ?? 'not measured'));
+  if (!row.time) {
+    const wrong = row.error?.startsWith('✗') ? '.bnb-wrong' : '';
+    tr.append(h(`td${wrong}`, { colspan: 4 }, row.error ?? 'not measured'));
     return tr;
   }
+  const { median, low, high } = row.time;
   tr.append(
-    h('td', {}, time(median)),
+    h('td', { title: timing(row.time) }, time(median)),
     h('td', {}, `${time(low)} – ${time(high)}`),
-    h('td', {}, `${(median / fastest).toPrecision(3)}×`),
+    h('td', { title: row.text ?? '' }, row.ratio ? ratio(row.ratio) : '1.00×'),
     h('td', {}, bar(median / most, low / most, high / most)),
   );
   return tr;

@@ -8,7 +8,7 @@ import { button, h, uniqueId } from '../dom';
 import { difference } from '../hunks';
 import type { Listing, Version } from '../schema';
 import type { Store } from '../store';
-import { rate, time } from '../plot/numbers';
+import { rate, timing } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
 
 export const history: ViewSpec = {
@@ -141,15 +141,16 @@ class HistoryView implements Mounted {
     const cells = [
       version.note || 'first',
       RESULT[String(version.ok)],
-      version.milliseconds === null ? 'not run' : time(version.milliseconds),
+      version.time ? timing(version.time) : 'not run',
       version.rate ? rate(version.rate) : '',
-      formatAmount(version.registers),
+      version.registers !== null && version.target ? `${version.registers} (${version.target})` : '–',
       formatAmount(version.shared_bytes, ' B'),
       formatAmount(version.spill_bytes, ' B'),
       version.first.replace('T', ' ').replace(/\+.*$/, ' UTC'),
     ];
     const name = h('th', { scope: 'row', title: times }, `${version.number}${here}`);
-    return h('tr', {}, pick('a'), pick('b'), name, ...cells.map((text) => h('td', {}, text)));
+    const kind = (text: string): 'td' | 'td.bnb-wrong' => (text.startsWith('✗') ? 'td.bnb-wrong' : 'td');
+    return h('tr', {}, pick('a'), pick('b'), name, ...cells.map((text) => h(kind(text), {}, text)));
   }
 
   private readonly group = uniqueId('versions');

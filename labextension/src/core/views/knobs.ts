@@ -3,10 +3,10 @@
  * possible, runs it on copies of the arrays. A table compares the result with the card as it was first shown.
  */
 
-import { button, h, uniqueId } from '../dom';
-import type { OptionKnob, Document, Knob, KnobSettings } from '../schema';
+import { button, h, renderBackquotes, uniqueId } from '../dom';
+import type { OptionKnob, Document, Knob, KnobSettings, Turned } from '../schema';
 import type { Store } from '../store';
-import { rate, time } from '../plot/numbers';
+import { rate, timing } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
 
 export const knobs: ViewSpec = {
@@ -26,7 +26,8 @@ class Knobs implements Mounted {
   private readonly controls = h('div.bnb-knobs');
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly table = h('div.bnb-results');
-  private readonly first: Document;
+  /** The document of the run cell, with which changes are compared. */
+  private first: Document;
   /** Functions that set the slider of an option. */
   private readonly setters = new Map<Option, (value: number | boolean) => void>();
   private settings: KnobSettings;
@@ -51,6 +52,9 @@ class Knobs implements Mounted {
     if (change === 'host') {
       this.build();
     } else if (change === 'document') {
+      if (isOfCell(this.store.doc, this.first)) {
+        this.first = this.store.doc; // the complete document
+      }
       if (!this.timer && !this.busy) {
         this.settings = settingsOf(this.store.doc);
       }
@@ -164,11 +168,12 @@ class Knobs implements Mounted {
     try {
       const answer = (await this.store.host.request?.('turn', { knobs: { ...this.settings } })) as {
         document: Document;
+        saved?: Document;
       };
       if (!this.pending) {
         this.status.textContent = answer.document.knobs?.why ?? '';
         this.store.update(answer.document);
-        this.store.host.save?.(answer.document);
+        this.store.host.save?.(answer.saved ?? answer.document);
       }
     } catch (error) {
       this.status.textContent = String((error as Error).message);
@@ -183,6 +188,8 @@ class Knobs implements Mounted {
 
   private paint(): void {
     const rows = comparisonRows(this.first, this.store.doc);
+    const { verdict } = this.store.doc.turned ?? {};
+    const differs = verdict === 'faster' || verdict === 'slower'; // beyond noise
     const table = h('table.bnb-table', {}, h('caption', {}, 'Changes'));
     const head = h(
       'tr',
@@ -193,12 +200,43 @@ class Knobs implements Mounted {
     table.append(h('thead', {}, head));
     const body = h('tbody');
     for (const [name, before, now] of rows) {
-      const mark = before === now ? '' : ' ◂';
-      body.append(h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, before), h('td', {}, now + mark)));
+      const timed = name === 'time' || name === 'rate';
+      const mark = before === now || !now || (timed && !differs) ? '' : ' ◂';
+      body.append(
+        h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, before), h('td', {}, (now || '–') + mark)),
+      );
     }
     table.append(body);
-    this.table.replaceChildren(table);
+    const { turned } = this.store.doc;
+    this.table.replaceChildren(...(turned ? [comparison(turned, this.store.doc === this.first)] : []), table);
   }
+}
+
+const MARKS = { faster: '▲ ', slower: '▼ ', noise: '', wrong: '', unmeasured: '' } as const;
+
+/** Renders the comparison of a change with the cell. In a saved card it stands beside the values of the cell. */
+function comparison(turned: Turned, saved: boolean): HTMLElement {
+  const head = saved ? 'Changed after the cell ran (the rest of the card shows the cell): ' : 'Changed: ';
+  const lines = [
+    turned.outputs && turned.verdict !== 'wrong' ? `Outputs: ${turned.outputs}.` : '',
+    turned.cell && turned.now
+      ? `Cell: ${timing(turned.cell)}. Now: ${timing(turned.now)}. Both in turns.`
+      : '',
+    ...turned.notes,
+  ].filter(Boolean);
+  return h(
+    'div.bnb-turned',
+    { 'data-verdict': turned.verdict },
+    h('p', {}, head, h('code', {}, turned.settings)),
+    h('p.bnb-verdict', {}, MARKS[turned.verdict], ...renderBackquotes(turned.text)),
+    ...lines.map((line) => h('p.bnb-quiet', {}, line)),
+  );
+}
+
+/** Tells whether a document shows the run cell like another one, and not what the user changed afterwards. */
+function isOfCell(doc: Document, first: Document): boolean {
+  const edited = doc.views.some((view) => view.stages?.some((stage) => stage.edited));
+  return !doc.turned && !edited && JSON.stringify(settingsOf(doc)) === JSON.stringify(settingsOf(first));
 }
 
 function settingsOf(doc: Document): KnobSettings {
@@ -239,8 +277,8 @@ function facts(doc: Document): Record<string, string> {
     found['disabled passes'] = off.join(', ') || 'none';
   }
   const launch = doc.launches[doc.launches.length - 1];
-  if (launch?.median) {
-    found['time (median)'] = time(launch.median);
+  if (launch?.time) {
+    found.time = timing(launch.time);
     if (launch.rate) {
       found.rate = rate(launch.rate);
     }

@@ -8,7 +8,7 @@ import { line, symbolCircle, symbolSquare, symbolTriangle } from 'd3-shape';
 
 import { h, svg } from '../dom';
 import { EDGE, explore, frame, HEIGHT, mark, powers, WIDTH } from '../plot/frame';
-import { count, digits, tick, time } from '../plot/numbers';
+import { age, count, digits, rate, tick, timing } from '../plot/numbers';
 import { table } from '../plot/table';
 import type { Ceiling, PointKind, Roofline, RooflinePoint } from '../schema';
 import type { Store } from '../store';
@@ -50,7 +50,7 @@ export function plottedPoints(part: Roofline): PlottedPoint[] {
     .map((point) => ({
       point,
       intensity: point.flops! / point.bytes!,
-      rate: point.flops! / point.milliseconds / 1e9,
+      rate: point.flops! / point.time.median / 1e9,
       issued:
         point.issued_bytes && point.issued_bytes !== point.bytes ? point.flops! / point.issued_bytes : null,
     }));
@@ -157,7 +157,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
           class: 'bnb-roof-label',
           transform: `translate(${x(start[0]) + 14} ${y(start[1]) - 16}) rotate(${slope})`,
         },
-        `${roof.name} ${digits(roof.value)} ${roof.unit}`,
+        `${roof.name} ${rate(roof)}`,
       ),
     );
   }
@@ -173,11 +173,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
           [right, roof.value],
         ]),
       }),
-      svg(
-        'text',
-        { class: 'bnb-roof-label', x: WIDTH - RIGHT + 6, y: free },
-        `${roof.name} ${digits(roof.value)} ${roof.unit}`,
-      ),
+      svg('text', { class: 'bnb-roof-label', x: WIDTH - RIGHT + 6, y: free }, `${roof.name} ${rate(roof)}`),
     );
   }
   const trajectory = [
@@ -245,12 +241,12 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
 const LABEL_OFFSETS = Array.from({ length: 24 }, (_, i) => (i % 2 ? 1 : -1) * 4 * Math.ceil(i / 2));
 
 /** Describes a point. */
-export function describePoint({ point, intensity, rate }: PlottedPoint): string {
+export function describePoint({ point, intensity, rate: value }: PlottedPoint): string {
   const near = point.percent === undefined ? '' : `, ${digits(point.percent)} % of ${point.roof}`;
   const about = point.about ? ` (${point.about})` : '';
   return (
-    `${point.label} (${point.kind}): ${time(point.milliseconds)}, from ${time(point.low)} to ${time(point.high)}; ` +
-    `${digits(rate)} TFLOP/s at ${digits(intensity)} FLOP/byte${near}${about}`
+    `${point.label} (${point.kind}): ${timing(point.time)}; ` +
+    `${rate({ value, unit: 'TFLOP/s' })} at ${digits(intensity)} FLOP/byte${near}${about}`
   );
 }
 
@@ -260,39 +256,39 @@ function pointTable(part: Roofline): HTMLElement {
     'kind',
     'time',
     'of ceiling',
-    'TFLOP/s',
-    'GB/s',
+    'arithmetic',
+    'memory',
     'FLOP/byte',
     'FLOP',
     'unique bytes',
     'issued bytes',
-    'interquartile range',
   ];
   const rows = part.points.map((p) => [
     p.label,
     p.kind,
-    time(p.milliseconds),
+    timing(p.time),
     p.percent === undefined ? '' : `${digits(p.percent)} % of ${p.roof}`,
-    p.flops === null ? '' : digits(p.flops / p.milliseconds / 1e9),
-    p.bytes === null ? '' : digits(p.bytes / p.milliseconds / 1e6),
+    p.flops === null ? '' : rate({ value: p.flops / p.time.median / 1e9, unit: 'TFLOP/s' }),
+    p.bytes === null ? '' : rate({ value: p.bytes / p.time.median / 1e6, unit: 'GB/s' }),
     p.flops !== null && p.bytes ? digits(p.flops / p.bytes) : '',
     count(p.flops),
     count(p.bytes),
     p.issued_bytes === undefined ? '' : count(p.issued_bytes),
-    `${time(p.low)} to ${time(p.high)}`,
   ]);
-  return table('Launches: work counted from the IR, times with cold caches', head, rows);
+  return table('Launches: work counted from the IR', head, rows);
 }
 
 function ceilingTable(part: Roofline): HTMLElement {
   const rows = part.ceilings.map((c) => [
     c.name,
-    `${digits(c.value)} ${c.unit}`,
-    c.low === undefined || c.high === undefined ? '' : `${digits(c.low)} to ${digits(c.high)}`,
+    rate(c),
+    c.low === undefined || c.high === undefined
+      ? ''
+      : `${rate({ value: c.low, unit: c.unit })} to ${rate({ value: c.high, unit: c.unit })}`,
     c.how,
   ]);
   return table(
-    `Ceilings of ${part.device}, measured ${part.measured}`,
+    `Ceilings of ${part.device}, measured ${part.measured}${part.age ? `, ${age(part.age)} before the launches` : ''}`,
     ['', 'rate', 'interquartile range', 'measured by'],
     rows,
   );

@@ -59,7 +59,9 @@ class SweepView implements Mounted {
       part.cancelled ? h('p.bnb-warning', {}, '▲ The sweep was interrupted. These results are partial.') : '',
       legend(part),
       figures(part),
-      ...(part.notes ?? []).map((note) => h('p.bnb-quiet', {}, `▲ ${note}`)),
+      ...(part.notes ?? []).map((note) =>
+        h(note.includes('✗') ? 'p.bnb-wrong' : 'p.bnb-quiet', {}, `▲ ${note}`),
+      ),
     );
   }
 }
@@ -170,5 +172,11 @@ function figures(part: Sweep): HTMLElement {
     ];
   });
   const head = [part.axis, ...part.series.map((s) => `${s.label}, ${part.unit}`)];
-  return table(`Medians in ${part.unit}, with interquartile ranges`, head, rows);
+  const how = [
+    part.n ? `at least ${part.n} runs` : '',
+    part.cold === undefined ? '' : part.cold ? 'cold caches' : 'warm caches',
+    part.device ?? '',
+  ].filter(Boolean);
+  const about = how.length ? ` (${how.join(', ')})` : '';
+  return table(`Medians in ${part.unit}, with interquartile ranges${about}`, head, rows);
 }

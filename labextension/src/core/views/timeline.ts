@@ -6,7 +6,7 @@
 
 import { h, svg, uniqueId } from '../dom';
 import { count } from '../plot/numbers';
-import { timeline as timelineCheck } from '../documents';
+import { timeline as timelineCheck } from '../packed_parts';
 import type { Selection, Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
