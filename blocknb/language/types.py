@@ -391,8 +391,8 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation between two typed operands (neither a Python number), by Triton's rules.
 
-    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16. Two integers
-    give the wider one, and the unsigned one at equal width.
+    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16, and bf16 with
+    fp8 gives fp32. Two integers give the wider one, and the unsigned one at equal width.
     """
     if a == b:
         return a
@@ -400,6 +400,8 @@ def promote(a: DType, b: DType) -> DType:
         if a.is_float and b.is_float:
             if a.bits == b.bits:
                 return float16
+            if bfloat16 in (a, b) and 8 in (a.bits, b.bits):
+                return float32
             return a if a.bits > b.bits else b
         return a if a.is_float else b
     if a.bits != b.bits:
