@@ -36,6 +36,7 @@ from blocknb.frontend.scope import Frame
 from blocknb.frontend.source import Source
 from blocknb.ir.core import Block, Func, Value
 from blocknb.ir.interp import run
+from blocknb.language.refused import REFUSED
 from blocknb.language.types import Pointer, Tile
 
 TABLE = Path(__file__).parent.parent / "tests" / "language" / "triton_pairs.json.gz"
@@ -170,18 +171,29 @@ def missing() -> dict[str, list[str]]:
         module, mine = importlib.import_module(theirs), importlib.import_module(ours)
         if theirs == "triton":
             mine = mine.triton
-        names = getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
+        names = getattr(module, "__all__", None) or [n for n in dir(module) if owned(module, n)]
         found[theirs] = [n for n in names if not has(mine, n)]
     from triton.language import tensor
 
     from blocknb.language.surface import MEMBERS
 
     known = MEMBERS | {"T", "dtype", "shape", "type", "numel", "handle", "data"}
-    found["triton.language.tensor"] = [n for n in dir(tensor) if not n.startswith("_") and n not in known]
+    found["triton.language.tensor"] = [
+        n for n in dir(tensor) if not n.startswith("_") and n not in known and n not in REFUSED
+    ]
     return found
 
 
+def owned(module: Any, name: str) -> bool:
+    """Whether a public name is defined in the module, and not imported there."""
+    found = getattr(module, name)
+    return not name.startswith("_") and getattr(found, "__module__", None) == module.__name__
+
+
 def has(module: Any, name: str) -> bool:
+    """Whether a module has the name, or refuses it with a hint."""
+    if name in REFUSED:
+        return True
     try:
         return hasattr(module, name)
     except KernelError:

@@ -4,7 +4,6 @@ Triton's semantics decide dtypes and ops. Its interpreter keeps bf16 and fp8 as 
 that compute are replaced here by NumPy and ml_dtypes on the numbers themselves.
 """
 
-# ruff: noqa: E402 (paths and the environment are set before the imports)
 from __future__ import annotations
 
 import os
