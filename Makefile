@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help same-code triton-suite demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -83,6 +83,11 @@ same-code: install
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
 	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
 	$(BIN)/python scripts/same_code.py build/base . $(if $(TESTS),--tests $(TESTS)) $(if $(SASS),--sass $(SASS))
+
+# Runs Triton's own language tests on blocknb; TRITON is a checkout of github.com/triton-lang/triton, and the environment has torch.
+triton-suite: install
+	@test -n "$(TRITON)" || { echo "name a checkout of Triton: make triton-suite TRITON=<checkout>"; exit 2; }
+	$(BIN)/python scripts/triton_suite.py $(TRITON) -n $(JOBS) $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -109,3 +109,12 @@ def test_options_of_the_amd_back_end_are_ignored():
     x, out = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
     shapes[(1,)](x, out, matrix_instr_nonkdim=16, waves_per_eu=2, kpack=1)
     assert out.tolist() == x.tolist()
+
+
+def test_a_dtype_is_made_from_its_name():
+    assert tl.dtype("fp16") == tl.float16
+    assert tl.dtype("int32").is_int_signed()
+    assert tl.dtype.SINT_TYPES == ["int8", "int16", "int32", "int64"]
+    assert "fp8e5" in tl.dtype.FP_TYPES
+    with pytest.raises(ValueError, match="no dtype is named 'fp12'"):
+        tl.dtype("fp12")
