@@ -7,7 +7,6 @@ The functions here convert operands to a common type by Triton's rules, and emit
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -249,15 +248,16 @@ class Emitter(Builder):
             dtype = t.float32
         a, b = self.agree(dtype, x, y)
         if symbol in ("&", "|", "^", "<<", ">>"):
-            arithmetic = symbol == ">>" and dtype.kind == "uint" and isinstance(x, Value) and x.type.dtype.kind == "int"
-            return self._arithmetic_shift(a, b) if arithmetic else self._bits(symbol, a, b)
+            return self._bits(symbol, a, b, x)
         if dtype.kind == "bool":
             return self._bool_arithmetic(symbol, a, b)
         if symbol == "//" and dtype.is_float:  # 6.0 // 3.0 is 2, so the quotient may not be an approximation from below
             return self.value("floor", self.value("div", a, b, nearest=True))
         return self.value(ARITHMETIC[symbol], a, b)
 
-    def _bits(self, symbol: str, a: Value, b: Value) -> Value:
+    def _bits(self, symbol: str, a: Value, b: Value, left: Any) -> Value:
+        if symbol == ">>" and a.type.dtype.kind == "uint" and isinstance(left, Value) and left.type.dtype.kind == "int":
+            return self._arithmetic_shift(a, b)
         if a.type.dtype.is_float:
             raise Mismatch(
                 f"`{symbol}` works on integers and conditions, not on {a.type.dtype}",
@@ -390,18 +390,6 @@ def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
         dtype = t.promote_literal(tile.type.dtype, literal)
         _check_literal(literal, dtype)
     return t.float32 if division and dtype.is_float and dtype != t.float64 else dtype
-
-
-def common_dtype(*operands: Any) -> DType:
-    """The dtype of a function of several operands: that of the tiles, and Python numbers, together, are weak against it."""
-    tiles = [x.type.dtype for x in operands if isinstance(x, Value)]
-    numbers = [x for x in operands if not isinstance(x, Value)]
-    if not tiles:
-        return functools.reduce(t.promote, map(own_dtype, numbers))
-    dtype = functools.reduce(lambda a, b: result_dtype(Value(Tile(a)), Value(Tile(b))), tiles)
-    for number in numbers:
-        dtype = result_dtype(Value(Tile(dtype)), number)
-    return dtype
 
 
 def refuse_float8(what: str, dtype: Any, argument: str | None = None) -> None:

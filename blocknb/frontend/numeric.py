@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.frontend import float8, shapes
+from blocknb.frontend.constants import own_dtype
 from blocknb.frontend.emitter import (
     NUMBERS,
     Emitter,
     Mismatch,
-    common_dtype,
     describe,
     is_pointer,
     refuse_float8,
@@ -86,6 +87,18 @@ def _operand(x: Any, argument: str) -> Any:
     if isinstance(x, NUMBERS) or (isinstance(x, Value) and not x.type.is_pointer):
         return x
     raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(x)}", None, argument)
+
+
+def common_dtype(*operands: Any) -> t.DType:
+    """The dtype of a function of several operands: that of the tiles, and Python numbers, together, are weak against it."""
+    tiles = [x.type.dtype for x in operands if isinstance(x, Value)]
+    numbers = [x for x in operands if not isinstance(x, Value)]
+    if not tiles:
+        return functools.reduce(t.promote, map(own_dtype, numbers))
+    dtype = functools.reduce(lambda a, b: result_dtype(Value(Tile(a)), Value(Tile(b))), tiles)
+    for number in numbers:
+        dtype = result_dtype(Value(Tile(dtype)), number)
+    return dtype
 
 
 def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
