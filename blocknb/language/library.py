@@ -127,7 +127,7 @@ def unsqueeze(x, dim):
     return tl.expand_dims(x, dim)
 
 
-@inline_method
+@inline
 def atomic_poll(pointer, expected_value, sem=None, scope=None, timeout_ns=None):
     """Waits until memory holds the expected value at every pointer. Returns whether it was seen, as int1.
 
