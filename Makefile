@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sbom licenses same-code demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help sbom licenses same-code triton-suite demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -88,6 +88,11 @@ same-code: install
 
 nightly: install
 	$(BIN)/python scripts/nightly.py --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Runs Triton's own language tests on blocknb; TRITON is a checkout of github.com/triton-lang/triton, and the environment has torch.
+triton-suite: install
+	@test -n "$(TRITON)" || { echo "name a checkout of Triton: make triton-suite TRITON=<checkout>"; exit 2; }
+	$(BIN)/python scripts/triton_suite.py $(TRITON) -n $(JOBS) $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -247,28 +247,37 @@ class Emitter(Builder):
             dtype = t.float32
         a, b = self.agree(dtype, x, y)
         if symbol in ("&", "|", "^", "<<", ">>"):
-            return self._bits(symbol, a, b)
+            return self._bits(symbol, a, b, x)
         if dtype.kind == "bool":
             return self._bool_arithmetic(symbol, a, b)
         if symbol == "//" and dtype.is_float:  # 6.0 // 3.0 is 2, so the quotient may not be an approximation from below
             return self.value("floor", self.value("div", a, b, nearest=True))
         return self.value(ARITHMETIC[symbol], a, b)
 
-    def _bits(self, symbol: str, a: Value, b: Value) -> Value:
+    def _bits(self, symbol: str, a: Value, b: Value, left: Any) -> Value:
+        if symbol == ">>" and a.type.dtype.kind == "uint" and isinstance(left, Value) and left.type.dtype.kind == "int":
+            return self._arithmetic_shift(a, b)
         if a.type.dtype.is_float:
             raise Mismatch(
                 f"`{symbol}` works on integers and conditions, not on {a.type.dtype}",
                 "convert with .to(tl.int32), or bitcast=True for the bits",
             )
         if symbol in ("<<", ">>") and a.type.dtype.kind == "bool":
-            a, b = self.cast(a, t.int32), self.cast(b, t.int32)
+            found = self.value(ARITHMETIC[symbol], self.cast(a, t.int32), self.cast(b, t.int32))
+            return self.truth(self.value("and", found, self.number(1, t.int32, found.type.shape)))
         return self.value(ARITHMETIC[symbol], a, b)
 
+    def _arithmetic_shift(self, a: Value, b: Value) -> Value:
+        """`a >> b` of unsigned values where a was signed: Triton chooses the shift by the dtype of the left operand."""
+        unsigned = a.type.dtype
+        signed = t.integer_dtype(unsigned.bits, signed=True)
+        return self.cast(self.value("shr", self.cast(a, signed), self.cast(b, signed)), unsigned)
+
     def _bool_arithmetic(self, symbol: str, a: Value, b: Value) -> Value:
-        """Triton's i1 arithmetic is modulo 2: sum and difference are exclusive or, the product is and."""
+        """Triton's i1 arithmetic is modulo 2, with results of int1: sum and difference are exclusive or, the product is and."""
         if symbol in ("+", "-", "*"):
             return self.value("and" if symbol == "*" else "xor", a, b)
-        return self.value(ARITHMETIC[symbol], self.cast(a, t.int32), self.cast(b, t.int32))
+        return self.truth(self.value(ARITHMETIC[symbol], self.cast(a, t.int32), self.cast(b, t.int32)))
 
     def _pointer_arithmetic(self, symbol: str, x: Any, y: Any) -> Value:
         pointer, offset = (x, y) if is_pointer(x) else (y, x)
@@ -343,7 +352,7 @@ class Emitter(Builder):
             return x
         if x.type.dtype.is_fp8():
             return float8.signed(self, x, "xor", 0x80)
-        return self.value("neg", self.cast(x, t.int32) if x.type.dtype.kind == "bool" else x)
+        return x if x.type.dtype.kind == "bool" else self.value("neg", x)  # modulo 2, -1 is 1
 
 
 def joined(known: Mapping[str, Any], promises: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,7 +388,7 @@ def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
         tile, literal = (x, y) if isinstance(x, Value) else (y, x)
         dtype = t.promote_literal(tile.type.dtype, literal)
         _check_literal(literal, dtype)
-    return t.float32 if division and dtype in (t.float16, t.bfloat16) else dtype
+    return t.float32 if division and dtype.is_float and dtype != t.float64 else dtype
 
 
 def refuse_float8(what: str, dtype: Any, argument: str | None = None) -> None:

@@ -66,7 +66,7 @@ INSTEAD = {
     "silu": "x * tl.sigmoid(x)",
     "size": "x.numel",
     "square": "x * x",
-    "squeeze": "x.reshape(...) with the new shape",
+    "squeeze": "tl.squeeze(x, dim)",
     "stack": "tl.join(a, b)",
     "std": "tl.sqrt(tl.sum((x - mean) * (x - mean), axis) / n)",
     "syncthreads": "tl.debug_barrier(); loads and stores of one program are in order without it",

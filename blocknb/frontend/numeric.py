@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.frontend import float8, shapes
-from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer, refuse_float8, result_dtype
+from blocknb.frontend.constants import own_dtype
+from blocknb.frontend.emitter import (
+    NUMBERS,
+    Emitter,
+    Mismatch,
+    describe,
+    is_pointer,
+    refuse_float8,
+    result_dtype,
+)
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
 from blocknb.ir.core import Block, Value
@@ -79,13 +89,16 @@ def _operand(x: Any, argument: str) -> Any:
     raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(x)}", None, argument)
 
 
-def common_dtype(emit: Emitter, *operands: Any) -> tuple[Any, list[Value]]:
-    """The common dtype and the converted operands. Python numbers are not weak here, as in Triton's `maximum` and `fma`."""
-    values = [emit.runtime(x) for x in operands]
-    dtype = values[0].type.dtype
-    for value in values[1:]:
-        dtype = result_dtype(Value(Tile(dtype)), value)
-    return dtype, values
+def common_dtype(*operands: Any) -> t.DType:
+    """The dtype of a function of several operands: that of the tiles, and Python numbers, together, are weak against it."""
+    tiles = [x.type.dtype for x in operands if isinstance(x, Value)]
+    numbers = [x for x in operands if not isinstance(x, Value)]
+    if not tiles:
+        return functools.reduce(t.promote, map(own_dtype, numbers))
+    dtype = functools.reduce(lambda a, b: result_dtype(Value(Tile(a)), Value(Tile(b))), tiles)
+    for number in numbers:
+        dtype = result_dtype(Value(Tile(dtype)), number)
+    return dtype
 
 
 def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
@@ -98,19 +111,16 @@ def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
 
 
 def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
-    """`max` or `min` of two operands, bf16 in fp32. Two constants give a constant."""
+    """`max` or `min` of two operands; bf16 is computed in fp32. Two constants give a constant."""
     if not isinstance(x, Value) and not isinstance(y, Value):
         return constant_extremum(op, x, y, nan)
-    bf16 = [isinstance(v, Value) and v.type.dtype == t.bfloat16 for v in (x, y)]
-    dtype, values = common_dtype(
-        emit, *(emit.cast(v, t.float32) if b else v for v, b in zip((x, y), bf16, strict=True))
-    )
-    a, b = emit.agree(dtype, *values)
+    dtype = common_dtype(x, y)
+    a, b = emit.agree(t.float32 if dtype == t.bfloat16 else dtype, x, y)
     if a.type.dtype.kind == "bool":
         return emit.value("or" if op == "max" else "and", a, b)
     if dtype.is_fp8():
         return float8.extremum(emit, op, a, b, nan)
-    return emit.value(op, a, b, **({"nan": True} if nan and a.type.dtype.is_float else {}))
+    return emit.cast(emit.value(op, a, b, **({"nan": True} if nan and a.type.dtype.is_float else {})), dtype)
 
 
 emits("maximum")(_extremum("max"))
@@ -120,8 +130,11 @@ emits("minimum")(_extremum("min"))
 @emits("clamp")
 def clamp(frame: Frame, x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
     nan = propagate_nan is PropagateNan.ALL
-    low = extremum(frame.emit, "max", _operand(x, "x"), _operand(min, "min"), nan)
-    return extremum(frame.emit, "min", low, _operand(max, "max"), nan)
+    emit, operands = frame.emit, (_operand(x, "x"), _operand(min, "min"), _operand(max, "max"))
+    if not any(isinstance(v, Value) for v in operands):
+        return constant_extremum("min", constant_extremum("max", x, min, nan), max, nan)
+    x, low, high = emit.agree(common_dtype(*operands), *operands)
+    return extremum(emit, "min", extremum(emit, "max", x, low, nan), high, nan)
 
 
 def _operator(name: str, symbol: str) -> None:
@@ -138,7 +151,8 @@ for _name, _symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
 @emits("fma")
 def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
     emit = frame.emit
-    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"), _operand(z, "z"))
+    values = (_operand(x, "x"), _operand(y, "y"), _operand(z, "z"))
+    dtype = common_dtype(*values)
     if not dtype.is_float:
         raise Mismatch(f"`fma` works on floats, not on {dtype}", "write x * y + z")
     refuse_float8("`fma`", dtype)
@@ -147,8 +161,8 @@ def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
 
 @emits("umulhi")
 def umulhi(frame: Frame, x: Any, y: Any) -> Value:
-    emit = frame.emit
-    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
+    emit, values = frame.emit, (_operand(x, "x"), _operand(y, "y"))
+    dtype = common_dtype(*values)
     if dtype not in (t.int32, t.uint32, t.int64, t.uint64):
         raise Mismatch(f"`umulhi` multiplies integers of 32 or 64 bits, not {dtype}", "convert with .to(tl.uint32)")
     unsigned = t.uint32 if dtype.bits == 32 else t.uint64
@@ -166,14 +180,12 @@ def div_rn(frame: Frame, x: Any, y: Any) -> Any:
 
 
 def _quotient(frame: Frame, name: str, x: Any, y: Any, nearest: bool) -> Value:
-    emit = frame.emit
-    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
+    emit, values = frame.emit, (_operand(x, "x"), _operand(y, "y"))
+    dtype = common_dtype(*values)
     if not dtype.is_float:
         raise Mismatch(f"`{name}` divides floats, not {dtype}", "for integers, write x / y (in fp32) or x // y")
-    refuse_float8(f"`{name}`", dtype)
-    wide = t.float32 if dtype.bits < 32 else dtype
-    result = emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
-    return emit.cast(result, dtype)
+    wide = dtype if dtype == t.float64 else t.float32
+    return emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
 
 
 @emits("where")
@@ -294,7 +306,7 @@ def summed_dtype(own: t.DType, asked: Any = None) -> Any:
     if asked is not None:
         return dtype_of(asked)
     if own.is_integer and own.bits < 32:
-        return t.uint32 if own.kind == "uint" else t.int32
+        return t.int32 if own.kind == "int" else t.uint32
     return own
 
 

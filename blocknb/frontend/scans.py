@@ -40,9 +40,10 @@ def _running(frame: Frame, op: str, input: Any, axis: Any, reverse: Any, dtype: 
         return (emit.value(op, *args),)
 
     x = _number(frame, input, "input")
-    own = t.float32 if x.type.dtype == t.bfloat16 and dtype is None else summed_dtype(x.type.dtype, dtype)
+    own = summed_dtype(x.type.dtype, dtype)
     refuse_float8(f"`cum{'sum' if op == 'add' else 'prod'}`", own, "input")
-    return scan_axis(frame, [frame.emit.cast(x, own)], axis, reverse, combine)[0]
+    wide = t.float32 if own == t.bfloat16 and dtype is None else own  # one rounding at the end
+    return frame.emit.cast(scan_axis(frame, [frame.emit.cast(x, wide)], axis, reverse, combine)[0], own)
 
 
 @emits("cumsum")

@@ -20,7 +20,7 @@ from blocknb.language.blocks import (
 )
 from blocknb.language.constants import PropagateNan, constexpr
 from blocknb.language.debug import device_assert, device_print
-from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
+from blocknb.language.library import atomic_poll, cdiv, sigmoid, softmax, squeeze, swizzle2d, unsqueeze
 from blocknb.language.microscaling import dot_scaled
 from blocknb.language.moves import bitonic_merge, cat, histogram, interleave, join, sort, split, topk
 from blocknb.language.pointwise import inline_asm_elementwise, map_elementwise

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
-from blocknb.language.types import float32, float64
+from blocknb.language.types import float32, float64, int32
 
 LIBRARY: dict[str, Callable] = {}
 
@@ -98,3 +98,57 @@ def swizzle2d(i, j, size_i, size_j, size_g):
     rows = tl.minimum(size_i - first, size_g)
     inside = position % (size_g * size_j)
     return first + inside % rows, inside // rows
+
+
+@inline
+def squeeze(x, dim):
+    """Removes an axis of size one.
+
+    The result has the other axes of `x`.
+
+    Example:
+        tl.squeeze(tl.zeros((1, 2), tl.int32) + 7, 0)  # [7, 7]
+    """
+    axis: constexpr = dim % len(x.shape)
+    tl.static_assert(-len(x.shape) <= dim and dim < len(x.shape), "squeeze removes an axis of the tile")
+    tl.static_assert(x.shape[axis] == 1, "squeeze removes an axis of size one")
+    return tl.reshape(x, x.shape[:axis] + x.shape[axis + 1 :])
+
+
+@inline
+def unsqueeze(x, dim):
+    """Inserts an axis of size one; the same as `expand_dims`.
+
+    The result has one axis more than `x`.
+
+    Example:
+        tl.unsqueeze(tl.arange(0, 2), 1)  # [[0], [1]]
+    """
+    return tl.expand_dims(x, dim)
+
+
+@inline
+def atomic_poll(pointer, expected_value, sem=None, scope=None, timeout_ns=None):
+    """Waits until memory holds the expected value at every pointer. Returns whether it was seen, as int1.
+
+    `sem` is "acquire", the default, or "relaxed"; `scope` is that of `atomic_add`. `timeout_ns` is None, or 0 for one look at memory. A
+    program may wait only for programs with lower ids, because programs with higher ids may not have started.
+
+    Example:
+        tl.atomic_poll(x_ptr, tl.load(x_ptr))  # True
+    """
+    tl.static_assert(
+        timeout_ns is None or timeout_ns == 0, "atomic_poll waits without a limit (None), or looks once (0)"
+    )
+    order: constexpr = "acquire" if sem is None else sem
+    tl.static_assert(order == "acquire" or order == "relaxed", 'the sem of atomic_poll is "acquire" or "relaxed"')
+    seen = tl.atomic_cas(pointer, expected_value, expected_value, sem=order, scope=scope) == expected_value
+    if timeout_ns is None:
+        while not _everywhere(seen):
+            seen = tl.atomic_cas(pointer, expected_value, expected_value, sem=order, scope=scope) == expected_value
+    return seen
+
+
+@inline
+def _everywhere(condition):
+    return condition if len(condition.shape) == 0 else tl.min(condition.to(int32)) == 1

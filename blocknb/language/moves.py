@@ -194,13 +194,14 @@ def bitonic_merge(x, dim=None, descending=False):
 
 
 @inline
-def topk(x, k, dim=None):
+def topk(x, k, dim=None, descending=True):
     """Returns the k largest elements along an axis, by default the last, in descending order. k is a power of two.
 
-    `k` is known at compile time.
+    With `descending=False` it returns the k smallest, in ascending order. `k` and `descending` are known at compile time.
 
     Example:
         tl.topk((tl.arange(0, 8) * 3) % 8, 2)  # [7, 6]
+        tl.topk((tl.arange(0, 8) * 3) % 8, 2, descending=False)  # [0, 1]
     """
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
     tl.static_assert(k > 0 and k & (k - 1) == 0 and k <= x.shape[axis], "k is a power of two, at most the axis's size")
@@ -208,12 +209,14 @@ def topk(x, k, dim=None):
     after: constexpr = x.shape[axis + 1 :]
     groups: constexpr = x.shape[axis] // k
     x = tl.reshape(x, before + (groups, k) + after)
-    x = _sort_groups(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ True)
+    x = _sort_groups(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ descending)
     for level in tl.static_range(_log2(groups)):
         pairs = tl.reshape(x, before + (groups >> (level + 1), 2, k) + after)
         a, b = _pick(pairs, axis + 1, 0), tl.flip(_pick(pairs, axis + 1, 1), axis + 1)
-        x = tl.where(a > b, a, b)  # the k largest of both; they descend and then ascend
-        x = _merge(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ True)
+        x = tl.where(
+            (a > b) ^ (not descending), a, b
+        )  # the k best of both; they descend and then ascend, or the reverse
+        x = _merge(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ descending)
     return tl.reshape(x, before + (k,) + after)
 
 

@@ -20,6 +20,9 @@ REFUSED: dict[str, str] = {
     "extern": _HELPER,
     "_aggregate": "pass the fields as a tuple",
     "semantic": _INTERNAL,
+    "atomic_load": "tl.atomic_cas(pointer, 0, 0) reads a value atomically; tl.load(pointer, volatile=True) reads it from memory",
+    "atomic_store": "tl.atomic_xchg(pointer, value) stores a value atomically",
+    "expect_zero": "tl.assume(x == 0) states the same",
     "_unwrap_if_constexpr": "constexprs are plain values in a kernel",
     "ir": _INTERNAL,
     **dict.fromkeys(

@@ -117,9 +117,18 @@ class DType(TypeQueries):
     """
 
     name: str
-    short: str
-    kind: str
-    bits: int
+    short: str = ""
+    kind: str = ""
+    bits: int = 0
+
+    def __post_init__(self) -> None:
+        """Completes a dtype that is named alone, as in Triton: `tl.dtype("fp16")`. Raises ValueError for an unknown name."""
+        if not self.short:
+            known = next((d for d in DTYPES if d.name == self.name), None)
+            if known is None:
+                raise ValueError(f"no dtype is named {self.name!r}; the names are {', '.join(d.name for d in DTYPES)}")
+            for field_name in ("short", "kind", "bits"):
+                object.__setattr__(self, field_name, getattr(known, field_name))
 
     def __repr__(self) -> str:
         return self.name
@@ -189,6 +198,17 @@ DTYPES = (
     *FLOAT8,
     *(float16, bfloat16, float32, float64),
 )
+
+
+#: Triton's lists of the names of dtypes: `tl.dtype.SINT_TYPES`.
+for _list, _names in {
+    "SINT_TYPES": [d.name for d in DTYPES if d.kind == "int"],
+    "UINT_TYPES": [d.name for d in DTYPES if d.kind in ("bool", "uint")],
+    "FP_TYPES": [d.name for d in DTYPES if d.kind == "float"],
+    "STANDARD_FP_TYPES": [d.name for d in DTYPES if d.kind == "float" and d.bits > 8],
+    "OTHER_TYPES": ["void"],
+}.items():
+    setattr(DType, _list, _names)
 
 
 def _is_dtype(dtype: DType) -> Callable[[TypeQueries], bool]:
@@ -391,8 +411,8 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation between two typed operands (neither a Python number), by Triton's rules.
 
-    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16. Two integers
-    give the wider one, and the unsigned one at equal width.
+    A float and an integer give the float, and two floats give the wider one. bf16 with fp16, and two fp8 dtypes, give fp16, and bf16 with
+    fp8 gives fp32. Two integers give the wider one, and the unsigned one at equal width.
     """
     if a == b:
         return a
@@ -400,6 +420,8 @@ def promote(a: DType, b: DType) -> DType:
         if a.is_float and b.is_float:
             if a.bits == b.bits:
                 return float16
+            if bfloat16 in (a, b) and 8 in (a.bits, b.bits):
+                return float32
             return a if a.bits > b.bits else b
         return a if a.is_float else b
     if a.bits != b.bits:

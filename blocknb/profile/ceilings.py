@@ -115,7 +115,7 @@ def remeasured(device: int, old: Ceilings) -> Ceilings:
     )
     lost = tuple(item for item in old.items if fresh.get(item.name) is None)
     found = replace(fresh, items=items + lost)
-    _write(_path(device), found)
+    _write(_file(device), found)
     return found
 
 

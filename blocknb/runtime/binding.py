@@ -31,6 +31,15 @@ OPTIONS: Mapping[str, Any] = MappingProxyType(
 #: Other launch keywords of Triton, which have no effect.
 ACCEPTED = frozenset(("num_ctas", "maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
 ACCEPTED |= {"sanitize_overflow", "warmup", "interpret"}
+#: Options of Triton's back end for AMD, which tutorials and configurations of autotuners pass. The targets here ignore them.
+ACCEPTED |= {
+    "matrix_instr_nonkdim",
+    "waves_per_eu",
+    "kpack",
+    "schedule_hint",
+    "allow_flush_denorm",
+    "instruction_sched_variant",
+}
 #: Replaces an argument that a call leaves out.
 LEFT_OUT = object()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

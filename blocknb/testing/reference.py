@@ -30,14 +30,14 @@ GROUPS: dict[str, str] = {
     "Programs": "program_id num_programs swizzle2d cdiv debug_barrier current_target is_cuda cuda_capability_geq is_hip is_hip_cdna3 "
     "is_hip_cdna4 num_threads num_warps smid globaltimer gdc_wait gdc_launch_dependents",
     "Making tiles": "arange full zeros zeros_like to_tensor cast to where",
-    "Shapes": "reshape view ravel broadcast broadcast_to expand_dims trans permute join split interleave cat item",
+    "Shapes": "reshape view ravel broadcast broadcast_to expand_dims squeeze unsqueeze trans permute join split interleave cat item",
     "Memory": "load store make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor",
     "Matrix products": "dot dot_scaled",
     "Arithmetic": "add sub mul fdiv div_rn fma umulhi maximum minimum clamp abs floor ceil sqrt sqrt_rn rsqrt exp exp2 log log2 sin cos "
     "tanh erf sigmoid softmax logical_and logical_or inline_asm_elementwise map_elementwise",
     "Reductions": "sum max min argmax argmin xor_sum reduce_or reduce",
     "Scans, sorting and moves": "cumsum cumprod associative_scan sort topk bitonic_merge flip gather histogram xor_shuffle",
-    "Atomics": "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas",
+    "Atomics": "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas atomic_poll",
     "Random numbers": "rand randn randint rand4x randn4x randint4x philox philox_impl uint_to_uniform_float pair_uniform_to_normal",
     "Loops and hints": "range static_range condition assume multiple_of max_contiguous max_constancy static_assert static_print "
     "device_print device_assert",

@@ -28,7 +28,7 @@ def narrow(out):
     v = tl.arange(0, 8).to(tl.int8)
     tl.static_assert(tl.cumsum(v).dtype == tl.int32)
     tl.static_assert(tl.cumprod(v.to(tl.uint8)).dtype == tl.uint32)
-    tl.static_assert(tl.cumsum(v.to(tl.bfloat16)).dtype == tl.float32)
+    tl.static_assert(tl.cumsum(v.to(tl.bfloat16)).dtype == tl.bfloat16)
     tl.static_assert(tl.cumsum(v, dtype=tl.int64).dtype == tl.int64)
     tl.static_assert(tl.flip(v).dtype == tl.int8)
     tl.static_assert(tl.sort(v > 3).dtype == tl.int1)

@@ -71,12 +71,13 @@ def test_dtype_attributes_of_8_bit_floats() -> None:
     assert tl.float16.is_standard_floating() and not tl.float16.is_fp8()
 
 
-def test_different_formats_promote_to_fp16_and_wider_floats_win() -> None:
+def test_different_formats_promote_to_fp16_and_bf16_gives_fp32() -> None:
     for a in t.FLOAT8:
         for b in t.FLOAT8:
             assert t.promote(a, b) == (a if a == b else t.float16)
         for wide in (t.float16, t.bfloat16, t.float32, t.float64):
-            assert t.promote(a, wide) == t.promote(wide, a) == wide
+            expected = t.float32 if wide == t.bfloat16 else wide
+            assert t.promote(a, wide) == t.promote(wide, a) == expected
 
 
 def test_literals_are_rounded_once() -> None:
@@ -121,7 +122,7 @@ def refused(x, OPERATION: tl.constexpr):
 
 @pytest.mark.parametrize(
     "operation",
-    ["a + a", "a * 2.0", "a + tl.arange(0, 8)", "a / a", "a % a", "tl.exp(a)", "tl.sum(a, 0)", "tl.cumsum(a, 0)",
+    ["a + a", "a * 2.0", "a + tl.arange(0, 8)", "tl.exp(a)", "tl.sum(a, 0)", "tl.cumsum(a, 0)",
      "tl.fma(a, a, a)", "tl.floor(a)"],
 )  # fmt: skip
 @pytest.mark.parametrize("form", t.FLOAT8, ids=str)

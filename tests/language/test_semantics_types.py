@@ -194,7 +194,7 @@ def test_an_integer_beyond_64_bits_is_refused():
 @pytest.mark.parametrize(
     ("dtype", "total"),
     [
-        (np.bool_, tl.int32),
+        (np.bool_, tl.uint32),
         (np.int8, tl.int32),
         (np.int16, tl.int32),
         (np.int32, tl.int32),
@@ -234,7 +234,7 @@ def test_result_dtypes_of_argmax_scans_and_comparisons():
         best, at = tl.max(v, 0, return_indices=True)
         tl.static_assert(tl.argmax(v, 0).dtype == tl.int32 and at.dtype == tl.int32 and best.dtype == tl.float32)
         tl.static_assert((v > 0).dtype == tl.int1)
-        tl.static_assert(tl.cumsum(v > 0, 0).dtype == tl.int32)
+        tl.static_assert(tl.cumsum(v > 0, 0).dtype == tl.uint32)
         tl.store(out + i, tl.cumsum(v > 0, 0))
         tl.store(out + 4, at)
         tl.store(out + 5, tl.argmin(v, 0))

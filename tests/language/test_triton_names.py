@@ -14,7 +14,7 @@ from blocknb.language.refused import REFUSED
 from blocknb.language.surface import MEMBERS
 from blocknb.target import Target
 
-#: `triton.language.__all__` of Triton 3.6.
+#: `triton.language.__all__` of Triton 3.9, and names that only 3.6 has.
 NAMES = """
 PropagateNan TRITON_MAX_TENSOR_NUMEL abs add advance arange argmax argmin associative_scan assume atomic_add atomic_and atomic_cas
 atomic_max atomic_min atomic_or atomic_xchg atomic_xor bfloat16 bitonic_merge block_type broadcast broadcast_to cast cat cdiv ceil clamp
@@ -27,6 +27,7 @@ reduce reduce_or reshape rsqrt sigmoid sin slice softmax sort split sqrt sqrt_rn
 store_tensor_descriptor sub sum swizzle2d target_info tensor tensor_descriptor topk trans tuple uint16 uint32 uint64 uint8
 uint_to_uniform_float umulhi view void where xor_sum zeros zeros_like
 core standard str_to_ty
+atomic_load atomic_poll atomic_store expect_zero squeeze unsqueeze
 """.split()
 #: Methods and properties of Triton's tensors.
 METHODS = """

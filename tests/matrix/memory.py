@@ -175,6 +175,17 @@ for _label, _code in (
         fields=ORDERS,
     )
 
+access(
+    "atomic_poll",
+    START + "tl.atomic_poll(w0 + a_at, b, timeout_ns=0)",
+    lambda a, b: (a, a == b),
+    takes=(X, X),
+    gives=(X, t.int1),
+    dtypes=WORDS,
+    refuses=False,
+    domain=lambda rng, dtypes, sizes: swaps(rng, [*dtypes, dtypes[0]], [*sizes, sizes[0]])[:2],
+)
+
 # -- blocks of arrays ------------------------------------------------------------------------------------------------------------
 
 #: Arrays of rank 1 to 4, the block that is read, and its offset: across the end, inside, before the beginning.

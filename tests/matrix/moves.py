@@ -48,6 +48,8 @@ for _label, _code in (("trans", "tl.trans(a)"), ("tensor.trans", "a.trans()"), (
     moved(_label, _code, lambda a: np.swapaxes(a, -1, -2), over(*RANKS[1:]))
 for _label, _code in (("expand_dims", "tl.expand_dims(a, {axis})"), ("tensor.expand_dims", "a.expand_dims({axis})")):
     moved(_label, _code, lambda a, axis: np.expand_dims(a, axis), over((), (32,), (4, 16), (2, 4, 8), axis=[0, -1]))
+moved("unsqueeze", "tl.unsqueeze(a, 0)", lambda a: np.expand_dims(a, 0), over((32,), (4, 16)))
+moved("squeeze", "tl.squeeze(a, 0)", lambda a: np.squeeze(a, 0), over((1, 32), (1, 4, 16)))
 moved("expand_dims axes", "tl.expand_dims(a, (0, 2))", lambda a: np.expand_dims(a, (0, 2)), over((32,), (4, 16)))
 moved("subscript None", "a[None, :, None]", lambda a: a[None, :, None], over((32,), (4, 8)))
 moved("subscript ...", "a[..., None]", lambda a: a[..., None], over((32,), (4, 8), (2, 4, 8)))

@@ -92,9 +92,19 @@ def on_all(function: Callable) -> Callable:
     return lambda *operands: function(*np.broadcast_arrays(*operands))
 
 
-entry("operator /", "a / b", lambda a, b: single(a) / single(b), ALL, (X, X), (at_least_fp32,), domain=divisors, ulps=2)
-entry("operator //", "a // b", on_all(truncated), ALL, (X, X), (wider,), domain=divisors)
-entry("operator %", "a % b", on_all(fmod), ALL, (X, X), (wider,), domain=divisors)
+entry(
+    "operator /",
+    "a / b",
+    lambda a, b: single(a) / single(b),
+    ALL,
+    (X, X),
+    (at_least_fp32,),
+    domain=divisors,
+    ulps=2,
+    refuses=False,
+)
+entry("operator //", "a // b", on_all(truncated), ALL, (X, X), (wider,), domain=divisors, refuses=False)
+entry("operator %", "a % b", on_all(fmod), ALL, (X, X), (wider,), domain=divisors, refuses=False)
 for _symbol, _numpy in (("&", np.bitwise_and), ("|", np.bitwise_or), ("^", np.bitwise_xor)):
     entry(f"operator {_symbol}", f"a {_symbol} b", _numpy, (*BOOL, *INTEGERS), (X, X))
 
@@ -192,15 +202,15 @@ def less_nan(numpy: Callable, bools: Callable) -> Callable:
     return lambda a, b: bools(a, b) if a.dtype == bool else numpy(a, b)
 
 
-def fp32_if_bf16(x: DType) -> DType:
-    return t.float32 if x == t.bfloat16 else x
+def own(x: DType) -> DType:
+    return x
 
 
 for _name, _drop, _keep, _bools in (
     ("maximum", np.fmax, np.maximum, np.logical_or),
     ("minimum", np.fmin, np.minimum, np.logical_and),
 ):
-    _rest: dict[str, Any] = {"dtypes": ANY, "takes": (X, X), "gives": (fp32_if_bf16,), "zeros": False}
+    _rest: dict[str, Any] = {"dtypes": ANY, "takes": (X, X), "gives": (own,), "zeros": False}
     entry(_name, f"tl.{_name}(a, b)", less_nan(_drop, _bools), **_rest)
     entry(
         f"{_name} propagate_nan",
@@ -224,14 +234,14 @@ def ordered(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarra
     return [x, np.minimum(a, b), np.maximum(a, b)]
 
 
-entry("clamp", "tl.clamp(a, b, c)", clamped, ANY, (X, X, X), (fp32_if_bf16,), domain=ordered, zeros=False)
+entry("clamp", "tl.clamp(a, b, c)", clamped, ANY, (X, X, X), (own,), domain=ordered, zeros=False)
 entry(
     "clamp propagate_nan",
     "tl.clamp(a, b, c, tl.PropagateNan.ALL)",
     lambda x, a, b: np.minimum(np.maximum(x, a), b),
     FLOATS,
     (X, X, X),
-    (fp32_if_bf16,),
+    (own,),
     domain=ordered,
     zeros=False,
     refuses=False,
@@ -247,9 +257,19 @@ def moderate(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarr
 
 
 entry("fma", "tl.fma(a, b, c)", lambda a, b, c: a * b + c, FLOATS, (X, X, X), domain=moderate, zeros=False)
-entry("fdiv", "tl.fdiv(a, b)", lambda a, b: a / b, FLOATS, (X, X), ulps=2)
-entry("fdiv ieee_rounding", "tl.fdiv(a, b, ieee_rounding=True)", lambda a, b: a / b, FLOATS, (X, X))
-entry("div_rn", "tl.div_rn(a, b)", lambda a, b: a / b, FLOATS, (X, X))
+entry(
+    "fdiv", "tl.fdiv(a, b)", lambda a, b: single(a) / single(b), FLOATS, (X, X), (at_least_fp32,), ulps=2, refuses=False
+)
+entry(
+    "fdiv ieee_rounding",
+    "tl.fdiv(a, b, ieee_rounding=True)",
+    lambda a, b: single(a) / single(b),
+    FLOATS,
+    (X, X),
+    (at_least_fp32,),
+    refuses=False,
+)
+entry("div_rn", "tl.div_rn(a, b)", lambda a, b: single(a) / single(b), FLOATS, (X, X), (at_least_fp32,), refuses=False)
 
 
 def umulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
