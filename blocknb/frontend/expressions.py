@@ -231,7 +231,12 @@ def visit_formatted(frame: Frame, node: ast.FormattedValue) -> str:
         value = repr(value)
     elif node.conversion == ord("s"):
         value = str(value)
-    return format(value, frame.expr(node.format_spec) if node.format_spec else "")
+    spec = frame.expr(node.format_spec) if node.format_spec else ""
+    try:
+        return format(value, spec)
+    except (TypeError, ValueError) as error:
+        hint = "the compiler knows the dtype of a run-time value, not its number: tl.device_print shows that"
+        raise Mismatch(f"an f-string cannot format {value} as `{spec}`", hint) from error
 
 
 def printable(x: Any) -> Any:

@@ -365,8 +365,8 @@ def _meant(message: str, line: str) -> str:
     if not found[1].startswith("--"):
         return f"write quotes around an expression with a word that begins with `-` ({found[1]} in line 1); "
     known = re.findall(r"--[a-z]+", " ".join(BlockMagics.blockkernel.parser._option_string_actions))
-    close = difflib.get_close_matches(found[1], known, 1)
-    return f"did you mean {close[0]} in line 1?; " if close else ""
+    close = difflib.get_close_matches(found[1], known, 1, cutoff=0.75)
+    return f"did you mean {close[0]}?; " if close else ""
 
 
 def _check_target(name: str) -> None:

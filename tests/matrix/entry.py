@@ -103,7 +103,7 @@ def at_least_fp32(x: DType) -> DType:
 
 
 def summed(x: DType) -> DType:
-    return x if x.is_float or x.bits >= 32 else t.uint32 if x.kind == "uint" else t.int32
+    return x if x.is_float or x.bits >= 32 else t.uint32 if x.kind in ("uint", "bool") else t.int32
 
 
 def int_if_bool(x: DType) -> DType:
