@@ -7,11 +7,13 @@ differ by marker and dash as well as by colour.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from blocknb.notebook import numbers
+from blocknb.runtime import interrupts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +48,17 @@ def png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
+@functools.cache
+def _load() -> None:
+    """Imports what draws a figure. An interrupted import would leave matplotlib without some of its functions."""
+    with interrupts.deferred():
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure
+        import matplotlib.patches  # noqa: F401
+
+
 def _figure() -> tuple[Figure, Any]:
+    _load()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, layout="constrained")
@@ -135,6 +147,7 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
 
     A copy is pale while it is in flight, and paler while its stage waits to be read. A product has the colour of the stage that it reads.
     """
+    _load()
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 

@@ -7,8 +7,11 @@ process, and a `with ThreadPoolExecutor()` block would wait for it for ever.
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _stops = 0  # how many times `stop_launches` was called
@@ -42,6 +45,24 @@ def check(before: State) -> None:
     for error, earlier in ((_handled_by_main(), handled), (getattr(sys, "last_value", None), uncaught)):
         if isinstance(error, KeyboardInterrupt) and error is not earlier:
             raise KeyboardInterrupt("the main thread was interrupted")
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Delays an interrupt of the main thread to the end of the block. A library whose import is interrupted may stay broken for the life
+    of the process."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not _is_main() or not callable(handler):
+        yield
+        return
+    arrived: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if arrived:
+            handler(*arrived[0])
 
 
 def _is_main() -> bool:

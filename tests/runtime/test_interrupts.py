@@ -16,6 +16,7 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
+from blocknb.runtime import interrupts
 
 LIMIT_S = 20  # of a wait that takes a fraction of a second on an idle machine
 
@@ -154,3 +155,15 @@ def test_an_interrupted_script_ends_though_its_thread_is_no_daemon(tmp_path):
     finally:
         process.kill()
     assert process.returncode != 0 and said.count(b"KeyboardInterrupt") >= 1
+
+
+def test_an_interrupt_waits_for_the_end_of_a_deferred_block():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the block")
+    assert done == ["the block"]
+    with interrupts.deferred():
+        done.append("a block without an interrupt")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
