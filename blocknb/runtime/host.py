@@ -347,9 +347,13 @@ def starter(compiled: Compiled, positions: Sequence[int], made: type[HostKernel]
         if code.shadow is None:
             kernel.launch(grid, arguments, locked)
             return
-        from blocknb.runtime.shadow import HostShadow
+        from blocknb.runtime.shadow import HostShadow, all_noted
 
-        memory = HostShadow(code.shadow, shadowed(compiled.parameters, arguments), grid)
+        arrays = shadowed(compiled.parameters, arguments)
+        if (other := all_noted(compiled, arrays)) is not None:
+            starter(other, positions, made)(grid, raws, values)
+            return
+        memory = HostShadow(code.shadow, arrays, grid)
         kernel.launch(grid, arguments, locked, memory.context)
         memory.raise_error()
 

@@ -109,15 +109,20 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
                     hint="capture it without checked=True, debug=True and prints; test it by an ordinary launch before",
                 )
             bounds = {i: extent(values[at], raws[at]) for i, at in pointers.items()}
+            shadowed = {}
+            if plan is not None:
+                from blocknb.runtime.shadow import DeviceShadow, all_noted
+
+                shadowed = {i: (parameters[i][0], raws[at], *bounds[i]) for i, at in pointers.items()}
+                if (other := all_noted(compiled, shadowed)) is not None:
+                    starter(other, device, positions, library, count)(grid, raws, values)
+                    return
             buffer = buffer_of(device, stream)
             with buffer.lock:
                 buffer.clear(stream)
                 extra = hidden(code, buffer.memory.ptr, [(*bounds[i], sizes[i]) for i in code.extents])
                 memory = None
                 if plan is not None:
-                    from blocknb.runtime.shadow import DeviceShadow
-
-                    shadowed = {i: (parameters[i][0], raws[at], *bounds[i]) for i, at in pointers.items()}
                     memory = DeviceShadow(plan, shadowed, grid, device, stream)
                     extra.append(memory.context)
                 launch(grid, [*raws, *extra], values)

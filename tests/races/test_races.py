@@ -106,7 +106,9 @@ def test_an_interpreted_launch_accuses_no_right_kernel(name):
 
 def stages_of(case: RaceCase, target: str) -> list[Func]:
     """The IR after the pass that adds the checks, and after the last pass."""
-    trace = case.kernel.trace(*spelled(case).values(), target=target, checked="race")
+    # Only a launch knows that arrays overlap, so the trace has the code for such a launch.
+    without = ("unshared_loads",) if case.kernel.__name__ == "arrays_that_overlap" else ()
+    trace = case.kernel.trace(*spelled(case).values(), target=target, checked="race", without=without)
     stages = list(trace.stages)
     added = next(stage for stage in stages if stage.name == "race_checks")
     return [added.after, stages[-1].after]
