@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,6 +66,12 @@ def test_a_right_kernel_is_not_accused(name, runs, monkeypatch):
 def test_the_corpus_is_large():
     assert len(RACY) >= 40
     assert len(RIGHT) >= 25
+
+
+def test_a_gpu_holds_all_programs_that_wait_for_each_other():
+    waiting = [case for case in (*RACY.values(), *RIGHT.values()) if "while " in inspect.getsource(case.kernel.fn)]
+    assert len(waiting) >= 20
+    assert all(math.prod(case.grid) <= 8 for case in waiting)
 
 
 @pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RACY), 4))
