@@ -10,6 +10,7 @@ from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op
+from blocknb.language.check_modes import parse_checks
 from blocknb.passes.registry import tile_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -31,6 +32,8 @@ def stored_arguments(func: Func) -> frozenset[int] | None:
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a note can be left out."""
+    if "race" not in parse_checks(func.attrs.get("checked")):
+        return False
     stored = stored_arguments(func)
     return stored is not None and any(is_unshared(op, stored) for op in func.ops())
 
