@@ -130,24 +130,31 @@ def writer(data, flags, epoch, SIZE: tl.constexpr):
     tl.atomic_xchg(flags + pid * 32, epoch, sem="release")
 
 
-@blocknb.kernel(do_not_specialize=["epoch"])
-def reader(data, flags, errors, epoch, SIZE: tl.constexpr, POLL: tl.constexpr):
-    """Reads rows before and after it waits for their flags. Its launch only loads `data`, which another launch stores meanwhile."""
+@blocknb.kernel(do_not_specialize=["epoch", "polls"])
+def reader(data, flags, errors, counts, epoch, polls, SIZE: tl.constexpr, POLL: tl.constexpr):
+    """Reads rows before and after it waits for their flags. Its launch only loads `data`, which another launch stores meanwhile.
+
+    Nothing promises that the other launch runs at the same time, so a program gives up after so many polls. `counts[0]` counts programs
+    that waited and then saw their flag, `counts[1]` those that gave up.
+    """
     pid = tl.program_id(0)
     rows = data + pid * SIZE + tl.arange(0, SIZE)
     flag = flags + pid * 32
     old = tl.load(rows)
+    n = 0
     if POLL == "volatile":
-        while tl.load(flag, volatile=True) != epoch:
-            pass
+        while (tl.load(flag, volatile=True) != epoch) & (n < polls):
+            n += 1
     elif POLL == ".cv":
-        while tl.load(flag, cache_modifier=".cv") != epoch:
-            pass
+        while (tl.load(flag, cache_modifier=".cv") != epoch) & (n < polls):
+            n += 1
     else:
-        while tl.atomic_add(flag, 0, sem="acquire") != epoch:
-            pass
-    wrong = (tl.load(rows) != epoch) | ((old != epoch) & (old != epoch - 1))
+        while (tl.atomic_add(flag, 0, sem="acquire") != epoch) & (n < polls):
+            n += 1
+    wrong = ((tl.load(rows) != epoch) & (n < polls)) | ((old != epoch) & (old != epoch - 1))
     tl.atomic_add(errors, tl.sum(wrong.to(tl.int32)), sem="relaxed")
+    tl.atomic_add(counts, tl.where((n > 0) & (n < polls), 1, 0), sem="relaxed")
+    tl.atomic_add(counts + 1, tl.where(n >= polls, 1, 0), sem="relaxed")
 
 
 @blocknb.kernel(do_not_specialize=["epoch"])

@@ -62,7 +62,8 @@ done:
 }
 """
 
-#: Notes an action without clocks. `%key` is program << bits | site, plus one; `%plane` the number of the action.
+#: Notes an action without clocks. `%key` is program << bits | site, plus one; `%plane` the number of the action. Most cells are empty at a
+#: store and hold the program's own key at a load, so only a load looks before it swaps.
 MARK = """
 define internal void @blocknb.shadow.mark(P %context, i64 %address, i64 %size, i64 %plane, i64 %key, i1 %on) INLINING nounwind {
 entry:
@@ -90,16 +91,19 @@ hit:
   %last = add i64 %last.1, %base
   %high.key = shl i64 %key, 32
   %low.key = sub i64 4294967295, %key
+  %is.store = icmp eq i64 %plane, 0
   br label %cell
 cell:
   %c = phi i64 [ %first, %hit ], [ %c.next, %noted ]
   %distance = shl i64 %c, 3
   %place = add i64 %cells, %distance
   %p = inttoptr i64 %place to P
+  br i1 %is.store, label %again, label %look
+look:
   %before = load atomic i64, P %p SCOPE monotonic, align 8
   br label %again
 again:
-  %old = phi i64 [ %before, %cell ], [ %found, %swap ]
+  %old = phi i64 [ 0, %cell ], [ %before, %look ], [ %found, %swap ]
   %old.low = and i64 %old, 4294967295
   %old.high = and i64 %old, -4294967296
   %lower.high = icmp ult i64 %old.high, %high.key
@@ -115,7 +119,6 @@ swap:
   %done.now = extractvalue { i64, i1 } %pair, 1
   br i1 %done.now, label %changed, label %again
 changed:
-  %is.store = icmp eq i64 %plane, 0
   br i1 %is.store, label %compare, label %noted
 compare:
   %bits.place = getelementptr i64, P %context, i64 BITS

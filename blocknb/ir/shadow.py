@@ -23,6 +23,7 @@ CONFLICTS = {
     "update": ("store", "load"),
     "observe": ("store",),
 }
+NO_ARGUMENT = (-1,)  # of a site without notes
 RANKS = {"store": 0, "load": 2}  # of atomics: 1
 VERBS = {"load": "loads", "store": "stores to"}
 Program = tuple[int, int, int]
@@ -48,11 +49,15 @@ def ordered_pair(a: Noted, b: Noted) -> list[Noted]:
 
 @dataclass(frozen=True)
 class ShadowPlan:
-    """The sites of a kernel, the actions that its ops note, and whether vector clocks order accesses."""
+    """The sites of a kernel, the actions that its ops note, and whether vector clocks order accesses.
+
+    `unshared` are the arguments whose loads have no notes, because the kernel does not store to them (the pass `unshared_loads`).
+    """
 
     sites: tuple[ShadowSite, ...]
     actions: tuple[str, ...]
     clocked: bool
+    unshared: tuple[int, ...] = ()
 
     @property
     def races(self) -> bool:
@@ -79,9 +84,9 @@ def plan_of(func: Func) -> ShadowPlan | None:
             clocked |= attrs["clocked"]
     if not sites:
         return None
-    nothing = ShadowSite(None, "load", (), 1)
+    nothing = ShadowSite(None, "load", NO_ARGUMENT, 8)
     ordered = tuple(sites.get(i, nothing) for i in range(max(sites) + 1))
-    return ShadowPlan(ordered, tuple(sorted(actions)), clocked)
+    return ShadowPlan(ordered, tuple(sorted(actions)), clocked, func.attrs.get("unshared", ()))
 
 
 def race_error(array: str, index: int, pair: Iterable[Noted], clocked: bool, count: int = 1) -> RaceError:

@@ -25,6 +25,7 @@ ORDER = (
     "tile.memory_order",  # after simplify, which has removed unused results of atomics
     "tile.bounds_checks",  # after pointers: addresses are final; before layouts, which take the new masks into account
     "tile.race_checks",  # after bounds_checks: masks leave out elements outside of arrays; before layouts, for the same reason
+    "tile.unshared_loads",  # after race_checks, whose notes it leaves out; before layouts, for the same reason
     "tile.dtype_legalization",  # before select_mma: it decides what a dot of 8-bit floats multiplies
     "tile.nontemporal_stores",  # last on a CPU: it counts the arithmetic that is left. The CPU stops here
     "tile.choose_num_warps",  # before every pass that depends on the number of threads

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from blocknb.runtime.extents import UNBOUNDED
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid
 from blocknb.runtime.unwritten import UnwrittenArray, unwritten
+
+if TYPE_CHECKING:
+    from blocknb.runtime.compile import Compiled
 
 DEFAULT_BYTES = 4 << 30
 MOST_PROGRAMS = 4096  # with vector clocks
@@ -82,6 +85,18 @@ def stored_arguments(plan: ShadowPlan, arrays: Arrays) -> set[int]:
     """The arguments whose arrays a launch may store to."""
     stores = [site.arguments for site in plan.sites if site.verb != "load"]
     return set(arrays) if () in stores else {i for arguments in stores for i in arguments if i in arrays}
+
+
+def all_noted(compiled: Compiled, arrays: Arrays) -> Compiled | None:
+    """The code that notes all loads, for a launch whose stores may meet arrays that the kernel only loads; None for other launches."""
+    plan = compiled.code.shadow
+    if plan is None or not plan.unshared:
+        return None
+    stored = [arrays[i][2:] for i in stored_arguments(plan, arrays)]
+    loaded = [arrays[i][2:] for i in plan.unshared if i in arrays]
+    if not any(low < upper and lower < high for low, high in loaded for lower, upper in stored):
+        return None
+    return compiled.retarget(compiled.target, {*compiled.options["without"], "unshared_loads"})
 
 
 def regions_of(plan: ShadowPlan, arrays: Arrays, marked: Iterable[UnwrittenArray]) -> list[ShadowRegion]:

@@ -8,6 +8,7 @@ import litmus
 import numpy as np
 import pytest
 
+MANY = 2**31 - 1  # polls; more than the reader needs
 PAIRS, RUNS = 16, 40
 
 
@@ -71,16 +72,18 @@ def test_a_message_passes_through_a_third_program(scope):
 
 @pytest.mark.parametrize("poll", ["acquire", "volatile", ".cv"])
 def test_a_launch_reads_what_another_launch_stores_meanwhile(poll):
-    data, flags, errors = np.zeros(1024, np.int32), cells(1), np.zeros(1, np.int32)
+    data, flags, errors, counts = np.zeros(1024, np.int32), cells(1), np.zeros(1, np.int32), np.zeros(2, np.int32)
+    arguments, constants = (data, flags, errors, counts), {"SIZE": 1024, "POLL": poll}
     litmus.writer.warmup(data, flags, 1, SIZE=1024, grid=(1,))
-    litmus.reader.warmup(data, flags, errors, 1, SIZE=1024, POLL=poll, grid=(1,))
+    litmus.reader.warmup(*arguments, 1, MANY, **constants, grid=(1,))
     for epoch in range(1, RUNS + 1):
-        waiting = threading.Thread(target=lambda: litmus.reader[(1,)](data, flags, errors, epoch, SIZE=1024, POLL=poll))
+        waiting = threading.Thread(target=lambda: litmus.reader[(1,)](*arguments, epoch, MANY, **constants))
         waiting.start()
         litmus.writer[(1,)](data, flags, epoch, SIZE=1024)
         waiting.join(60)
         assert not waiting.is_alive(), "the reader waits forever"
     assert errors[0] == 0
+    assert counts[1] == 0, "the reader gave up"
 
 
 def test_partial_tiles_are_complete_when_their_flags_are_up():

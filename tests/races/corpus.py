@@ -19,6 +19,7 @@ import blocknb
 class RaceCase:
     """A kernel and how to launch it. `make()` gives its arguments; `array` and `element` are None for a kernel without a race.
 
+    `element` may be a function of the error, if the programs of the race depend on the order in which they run.
     `concurrent`: all programs must run at the same time, because they wait for each other.
     """
 
@@ -26,7 +27,7 @@ class RaceCase:
     grid: tuple[int, ...]
     make: Callable[[], Mapping[str, Any]]
     array: str | None = None
-    element: int | None = None
+    element: int | Callable[[blocknb.RaceError], int] | None = None
     concurrent: bool = False
 
     @property
@@ -44,7 +45,12 @@ RIGHT: dict[str, RaceCase] = {}
 Make = Callable[[], Mapping[str, Any]]
 
 
-def racy(grid: int | tuple[int, ...], array: str, element: int, make: Make, concurrent: bool = False) -> Callable:
+def first_of_others(error: blocknb.RaceError) -> int:
+    """The first element that another program stores than the one that loads them all, if each program stores that of its number."""
+    return 1 if error.other_program == (0, 0, 0) else 0
+
+
+def racy(grid: int | tuple[int, ...], array: str, element: Any, make: Make, concurrent: bool = False) -> Callable:
     """Registers a kernel with a race. Decorates the kernel."""
     return _registering(RACY, grid, make, array, element, concurrent)
 
@@ -55,7 +61,7 @@ def right(grid: int | tuple[int, ...], make: Make, concurrent: bool = False) -> 
 
 
 def _registering(
-    table: dict[str, RaceCase], grid: Any, make: Make, array: str | None, element: int | None, concurrent: bool
+    table: dict[str, RaceCase], grid: Any, make: Make, array: str | None, element: Any, concurrent: bool
 ) -> Callable:
     def register(function: Any) -> Any:
         kernel = blocknb.kernel(function)
@@ -94,8 +100,11 @@ def check(case: RaceCase, error: blocknb.RaceError | None) -> None:
     assert error is not None, "the race is not found"
     assert error.loc is not None
     assert error.other_loc is not None
-    assert (error.array, error.index) == (case.array, case.element), str(error)
+    element = case.element(error) if callable(case.element) else case.element
+    assert (error.array, error.index) == (case.array, element), str(error)
+    if case.element is first_of_others:
+        assert error.program == (element, 0, 0), str(error)
     assert {error.loc.line, error.other_loc.line} == case.lines, str(error)
     assert error.program != error.other_program
-    assert f"element {case.element} of `{case.array}`" in error.message
+    assert f"element {element} of `{case.array}`" in error.message
     assert error.hint

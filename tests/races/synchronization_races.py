@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import blocknb.language as tl
-from races.corpus import floats, ints, racy, zeros
+from races.corpus import first_of_others, floats, ints, racy, zeros
 
 
 @racy(6, "data", 0, lambda: {"data": ints(32), "lock": ints(1), "B": 32})
@@ -163,7 +163,12 @@ def second_round_without_a_barrier(cells, count, out, P: tl.constexpr):
     tl.store(cells + pid, got)  # race
 
 
-@racy(4, "partials", 0, lambda: {"x": floats(64), "partials": zeros(4), "count": ints(1), "out": zeros(1), "B": 16})
+@racy(
+    4,
+    "partials",
+    first_of_others,
+    lambda: {"x": floats(64), "partials": zeros(4), "count": ints(1), "out": zeros(1), "B": 16},
+)
 def last_program_without_acquire(x, partials, count, out, B: tl.constexpr):
     pid = tl.program_id(0)
     tl.store(partials + pid, tl.sum(tl.load(x + pid * B + tl.arange(0, B))))  # race
@@ -171,7 +176,12 @@ def last_program_without_acquire(x, partials, count, out, B: tl.constexpr):
         tl.store(out, tl.sum(tl.load(partials + tl.arange(0, 4))))  # race
 
 
-@racy(4, "partials", 0, lambda: {"x": floats(64), "partials": zeros(4), "count": ints(1), "out": zeros(1), "B": 16})
+@racy(
+    4,
+    "partials",
+    first_of_others,
+    lambda: {"x": floats(64), "partials": zeros(4), "count": ints(1), "out": zeros(1), "B": 16},
+)
 def last_program_without_release(x, partials, count, out, B: tl.constexpr):
     pid = tl.program_id(0)
     tl.store(partials + pid, tl.sum(tl.load(x + pid * B + tl.arange(0, B))))  # race

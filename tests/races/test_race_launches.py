@@ -115,6 +115,35 @@ def test_a_launch_with_the_option_as_a_constant_of_a_cell_is_checked(monkeypatch
 
 
 @blocknb.kernel
+def sum_of_rows(x, out, n, B: tl.constexpr):
+    total = tl.zeros((B,), tl.float32)
+    for k in range(n):
+        total += tl.load(x + k * B + tl.arange(0, B))
+    tl.store(out + tl.program_id(0) * B + tl.arange(0, B), total)
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_loads_of_an_array_that_the_kernel_does_not_store_to_have_no_notes(target):
+    def calls(*without):
+        trace = sum_of_rows.trace("*fp32", "*fp32", "i32", B=128, target=target, checked="race", without=without)
+        return trace.llvm.count("shadow.mark(") - 1  # the definition
+
+    assert (calls(), calls("unshared_loads")) == (1, 2)
+
+
+def test_arrays_that_overlap_are_compared_at_each_launch():
+    base = np.zeros(1024, np.float32)
+    for _ in range(2):
+        sum_of_rows[(4,)](base[:512], base[512:], 4, B=128, checked="race")
+        with pytest.raises(blocknb.RaceError, match="stores to element 0 of `out`") as caught:
+            sum_of_rows[(4,)](base[:512], base[384:], 4, B=128, checked="race")
+        assert {caught.value.loc.line, caught.value.other_loc.line} == {
+            sum_of_rows.source.first_line + 4,
+            sum_of_rows.source.first_line + 5,
+        }
+
+
+@blocknb.kernel
 def through_a_table(table, out):
     target = tl.load(table).to(tl.pointer_type(tl.float32))
     tl.store(target, tl.program_id(0).to(tl.float32))
