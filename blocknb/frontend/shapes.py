@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
+from blocknb.frontend.constants import convert_number
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe, spelled
 from blocknb.frontend.float8 import toward_zero
 from blocknb.frontend.hints import did_you_mean, literal_dtype_name
@@ -17,7 +20,7 @@ from blocknb.language.types import DType, Pointer, Tile
 
 def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     """An argument that must be a compile-time integer. Raises Mismatch, which names the argument."""
-    x = frame.emit.constant(x)
+    x = folded(frame.emit, x)
     what = what or f"`{argument}`"
     if isinstance(x, Value):
         raise unknown_yet(frame, x, what, argument)
@@ -28,8 +31,37 @@ def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     return int(x)
 
 
+#: Ops whose result `folded` knows if it knows their operands.
+FOLDS: dict[str, Callable[[int, int], int]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+
+
+def folded(emit: Emitter, x: Any) -> Any:
+    """The integer of a scalar that is computed from known integers, such as `rows * columns`; x itself if it is unknown.
+
+    A plain assignment makes a number a run-time value, as in Triton; so does unpacking a tuple that is an argument.
+    """
+    x = emit.constant(x)
+    if not isinstance(x, Value) or x.type.shape or x.type.is_pointer or x.type.dtype.kind not in ("int", "uint"):
+        return x
+    made = emit.definition(x)
+    if made is None or made.name not in (*FOLDS, "div"):
+        return x
+    a, b = (folded(emit, operand) for operand in made.args)
+    if not (isinstance(a, int) and isinstance(b, int)):
+        return x
+    if made.name == "div":
+        return a // b if a >= 0 and b > 0 else x
+    return convert_number(FOLDS[made.name](a, b), x.type.dtype)
+
+
 def unknown_yet(frame: Frame, x: Value, what: str, argument: str) -> Mismatch:
     """The error for a run-time value where a constant is needed. For an argument of the kernel the hint shows the annotation."""
+    if x.name and x in frame.emit.promised and "." in x.name:
+        return Mismatch(
+            f"{what} must be known at compile time, but `{x.name}` is an element of a tuple argument ({describe(x)})",
+            f"annotate the tuple in the `def`, `{x.name.split('.')[0]}: tl.constexpr`, or pass tl.constexpr(n) in it",
+            argument,
+        )
     if x.name and x in frame.emit.promised:
         return Mismatch(
             f"{what} must be known at compile time, but `{x.name}` is an argument of the kernel ({describe(x)})",
