@@ -9,15 +9,8 @@ from typing import Any
 
 from blocknb.frontend import float8, shapes
 from blocknb.frontend.constants import own_dtype
-from blocknb.frontend.emitter import (
-    NUMBERS,
-    Emitter,
-    Mismatch,
-    describe,
-    is_pointer,
-    refuse_float8,
-    result_dtype,
-)
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer
+from blocknb.frontend.promotion import refuse_float8, result_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
 from blocknb.ir.core import Block, Value

@@ -116,3 +116,46 @@ def test_an_element_known_at_run_time_only_is_refused_with_the_tuples_name():
         reshaped[(1,)](np.zeros(8, np.int32), (2, 4))
     assert "`sizes.0` is an element of a tuple argument" in caught.value.message
     assert "`sizes: tl.constexpr`" in caught.value.hint
+
+
+# -- Triton's words ----------------------------------------------------------------------------------------------------------
+
+WORDS = [
+    (
+        "u // i",
+        "Cannot use /, #, or % with triton.language.uint32 and triton.language.int32 because they have different",
+    ),
+    ("tl.full((), 32, tl.int32) + 0xFFFFFFFFFFFFFF", "Scalar 72057594037927935 is out of range for type int32"),
+    ("f ^ i", "invalid operands of type triton.language.float32 and triton.language.float32"),
+    ("x + 0.5", "invalid operands of type pointer<fp32> and triton.language.float32"),
+    ("x * 2", "invalid operands of type pointer<fp32> and triton.language.int32"),
+    ("x + x", "invalid operands of type pointer<fp32> and pointer<fp32>"),
+    ("-x", "wrong type argument to unary minus (pointer<fp32>)"),
+    ("~f", "wrong type argument to unary invert (triton.language.float32)"),
+    ("h + h", "unexpected type fp8e5"),
+    ("a + tl.arange(0, 8)", "Cannot make_shape_compatible: incompatible dimensions at index 0: 16 and 8"),
+    ("a[None, :] + tl.zeros((4, 8), tl.int32)", "Cannot make_shape_compatible: incompatible dimensions at index 1"),
+    ("tl.expand_dims(a, -3)", "invalid axis -3"),
+    ("tl.sum(a, 1)", "invalid axis 1"),
+    ("tl.arange(2, 7)", "arange's range must be a power of 2"),
+    ("tl.arange(7, 7)", "arange's end argument must be greater than the start argument"),
+    ("tl.full((1, 33), 0, tl.int64)", "Shape element 1 must be a power of 2"),
+    ("tl.reshape(a, (8,))", "reshape() cannot change total number of elements in tensor"),
+    ("tl.permute(a[None, :], (1, 1))", "permute dims must be a permutation of 0, 1, ..., n-1"),
+    ("a.to(tl.int8, bitcast=True)", "Cannot bitcast data-type of size 32 to data-type of size 8"),
+    ("a.to(tl.float32, 'rtz')", "fp_downcast_rounding should be set only for truncating fp conversions"),
+    ("tl.load(x, other=0.0)", "`other` cannot be provided without `mask`"),
+    ("tl.load(f)", "Unsupported ptr type"),
+    ("tl.store(x, a)", "Value argument cannot be block type if pointer argument is not a block"),
+    ("tl.load(x, mask=i)", "Mask must have boolean scalar type"),
+    ("tl.load(x, cache_modifier='.xx')", "Cache modifier .xx not supported"),
+    ("tl.load(x, eviction_policy='evict_all')", "Eviction policy evict_all not supported"),
+]
+
+
+@pytest.mark.parametrize(("expression", "phrase"), WORDS, ids=[expression for expression, _ in WORDS])
+def test_an_error_ends_with_tritons_words(expression, phrase):
+    text = f"u, h, a = i.to(tl.uint32), f.to(tl.float8e5), tl.arange(0, 16)\n{expression}"
+    error = failure(body(text, "x, i, f"), TypeMismatch, x="*f32", i="i32", f="f32")
+    assert error.loc is not None and error.loc.line == 3
+    assert str(error).splitlines()[-1].startswith(f"  Triton: {phrase}")
