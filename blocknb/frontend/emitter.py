@@ -244,6 +244,8 @@ class Emitter(Builder):
         if symbol in ("//", "%") and not dtype.is_float and type(y) is int and y == 0:
             raise Mismatch(f"{describe(x)} {symbol} 0 divides by zero")
         refuse_float8(f"`{symbol}`", dtype)
+        for v in (x, y) if symbol == "//" else ():
+            refuse_float8("`//`", v.type.dtype if isinstance(v, Value) else dtype)
         if symbol == "/" and not dtype.is_float:
             dtype = t.float32
         a, b = self.agree(dtype, x, y)
