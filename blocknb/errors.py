@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,28 @@ class KernelError(Exception):
     """The base class of all errors about a kernel or its launch.
 
     `message` is one sentence. `loc` is the place in the user's source, or None. `hint` says what to write instead, or is None.
+    `triton` is Triton's message for the same mistake, if it differs, or None.
     """
 
     title = "kernel error"
+    triton: str | None = None
 
     def __init__(self, message: str, loc: Loc | None = None, hint: str | None = None):
         super().__init__(message)
         self.message, self.loc, self.hint = message, loc, hint
+
+    def in_triton(self, phrase: str) -> Self:
+        """Adds the words of Triton's message to the report, because tests and searches look for them."""
+        self.triton = phrase
+        return self
 
     def __str__(self) -> str:
         return self.render()
 
     def render(self) -> str:
         """The report as plain text: message, cell and line, carets, chain of calls, hint."""
-        return "\n".join([self.message, *self.places(), *([f"  hint: {self.hint}"] if self.hint else [])])
+        hint = [f"  hint: {self.hint}"] if self.hint else []
+        return "\n".join([self.message, *self.places(), *hint, *([f"  Triton: {self.triton}"] if self.triton else [])])
 
     def places(self) -> list[str]:
         """The lines of the report that name places in the source."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -128,11 +128,22 @@ class Stages(Sequence[Stage]):
     """
 
     def __init__(self, make: Callable[[], tuple[Stage, ...]]):
-        self._make = make
+        self._make, self._noted = make, dict[Note, None]()
 
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
         return self._make()
+
+    def note(self, note: Note) -> None:
+        """Adds a note of a launch to the first stage, once. Stages that were not computed yet stay so."""
+        if note in self._noted:
+            return
+        self._noted[note] = None
+        done = self.__dict__.pop("_stages", None)
+        make = self._make if done is None else lambda: done
+        self._make = lambda: tuple(
+            stage if number else replace(stage, notes=(*stage.notes, note)) for number, stage in enumerate(make())
+        )
 
     def __len__(self) -> int:
         return len(self._stages)

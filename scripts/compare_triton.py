@@ -192,7 +192,7 @@ def owned(module: Any, name: str) -> bool:
 
 def has(module: Any, name: str) -> bool:
     """Whether a module has the name, or refuses it with a hint."""
-    if name in REFUSED:
+    if name in REFUSED or name in getattr(module, "REFUSED", ()):
         return True
     try:
         return hasattr(module, name)

@@ -17,6 +17,7 @@ from blocknb.frontend import float8
 from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype, saturated
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.description import ValueCheck
+from blocknb.frontend.promotion import in_triton, incompatible, invalid_operands, refuse_float8, result_dtype
 from blocknb.frontend.records import RecordValue
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -216,7 +217,7 @@ class Emitter(Builder):
                     raise Mismatch(
                         f"shapes {shape} and {x.type.shape} do not fit together ({error})",
                         _shape_hint(shape, x.type.shape),
-                    ) from None
+                    ).in_triton(incompatible(shape, x.type.shape)) from None
         return shape
 
     def agree(self, dtype: Any, *operands: Any) -> list[Value]:
@@ -243,6 +244,8 @@ class Emitter(Builder):
         if symbol in ("//", "%") and not dtype.is_float and type(y) is int and y == 0:
             raise Mismatch(f"{describe(x)} {symbol} 0 divides by zero")
         refuse_float8(f"`{symbol}`", dtype)
+        for v in (x, y) if symbol == "//" else ():
+            refuse_float8("`//`", v.type.dtype if isinstance(v, Value) else dtype)
         if symbol == "/" and not dtype.is_float:
             dtype = t.float32
         a, b = self.agree(dtype, x, y)
@@ -261,7 +264,7 @@ class Emitter(Builder):
             raise Mismatch(
                 f"`{symbol}` works on integers and conditions, not on {a.type.dtype}",
                 "convert with .to(tl.int32), or bitcast=True for the bits",
-            )
+            ).in_triton(invalid_operands(a, b))
         if symbol in ("<<", ">>") and a.type.dtype.kind == "bool":
             found = self.value(ARITHMETIC[symbol], self.cast(a, t.int32), self.cast(b, t.int32))
             return self.truth(self.value("and", found, self.number(1, t.int32, found.type.shape)))
@@ -285,12 +288,12 @@ class Emitter(Builder):
             raise Mismatch(
                 f"`{symbol}` cannot combine {describe(x)} and {describe(y)}",
                 "pointers support only `+ integer` and `- integer`; to compute with the numbers, load first: tl.load(pointer)",
-            )
+            ).in_triton(invalid_operands(x, y))
         dtype = offset.type.dtype if isinstance(offset, Value) else own_dtype(offset)
         if dtype.is_float:
             raise Mismatch(
                 f"a pointer moves by whole elements, but the offset is {dtype}", "use // instead of /, or .to(tl.int32)"
-            )
+            ).in_triton(invalid_operands(x, y))
         if dtype.kind == "bool":
             dtype = t.int32
         if symbol == "-":
@@ -340,13 +343,15 @@ class Emitter(Builder):
         if symbol == "not":
             return self.value("not", self.truth(x))
         if x.type.is_pointer:
-            raise Mismatch(f"`{symbol}` does not take a pointer")
+            word = {"-": "minus", "~": "invert"}.get(symbol, "plus")
+            said = f"wrong type argument to unary {word} ({in_triton(x.type.dtype)})"
+            raise Mismatch(f"`{symbol}` does not take a pointer").in_triton(said)
         if symbol == "~":
             if x.type.dtype.is_float:
                 raise Mismatch(
                     f"`~` works on integers and conditions, not on {x.type.dtype}",
                     "convert with .to(tl.int32), or bitcast=True for the bits",
-                )
+                ).in_triton(f"wrong type argument to unary invert ({in_triton(x.type.dtype)})")
             return self.value("not", x)
         if symbol == "+":
             return x
@@ -370,49 +375,6 @@ def joined(known: Mapping[str, Any], promises: Mapping[str, Any]) -> dict[str, A
 
 def is_pointer(x: Any) -> bool:
     return isinstance(x, Value) and x.type.is_pointer
-
-
-def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
-    """The dtype in which `x op y` is computed: Triton's promotion, with Python numbers weak."""
-    if isinstance(x, Value) and isinstance(y, Value):
-        a, b = x.type.dtype, y.type.dtype
-        dtype = t.promote(a, b)
-        if dtype == t.bfloat16 and a != b and not (a.is_float and b.is_float):
-            dtype = t.float32  # as in Triton, only two bf16 operands give bf16
-        if division and not dtype.is_float and (a.kind == "int") != (b.kind == "int"):
-            raise Mismatch(
-                f"division of {a} by {b}: one is signed, the other is not",
-                "cast one of them: both must be signed or both unsigned",
-            )
-    else:
-        tile, literal = (x, y) if isinstance(x, Value) else (y, x)
-        dtype = t.promote_literal(tile.type.dtype, literal)
-        _check_literal(literal, dtype)
-    return t.float32 if division and dtype.is_float and dtype != t.float64 else dtype
-
-
-def refuse_float8(what: str, dtype: Any, argument: str | None = None) -> None:
-    """Raises Mismatch for arithmetic in fp8, which has too few bits for sums and products."""
-    if dtype.is_fp8():
-        raise Mismatch(
-            f"{what} does not compute in {dtype}: floats of 8 bits are for memory and for tl.dot",
-            "convert first: x.to(tl.float16) or x.to(tl.float32)",
-            argument,
-        )
-
-
-def _check_literal(value: Any, dtype: DType) -> None:
-    if dtype.is_float or dtype.kind == "bool":
-        return
-    low, high = (
-        (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-    )
-    if not low <= value <= high:
-        wider = t.int64 if dtype.bits >= 32 else t.int32
-        raise Mismatch(
-            f"the number {value} does not fit in {dtype} (from {low} to {high})",
-            f"cast the tile to a {'signed' if value < 0 else 'wider'} dtype first: .to({spelled(wider)})",
-        )
 
 
 def check_operands(symbol: str, *operands: Any) -> None:
@@ -468,12 +430,6 @@ def describe(x: Any) -> str:
     if isinstance(x, (DType, Pointer)):
         return f"the dtype {x}"
     return f"a {type(x).__name__}"
-
-
-def spelled(dtype: Any) -> str:
-    """A dtype as source text: `tl.float32`."""
-    name = str(getattr(dtype, "name", dtype)).replace("bf16", "bfloat16")
-    return f"tl.{'float' + name[2:] if name.startswith('fp') else name}"
 
 
 def check_size(shape: tuple[int, ...]) -> None:

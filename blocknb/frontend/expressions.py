@@ -316,7 +316,7 @@ def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
         raise Mismatch(
             f"{kept} axes are indexed, but the tile has shape {x.type.shape}",
             "write one `:` per axis, and None for each new axis",
-        )
+        ).in_triton(f"too many indices for tensor of rank {rank}")
     at = entries.index(Ellipsis)
     entries[at : at + 1] = [slice(None)] * (rank - kept)
     for axis, entry in enumerate(entries):
@@ -334,7 +334,7 @@ def slice_or_none(frame: Frame, x: Value, node: ast.expr, load: str = "") -> Any
         return slice(None)
     if not isinstance(node, ast.Slice) and (entry := frame.expr(node)) in (None, slice(None)):
         return entry
-    error = no_elements(x, load)
+    error = no_elements(x, load).in_triton(f"unsupported tensor index: {ast.unparse(node)}")
     error.loc = frame.loc(node)
     raise error
 
@@ -405,8 +405,18 @@ def value_attribute(frame: Frame, x: Value, name: str) -> Any:
         return Operator(OPERATORS[name], x)
     if name in MEMBERS:
         return Method(BUILTINS.get(name) or LIBRARY[name], x)
-    hint = instead_of(name) or did_you_mean(name, ["dtype", "shape", "type", "numel", "T", *MEMBERS])
+    hint = instead_of(name) or did_you_mean(name, [*PROPERTIES, *MEMBERS])
     raise Mismatch(f"{describe(x)} has no `{name}`", hint)
+
+
+PROPERTIES = ("dtype", "shape", "type", "numel", "T")
+
+
+def has_attribute(x: Value | RecordValue, name: str) -> bool:
+    """The meaning of `hasattr(x, name)` for a run-time value."""
+    if isinstance(x, RecordValue):
+        return name in ATTRIBUTES[type(x)] or name in METHODS[type(x)]
+    return name in PROPERTIES or name in OPERATORS or name in MEMBERS
 
 
 ATTRIBUTES: dict[type[RecordValue], tuple[str, ...]] = {

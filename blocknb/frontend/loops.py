@@ -16,7 +16,7 @@ from typing import Any
 from blocknb.errors import Loc, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.calls import bind, signature
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, spelled
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe
 from blocknb.frontend.expressions import condition
 from blocknb.frontend.merge import (
     Role,
@@ -29,6 +29,7 @@ from blocknb.frontend.merge import (
     rebuild,
     same_shape,
 )
+from blocknb.frontend.promotion import spelled
 from blocknb.frontend.returns import contains_return
 from blocknb.frontend.scope import Frame, Undefined, statement
 from blocknb.frontend.shapes import constant_int

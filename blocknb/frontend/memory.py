@@ -19,9 +19,13 @@ EVICT = ("", "evict_first", "evict_last", "evict_normal")
 
 def _access_attrs(cache: Any, evict: Any, volatile: Any = False) -> dict[str, Any]:
     if cache not in CACHE:
-        raise Mismatch(f"unknown cache modifier {cache!r}", f"one of {', '.join(CACHE[1:])}", "cache_modifier")
+        raise Mismatch(
+            f"unknown cache modifier {cache!r}", f"one of {', '.join(CACHE[1:])}", "cache_modifier"
+        ).in_triton(f"Cache modifier {cache} not supported")
     if evict not in EVICT:
-        raise Mismatch(f"unknown eviction policy {evict!r}", f"one of {', '.join(EVICT[1:])}", "eviction_policy")
+        raise Mismatch(
+            f"unknown eviction policy {evict!r}", f"one of {', '.join(EVICT[1:])}", "eviction_policy"
+        ).in_triton(f"Eviction policy {evict} not supported")
     attrs = {"cache": cache, "evict": evict, "volatile": bool(volatile)}
     return {key: value for key, value in attrs.items() if value}
 
@@ -37,7 +41,9 @@ def _check_pointer(name: str, pointer: Any, boundary_check: Any, value: Any = No
             hint = "to change a variable, assign to it; " + hint
         if isinstance(pointer, DescriptorValue):
             hint = f"a tensor descriptor has methods for it: desc.{name}([...])"
-        raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
+        raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer").in_triton(
+            "Unsupported ptr type"
+        )
     if boundary_check:
         raise Mismatch(
             "boundary_check is for block pointers; this is a tile of pointers", "give a mask", "boundary_check"
@@ -56,7 +62,7 @@ def _mask(frame: Frame, mask: Any) -> Value | None:
             f"the mask must be a condition, not {describe(mask)}",
             "compare: mask=offsets < n, or mask != 0 for integers",
             "mask",
-        )
+        ).in_triton("Mask must have boolean scalar type")
     return mask
 
 
@@ -67,7 +73,7 @@ def _spread(frame: Frame, pointer: Value, x: Value, argument: str) -> Value:
             f"`{argument}` is a tile of shape {x.type.shape}, but the pointer is a scalar",
             "add offsets to the pointer: ptr + tl.arange(...)",
             argument,
-        )
+        ).in_triton(f"{argument.capitalize()} argument cannot be block type if pointer argument is not a block")
     try:
         return frame.emit.broadcast(x, pointer.type.shape)
     except Mismatch as error:
@@ -120,7 +126,7 @@ def load(
             "`other` is given without a mask",
             "`other` replaces the elements outside the mask; add one: mask=offsets < n",
             "other",
-        )
+        ).in_triton("`other` cannot be provided without `mask`")
     pointer, mask_value = _with_mask(frame, pointer, mask)
     args = [pointer]
     if mask_value is not None:

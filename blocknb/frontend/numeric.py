@@ -9,15 +9,8 @@ from typing import Any
 
 from blocknb.frontend import float8, shapes
 from blocknb.frontend.constants import own_dtype
-from blocknb.frontend.emitter import (
-    NUMBERS,
-    Emitter,
-    Mismatch,
-    describe,
-    is_pointer,
-    refuse_float8,
-    result_dtype,
-)
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer
+from blocknb.frontend.promotion import refuse_float8, result_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
 from blocknb.ir.core import Block, Value
@@ -184,6 +177,8 @@ def _quotient(frame: Frame, name: str, x: Any, y: Any, nearest: bool) -> Value:
     dtype = common_dtype(*values)
     if not dtype.is_float:
         raise Mismatch(f"`{name}` divides floats, not {dtype}", "for integers, write x / y (in fp32) or x // y")
+    if name == "div_rn":  # fdiv takes fp8, as `/` does
+        refuse_float8("`div_rn`", dtype)
     wide = dtype if dtype == t.float64 else t.float32
     return emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
 

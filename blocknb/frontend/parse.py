@@ -14,7 +14,15 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import dot, loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend import (  # noqa: F401 (they register their visitors)
+    dot,
+    loops,
+    python_functions,
+    returns,
+    scaled,
+    scans,
+    statements,
+)
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter

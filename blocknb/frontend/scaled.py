@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.frontend import calls
-from blocknb.frontend.emitter import Mismatch, describe, spelled
+from blocknb.frontend.emitter import Mismatch, describe
+from blocknb.frontend.promotion import spelled
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import dtype_of, flag
 from blocknb.ir.core import Value

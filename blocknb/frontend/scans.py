@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.frontend.combine import scan_by_doubling, user_combine
-from blocknb.frontend.emitter import Emitter, Mismatch, refuse_float8
+from blocknb.frontend.emitter import Emitter, Mismatch
 from blocknb.frontend.numeric import Combine, _number, combine_block, summed_dtype
+from blocknb.frontend.promotion import refuse_float8
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, constant_int, flag, tile_of
 from blocknb.ir.core import Value

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
-from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe, spelled
+from blocknb.frontend.constants import convert_number
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe
 from blocknb.frontend.float8 import toward_zero
 from blocknb.frontend.hints import did_you_mean, literal_dtype_name
+from blocknb.frontend.promotion import spelled
 from blocknb.frontend.scope import Frame, emits
 from blocknb.ir.core import Value
 from blocknb.language import types as t
@@ -17,7 +21,7 @@ from blocknb.language.types import DType, Pointer, Tile
 
 def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     """An argument that must be a compile-time integer. Raises Mismatch, which names the argument."""
-    x = frame.emit.constant(x)
+    x = folded(frame.emit, x)
     what = what or f"`{argument}`"
     if isinstance(x, Value):
         raise unknown_yet(frame, x, what, argument)
@@ -28,8 +32,37 @@ def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     return int(x)
 
 
+#: Ops whose result `folded` knows if it knows their operands.
+FOLDS: dict[str, Callable[[int, int], int]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+
+
+def folded(emit: Emitter, x: Any) -> Any:
+    """The integer of a scalar that is computed from known integers, such as `rows * columns`; x itself if it is unknown.
+
+    A plain assignment makes a number a run-time value, as in Triton; so does unpacking a tuple that is an argument.
+    """
+    x = emit.constant(x)
+    if not isinstance(x, Value) or x.type.shape or x.type.is_pointer or x.type.dtype.kind not in ("int", "uint"):
+        return x
+    made = emit.definition(x)
+    if made is None or made.name not in (*FOLDS, "div"):
+        return x
+    a, b = (folded(emit, operand) for operand in made.args)
+    if not (isinstance(a, int) and isinstance(b, int)):
+        return x
+    if made.name == "div":
+        return a // b if a >= 0 and b > 0 else x
+    return convert_number(FOLDS[made.name](a, b), x.type.dtype)
+
+
 def unknown_yet(frame: Frame, x: Value, what: str, argument: str) -> Mismatch:
     """The error for a run-time value where a constant is needed. For an argument of the kernel the hint shows the annotation."""
+    if x.name and x in frame.emit.promised and "." in x.name:
+        return Mismatch(
+            f"{what} must be known at compile time, but `{x.name}` is an element of a tuple argument ({describe(x)})",
+            f"annotate the tuple in the `def`, `{x.name.split('.')[0]}: tl.constexpr`, or pass tl.constexpr(n) in it",
+            argument,
+        )
     if x.name and x in frame.emit.promised:
         return Mismatch(
             f"{what} must be known at compile time, but `{x.name}` is an argument of the kernel ({describe(x)})",
@@ -65,7 +98,7 @@ def shape_of(frame: Frame, shape: Any, argument: str = "shape") -> tuple[int, ..
                 f"the size {n} in the shape {sizes} is not a power of two",
                 f"take {nearest_powers(n)} and mask the surplus; blocknb.next_power_of_2 rounds up",
                 argument,
-            )
+            ).in_triton(f"Shape element {sizes.index(n)} must be a power of 2")
     try:
         check_size(sizes)
     except Mismatch as error:
@@ -107,7 +140,7 @@ def axis_of(frame: Frame, axis: Any, rank: int, argument: str = "axis") -> int:
             f"a tile with {rank} {'axis' if rank == 1 else 'axes'} has no axis {axis}",
             f"the last axis is {rank - 1}" if rank else "a scalar has no axes",
             argument,
-        )
+        ).in_triton(f"invalid axis {axis}")
     return axis % rank
 
 
@@ -143,13 +176,15 @@ def arange(frame: Frame, start: Any, end: Any) -> Value:
     start, end = constant_int(frame, start, "start"), constant_int(frame, end, "end")
     n = end - start
     if n <= 0:
-        raise Mismatch(f"arange({start}, {end}) is empty", "the end must be above the start", "end")
+        raise Mismatch(f"arange({start}, {end}) is empty", "the end must be above the start", "end").in_triton(
+            "arange's end argument must be greater than the start argument"
+        )
     if n & (n - 1):
         raise Mismatch(
             f"arange({start}, {end}) has {n} elements, which is not a power of two",
             f"take {nearest_powers(n)} elements and mask the surplus; blocknb.next_power_of_2 rounds up",
             "end",
-        )
+        ).in_triton("arange's range must be a power of 2")
     if n > t.MAX_TILE_ELEMENTS:
         raise Mismatch(
             f"arange({start}, {end}) has {n} elements; a tile holds at most {t.MAX_TILE_ELEMENTS}",
@@ -238,7 +273,7 @@ def reshape(frame: Frame, input: Any, *shape: Any, can_reorder: bool = False) ->
             f"a tile of shape {x.type.shape} ({x.type.size} elements) cannot take the shape {new} ({size} elements)",
             None,
             "shape",
-        )
+        ).in_triton("reshape() cannot change total number of elements in tensor")
     if new == x.type.shape:
         return x
     if not x.type.shape:
@@ -294,7 +329,9 @@ def trans(frame: Frame, input: Any, *dims: Any) -> Value:
         dims = (*range(rank - 2), rank - 1, rank - 2)
     perm = tuple(axis_of(frame, d, rank, "dims") for d in dims)
     if sorted(perm) != list(range(rank)):
-        raise Mismatch(f"{perm} does not name each axis of the shape {x.type.shape} once", None, "dims")
+        raise Mismatch(f"{perm} does not name each axis of the shape {x.type.shape} once", None, "dims").in_triton(
+            f"permute dims must be a permutation of 0, 1, ..., n-1, but were {perm}"
+        )
     return x if perm == tuple(range(rank)) else frame.emit.value("trans", x, perm=perm)
 
 
@@ -314,7 +351,7 @@ def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None,
                 f"fp_downcast_rounding is for casts to a narrower float, not from {x.type.dtype} to {dtype}",
                 "leave it out",
                 "fp_downcast_rounding",
-            )
+            ).in_triton("fp_downcast_rounding should be set only for truncating fp conversions")
         nearest = emit.cast(x, dtype)
         return toward_zero(emit, x, nearest) if fp_downcast_rounding == "rtz" and narrower else nearest
     if x.type.dtype == dtype:
@@ -324,5 +361,5 @@ def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None,
             f"a bitcast cannot change the width from {x.type.dtype.bits} bits ({x.type.dtype}) to {dtype.bits} ({dtype})",
             "leave bitcast=True out to convert the numbers",
             "dtype",
-        )
+        ).in_triton(f"Cannot bitcast data-type of size {x.type.dtype.bits} to data-type of size {dtype.bits}")
     return emit._cast_pointer(x, dtype) if isinstance(dtype, Pointer) else emit.value("bitcast", x, dtype=dtype)

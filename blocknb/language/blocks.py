@@ -7,7 +7,7 @@ tensor descriptor takes the offsets with every access. The front end lowers both
 
 from __future__ import annotations
 
-from blocknb.language.surface import builtin
+from blocknb.language.surface import builtin, method
 
 
 @builtin
@@ -25,7 +25,7 @@ def make_block_ptr(base, shape, strides, offsets, block_shape, order):
     """
 
 
-@builtin
+@method
 def advance(base, offsets):
     """Moves the block pointer by `offsets` elements, one offset per axis. Also a method: `p = p.advance((0, 16))`.
 

@@ -127,7 +127,7 @@ def unsqueeze(x, dim):
     return tl.expand_dims(x, dim)
 
 
-@inline
+@inline_method
 def atomic_poll(pointer, expected_value, sem=None, scope=None, timeout_ns=None):
     """Waits until memory holds the expected value at every pointer. Returns whether it was seen, as int1.
 
@@ -139,6 +139,13 @@ def atomic_poll(pointer, expected_value, sem=None, scope=None, timeout_ns=None):
     """
     tl.static_assert(
         timeout_ns is None or timeout_ns == 0, "atomic_poll waits without a limit (None), or looks once (0)"
+    )
+    dtype: constexpr = pointer.type.element_ty
+    if pointer.type.is_block():
+        dtype: constexpr = pointer.type.element_ty.element_ty
+    tl.static_assert(
+        dtype.is_int() and dtype.primitive_bitwidth >= 16,
+        "atomic_poll needs pointers to integers of 16, 32 or 64 bits; poll such a flag",
     )
     order: constexpr = "acquire" if sem is None else sem
     tl.static_assert(order == "acquire" or order == "relaxed", 'the sem of atomic_poll is "acquire" or "relaxed"')

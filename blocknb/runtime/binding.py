@@ -22,6 +22,7 @@ from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.runtime.divisor_specialization import moduli
+from blocknb.trace import Note
 
 #: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
 #: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
@@ -32,14 +33,17 @@ OPTIONS: Mapping[str, Any] = MappingProxyType(
 ACCEPTED = frozenset(("num_ctas", "maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
 ACCEPTED |= {"sanitize_overflow", "warmup", "interpret"}
 #: Options of Triton's back end for AMD, which tutorials and configurations of autotuners pass. The targets here ignore them.
-ACCEPTED |= {
-    "matrix_instr_nonkdim",
-    "waves_per_eu",
-    "kpack",
-    "schedule_hint",
-    "allow_flush_denorm",
-    "instruction_sched_variant",
-}
+AMD = frozenset(
+    (
+        "matrix_instr_nonkdim",
+        "waves_per_eu",
+        "kpack",
+        "schedule_hint",
+        "allow_flush_denorm",
+        "instruction_sched_variant",
+    )
+)
+ACCEPTED |= AMD
 #: Replaces an argument that a call leaves out.
 LEFT_OUT = object()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -133,6 +137,13 @@ def bind(source: Source, do_not_specialize: frozenset[str], positional: int, key
     divisors = moduli(source)
     places = tuple(i for i, n in enumerate(order) if n in divisors and not fixed[i] and not unspecialized[i])
     return Binding(source, positional, keywords, order, fixed, unspecialized, places, defaults)
+
+
+def ignored_options(binding: Binding) -> Note | None:
+    """The note about keywords of a call that mean something to Triton's back end for AMD only."""
+    if not (names := sorted(AMD.intersection(binding.keywords))):
+        return None
+    return Note(f"{quoted(names)}: options of Triton's back end for AMD GPUs, without effect here", "launch")
 
 
 def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:

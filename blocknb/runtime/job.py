@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from blocknb import forks, passes
+from blocknb.analysis.masked_lanes import masked_lanes_that_matter
 from blocknb.codegen import llvm
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
@@ -28,6 +29,12 @@ from blocknb.runtime.effects import memory_use
 from blocknb.runtime.kinds import Kind, Tuple
 from blocknb.runtime.request import KernelCode, Request, StageEdit
 from blocknb.trace import Note, Resources, Stage, Stages, Trace
+
+
+def undefined_in_triton(func: Func) -> tuple[Note, ...]:
+    """Notes about masked loads whose result is defined here and not in Triton."""
+    text = "Triton leaves the masked lanes of this load undefined, and they reach {}; blocknb gives 0: write other=0 to say so"
+    return tuple(Note(text.format(reached), "parse", op.id, op.loc) for op, reached in masked_lanes_that_matter(func))
 
 
 def front_argument(kind: Kind) -> Argument:
@@ -124,7 +131,7 @@ class Job:
         calls: list[HostCall] = []
         arguments = {name: front_argument(kind) for name, kind in self.request.kinds.items()}
         func = parse(self.source, arguments, attributes, self.target, calls)
-        notes = self._watch_calls(calls)
+        notes = (*self._watch_calls(calls), *undefined_in_triton(func))
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
         func = self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed)).after

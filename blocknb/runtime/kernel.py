@@ -32,6 +32,7 @@ from blocknb.runtime.binding import (
     bind,
     caller,
     check_options,
+    ignored_options,
     interpret_options,
     launch_error,
     normal_grid,
@@ -395,6 +396,8 @@ class Kernel(ExaminedKernel):
             for wait in filter(None, begun):
                 wait()
         compiled.kernel = self
+        if ignored := ignored_options(binding):
+            compiled.trace.stages.note(ignored)
         return compiled
 
     def _compile_arguments(

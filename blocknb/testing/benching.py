@@ -8,9 +8,11 @@ does not count. On a CPU, the clock is read before and after each repetition.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,21 @@ def do_bench_cudagraph(
     with unobserved():
         times = _graph_times(fn, rep, grad_to_none)
     return summarize(times, quantiles, return_mode)
+
+
+@contextlib.contextmanager
+def cuda_graph_without_gc(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    """`torch.cuda.graph(...)` without garbage collection during the capture: a collection frees memory, which breaks a capture."""
+    import torch
+
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(*args, **kwargs) as graph:
+            yield graph
+    finally:
+        if collects:
+            gc.enable()
 
 
 def summarize(times: list[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:

@@ -197,7 +197,8 @@ def test_python_min_of_run_time_values_is_the_languages_minimum():
         ("tl.int1.name()", "the constant 'int1' is not a function"),
         ("tl.range(n)", "`range` cannot be called here"),
         ("range(n)", "use a range with run-time bounds only in `for ... in`"),
-        ("getattr(n, 'dtype')", "getattr works on constants only"),
+        ("getattr(n, 'dtyp')", "int32 has no `dtyp`"),
+        ("hasattr(n)", "missing a required argument"),
     ],
 )
 def test_invalid_calls_give_a_reason(expression, said):

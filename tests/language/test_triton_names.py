@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 from frontend_helpers import evaluate, failure, ir, kernel, kind, place
@@ -34,6 +36,7 @@ METHODS = """
 abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor
 broadcast_to cast cdiv ceil cos cumprod cumsum erf exp exp2 expand_dims flip floor gather histogram item log log2 logical_and logical_or
 max min permute ravel reduce reduce_or reshape rsqrt sigmoid sin softmax sort split sqrt sqrt_rn store sum to trans view xor_sum
+atomic_poll
 """.split()
 DTYPE_METHODS = """
 get_int_max_value get_int_min_value is_bf16 is_block is_bool is_const is_dtype is_floating is_fp16 is_fp32 is_fp64 is_fp8 is_int is_int1
@@ -65,7 +68,7 @@ def test_a_refused_name_is_an_error_at_its_place_in_a_kernel():
 
 
 def test_every_method_of_tiles_exists():
-    assert set(METHODS) - {"advance"} <= MEMBERS
+    assert set(METHODS) <= MEMBERS
 
 
 @pytest.mark.parametrize("name", DTYPE_METHODS)
@@ -187,3 +190,29 @@ def test_constexpr_default_of_a_copied_sort_is_a_constant():
         tl.store(x, 1.0 if descending else 2.0)
 
     assert "const 2" in print_func(ir(k, x="*f32"))
+
+
+def test_names_of_tritons_testing_exist_or_say_what_to_use():
+    testing = importlib.import_module("blocknb.testing")
+    for (
+        name
+    ) in "assert_close cuda_graph_without_gc do_bench do_bench_cudagraph get_dram_gbps nvsmi perf_report".split():
+        assert callable(getattr(testing, name))
+    for name in "cublas cuda_memcheck do_bench_cudagraph_proton do_bench_proton set_gpu_clock".split():
+        with pytest.raises(AttributeError, match=f"blocknb.testing does not have {name}: ."):
+            getattr(testing, name)
+    with pytest.raises(AttributeError, match="has no attribute 'do_bensh'"):
+        testing.do_bensh
+
+
+def test_methods_that_take_pointers_refuse_other_values():
+    @kernel
+    def polled(x):
+        x.atomic_poll(0, timeout_ns=0)
+
+    @kernel
+    def moved(x):
+        x.advance((1,))
+
+    assert "atomic_poll needs pointers to integers" in failure(polled, TypeMismatch, x="*f32").message
+    assert "block pointer" in failure(moved, TypeMismatch, x="*f32").message

@@ -20,7 +20,7 @@ from kernels.base import poison
 
 import blocknb
 import blocknb.language as tl
-from blocknb.frontend.emitter import spelled
+from blocknb.frontend.promotion import spelled
 from blocknb.language import libdevice, standard
 from blocknb.language import types as t
 from blocknb.language.types import DType

@@ -175,16 +175,19 @@ for _label, _code in (
         fields=ORDERS,
     )
 
-access(
-    "atomic_poll",
-    START + "tl.atomic_poll(w0 + a_at, b, timeout_ns=0)",
-    lambda a, b: (a, a == b),
-    takes=(X, X),
-    gives=(X, t.int1),
-    dtypes=WORDS,
-    refuses=False,
-    domain=lambda rng, dtypes, sizes: swaps(rng, [*dtypes, dtypes[0]], [*sizes, sizes[0]])[:2],
-)
+for _name, _poll in (
+    ("atomic_poll", "tl.atomic_poll(w0 + a_at, b, timeout_ns=0)"),
+    ("atomic_poll method", '(w0 + a_at).atomic_poll(b, sem="relaxed", timeout_ns=0)'),
+):
+    access(
+        _name,
+        START + _poll,
+        lambda a, b: (a, a == b),
+        takes=(X, X),
+        gives=(X, t.int1),
+        dtypes=(t.int16, t.uint16, *WORDS),
+        domain=lambda rng, dtypes, sizes: swaps(rng, [*dtypes, dtypes[0]], [*sizes, sizes[0]])[:2],
+    )
 
 # -- blocks of arrays ------------------------------------------------------------------------------------------------------------
 

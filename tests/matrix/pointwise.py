@@ -103,7 +103,7 @@ entry(
     ulps=2,
     refuses=False,
 )
-entry("operator //", "a // b", on_all(truncated), ALL, (X, X), (wider,), domain=divisors, refuses=False)
+entry("operator //", "a // b", on_all(truncated), ALL, (X, X), (wider,), domain=divisors)
 entry("operator %", "a % b", on_all(fmod), ALL, (X, X), (wider,), domain=divisors, refuses=False)
 for _symbol, _numpy in (("&", np.bitwise_and), ("|", np.bitwise_or), ("^", np.bitwise_xor)):
     entry(f"operator {_symbol}", f"a {_symbol} b", _numpy, (*BOOL, *INTEGERS), (X, X))
@@ -269,7 +269,7 @@ entry(
     (at_least_fp32,),
     refuses=False,
 )
-entry("div_rn", "tl.div_rn(a, b)", lambda a, b: single(a) / single(b), FLOATS, (X, X), (at_least_fp32,), refuses=False)
+entry("div_rn", "tl.div_rn(a, b)", lambda a, b: single(a) / single(b), FLOATS, (X, X), (at_least_fp32,))
 
 
 def umulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
