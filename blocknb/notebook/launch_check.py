@@ -27,29 +27,34 @@ MOST_FACTS = 6
 
 @dataclass(frozen=True)
 class LaunchCheck:
-    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells it."""
+    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells
+    it. `late`: the kernel updates arrays, and they were examined as the launch had left them."""
 
     given: Mapping[str, Any]
     footprint: Footprint | None = None
     orders: OrderCheck | None = None
     why: str = ""
+    late: bool = False
 
     @staticmethod
     def of(kernel: Any, made: Specialisation) -> LaunchCheck:
         """Examines the newest launch of a specialization."""
         given = made.snapshot.arguments(()) if made.snapshot is not None else None
-        if given is None:
+        if given is None or made.snapshot is None:
             return LaunchCheck({}, why="an argument of the launch cannot be kept")
+        before, made.before = made.before, None
+        snapshot = made.snapshot if before is None else before.of_copies()
+        late = before is None and bool(made.compiled.stored & made.compiled.loaded)
         try:
-            launch = memory_launch(kernel, made.grid, (), given)
+            launch = memory_launch(kernel, made.grid, (), given if before is None else before.arguments)
             seen = footprint(launch, BUDGET)
         except KernelError as error:
             return LaunchCheck(given, why=error.message)
         try:
-            orders = check_orders(kernel, made.grid, made.snapshot, launch, seconds=ORDER_SECONDS)
+            orders = check_orders(kernel, made.grid, snapshot, launch, seconds=ORDER_SECONDS)
         except KernelError as error:  # inline PTX, which no CPU runs, or a program that fails alone
             orders = OrderCheck(skipped=error.message)
-        return LaunchCheck(given, seen, orders)
+        return LaunchCheck(given, seen, orders, late=late)
 
     @property
     def right(self) -> bool:
@@ -82,6 +87,8 @@ class LaunchCheck:
         """What was examined, with the number of programs."""
         assert self.footprint is not None
         text = self.footprint.scope.removeprefix("footprint of ")
+        if self.late:
+            text += ", from the arrays as the launch left them"
         if self.orders is None:
             return text
         if self.orders.skipped:

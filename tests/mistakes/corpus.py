@@ -114,7 +114,7 @@ class Shell:
             result = self.ip.run_cell(entry.cell, store_history=True)
         seconds = time.perf_counter() - begin
         error = result.error_in_exec or result.error_before_exec
-        facts = [fact for document in self._documents() for fact in document["facts"]]
+        facts = [fact for document in self._documents() for fact in document["facts"] if "machine is busy" not in fact[1]]
         findings = [text for key, text in facts if key in FACTS and not text.startswith("correct:")]
         accused = error is not None or any(
             key in ACCUSING or (key == "check" and not text.startswith("correct:")) for key, text in facts
