@@ -258,6 +258,13 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
     except Exception as error:
         raise Mismatch(f"`{name}`, called while compiling, raised {type(error).__name__}: {error}") from error
     result = unwrap(result)
+    if (
+        type(result).__module__ == "numpy"
+        and type(result).__name__ == "ndarray"
+        and name in ("zeros", "ones", "full", "empty")
+    ):
+        hint = "tl.zeros((BLOCK,), dtype=tl.float32) and tl.full((BLOCK,), value, dtype=tl.float32) make tiles"
+        raise Mismatch(f"`np.{name}` makes an array on the host, and a kernel computes with tiles", hint)
     return tuple(result) if isinstance(result, list) else result
 
 

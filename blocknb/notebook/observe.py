@@ -1,7 +1,8 @@
 """Records what a cell launches: one KernelRecord per kernel, and one Specialisation for each compiled form of it.
 
-An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs. It keeps numbers and compiled code. For
-`--check` it also keeps copies, from before the newest launch, of the arrays that a kernel both loads and stores. The newest KernelRecord of each kernel stays reachable, so that naming the kernel in a later cell shows its card again.
+An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs. It keeps numbers and compiled code.
+For `--check` it also keeps copies, from before the newest launch, of the arrays that a kernel both loads and stores. The newest
+KernelRecord of each kernel stays reachable, so that naming the kernel in a later cell shows its card again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Specialisation:
     """One compiled form of a kernel and its launches. `arguments`, `grid` and `snapshot` are those of the newest launch.
 
     `first_cold`: the first of the launches was the first one of its code, which includes loading the code and touching new memory.
-    `before` has the copies of `Observation` that belong to the newest launch. `repeats` are the times of repetitions on copies, and `why` says why there are none (see `repeats`); both are empty before. `busy` says
-    why the times may be wrong."""
+    `before` has the copies of `Observation` that belong to the newest launch. `repeats` are the times of repetitions on copies, and `why`
+    says why there are none (see `repeats`); both are empty before. `busy` says why the times may be wrong."""
 
     compiled: Compiled
     device: int
