@@ -194,6 +194,11 @@ def _idle(account: Account) -> Iterator[FootprintFinding]:
         nothing = any(math.prod(array.shape) == 0 for array in account.launch.arrays)
         text = f"no program touches any element: every mask is off in all {total} programs"
         yield FootprintFinding("remark" if nothing else "warning", "idle", text)
+    elif (
+        idle == total and total and any(op.name == "store" for op in account.launch.func.ops()) and not account.unknown
+    ):
+        text = f"no program touches any element: none of the {total} programs reaches a load or a store"
+        yield FootprintFinding("remark", "idle", text)
 
 
 def _of_array(account: Account, found: ArrayFootprint) -> Iterator[FootprintFinding]:

@@ -19,7 +19,7 @@ from blocknb.notebook.check_compare import spell
 from blocknb.notebook.numbers import plural
 from blocknb.notebook.observe import Specialisation
 from blocknb.runtime.footprints import memory_launch
-from blocknb.runtime.reordered import OrderCheck, check_orders
+from blocknb.runtime.reordered import OrderCheck, check_orders, takes_turns
 
 BUDGET = Budget(seconds=1.5)
 ORDER_SECONDS = 1.5
@@ -64,7 +64,12 @@ class LaunchCheck:
     def right(self) -> bool:
         """Whether nothing certain is wrong: no error in the footprint, and the same result in every order."""
         bad = self.footprint is not None and bool(self.footprint.errors)
-        return not bad and (self.orders is None or self.orders.difference is None)
+        return not bad and (self.orders is None or self.orders.difference is None or self.ordered)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the kernel uses the results of atomics, so that its result may depend on the order of the programs."""
+        return self.footprint is not None and takes_turns(self.footprint.account.launch)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Lines for the card's head, the most severe one first."""
@@ -111,7 +116,7 @@ class LaunchCheck:
                 f"{found.orders[0]} and {found.second:.6g} in {found.orders[1]}"
             )
             more = f" ({found.count} elements differ)" if found.count > 1 else ""
-            yield "error", text + more + self.made_by(found.name, found.index, "; ")
+            yield "remark" if self.ordered else "error", text + more + self.made_by(found.name, found.index, "; ")
         told = {finding.text.split("`")[1] for finding in self.footprint.findings if finding.kind == "holes"}
         for name, flags in (self.orders.unstored or {}).items():
             if name not in told:
