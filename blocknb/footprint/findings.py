@@ -191,9 +191,14 @@ def _idle(account: Account) -> Iterator[FootprintFinding]:
         text = f"{idle} of {total} programs touch nothing: the grid is larger than the work"
         yield FootprintFinding("remark", "idle", text)
     elif idle == total and account.executed.any():
-        yield FootprintFinding(
-            "warning", "idle", f"no program touches any element: every mask is off in all {total} programs"
-        )
+        nothing = any(math.prod(array.shape) == 0 for array in account.launch.arrays)
+        text = f"no program touches any element: every mask is off in all {total} programs"
+        yield FootprintFinding("remark" if nothing else "warning", "idle", text)
+    elif (
+        idle == total and total and any(op.name == "store" for op in account.launch.func.ops()) and not account.unknown
+    ):
+        text = f"no program touches any element: none of the {total} programs reaches a load or a store"
+        yield FootprintFinding("remark", "idle", text)
 
 
 def _of_array(account: Account, found: ArrayFootprint) -> Iterator[FootprintFinding]:

@@ -19,7 +19,7 @@ from blocknb.footprint.account import Account, Beyond, Budget
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.runs import Runs
 from blocknb.ir.address import AddressSpace, ForeignAccess
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Block, Op, Value
 from blocknb.ir.interp import waits
 from blocknb.ir.interp_tile import Machine
 from blocknb.language import meaning
@@ -60,11 +60,12 @@ class ProgramReplay:
     def clashes(self) -> list[tuple[Op, int]]:
         return self.space.clashes
 
-    def run(self, program: int, keep: Any = None) -> None:
-        """Runs one program. `keep(op, array's parameter, byte offsets)` receives its accesses. Raises KernelError and Beyond."""
+    def run(self, program: int, keep: Any = None, watch: Any = None) -> None:
+        """Runs one program. `keep(op, array's parameter, byte offsets)` receives its accesses, `watch(op, operands, results)` the values of
+        its ops. Raises KernelError and Beyond."""
         self.space.keep_access, self.space.program = keep, program
         machine = _Bounded(self.launch.func, self.space, self.launch.grid, self.launch.program_ids(program))
-        machine.deadline = self.deadline
+        machine.deadline, machine.watch = self.deadline, watch
         with np.errstate(all="ignore"), closing(machine.execute(self.launch.func.body, dict(self.values))) as walk:
             for _ in walk:
                 pass
@@ -74,11 +75,23 @@ class _Bounded(Machine):
     """A program that stops at the deadline."""
 
     deadline = math.inf
+    watch: Any = None
+    combining = False
+
+    def combine(self, block: Block, values: list[np.ndarray]) -> list[np.ndarray]:
+        before, self.combining = self.combining, True
+        try:
+            return super().combine(block, values)
+        finally:
+            self.combining = before
 
     def step(self, op: Op, args: list) -> tuple:
         if time.monotonic() > self.deadline:
             raise Beyond
-        return super().step(op, args)
+        results = super().step(op, args)
+        if self.watch is not None and not self.combining:
+            self.watch(op, args, results)
+        return results
 
 
 class _RecordingSpace(AddressSpace):

@@ -27,7 +27,7 @@ from blocknb.frontend import (  # noqa: F401 (some modules only register their h
 )
 from blocknb.frontend.emitter import Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, Operator, printable
-from blocknb.frontend.hints import did_you_mean, instead_of_function
+from blocknb.frontend.hints import did_you_mean, instead_of_array, instead_of_function
 from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import leaves
 from blocknb.frontend.scope import Frame, Returned, emits, expression
@@ -252,12 +252,13 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
             f"`{name}` is a plain Python function, and this call gives it values known only at run time", hint
         )
     try:
-        result = frame.emit.host(function, args, kwargs)
+        result = unwrap(frame.emit.host(function, args, kwargs))
     except KernelError:
         raise
     except Exception as error:
         raise Mismatch(f"`{name}`, called while compiling, raised {type(error).__name__}: {error}") from error
-    result = unwrap(result)
+    if hint := instead_of_array(name, result):
+        raise Mismatch(f"`np.{name}` makes an array on the host, and a kernel computes with tiles", hint)
     return tuple(result) if isinstance(result, list) else result
 
 

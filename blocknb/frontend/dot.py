@@ -49,7 +49,7 @@ def _operands(frame: Frame, input: Any, other: Any, max_num_imprecise_acc: Any) 
         if not isinstance(x, Value) or len(x.type.shape) != 2:
             raise Mismatch(
                 f"`dot` multiplies matrices, not {describe(x)}",
-                "make it two-dimensional: x[:, None] is a column and x[None, :] is a row",
+                "tl.sum(a * x[None, :], axis=1) multiplies a matrix by a vector; x[:, None] makes a column of it, x[None, :] a row",
                 argument,
             )
         if x.type.dtype not in DOT_DTYPES and not x.type.dtype.is_fp8():

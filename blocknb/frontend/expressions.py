@@ -7,6 +7,7 @@ ternary evaluate their condition first, so the front end never visits an arm tha
 from __future__ import annotations
 
 import ast
+import linecache
 import operator
 import types
 from dataclasses import dataclass
@@ -117,6 +118,10 @@ def visit_unary(frame: Frame, node: ast.UnaryOp) -> Any:
 
 @expression(ast.Compare)
 def visit_compare(frame: Frame, node: ast.Compare) -> Any:
+    if len(node.ops) > 1 and (meant := _meant_conjunction(frame, node)):
+        middle = f"{ast.unparse(node.comparators[0])}"
+        message = f"this compares with `{middle}`, because `&` and `|` bind more tightly than comparisons"
+        raise SyntaxUnsupported(message, frame.loc(node), f"write {meant}, or parentheses around `{middle}`")
     result: Any = True
     x = frame.expr(node.left)
     for i, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
@@ -127,6 +132,26 @@ def visit_compare(frame: Frame, node: ast.Compare) -> Any:
             return result
         x = y
     return result
+
+
+def _meant_conjunction(frame: Frame, node: ast.Compare) -> str:
+    """What `a < m & b < n` was meant to be, with parentheses; empty if the operands of `&` have some, or one of them is a constant."""
+    middle = node.comparators[0]
+    if not isinstance(middle, ast.BinOp) or not isinstance(middle.op, (ast.BitAnd, ast.BitOr)) or len(node.ops) != 2:
+        return ""
+    zero = isinstance(middle.left, ast.Constant) and middle.left.value == 0
+    if isinstance(middle.right, ast.Constant) or (isinstance(node.left, ast.Constant) and not zero):
+        return ""
+    before, after = frame.loc(node.left), frame.loc(middle)
+    if before is None or after is None or before.end_line != after.line:
+        return ""
+    between = linecache.getline(after.file, after.line).encode()[before.end_column : after.column]
+    if not between or b"(" in between:
+        return ""
+    first = ast.Compare(node.left, node.ops[:1], [middle.left])
+    second = ast.Compare(middle.right, node.ops[1:], node.comparators[1:])
+    symbol = "&" if isinstance(middle.op, ast.BitAnd) else "|"
+    return f"({ast.unparse(first)}) {symbol} ({ast.unparse(second)})"
 
 
 def compare_one(frame: Frame, op: ast.cmpop, x: Any, y: Any) -> Any:

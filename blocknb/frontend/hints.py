@@ -146,3 +146,11 @@ def meant(visible: Iterable[str], name: str) -> str | None:
         return f"write tl.{name}, after `import blocknb.language as tl`"
     known = (c for c in visible if not hasattr(builtins, c) or c in USABLE)
     return did_you_mean(name, known) or did_you_mean(name, (f"tl.{c}" for c in (*BUILTINS, *LIBRARY)))
+
+
+def instead_of_array(name: str, result: Any) -> str:
+    """What makes a tile, instead of NumPy's function that made this array; empty for other results."""
+    made = type(result).__module__ == "numpy" and type(result).__name__ == "ndarray"
+    if not made or name not in ("zeros", "ones", "full", "empty"):
+        return ""
+    return "tl.zeros((BLOCK,), dtype=tl.float32) and tl.full((BLOCK,), value, dtype=tl.float32) make tiles"

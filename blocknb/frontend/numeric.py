@@ -189,7 +189,12 @@ def where(frame: Frame, condition: Any, x: Any, y: Any) -> Any:
     condition = emit.constant(condition)
     for v, argument in ((condition, "condition"), (x, "x"), (y, "y")):
         if not isinstance(v, (Value, *NUMBERS)):
-            raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(v)}", None, argument)
+            hint = (
+                None
+                if v is not None
+                else "a store has no value, and `where` guards none: tl.store(..., mask=condition)"
+            )
+            raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(v)}", hint, argument)
     condition = emit.runtime(emit.truth(condition))
     if is_pointer(x) or is_pointer(y):
         if not (is_pointer(x) and is_pointer(y)) or x.type.dtype != y.type.dtype:

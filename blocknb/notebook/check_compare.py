@@ -75,12 +75,14 @@ def _name(function: ast.expr) -> str:
 
 @dataclass(frozen=True)
 class WrongElement:
-    """The first wrong element: the `side` whose array the kernel stored, its `index` in row-major order, and a sentence."""
+    """The first wrong element: the `side` whose array the kernel stored, its `index` in row-major order, and a sentence.
+    `worst` is the index of the element with the largest error."""
 
     sides: Sides
     shape: tuple[int, ...]
     index: int
     text: str
+    worst: int = -1
 
 
 def compare(found: Sides, left: Any, right: Any) -> WrongElement | str | None:
@@ -115,7 +117,8 @@ def compare(found: Sides, left: Any, right: Any) -> WrongElement | str | None:
         f"`{found.left}`{spell(index, x.shape)} is {x.reshape(-1)[index]:.6g}, not {y.reshape(-1)[index]:.6g}: "
         f"{count} of {x.size} elements are wrong{largest}" + (f"; {nans} are NaN" if nans else "")
     )
-    return WrongElement(found, x.shape, index, text)
+    worst = int(np.argmax(np.where(wrong, np.where(np.isnan(error), np.inf, error), -1.0)))
+    return WrongElement(found, x.shape, index, text, worst)
 
 
 def spell(index: int, shape: tuple[int, ...]) -> str:

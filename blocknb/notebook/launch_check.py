@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,49 +13,63 @@ from blocknb.errors import KernelError
 from blocknb.footprint.account import Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.runs import as_slices, spans
+from blocknb.footprint.suspects import suspects
 from blocknb.footprint.value import LEVELS, Footprint
 from blocknb.notebook.check_compare import spell
 from blocknb.notebook.numbers import plural
 from blocknb.notebook.observe import Specialisation
 from blocknb.runtime.footprints import memory_launch
-from blocknb.runtime.reordered import OrderCheck, check_orders
+from blocknb.runtime.reordered import OrderCheck, check_orders, takes_turns
 
 BUDGET = Budget(seconds=1.5)
 ORDER_SECONDS = 1.5
 MOST_FACTS = 6
+MOST_CAUSES = 3
 
 
 @dataclass(frozen=True)
 class LaunchCheck:
-    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells it."""
+    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells
+    it. `late`: the kernel updates arrays, and they were examined as the launch had left them. `kept` keeps
+    the copies alive on which it was examined."""
 
     given: Mapping[str, Any]
     footprint: Footprint | None = None
     orders: OrderCheck | None = None
     why: str = ""
+    late: bool = False
+    kept: Any = None
 
     @staticmethod
     def of(kernel: Any, made: Specialisation) -> LaunchCheck:
         """Examines the newest launch of a specialization."""
         given = made.snapshot.arguments(()) if made.snapshot is not None else None
-        if given is None:
+        if given is None or made.snapshot is None:
             return LaunchCheck({}, why="an argument of the launch cannot be kept")
+        before, made.before = made.before, None
+        snapshot = made.snapshot if before is None else before.of_copies()
+        late = before is None and bool(made.compiled.stored & made.compiled.loaded)
         try:
-            launch = memory_launch(kernel, made.grid, (), given)
+            launch = memory_launch(kernel, made.grid, (), given if before is None else before.arguments)
             seen = footprint(launch, BUDGET)
         except KernelError as error:
             return LaunchCheck(given, why=error.message)
         try:
-            orders = check_orders(kernel, made.grid, made.snapshot, launch, seconds=ORDER_SECONDS)
+            orders = check_orders(kernel, made.grid, snapshot, launch, seconds=ORDER_SECONDS)
         except KernelError as error:  # inline PTX, which no CPU runs, or a program that fails alone
             orders = OrderCheck(skipped=error.message)
-        return LaunchCheck(given, seen, orders)
+        return LaunchCheck(given, seen, orders, late=late, kept=before)
 
     @property
     def right(self) -> bool:
         """Whether nothing certain is wrong: no error in the footprint, and the same result in every order."""
         bad = self.footprint is not None and bool(self.footprint.errors)
-        return not bad and (self.orders is None or self.orders.difference is None)
+        return not bad and (self.orders is None or self.orders.difference is None or self.ordered)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the kernel uses the results of atomics, so that its result may depend on the order of the programs."""
+        return self.footprint is not None and takes_turns(self.footprint.account.launch)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Lines for the card's head, the most severe one first."""
@@ -82,6 +96,8 @@ class LaunchCheck:
         """What was examined, with the number of programs."""
         assert self.footprint is not None
         text = self.footprint.scope.removeprefix("footprint of ")
+        if self.late:
+            text += ", from the arrays as the launch left them"
         if self.orders is None:
             return text
         if self.orders.skipped:
@@ -100,7 +116,7 @@ class LaunchCheck:
                 f"{found.orders[0]} and {found.second:.6g} in {found.orders[1]}"
             )
             more = f" ({found.count} elements differ)" if found.count > 1 else ""
-            yield "error", text + more + self.made_by(found.name, found.index, "; ")
+            yield "remark" if self.ordered else "error", text + more + self.made_by(found.name, found.index, "; ")
         told = {finding.text.split("`")[1] for finding in self.footprint.findings if finding.kind == "holes"}
         for name, flags in (self.orders.unstored or {}).items():
             if name not in told:
@@ -112,6 +128,8 @@ class LaunchCheck:
         seen = self.footprint
         if seen is None or name not in seen.arrays or not seen[name].array.dense:
             return ""
+        if not seen[name].stores and not seen[name].atomics:
+            return before + self._stored_instead(name)
         launch = seen.account.launch
         for verb, accesses in (("stores", seen[name].stores), ("updates", seen[name].atomics)):
             if not accesses or index >= accesses.owners.count.size:
@@ -125,3 +143,26 @@ class LaunchCheck:
                 return f"{before}program {launch.spelled(first)} {verb} it{at}"
             return f"{before}programs {launch.spelled(first)} to {launch.spelled(last)} {verb.removesuffix('s')} it{at}"
         return f"{before}no program stores it" if not seen.sampled else ""
+
+    def _stored_instead(self, name: str) -> str:
+        assert self.footprint is not None
+        stores = [
+            f"`{found.name}` in line {found.stores.accesses[0].op.loc.outermost.line}"
+            for found in self.footprint.arrays.values()
+            if found.stores and found.stores.accesses[0].op.loc is not None
+        ]
+        instead = f": it stores to {' and '.join(stores)}" if stores else ""
+        return f"it was passed as `{name}`, which the kernel does not store to{instead}"
+
+    def causes(self, name: str | None, indices: Sequence[int]) -> list[tuple[str, str]]:
+        """Possible causes of a wrong result, as facts. `indices` are wrong elements of the array `name`, if they are known."""
+        seen = self.footprint
+        if seen is None:
+            return []
+        programs = set()
+        if name in seen.arrays and seen[name].array.dense:
+            for accesses in (seen[name].stores, seen[name].atomics):
+                if accesses and max(indices) < accesses.owners.first.size:
+                    programs |= {int(accesses.owners.first[index]) for index in indices}
+        found = suspects(seen, sorted(programs - {-1}) or [0], self.late)
+        return list(dict.fromkeys(("cause", finding.short) for finding in found))[:MOST_CAUSES]

@@ -207,7 +207,7 @@ class BlockMagics(Magics):
             more=more,
             cell=cell,
             before=before,
-            observation=Observation(),
+            observation=Observation(copies=more.get("check") is not None),
             views=concurrent_compile.Views(options.target),
             interpreting=stack,
             interpreted=counted,

@@ -1,7 +1,8 @@
 """Records what a cell launches: one KernelRecord per kernel, and one Specialisation for each compiled form of it.
 
-An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs. It keeps numbers and compiled code, never
-an array. The newest KernelRecord of each kernel stays reachable, so that naming the kernel in a later cell shows its card again.
+An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs. It keeps numbers and compiled code.
+For `--check` it also keeps copies, from before the newest launch, of the arrays that a kernel both loads and stores. The newest
+KernelRecord of each kernel stays reachable, so that naming the kernel in a later cell shows its card again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from blocknb.runtime import launch_context
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel, Launch
 from blocknb.runtime.launch_context import Grid, this_thread
-from blocknb.runtime.launch_snapshot import LaunchSnapshot
+from blocknb.runtime.launch_snapshot import LaunchCopies, LaunchSnapshot
 
 KEPT_TIMES = 10_000  # per specialization; later launches are counted, but their times are dropped
+MOST_COPIED = 1 << 28  # bytes of the copies that one cell makes for `--check`
 
 
 #: The compiled code that was launched before. Its next launch is warm.
@@ -33,8 +35,8 @@ class Specialisation:
     """One compiled form of a kernel and its launches. `arguments`, `grid` and `snapshot` are those of the newest launch.
 
     `first_cold`: the first of the launches was the first one of its code, which includes loading the code and touching new memory.
-    `repeats` are the times of repetitions on copies, and `why` says why there are none (see `repeats`); both are empty before. `busy` says
-    why the times may be wrong."""
+    `before` has the copies of `Observation` that belong to the newest launch. `repeats` are the times of repetitions on copies, and `why`
+    says why there are none (see `repeats`); both are empty before. `busy` says why the times may be wrong."""
 
     compiled: Compiled
     device: int
@@ -43,6 +45,7 @@ class Specialisation:
     launches: int = 0
     milliseconds: list[float] = field(default_factory=list)
     snapshot: LaunchSnapshot | None = None
+    before: LaunchCopies | None = None
     first_cold: bool = True
     repeats: Timing | None = None
     why: str = ""
@@ -82,12 +85,13 @@ class KernelRecord:
     def launches(self) -> int:
         return sum(s.launches for s in self.specialisations.values())
 
-    def add(self, launch: Launch) -> None:
+    def add(self, launch: Launch, before: LaunchCopies | None = None) -> None:
         key = id(launch.compiled)  # a Compiled lives as long as its Specialisation, which holds it
         found = self.specialisations.get(key)
         if found is None:
             found = self.specialisations[key] = Specialisation(launch.compiled, launch.device)
         found.add(launch)
+        found.before = before
         self.latest = found
 
 
@@ -122,21 +126,36 @@ def apart(kernel: Kernel) -> Iterator[None]:
 class Observation:
     """Collects launches between `start` and `stop` in `records`, by kernel in the order of first launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: bool = False) -> None:
         self.records: dict[Kernel, KernelRecord] = {}
+        self._copies, self._copied = copies, 0
+        self._before: dict[int, LaunchCopies] = {}  # by thread, from the beginning of a launch to its end
         self._lock = threading.Lock()
         forks.renewed(self, _lock=threading.Lock)  # a cell may launch from several threads
 
     def start(self) -> None:
         launch_context.observers.append(self._saw)
+        if self._copies:
+            launch_context.preludes.append(self._begins)
 
     def stop(self) -> None:
         if self._saw in launch_context.observers:
             launch_context.observers.remove(self._saw)
+        if self._begins in launch_context.preludes:
+            launch_context.preludes.remove(self._begins)
+
+    def _begins(self, kernel: Kernel, compiled: Compiled, snapshot: LaunchSnapshot | None) -> None:
+        updated = compiled.stored & compiled.loaded
+        self._before.pop(threading.get_ident(), None)
+        if snapshot is None or not updated:
+            return
+        self._copied += snapshot.copied_bytes(updated)
+        if self._copied <= MOST_COPIED and (copies := snapshot.copies(updated)) is not None:
+            self._before[threading.get_ident()] = copies
 
     def _saw(self, launch: Launch) -> None:
         with self._lock:
             record = self.records.get(launch.kernel)
             if record is None:
                 record = self.records[launch.kernel] = vars(launch.kernel)[_NEWEST] = KernelRecord(launch.kernel)
-            record.add(launch)
+            record.add(launch, self._before.pop(threading.get_ident(), None))

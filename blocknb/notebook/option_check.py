@@ -30,27 +30,36 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
     found.ok, found.checked = ok and all(check.right for check in checks), expression.text
     said = "✗ WRONG" if not ok else "correct" if found.ok else "correct in this run, but the launch has errors"
     found.facts.append(("check", f"{said}: `{expression.text}`"))
-    if not ok and (text := _difference(expression, checks)):
-        found.facts.append(("first wrong", text))
+    if not ok:
+        found.facts += _explained(expression, checks)
     found.facts += list(dict.fromkeys(fact for check in checks for fact in check.facts()))
 
 
-def _difference(expression: Expression, checks: list[Any]) -> str:
-    """Which element is wrong, and which program made it; empty if the expression does not compare two arrays."""
+def _explained(expression: Expression, checks: list[Any]) -> list[tuple[str, str]]:
+    """Which element is wrong and which program made it, if the expression compares two arrays, and possible causes."""
     both = sides(expression.text, expression.evaluate)
     if both is None:
-        return ""
-    left, right = expression.evaluate(both.left), expression.evaluate(both.right)
-    wrong = compare(both, left, right)
+        return [fact for check in checks for fact in check.causes(None, ())]
+    values = expression.evaluate(both.left), expression.evaluate(both.right)
+    wrong = compare(both, *values)
     if not isinstance(wrong, WrongElement):
-        return wrong or ""
-    made = (
-        check.made_by(name, wrong.index, "; ")
-        for value in (left, right)
-        for check in reversed(checks)
-        if (name := argument_of(value, check.given)) is not None and tuple(value.shape) == wrong.shape
-    )
-    return wrong.text + next(filter(None, made), "")
+        return [("first wrong", wrong)] if wrong else []
+    number, name = _maker(wrong, values, checks) or (-1, "")
+    made = checks[number].made_by(name, wrong.index, "; ") if name else ""
+    facts = [("first wrong", wrong.text + made)]
+    for i, check in enumerate(checks):
+        facts += check.causes(name, (wrong.index, wrong.worst)) if i == number else check.causes(None, ())
+    return facts
+
+
+def _maker(wrong: WrongElement, values: Any, checks: list[Any]) -> tuple[int, str] | None:
+    """The number of the check and the name of the argument that a compared array was in a launch."""
+    for value in values:
+        for number, check in reversed(list(enumerate(checks))):
+            name = argument_of(value, check.given)
+            if name is not None and tuple(value.shape) == wrong.shape and check.made_by(name, wrong.index):
+                return number, name
+    return None
 
 
 OPTION = Option(

@@ -423,6 +423,10 @@ class Kernel(ExaminedKernel):
             from blocknb.runtime.summary import summary
 
         milliseconds = 0.0
+        snapshot = remember(grid, binding.names, values, plan.kinds)
+        if this_thread.capture is None:
+            for prelude in list(launch_context.preludes):
+                prelude(self, plan.compiled, snapshot)
         if this_thread.capture is not None:
             pass
         elif plan.device == HOST:
@@ -434,7 +438,6 @@ class Kernel(ExaminedKernel):
 
             milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(sizes, raws, values))
         summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
-        snapshot = remember(grid, binding.names, values, plan.kinds)
         launch = Launch(self, plan.compiled, sizes, MappingProxyType(summaries), milliseconds, plan.device, snapshot)
         if this_thread.capture is not None:
             return this_thread.capture(launch)

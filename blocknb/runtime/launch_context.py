@@ -41,6 +41,8 @@ slow_path_threads: list[int] = []
 
 #: Called with a Launch after each launch of any kernel.
 observers: list[Callable[[Any], None]] = []
+#: Called before each launch that the observers will see, with the kernel, its compiled form and the LaunchSnapshot or None.
+preludes: list[Callable[[Any, Any, Any], None]] = []
 #: Called before a kernel is compiled for a launch, with its source, kinds, options and target. The function that a companion returns
 #: is called after the compilation; it may wait for work that the companion started.
 companions: list[Callable[[Any, Mapping[str, Any], Mapping[str, Any], Any], Callable[[], None] | None]] = []

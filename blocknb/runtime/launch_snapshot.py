@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,15 @@ class ArrayReference:
         begin, data = scratch.get(id(owner)) or (self.low, memory.bytes_of(owner, self.low, self.high))
         return memory.array_of(data, self.low - begin, self.view)
 
+    def moved(self, scratch: Scratch) -> ArrayReference:
+        """The same array in the copies, if its memory was copied."""
+        owner = self.owner()
+        if owner is None or id(owner) not in scratch:
+            return self
+        begin, data = scratch[id(owner)]
+        shift = memory.address_of(data) - begin
+        return ArrayReference(weakref.ref(data), self.low + shift, self.high + shift, self.view)
+
 
 @dataclass(frozen=True, eq=False)
 class WeakArgument:
@@ -56,6 +65,9 @@ class WeakArgument:
 
     def restored(self, scratch: Scratch) -> Any:
         return self.value()
+
+    def moved(self, scratch: Scratch) -> WeakArgument:
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +83,9 @@ class DerivedArgument:
     def restored(self, scratch: Scratch) -> Any:
         base = self.base.restored(scratch)
         return None if base is None else self.make(base)
+
+    def moved(self, scratch: Scratch) -> DerivedArgument:
+        return DerivedArgument(self.base.moved(scratch), self.make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +164,11 @@ class LaunchCopies:
                 if id(owner) in self.scratch:
                     low, data = self.scratch[id(owner)]
                     data[:] = memory.bytes_of(owner, low, low + data.shape[0])
+
+    def of_copies(self) -> LaunchSnapshot:
+        """The snapshot of the same launch on the copies, which live as long as this object."""
+        arrays = {name: reference.moved(self.scratch) for name, reference in self.snapshot.arrays.items()}
+        return replace(self.snapshot, arrays=arrays)
 
     def views(self, name: str) -> list[tuple[ArrayReference, Any]]:
         """The arrays behind one argument, as ranges of the user's memory and as views of the copies."""

@@ -85,6 +85,16 @@ def aligned_copy(data: Any, address: int) -> Any:
     return array
 
 
+def address_of(data: Any) -> int:
+    """The address of the first byte of an array."""
+    match _library(data):
+        case "numpy":
+            return int(data.ctypes.data)
+        case "torch":
+            return int(data.data_ptr())
+    return int(data.data.ptr)
+
+
 def array_of(data: Any, offset: int, view: StridedView) -> Any:
     """Returns the array of a view whose range begins `offset` bytes into `held`."""
     offset += view.offset

@@ -108,6 +108,12 @@ def check_orders(
     return OrderCheck(tuple(done), difference, {name: flags for name, flags in unstored.items() if flags.any()})
 
 
+def takes_turns(launch: MemoryLaunch) -> bool:
+    """Whether programs use what an atomic returns, such as a ticket: then the order of the programs decides on purpose."""
+    results = {value for op in launch.func.ops() if op.name in ATOMICS for value in op.results}
+    return any(value in results for op in launch.func.ops() for value in op.args)
+
+
 def _unsuitable(launch: MemoryLaunch, snapshot: LaunchSnapshot | None) -> str:
     if snapshot is None:
         return "an argument cannot be copied"

@@ -114,14 +114,17 @@ class Shell:
             result = self.ip.run_cell(entry.cell, store_history=True)
         seconds = time.perf_counter() - begin
         error = result.error_in_exec or result.error_before_exec
-        facts = [fact for document in self._documents() for fact in document["facts"]]
+        facts = [
+            fact for document in self._documents() for fact in document["facts"] if "machine is busy" not in fact[1]
+        ]
         findings = [text for key, text in facts if key in FACTS and not text.startswith("correct:")]
         accused = error is not None or any(
             key in ACCUSING or (key == "check" and not text.startswith("correct:")) for key, text in facts
         )
         printed = COLOURS.sub("", output.getvalue()) if error else ""
         text = "\n".join([*filter(None, [printed]), *findings])
-        return Told(text, self._check(error, findings), seconds, accused)
+        named = [text for key, text in facts if key in FACTS and key != "cause" and not text.startswith("correct:")]
+        return Told(text, self._check(error, named), seconds, accused)
 
     def _documents(self) -> list[dict[str, Any]]:
         from blocknb.notebook.document import MIME
@@ -140,5 +143,5 @@ class Shell:
 
 
 #: The facts of a card that tell mistakes.
-FACTS = ("check", "first wrong", "error", "warning", "remark")
+FACTS = ("check", "first wrong", "cause", "error", "warning", "remark")
 ACCUSING = ("error", "warning")

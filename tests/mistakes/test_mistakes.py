@@ -9,44 +9,15 @@ WRONG, RIGHT = entries("wrong"), entries("right")
 #: Mistakes that `--check` calls wrong without the cause or the line, or does not find.
 OPEN = frozenset(
     (
-        "`&` without parentheses",
-        "a barrier is taken for one between programs",
         "a lock that no program releases in order",
-        "a loop that never runs",
-        "a maximum of negative numbers without `other`",
-        "a minimum without `other`",
-        "a product of a matrix and a vector",
-        "a program reads what another one stores",
-        "a softmax with other=0",
         "a tile's offset overflows before it reaches the pointer",
-        "a transpose in place",
-        "a transposed view is read as contiguous",
-        "an online maximum that starts at zero",
         "arrays of NumPy and of the GPU",
-        "atomics add to an output of np.empty",
-        "fractions are stored to integers",
-        "negative numbers are stored to unsigned integers",
-        "np.zeros for an accumulator",
         "strides in bytes",
-        "the accumulator is half precision",
-        "the accumulator is overwritten instead of added to",
-        "the accumulator of tl.dot is dropped",
-        "the arguments are in another order",
-        "the division by zero in a lane that tl.where discards",
         "the kernel returns its tile",
-        "the mean subtracted from masked lanes enters the variance",
-        "the output is read before it is written",
-        "the output of float64 for a result of float32",
-        "the product of small integers overflows",
-        "the result overflows half precision",
-        "the sum of bytes",
-        "tl.where does not guard a store",
     )
 )
-
-
-#: A right cell that `--check` warns about: an array without elements has no mask that is on.
-ACCUSED = frozenset({"a launch of nothing"})
+#: The share of the corpus that is named, as a floor for the whole corpus and not for a chosen part of it.
+NAMED = 0.96
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +34,13 @@ def test_a_mistake_is_named_at_its_line(shell: Shell, name: str):
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("name", sorted(set(RIGHT) - ACCUSED))
+@pytest.mark.parametrize("name", sorted(RIGHT))
 def test_a_right_cell_is_not_accused(shell: Shell, name: str):
     told = shell.run(RIGHT[name])
     assert not told.accused, told.text
 
 
-def test_the_corpus_is_large_enough():
-    assert len(set(WRONG) - OPEN) >= 76 and len(RIGHT) >= 40
+def test_the_named_share_of_the_whole_corpus_is_high():
     assert set(WRONG) >= OPEN
+    assert len(set(WRONG) - OPEN) / len(WRONG) >= NAMED
+    assert len(WRONG) >= 160 and len(RIGHT) >= 47
