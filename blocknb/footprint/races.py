@@ -65,7 +65,7 @@ def ordering(account: Account) -> dict[int, Flags]:
             sem = sync.attrs.get("sem") or "acq_rel"
             together = any(loop in around for loop in loops)
             before |= (j < i or together) and sem in ("acquire", "acq_rel")
-            after |= (j > i or together) and sem in ("release", "acq_rel")
+            after |= (j >= i or together) and sem in ("release", "acq_rel")  # a releasing atomic itself counts
         found[op.id] = (before, after)
     return found
 
@@ -100,8 +100,9 @@ def races(account: Account) -> Iterator[ProgramRace]:
 def _of_loads_and_atomics(
     account: Account, region: MemoryRegion, groups: dict[tuple[str, Flags], list[OpAccesses]]
 ) -> Iterator[ProgramRace]:
-    """A plain load of what another program updates atomically."""
-    for a in [key for key in groups if key[0] == "atomic"]:
+    """A plain load of what another program updates atomically. A compare-and-swap that fails writes nothing, so it is left out."""
+    swaps = {key for key, accesses in groups.items() if all(access.op.name == "atomic_cas" for access in accesses)}
+    for a in [key for key in groups if key[0] == "atomic" and key not in swaps]:
         for b in [key for key in groups if key[0] == "load"]:
             if not _may_be_ordered(a[1], b[1]):
                 found = _race(

@@ -63,6 +63,12 @@ def test_a_right_kernel_is_not_accused(name, runs, monkeypatch):
             assert launch(RIGHT[name]) is None
 
 
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_footprint_of_a_right_kernel_accuses_nobody(name):
+    case = RIGHT[name]
+    assert not case.kernel.footprint(case.grid)(**case.make()).accusations
+
+
 def test_the_corpus_is_large():
     assert len(RACY) >= 40
     assert len(RIGHT) >= 25
