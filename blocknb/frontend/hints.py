@@ -98,12 +98,17 @@ def instead_of_function(name: str) -> str:
     return INSTEAD.get(name) or "use the function of the same meaning in blocknb.language"
 
 
+#: Names of dtypes in NumPy, ml_dtypes and torch that differ from those of the language.
+FOREIGN_DTYPES = {
+    "bool": "int1", "bool_": "int1", "half": "float16", "double": "float64", "single": "float32",
+    "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5", "float8_e4m3fnuz": "float8e4b8", "float8_e5m2fnuz": "float8e5b16",
+}  # fmt: skip
+
+
 def literal_dtype_name(x: Any, names: Iterable[str]) -> str | None:
     """The name in the language of a NumPy or torch dtype such as np.float32, or None for any other object."""
     name = str(getattr(x, "__name__", x)).removeprefix("torch.")
-    name = {"bool": "int1", "bool_": "int1", "half": "float16", "double": "float64", "single": "float32"}.get(
-        name, name
-    )
+    name = FOREIGN_DTYPES.get(name, name)
     return name if name in names else None
 
 

@@ -135,7 +135,7 @@ def atomic_poll(pointer, expected_value, sem=None, scope=None, timeout_ns=None):
     program may wait only for programs with lower ids, because programs with higher ids may not have started.
 
     Example:
-        tl.atomic_poll(x_ptr, tl.load(x_ptr))  # True
+        tl.atomic_poll(i_ptr, tl.load(i_ptr))  # True
     """
     tl.static_assert(
         timeout_ns is None or timeout_ns == 0, "atomic_poll waits without a limit (None), or looks once (0)"

@@ -18,6 +18,7 @@ from typing import Any
 
 from blocknb.language.ops import named
 from blocknb.language.refused import REFUSED
+from blocknb.language.versions import NEWEST, OLDEST, triton_version
 from blocknb.testing import examples
 from blocknb.testing.examples import Example
 
@@ -46,7 +47,7 @@ GROUPS: dict[str, str] = {
     "Other names": "",
 }
 
-HEAD = """\
+HEAD = f"""\
 # The language
 
 This page lists every name of the language by its name in Triton. The columns say where its example runs: in the interpreter of the IR, as
@@ -58,6 +59,8 @@ the kernel's own Python (`kernel.interpret`), on the CPU, and on a GPU.
 | needs a GPU | the name has a meaning on a GPU only |
 | not run | no run is recorded |
 | other text | the error that the name raises there |
+
+The column "Triton" says since which version Triton has the name; {OLDEST} to {NEWEST} were compared.
 
 `help(tl.load)` shows shapes, dtypes, errors and the example of a name. `blocknb reference` writes this page, so do not edit it.
 
@@ -159,9 +162,13 @@ def render(found: Mapping[str, tuple[str, ...]]) -> str:
     for name, text in rows().items():
         if group(name) != last:
             last = group(name)
-            lines += [f"\n## {last}\n", "| name | IR | Python | CPU | GPU | |", "|---|---|---|---|---|---|"]
+            lines += [
+                f"\n## {last}\n",
+                "| name | IR | Python | CPU | GPU | Triton | |",
+                "|---|---|---|---|---|---|---|",
+            ]
         cells = " | ".join(cell.replace("|", "\\|") for cell in found[name])
-        lines.append(f"| `{name}` | {cells} | {text} |")
+        lines.append(f"| `{name}` | {cells} | {triton_version(name)} | {text} |")
     lines += ["\n## Names of Triton that are left out\n", "| name | instead |", "|---|---|"]
     lines += [f"| `tl.{name}` | {hint} |" for name, hint in sorted(REFUSED.items())]
     return "\n".join(lines) + "\n"
@@ -172,7 +179,7 @@ def read(text: str) -> dict[str, tuple[str, ...]]:
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.replace("\\|", "\0").split("|")]
-        if len(cells) == 8 and cells[1].startswith("`"):
+        if len(cells) == 9 and cells[1].startswith("`"):
             found[cells[1].strip("`")] = tuple(cell.replace("\0", "|") for cell in cells[2:6])
     return found
 

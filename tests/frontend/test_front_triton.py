@@ -159,3 +159,17 @@ def test_an_error_ends_with_tritons_words(expression, phrase):
     error = failure(body(text, "x, i, f"), TypeMismatch, x="*f32", i="i32", f="f32")
     assert error.loc is not None and error.loc.line == 3
     assert str(error).splitlines()[-1].startswith(f"  Triton: {phrase}")
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("float8_e4m3fn", "tl.float8e4nv"), ("float8_e5m2", "tl.float8e5"), ("float16", "tl.float16")]
+)
+def test_a_dtype_of_another_library_is_refused_with_the_languages_name(name, written):
+    class Foreign:
+        """A dtype as torch spells it."""
+
+        def __repr__(self):
+            return f"torch.{name}"
+
+    k = body("tl.arange(0, 16).to(dtype)", "out, dtype: tl.constexpr")
+    assert failure(k, TypeMismatch, out="*f32", dtype=Foreign()).hint == f"write {written}"

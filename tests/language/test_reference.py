@@ -11,6 +11,7 @@ import pytest
 
 import blocknb.language as tl
 from blocknb.errors import KernelError
+from blocknb.language import versions
 from blocknb.testing import reference
 from blocknb.testing.examples import Example, documented, dtypes, examples, outcome
 
@@ -102,3 +103,23 @@ def test_help_contains_signature_and_example():
     text = pydoc.render_doc(tl.load, renderer=pydoc.plaintext)
     assert "load(pointer, mask=None, other=None" in text
     assert "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tl.load", "3.6 or earlier"),
+        ("tl.squeeze", "3.7"),
+        ("tl.atomic_poll", "3.9"),
+        ("tl.make_block_ptr", "3.6 or earlier, not in 3.9"),
+        ("libdevice.powi", "blocknb only"),
+    ],
+)
+def test_the_reference_says_which_version_of_triton_has_a_name(name, said):
+    (line,) = [line for line in reference.TABLE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    assert line.split(" | ")[5] == said
+
+
+def test_the_table_of_versions_holds_names_of_the_language_only():
+    known = {name.rpartition(".")[2] for name in EXAMPLES}
+    assert {*versions.SINCE, *versions.OWN, *versions.REMOVED} <= known
