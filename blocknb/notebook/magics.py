@@ -285,6 +285,7 @@ class BlockMagics(Magics):
                 except BaseException as raised:
                     error = raised  # after the cards, which show the completed launches
             made = card.card_of(record, session.target, session.show)
+            record.drop_copies()
             if found.ok is None and (known := history.verdict(made)) is not None:
                 found.facts.insert(0, known)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
@@ -365,7 +366,7 @@ def _meant(message: str, line: str) -> str:
     if not found[1].startswith("--"):
         return f"write quotes around an expression with a word that begins with `-` ({found[1]} in line 1); "
     known = re.findall(r"--[a-z]+", " ".join(BlockMagics.blockkernel.parser._option_string_actions))
-    close = difflib.get_close_matches(found[1], known, 1)
+    close = difflib.get_close_matches(found[1], known, 1, 0.75)
     return f"did you mean {close[0]} in line 1?; " if close else ""
 
 
