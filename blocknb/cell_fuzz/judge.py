@@ -145,7 +145,7 @@ def remaining(sessions: list[Any]) -> str:
 
     found = {
         name: getattr(launch_context, name)
-        for name in ("observers", "companions", "enforced", "slow_path_threads")
+        for name in ("observers", "preludes", "companions", "enforced", "slow_path_threads")
         if getattr(launch_context, name)
     }
     thread = launch_context.this_thread

@@ -285,6 +285,7 @@ class BlockMagics(Magics):
                 except BaseException as raised:
                     error = raised  # after the cards, which show the completed launches
             made = card.card_of(record, session.target, session.show)
+            record.drop_copies()
             if found.ok is None and (known := history.verdict(made)) is not None:
                 found.facts.insert(0, known)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)

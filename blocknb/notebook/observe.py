@@ -94,6 +94,11 @@ class KernelRecord:
         found.before = before
         self.latest = found
 
+    def drop_copies(self) -> None:
+        """Frees what the Observation copied for `--check`."""
+        for made in self.specialisations.values():
+            made.before = None
+
 
 # The newest record is in its kernel's own dictionary; a global table would keep every redefined kernel alive.
 _NEWEST = "_notebook_record"
@@ -143,6 +148,7 @@ class Observation:
             launch_context.observers.remove(self._saw)
         if self._begins in launch_context.preludes:
             launch_context.preludes.remove(self._begins)
+        self._before.clear()  # of launches that failed
 
     def _begins(self, kernel: Kernel, compiled: Compiled, snapshot: LaunchSnapshot | None) -> None:
         updated = compiled.stored & compiled.loaded
