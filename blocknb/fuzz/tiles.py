@@ -134,7 +134,7 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
         ct = "u32" if dtypes.is_unsigned(kind) else "i32"
     inner = expression(g, kind, source, depth - 1)
     if name == "sum" and g.chance(0.1):
-        inner, ct = cast(inner, "i1"), "i32"
+        inner, ct = cast(inner, "i1"), "u32"  # a sum of truth values is unsigned, as in Triton
     result = reduced_shape(source, axis, keep)
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
