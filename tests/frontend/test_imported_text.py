@@ -43,6 +43,7 @@ def plain(x):
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # its time stamps tell whole seconds apart
     path = tmp_path / "edited_kernels.py"
     path.write_text(MODULE)
     importlib.invalidate_caches()
