@@ -47,7 +47,7 @@ class ProgramRace:
 
 def ordering(account: Account) -> dict[int, Flags]:
     """For each access, by op id, whether the program may have acquired before it, and whether it may release after it. A volatile access
-    does both."""
+    does both. An atomic releases itself if the program uses its result: what depends on a ticket comes after the other tickets."""
     places: list[tuple[Op, tuple[Op, ...]]] = []
 
     def visit(block: Block, loops: tuple[Op, ...]) -> None:
@@ -58,6 +58,7 @@ def ordering(account: Account) -> dict[int, Flags]:
 
     visit(account.launch.func.body, ())
     syncs = [(i, op, loops) for i, (op, loops) in enumerate(places) if op.name in ATOMICS or op.attrs.get("volatile")]
+    used = {value for op, _ in places for value in op.args}
     found = {}
     for i, (op, loops) in enumerate(places):
         before = after = bool(op.attrs.get("volatile"))
@@ -65,7 +66,8 @@ def ordering(account: Account) -> dict[int, Flags]:
             sem = sync.attrs.get("sem") or "acq_rel"
             together = any(loop in around for loop in loops)
             before |= (j < i or together) and sem in ("acquire", "acq_rel")
-            after |= (j >= i or together) and sem in ("release", "acq_rel")  # a releasing atomic itself counts
+            is_ticket = j == i and not used.isdisjoint(op.results)
+            after |= (j > i or together or is_ticket) and sem in ("release", "acq_rel")
         found[op.id] = (before, after)
     return found
 
@@ -100,9 +102,8 @@ def races(account: Account) -> Iterator[ProgramRace]:
 def _of_loads_and_atomics(
     account: Account, region: MemoryRegion, groups: dict[tuple[str, Flags], list[OpAccesses]]
 ) -> Iterator[ProgramRace]:
-    """A plain load of what another program updates atomically. A compare-and-swap that fails writes nothing, so it is left out."""
-    swaps = {key for key, accesses in groups.items() if all(access.op.name == "atomic_cas" for access in accesses)}
-    for a in [key for key in groups if key[0] == "atomic" and key not in swaps]:
+    """A plain load of what another program updates atomically."""
+    for a in [key for key in groups if key[0] == "atomic"]:
         for b in [key for key in groups if key[0] == "load"]:
             if not _may_be_ordered(a[1], b[1]):
                 found = _race(

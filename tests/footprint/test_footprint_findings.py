@@ -236,3 +236,27 @@ def test_a_removed_lock_is_a_race() -> None:
 
     kinds = {f.text.split(":")[0] for f in unlocked.footprint(4)(X, out(1), BLOCK=128).errors}
     assert kinds == {"race"}
+
+
+@blocknb.kernel
+def loads_what_it_adds_to(x, out):
+    tl.atomic_add(x, 1.0)
+    tl.store(out + tl.program_id(0), tl.load(x))
+
+
+@blocknb.kernel
+def swaps_beside_a_load(x, out):
+    tl.atomic_cas(x, 1, 2, sem="relaxed")
+    tl.store(out + tl.program_id(0), tl.load(x))
+
+
+def test_a_load_after_an_atomic_of_the_same_program_is_no_ticket():
+    (finding,) = loads_what_it_adds_to.footprint(4)(np.zeros(1, np.float32), out(4)).accusations
+    assert "loads element 0 of `x`, which program" in finding.text
+    assert "updates atomically" in finding.text
+
+
+def test_a_load_of_what_a_swap_may_change_is_a_remark():
+    found = swaps_beside_a_load.footprint(4)(np.zeros(1, np.int32), np.zeros(4, np.int32))
+    assert not found.accusations
+    assert any("updates atomically" in finding.text for finding in found.findings)
