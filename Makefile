@@ -44,7 +44,7 @@ help:
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
-	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock anew"
+	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock again"
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
 

@@ -4,7 +4,7 @@
 
 Three kinds of trials, with `--load` other processes that compute in bursts:
 
-- away and back: a knob is turned away and back. Both sides of the last comparison are the cell's kernel, so a gain or a loss is noise.
+- away and back: a knob moves away and back. Both sides of the last comparison are the cell's kernel, so a gain or a loss is noise.
 - gain: a knob makes the kernel 15 % faster with the same outputs.
 - wrong: a knob breaks the outputs: holes, stale values, missing columns, sums that count twice. Its time must never count as a gain.
 
@@ -132,9 +132,9 @@ def summed(n: int, block: int) -> Any:
     return carded(lambda: total[grid](x, out, n, STEP=block, BLOCK=block)), (x, out)
 
 
-def turned(shown: Any, **constants: int) -> Mapping[str, Any]:
+def modified(shown: Any, **constants: int) -> Mapping[str, Any]:
     """The comparison with the cell after a change of constants."""
-    found: Mapping[str, Any] = knobs.with_knobs(shown, {"constants": constants}).parts["turned"]
+    found: Mapping[str, Any] = knobs.with_knobs(shown, {"constants": constants}).parts["modified"]
     return found
 
 
@@ -148,14 +148,14 @@ def away_and_back(number: int) -> Mapping[str, Any]:
     ]
     shown, _kept = kinds[number % len(kinds)]()
     block = shown.main.compiled.trace.constants["BLOCK"]
-    turned(shown, BLOCK=2 * block)
-    return turned(shown, BLOCK=block)
+    modified(shown, BLOCK=2 * block)
+    return modified(shown, BLOCK=block)
 
 
 def gain(number: int) -> Mapping[str, Any]:
     """Turns WORK from SLOW to FAST."""
     shown, _kept = work(1 << (14 + number % 5))
-    found = turned(shown, WORK=FAST)
+    found = modified(shown, WORK=FAST)
     return {**found, "settings": f"{found['settings']} of {shown.main.grid[0]} programs"}
 
 
@@ -188,7 +188,7 @@ def wrong_knobs(count: int) -> list[WrongKnob]:
 
 def wrong(change: WrongKnob) -> Mapping[str, Any]:
     shown, _kept = change.make()
-    return turned(shown, **change.constants)
+    return modified(shown, **change.constants)
 
 
 def _burn(seed: int) -> None:

@@ -242,7 +242,7 @@ def _patterns(func: Func) -> Iterator[FootprintFinding]:
         elif op.name in LOOPS:
             yield from _loop(op, users, made)
         elif op.name == "store":
-            yield from _wide_store(func, op, made)
+            yield from _wide_store(op, made)
 
 
 def _loop(loop: Op, users: Mapping[Value, int], made: Mapping[Value, Op]) -> Iterator[FootprintFinding]:
@@ -257,7 +257,7 @@ def _loop(loop: Op, users: Mapping[Value, int], made: Mapping[Value, Op]) -> Ite
         dtype = inside.type.dtype
         if inside not in users and after in users and update is not None:
             text = (
-                f"`{name}` keeps only the value of the last iteration, because each one assigns it anew: {name} += ...?"
+                f"`{name}` keeps only the value of the last iteration, because each one overwrites it: {name} += ...?"
             )
             yield _question("overwritten", text, update.loc)
         elif update is None or inside not in update.args:
@@ -277,7 +277,7 @@ def _is_zero(op: Op | None) -> bool:
     return op is not None and op.name == "const" and op.attrs["value"] == 0
 
 
-def _wide_store(func: Func, op: Op, made: Mapping[Value, Op]) -> Iterator[FootprintFinding]:
+def _wide_store(op: Op, made: Mapping[Value, Op]) -> Iterator[FootprintFinding]:
     cast = made.get(op.args[1])
     if cast is None or cast.name != "cast":
         return

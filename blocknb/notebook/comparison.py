@@ -1,7 +1,7 @@
 """Compares a changed kernel with the kernel of the run cell: both run in turns on one set of copies, and the outputs are judged first.
 
-A change is a turned knob, another value in a sweep, or an edited stage. Its time counts only if its outputs are those of the cell's kernel
-on the same inputs (see `profile.outputs`). It is faster or slower only beyond noise (see `profile.noise`).
+A change is another value of a knob or in a sweep, or an edited stage. Its time counts only if its outputs are those of the cell's kernel on
+the same inputs (see `profile.outputs`). It is faster or slower only beyond noise (see `profile.noise`).
 """
 
 from __future__ import annotations
@@ -143,16 +143,16 @@ def _timed(made: Specialisation, outputs: Judgement, base: PreparedLaunch, chang
     return Comparison(outputs, times[CELL], times[NOW], ratio, noise.busy(list(times.values())))
 
 
-def code_notes(card: Card, turned: Card) -> list[str]:
+def code_notes(card: Card, modified: Card) -> list[str]:
     """What a change did to the code of each target: nothing, or on a displayed GPU the modelled time before and after."""
     notes = []
-    for before, after in zip(card.views, turned.views, strict=False):
+    for before, after in zip(card.views, modified.views, strict=False):
         if before.trace is None or after.trace is None:
             continue
         if same_code(before.trace, after.trace):
             notes.append(no_effect(before.label))
         elif before.role == "view" and before.trace.target.is_gpu:
-            notes.append(timelines.predicted((card.main, before.trace), (turned.main, after.trace)))
+            notes.append(timelines.predicted((card.main, before.trace), (modified.main, after.trace)))
     return notes
 
 

@@ -100,7 +100,7 @@ def _fixed_grid(made: Specialisation) -> str:
 
 
 def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
-    """The card after a change, with its comparison with `card`, the card of the run cell, as the part "turned".
+    """The card after a change, with its comparison with `card`, the card of the run cell, as the part "modified".
 
     None for warps or stages lets the compiler choose, whatever the launch requested. Raises KernelError as a launch does; the old card
     does not change.
@@ -131,9 +131,9 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
             record.specialisations[0] = record.latest
         else:
             record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
-    turned = card_of(record, target, card.opened)
-    part = turned_part(card, turned, changes(made, compiled), found, why)
-    return replace(turned, parts={**card.parts, "turned": part}, more_facts=(("knobs", fact(part)),))
+    modified = card_of(record, target, card.opened)
+    part = modified_part(card, modified, changes(made, compiled), found, why)
+    return replace(modified, parts={**card.parts, "modified": part}, more_facts=(("knobs", fact(part)),))
 
 
 def why_not_compared(made: Specialisation) -> str:
@@ -165,17 +165,17 @@ def changes(made: Specialisation, now: Compiled) -> str:
     return ", ".join(found) or "the cell’s values"
 
 
-def turned_part(
-    card: Card, turned: Card, settings: str, found: comparison.Comparison | None, why: str
+def modified_part(
+    card: Card, modified: Card, settings: str, found: comparison.Comparison | None, why: str
 ) -> dict[str, Any]:
-    """The part "turned" of a document: what was changed after the run cell, and the comparison with its kernel."""
+    """The part "modified" of a document: what was changed after the run cell, and the comparison with its kernel."""
     if found is None:
         part: dict[str, Any] = {"verdict": "unmeasured", "text": f"not measured: {why}", "outputs": ""}
         part |= {"ratio": None, "cell": None, "now": None}
     else:
         part = found.part
     notes = [found.busy] if found is not None and found.busy else []
-    return {"settings": settings, **part, "notes": [*notes, *comparison.code_notes(card, turned)]}
+    return {"settings": settings, **part, "notes": [*notes, *comparison.code_notes(card, modified)]}
 
 
 def fact(part: Mapping[str, Any]) -> str:

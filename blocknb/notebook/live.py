@@ -86,7 +86,7 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
     if live is None:
         comm.close()
         return
-    if "turned" in live.card.parts:
+    if "modified" in live.card.parts:
         live.card = live.cell  # the page shows the saved document, which is that of the run cell
     comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
     comm.send({"hello": live.id})
@@ -121,8 +121,8 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     live.cell = replace(live.cell)
     live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
-    turned = live.card.parts["turned"]
-    kept = replace(live.cell, parts={**live.cell.parts, "turned": turned})
+    modified = live.card.parts["modified"]
+    kept = replace(live.cell, parts={**live.cell.parts, "modified": modified})
     kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
     return {**_shown(live), "saved": _document(live, kept)}
 

@@ -126,7 +126,9 @@ class Cache:
         except UntrustedFile as error:
             if error.foreign:
                 warn_once(
-                    self.root, f"blocknb ignores a file in its cache, {self.root}: {error}. It makes the file anew.", 3
+                    self.root,
+                    f"blocknb ignores a file in its cache, {self.root}: {error}. It writes the file again.",
+                    3,
                 )
             private_files.remove(self.root, name)
         except UntrustedFolder as error:
@@ -210,7 +212,7 @@ class Cache:
             why, advice = "blocknb finds no folder for its cache: neither HOME nor BLOCKNB_CACHE_DIR names one", ""
         elif isinstance(error, UntrustedFolder):
             why = f"blocknb does not use the cache folder {self.root}, because {error}, and a cache holds machine code"
-            advice = f"run `{error.fix}` if nobody else has written to it, or " if error.fix else ""
+            advice = f"run `{error.fix}` if no other user has written to it, or " if error.fix else ""
         else:
             why, advice = f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}", ""
         warn_once(self.root, f"{why}. {_ADVICE} {advice}set BLOCKNB_CACHE_DIR to a folder of your own.", stacklevel + 1)

@@ -277,7 +277,7 @@ def from_disk(request: Request) -> Compiled | None:
         return None
 
 
-def made_anew(compiled: Compiled) -> Compiled:
+def recompiled(compiled: Compiled) -> Compiled:
     """Compiles a kernel again whose code from the disk cannot be started, and drops that entry."""
     request = Request(compiled.source, compiled.kinds, compiled.options, compiled.target)
     cache.shared().drop(request.digest)

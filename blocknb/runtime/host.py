@@ -317,17 +317,17 @@ def _rounder(kind: Any) -> Callable[[Any], float] | None:
     return lambda value: float(kind.numpy.type(value))
 
 
-def starter(compiled: Compiled, positions: Sequence[int], made: type[HostKernel] = HostKernel) -> Start:
+def starter(compiled: Compiled, positions: Sequence[int], kernel_class: type[HostKernel] = HostKernel) -> Start:
     """Returns `start(grid, raws, values)`, which launches the kernel. `positions` are the indices of its parameters in raws and values.
-    `made` is the class that runs the machine code."""
+    `kernel_class` is the class that runs the machine code."""
     code = compiled.code
-    kernel = made(
+    kernel = kernel_class(
         compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop
     )
     kinds = [kind for _, kind in compiled.parameters]
     plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]
     pointers = [(n, i) for n, (i, is_pointer, _) in enumerate(plan) if is_pointer and n < 63]
-    again = functools.cache(lambda other: starter(other, positions, made))
+    starter_of = functools.cache(lambda other: starter(other, positions, kernel_class))
 
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         arguments: list[Any] = []
@@ -353,7 +353,7 @@ def starter(compiled: Compiled, positions: Sequence[int], made: type[HostKernel]
 
         arrays = shadowed(compiled.parameters, arguments)
         if (other := all_noted(compiled, arrays)) is not None:
-            again(other)(grid, raws, values)
+            starter_of(other)(grid, raws, values)
             return
         memory = HostShadow(code.shadow, arrays, grid)
         kernel.launch(grid, arguments, locked, memory.context)

@@ -120,18 +120,23 @@ def prepared(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devi
     except Exception:
         if not compiled.trace.from_cache:
             raise
-        from blocknb.runtime.compile import made_anew
+        from blocknb.runtime.compile import recompiled
 
-        compiled = made_anew(compiled)
+        compiled = recompiled(compiled)
         start = starter(compiled, binding, kinds, device)
     return LaunchPlan(compiled, kinds, device, start)
 
 
 def starter(
-    compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int, made: type[HostKernel] | None = None
+    compiled: Compiled,
+    binding: Binding,
+    kinds: tuple[Kind, ...],
+    device: int,
+    kernel_class: type[HostKernel] | None = None,
 ) -> Start:
-    """Returns the function that starts a compiled kernel on a device, from the values of a binding. `made` is the class that runs its
-    machine code on the CPU, by default `host.HostKernel`."""
+    """Returns the function that starts a compiled kernel on a device, from the values of a binding.
+
+    `kernel_class` runs the machine code on the CPU, by default `host.HostKernel`."""
     from blocknb.frontend.descriptors import field_names
 
     fields = [
@@ -143,7 +148,7 @@ def starter(
     if device == HOST:
         from blocknb.runtime import host
 
-        start = host.starter(compiled, positions, made or host.HostKernel)
+        start = host.starter(compiled, positions, kernel_class or host.HostKernel)
     else:
         from blocknb.runtime import driver, reports
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,7 @@ def _run(
     snapshot: LaunchSnapshot,
     stored: list[str],
     seed: int | None,
-    poisoned: list[str] = [],  # noqa: B006
+    poisoned: Sequence[str] = (),
 ) -> dict[str, np.ndarray] | str:
     """The stored arrays after one run, flat, by name; or why there is none."""
     given = snapshot.arguments(stored)
@@ -160,9 +160,9 @@ def _run(
     binding, values = kernel.bound_call((), given)
     kinds, raws = kernel.describe(binding, values)
     compiled = kernel._compile(binding, kinds, Target.parse("cpu"), None)
-    made = type("OrderedKernel", (OrderedKernel,), {"seed": seed})
+    kernel_class = type("OrderedKernel", (OrderedKernel,), {"seed": seed})
     with unobserved():  # it mutes what the kernel prints
-        starter(compiled, binding, kinds, HOST, made)(launch.grid, raws, values)
+        starter(compiled, binding, kinds, HOST, kernel_class)(launch.grid, raws, values)
     return {name: np.ascontiguousarray(_array(_leaf(given, name))).reshape(-1) for name in stored}
 
 

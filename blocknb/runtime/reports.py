@@ -100,7 +100,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
     if plan is not None:
         pointers = {i: positions[i] for i, (_, kind) in enumerate(parameters) if isinstance(kind, Pointer)}
     sizes = {i: parameters[i][1].element.bytes for i in code.extents}
-    again = functools.cache(lambda other: starter(other, device, positions, library, count))
+    starter_of = functools.cache(lambda other: starter(other, device, positions, library, count))
 
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         with api.Device(device):
@@ -117,7 +117,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
 
                 shadowed = {i: (parameters[i][0], raws[at], *bounds[i]) for i, at in pointers.items()}
                 if (other := all_noted(compiled, shadowed)) is not None:
-                    again(other)(grid, raws, values)
+                    starter_of(other)(grid, raws, values)
                     return
             buffer = buffer_of(device, stream)
             with buffer.lock:

@@ -105,7 +105,7 @@ def _forget(reference: weakref.ref[Any]) -> None:
 def unwritten(low: int, high: int, device: int) -> list[UnwrittenArray]:
     """The marked arrays that have bytes of a range, with flags that include the writes of the host."""
     with _lock:
-        found = [x for x in _arrays if x.low < high and low < x.high and x.device == device]
+        found = [x for x in _arrays if x.low < high and low < x.high and x.device == device and x.array() is not None]
     for array in found:
         array.note_writes()
     return found

@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import type { Document, Turned } from '../src/core/schema';
+import type { Document, Modified } from '../src/core/schema';
 import { fixture, type Name, saved, shown, until } from './fixtures';
 
 const text = (element: Element): string => element.textContent ?? '';
@@ -398,7 +398,7 @@ describe('knobs', () => {
 
   test('a change names what it set and its verdict; the notebook saves the card of the cell', async () => {
     const time = { n: 40, cold: false, median: 0.02, low: 0.019, high: 0.021, device: 'CPU' };
-    const turned: Turned = {
+    const modified: Modified = {
       settings: 'BLOCK=128',
       verdict: 'wrong',
       text: '✗ WRONG: 50 % of `out` differs',
@@ -408,24 +408,24 @@ describe('knobs', () => {
       now: null,
       notes: [],
     };
-    const next = { ...fixture('scale'), turned };
-    const kept = { ...fixture('scale'), turned };
+    const next = { ...fixture('scale'), modified };
+    const kept = { ...fixture('scale'), modified };
     const request = vi.fn().mockResolvedValueOnce({ document: next, saved: kept });
     const save = vi.fn();
     const panel = shown(fixture('scale'), { ...saved, state: 'live', request, save }).open('knobs');
     panel.querySelector<HTMLInputElement>('input[type=checkbox]')!.click();
-    await until(() => panel.querySelector('.bnb-turned'));
-    expect(text(panel.querySelector('.bnb-turned')!)).toContain('Changed: BLOCK=128');
-    expect(panel.querySelector('.bnb-turned')!.getAttribute('data-verdict')).toBe('wrong');
+    await until(() => panel.querySelector('.bnb-modified'));
+    expect(text(panel.querySelector('.bnb-modified')!)).toContain('Changed: BLOCK=128');
+    expect(panel.querySelector('.bnb-modified')!.getAttribute('data-verdict')).toBe('wrong');
     expect(save).toHaveBeenCalledWith(kept);
     const faster = {
-      ...turned,
+      ...modified,
       verdict: 'faster' as const,
       text: '1.30 times as fast',
       cell: time,
       now: time,
     };
-    const reopened = shown({ ...kept, turned: faster }).open('knobs');
+    const reopened = shown({ ...kept, modified: faster }).open('knobs');
     expect(text(reopened)).toContain('Changed after the cell ran');
     expect(text(reopened)).toContain('▲ 1.30 times as fast');
     expect(text(reopened)).toContain('20 µs (median of 40, warm, 19 µs to 21 µs, CPU)');

@@ -14,7 +14,7 @@ def knobs(softmax):
     card.open("Knobs")
     yield card
     card.open("Knobs")("text=Reset to the cell’s values").click()
-    eventually(lambda: softmax.notebook.document(3), lambda found: "turned" not in found)
+    eventually(lambda: softmax.notebook.document(3), lambda found: "modified" not in found)
     settled(card)
 
 
@@ -63,20 +63,20 @@ def test_after_a_slider_move_the_card_equals_that_of_a_fresh_compile(knobs, soft
     assert code.code == machine_code(gpu)
     saved = softmax.notebook.document(3)  # of the cell, with the change named beside it
     assert saved["launches"][-1]["constants"]["BLOCK"] == "1024"
-    assert saved["turned"]["settings"] == "BLOCK=2048, num_warps=4"
-    assert saved["turned"]["outputs"] == "the outputs equal those of the cell’s kernel"
-    assert milliseconds(now["time"][1]) == pytest.approx(saved["turned"]["now"]["median"], rel=0.01)
+    assert saved["modified"]["settings"] == "BLOCK=2048, num_warps=4"
+    assert saved["modified"]["outputs"] == "the outputs equal those of the cell’s kernel"
+    assert milliseconds(now["time"][1]) == pytest.approx(saved["modified"]["now"]["median"], rel=0.01)
     knobs.open("Knobs")
-    knobs.panel(".bnb-turned").until_text("Changed: BLOCK=2048, num_warps=4", saved["turned"]["text"])
+    knobs.panel(".bnb-modified").until_text("Changed: BLOCK=2048, num_warps=4", saved["modified"]["text"])
 
 
 def test_switching_a_pass_off_shows_the_difference(knobs, softmax, tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     knobs.panel(".bnb-switch").having("coalesce")("input").check(False)
-    eventually(lambda: softmax.notebook.document(3).get("turned"), bool)
+    eventually(lambda: softmax.notebook.document(3).get("modified"), bool)
     settled(knobs)
-    assert softmax.notebook.document(3)["turned"]["settings"] == "without coalesce"
-    knobs.panel(".bnb-turned").until_text("no effect on the CPU: the code is the same", "sm_90a: the code differs")
+    assert softmax.notebook.document(3)["modified"]["settings"] == "without coalesce"
+    knobs.panel(".bnb-modified").until_text("no effect on the CPU: the code is the same", "sm_90a: the code differs")
     without = fresh(tmp_path, COMMENTED, without=("coalesce",))
     assert changed(knobs)["registers, sm_90a"][1] == str(without.resources.registers)
     assert "time" in changed(knobs)

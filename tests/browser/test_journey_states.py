@@ -38,7 +38,7 @@ def move_knob(notebook, steps=1):
     panel = card.open("Knobs")
     panel(KNOBS).press(*["ArrowRight"] * steps)
     now = panel(KNOBS).attribute("aria-valuetext")
-    eventually(lambda: notebook.document(1).get("turned", {}).get("settings"), lambda found: found == f"BLOCK={now}")
+    eventually(lambda: notebook.document(1).get("modified", {}).get("settings"), lambda found: found == f"BLOCK={now}")
     return f"BLOCK={now}"
 
 
@@ -53,9 +53,9 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     ran = Notebook(ran.page, ran.path)
     ran.card(1).until_state("live")
     assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == cells  # the saved card is that of the cell
-    assert ran.document(1)["turned"]["settings"] == moved  # the moved knob stands beside it
+    assert ran.document(1)["modified"]["settings"] == moved  # the moved knob stands beside it
     ran.card(1).open("Knobs")
-    ran.card(1).panel(".bnb-turned").until_text("Changed after the cell ran", moved)
+    ran.card(1).panel(".bnb-modified").until_text("Changed after the cell ran", moved)
     assert move_knob(ran, steps=2) != moved
 
     ran.restart()

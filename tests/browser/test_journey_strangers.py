@@ -1,4 +1,4 @@
-"""A notebook of a stranger, which nobody has run or trusted: bombs, circles and documents that no kernel writes."""
+"""An untrusted notebook of another person: bombs, circles and documents that no kernel writes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
         line = next(i for i, text in enumerate(notebook.source(1).split("\n"), 1) if "tl.exp" in text)
         eventually(lambda: notebook.lit(1), lambda lit: lit == [line])
         card.open("Knobs")("[data-knob='BLOCK']").press("ArrowRight")
-        eventually(lambda: notebook.document(1).get("turned", {}).get("settings"), lambda found: found == "BLOCK=2048")
+        eventually(
+            lambda: notebook.document(1).get("modified", {}).get("settings"), lambda found: found == "BLOCK=2048"
+        )
         page.close()
     finally:
         lab.close()

@@ -222,7 +222,7 @@ def scaled(n=1000, fixed=False, block=128):
 def test_a_change_is_compared_with_the_cell_in_turns_and_its_outputs_are_judged():
     shown, _, out = scaled()
     changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}, "num_warps": 8})
-    part = changed.parts["turned"]
+    part = changed.parts["modified"]
     assert f"(median of {part['now']['n']}, warm, " in dict(changed.facts)["time"]
     assert (
         part["settings"] == "BLOCK=256, num_warps=8"
@@ -236,7 +236,7 @@ def test_a_change_is_compared_with_the_cell_in_turns_and_its_outputs_are_judged(
 def test_a_change_that_leaves_holes_is_wrong_and_has_no_time():
     shown, _, out = scaled(fixed=True)
     changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 64}})
-    part = changed.parts["turned"]
+    part = changed.parts["modified"]
     assert part["verdict"] == "wrong" and part["text"].startswith("✗ WRONG: 49 % of `out` differs")
     assert part["ratio"] is None and part["now"] is None and changed.main.timing is None
     assert ("knobs", f"`BLOCK=64`, changed after the cell ran: {part['text']}") in changed.facts
@@ -245,13 +245,13 @@ def test_a_change_that_leaves_holes_is_wrong_and_has_no_time():
 
 def test_a_switch_that_the_cpu_ignores_says_so_and_what_the_model_predicts_for_the_gpu():
     shown, *_ = scaled(block=512)
-    notes = knobs.with_knobs(shown, {"without": ["coalesce"]}).parts["turned"]["notes"]
+    notes = knobs.with_knobs(shown, {"without": ["coalesce"]}).parts["modified"]["notes"]
     assert "no effect on the CPU: the code is the same" in notes
     assert any(
         note.startswith("sm_90a: the code differs, and its time is not predicted. The kernel has no MMA")
         for note in notes
     )
-    same = knobs.with_knobs(shown, {"without": ["mma_softmax_overlap"]}).parts["turned"]["notes"]
+    same = knobs.with_knobs(shown, {"without": ["mma_softmax_overlap"]}).parts["modified"]["notes"]
     assert "no effect on sm_90a: the code is the same" in same
 
 
@@ -268,7 +268,7 @@ def test_the_timelines_model_compares_the_gpu_code_of_a_product():
 
     c = np.zeros((64, 64), np.float32)
     shown = carded(lambda: product[1,](a, a, c, 64, BLOCK=64))
-    notes = knobs.with_knobs(shown, {"without": ["select_wgmma", "select_mma"]}).parts["turned"]["notes"]
+    notes = knobs.with_knobs(shown, {"without": ["select_wgmma", "select_mma"]}).parts["modified"]["notes"]
     assert any(note.startswith("sm_90a: the timeline's model predicts ") for note in notes), notes
 
 
@@ -282,12 +282,12 @@ def test_the_notebook_saves_the_card_of_the_cell_and_names_the_change_in_it():
     assert (
         shown_now["launches"][-1]["constants"]["BLOCK"] == "256" and kept["launches"][-1]["constants"]["BLOCK"] == "128"
     )
-    assert kept["turned"] == shown_now["turned"] and kept["turned"]["settings"] == "BLOCK=256"
+    assert kept["modified"] == shown_now["modified"] and kept["modified"]["settings"] == "BLOCK=256"
     assert any(label == "knobs" and "changed after the cell ran" in text for label, text in kept["facts"])
     assert kept["launches"][-1]["time"]["n"] > 1
     back = live.REQUESTS["turn"](page, {"knobs": {**wanted, "constants": {"BLOCK": 128}}})
     assert page.card is page.cell and page.cell.record is cell.record
-    assert "saved" not in back and "turned" not in back["document"]
+    assert "saved" not in back and "modified" not in back["document"]
 
 
 def test_a_page_that_connects_again_shows_the_card_of_the_cell():
@@ -312,6 +312,6 @@ def test_copies_that_do_not_fit_leave_the_change_unmeasured(monkeypatch):
     monkeypatch.setattr(repeats, "MOST_BYTES", 100)
     shown, *_ = scaled()
     changed = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
-    part = changed.parts["turned"]
+    part = changed.parts["modified"]
     assert part["verdict"] == "unmeasured" and "copies of what the kernel writes take" in part["text"]
     assert not changed.main.launches

@@ -87,7 +87,7 @@ def test_a_folder_that_others_may_write_to_is_refused(cache, mode, place):
     os.chmod(cache.root if place == "root" else cache.path(KEY).parent, mode)
     refused(
         cache,
-        r"can be changed by (its group|all users) \(mode [0-7]+\).*run `chmod go-w /.*` if nobody else has written to it",
+        r"can be changed by (its group|all users) \(mode [0-7]+\).*run `chmod go-w /.*` if no other user has written to it",
     )
 
 

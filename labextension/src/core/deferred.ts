@@ -36,7 +36,7 @@ async function requestWhole(store: Store): Promise<void> {
   const answer = (await store.host.request?.('whole', {}).catch(() => null)) as { document: Document } | null;
   if (answer && store.doc === requested) {
     store.update(answer.document);
-    if (!answer.document.turned) {
+    if (!answer.document.modified) {
       store.host.save?.(answer.document);
     }
   }

@@ -49,7 +49,7 @@ import {
   type SweepSeries,
   type TilesPart,
   type Time,
-  type Turned,
+  type Modified,
   type Version,
   type VersionView,
   type View,
@@ -264,7 +264,7 @@ const sweep = all(
   ),
 );
 
-const turned = shaped<Turned>({
+const modified = shaped<Modified>({
   settings: word,
   verdict: oneOf(...verdicts, 'wrong', 'unmeasured'),
   text: text(1 << 16),
@@ -303,7 +303,7 @@ const document = shaped<Document>(
     sweep,
     tiles: part,
     timeline: part,
-    turned,
+    modified,
     deferred: flag,
   },
 );

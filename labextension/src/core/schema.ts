@@ -254,7 +254,7 @@ export interface KnobSettings {
  * A change of the knobs after the cell ran, compared with the kernel of the cell in turns. `text` states the verdict; "wrong": the
  * outputs differ from those of the cell’s kernel on the same inputs.
  */
-export interface Turned {
+export interface Modified {
   settings: string;
   verdict: 'faster' | 'slower' | 'noise' | 'wrong' | 'unmeasured';
   text: string;
@@ -366,7 +366,7 @@ export interface Document {
   tiles?: TilesPart;
   timeline?: TimelinePart;
   /** What the knobs were changed to after the cell ran. */
-  turned?: Turned;
+  modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */
   deferred?: boolean;
 }

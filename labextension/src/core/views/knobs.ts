@@ -4,7 +4,7 @@
  */
 
 import { button, h, renderBackquotes, uniqueId } from '../dom';
-import type { OptionKnob, Document, Knob, KnobSettings, Turned } from '../schema';
+import type { OptionKnob, Document, Knob, KnobSettings, Modified } from '../schema';
 import type { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
@@ -188,7 +188,7 @@ class Knobs implements Mounted {
 
   private paint(): void {
     const rows = comparisonRows(this.first, this.store.doc);
-    const { verdict } = this.store.doc.turned ?? {};
+    const { verdict } = this.store.doc.modified ?? {};
     const differs = verdict === 'faster' || verdict === 'slower'; // beyond noise
     const table = h('table.bnb-table', {}, h('caption', {}, 'Changes'));
     const head = h(
@@ -207,28 +207,31 @@ class Knobs implements Mounted {
       );
     }
     table.append(body);
-    const { turned } = this.store.doc;
-    this.table.replaceChildren(...(turned ? [comparison(turned, this.store.doc === this.first)] : []), table);
+    const { modified } = this.store.doc;
+    this.table.replaceChildren(
+      ...(modified ? [comparison(modified, this.store.doc === this.first)] : []),
+      table,
+    );
   }
 }
 
 const MARKS = { faster: '▲ ', slower: '▼ ', noise: '', wrong: '', unmeasured: '' } as const;
 
 /** Renders the comparison of a change with the cell. In a saved card it stands beside the values of the cell. */
-function comparison(turned: Turned, saved: boolean): HTMLElement {
+function comparison(modified: Modified, saved: boolean): HTMLElement {
   const head = saved ? 'Changed after the cell ran (the rest of the card shows the cell): ' : 'Changed: ';
   const lines = [
-    turned.outputs && turned.verdict !== 'wrong' ? `Outputs: ${turned.outputs}.` : '',
-    turned.cell && turned.now
-      ? `Cell: ${timing(turned.cell)}. Now: ${timing(turned.now)}. Both in turns.`
+    modified.outputs && modified.verdict !== 'wrong' ? `Outputs: ${modified.outputs}.` : '',
+    modified.cell && modified.now
+      ? `Cell: ${timing(modified.cell)}. Now: ${timing(modified.now)}. Both in turns.`
       : '',
-    ...turned.notes,
+    ...modified.notes,
   ].filter(Boolean);
   return h(
-    'div.bnb-turned',
-    { 'data-verdict': turned.verdict },
-    h('p', {}, head, h('code', {}, turned.settings)),
-    h('p.bnb-verdict', {}, MARKS[turned.verdict], ...renderBackquotes(turned.text)),
+    'div.bnb-modified',
+    { 'data-verdict': modified.verdict },
+    h('p', {}, head, h('code', {}, modified.settings)),
+    h('p.bnb-verdict', {}, MARKS[modified.verdict], ...renderBackquotes(modified.text)),
     ...lines.map((line) => h('p.bnb-quiet', {}, line)),
   );
 }
@@ -236,7 +239,7 @@ function comparison(turned: Turned, saved: boolean): HTMLElement {
 /** Tells whether a document shows the run cell like another one, and not what the user changed afterwards. */
 function isOfCell(doc: Document, first: Document): boolean {
   const edited = doc.views.some((view) => view.stages?.some((stage) => stage.edited));
-  return !doc.turned && !edited && JSON.stringify(settingsOf(doc)) === JSON.stringify(settingsOf(first));
+  return !doc.modified && !edited && JSON.stringify(settingsOf(doc)) === JSON.stringify(settingsOf(first));
 }
 
 function settingsOf(doc: Document): KnobSettings {
