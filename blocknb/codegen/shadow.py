@@ -8,7 +8,9 @@ store, and each other plane a row per program, as FastTrack has it (Flanagan and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from blocknb.codegen.shadow_functions import CHECK, FIND, INIT, JOIN, LOCK_TEXT, MARK, RECORD_TEXT
 from blocknb.ir.shadow import ACTIONS, CONFLICTS
@@ -44,6 +46,37 @@ _NEEDS = {
     "init": (FIND, RECORD_TEXT, INIT),
     "record": (RECORD_TEXT,),
 }
+
+
+def has_cell(action: str) -> bool:
+    """Whether an action is noted in a cell, which exists only for arrays that the launch stores to."""
+    return action not in ("lanes", "undefined")
+
+
+def argument_bits(arguments: Iterable[int]) -> int:
+    """The bits of the word ARGUMENTS for these arguments, as a signed i64. All arguments from the 63rd on share a bit."""
+    bits = sum(1 << argument for argument in {min(argument, 63) for argument in arguments})
+    return bits - (bits >> 63 << 64)
+
+
+def call_of(attrs: Mapping[str, Any], program: str, key: Callable[[], str]) -> tuple[str, str]:
+    """The function that an op `shadow` calls, and its operands after the size: "" for `record`, which has others.
+
+    `program` is the number of the program, an i64. `key()` emits the key of the program and the site, for accesses without clocks."""
+    action, site = attrs["action"], attrs["site"]
+    if action in ("read", "fill"):
+        return "init", f"i64 {int(action == 'fill')}, i64 {program}, i64 {site}"
+    if not has_cell(action):
+        return "record", ""
+    if attrs["clocked"]:
+        return "check", f"i64 {KINDS[action]}, i64 {program}, i64 {site}"
+    return "mark", f"i64 {KINDS[action]}, i64 {key()}"
+
+
+def join_flags(sem: str) -> str:
+    """The operands of `join` that say whether an atomic acquires and whether it releases."""
+    acquires, releases = (str(sem in (one, "acq_rel")).lower() for one in ("acquire", "release"))
+    return f"i1 {acquires}, i1 {releases}"
 
 
 def conflict_bits() -> int:

@@ -11,8 +11,6 @@ from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.status import PROGRAM_IDS, SHADOW
 from blocknb.ir.core import Op
 
-RECORDED = ("lanes", "undefined")  # actions that need no cell
-
 
 class ShadowLowering(VersionPart):
     """Lowers `shadow`, `clock_lock` and `clock_join`."""
@@ -25,28 +23,22 @@ class ShadowLowering(VersionPart):
     def note(self, op: Op) -> None:
         """Notes the elements whose mask is on, unless the launch stores to none of the arrays."""
         attrs, context = op.attrs, self._context()
-        if attrs["arguments"] and attrs["action"] not in RECORDED:
-            mask = sum(1 << argument for argument in {min(argument, 63) for argument in attrs["arguments"]})
-            word = self._word(context, shadow.ARGUMENTS)
-            some = self.code.binary("and", word, str(mask - (mask >> 63 << 64)), "i64", 1)
+        if attrs["arguments"] and shadow.has_cell(attrs["action"]):
+            word, bits = self._word(context, shadow.ARGUMENTS), shadow.argument_bits(attrs["arguments"])
+            some = self.code.binary("and", word, str(bits), "i64", 1)
             self.code.w.when(self.code.w.value(f"icmp ne i64 {some}, 0"), lambda: self._note(op, context))
         else:
             self._note(op, context)
 
     def _note(self, op: Op, context: str) -> None:
         attrs, program, size = op.attrs, self._program(), op.args[0].type.dtype.element.bytes
-        action, site = attrs["action"], attrs["site"]
-        kind = shadow.KINDS[action]
-        if action in ("read", "fill"):
-            name, rest = "init", f"i64 {int(action == 'fill')}, i64 {program}, i64 {site}"
-        elif action in RECORDED:
-            name, rest = "record", ""
-        elif attrs["clocked"]:
-            name, rest = "check", f"i64 {kind}, i64 {program}, i64 {site}"
-        else:
+        site, kind = attrs["site"], shadow.KINDS[attrs["action"]]
+
+        def key() -> str:
             high = self.code.w.value(f"shl i64 {program}, {self.site_bits}")
-            key = self.code.w.value(f"add i64 {high}, {site + 1}")
-            name, rest = "mark", f"i64 {kind}, i64 {key}"
+            return self.code.w.value(f"add i64 {high}, {site + 1}")
+
+        name, rest = shadow.call_of(attrs, program, key)
         shadow.define(self.code.helpers, shadow.CPU, name)
 
         def each(address: str, on: str, lane: str) -> None:
@@ -71,11 +63,10 @@ class ShadowLowering(VersionPart):
     def join(self, op: Op) -> None:
         """Joins the clock of the program with those of the addresses."""
         shadow.define(self.code.helpers, shadow.CPU, "join")
-        sem, program, context = op.attrs["sem"], self._program(), self._context()
-        flags = [str(sem in pair).lower() for pair in (("acquire", "acq_rel"), ("release", "acq_rel"))]
+        flags, program, context = shadow.join_flags(op.attrs["sem"]), self._program(), self._context()
 
         def each(address: str, on: str, lane: str) -> None:
-            rest = f"i64 {address}, i64 {program}, i1 {flags[0]}, i1 {flags[1]}, i1 {on}"
+            rest = f"i64 {address}, i64 {program}, {flags}, i1 {on}"
             self.code.w.do(f"call void @blocknb.shadow.join(ptr {context}, {rest})")
 
         self._elements(op, each)

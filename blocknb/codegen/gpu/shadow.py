@@ -17,9 +17,6 @@ from blocknb.ir.shadow import plan_of
 CONTEXT = "ptr addrspace(1) %shadow"
 
 
-RECORDED = ("lanes", "undefined")  # actions that need no cell
-
-
 class ShadowCalls(OpLowering):
     """Lowers `shadow`, `clock_lock` and `clock_join`."""
 
@@ -32,27 +29,22 @@ class ShadowCalls(OpLowering):
     def note(self, op: Op) -> None:
         """Notes the elements whose mask is on, unless the launch stores to none of the arrays."""
         attrs = op.attrs
-        if not attrs["arguments"] or attrs["action"] in RECORDED:
+        if not attrs["arguments"] or not shadow.has_cell(attrs["action"]):
             self.calls(op)
             return
-        mask = sum(1 << argument for argument in {min(argument, 63) for argument in attrs["arguments"]})
-        some = self.text.emit(f"and i64 {self.word(shadow.ARGUMENTS)}, {mask - (mask >> 63 << 64)}")
+        some = self.text.emit(f"and i64 {self.word(shadow.ARGUMENTS)}, {shadow.argument_bits(attrs['arguments'])}")
         self.when(self.text.emit(f"icmp ne i64 {some}, 0"), lambda: self.calls(op))
 
     def calls(self, op: Op) -> None:
         """One call for each element of the thread."""
         attrs, program, size = op.attrs, self.program(), op.args[0].type.dtype.element.bytes
-        action, site = attrs["action"], attrs["site"]
-        kind = shadow.KINDS[action]
-        if action in ("read", "fill"):
-            name, rest = "init", f"i64 {int(action == 'fill')}, i64 {program}, i64 {site}"
-        elif action in RECORDED:
-            name, rest = "record", ""
-        elif attrs["clocked"]:
-            name, rest = "check", f"i64 {kind}, i64 {program}, i64 {site}"
-        else:
+        site, kind = attrs["site"], shadow.KINDS[attrs["action"]]
+
+        def key() -> str:
             high = self.text.emit(f"shl i64 {program}, {self.site_bits}")
-            name, rest = "mark", f"i64 {kind}, i64 {self.text.emit(f'add i64 {high}, {site + 1}')}"
+            return self.text.emit(f"add i64 {high}, {site + 1}")
+
+        name, rest = shadow.call_of(attrs, program, key)
         self.define(name)
         head = f"call void @blocknb.shadow.{name}({CONTEXT}"
 
@@ -83,11 +75,10 @@ class ShadowCalls(OpLowering):
         """Joins the clock of the program with those of the addresses."""
         self.define("join")
         self.threads.barrier()  # all threads have compared with the clock before it changes
-        sem, program = op.attrs["sem"], self.program()
-        flags = [str(sem in pair).lower() for pair in (("acquire", "acq_rel"), ("release", "acq_rel"))]
+        flags, program = shadow.join_flags(op.attrs["sem"]), self.program()
 
         def each(address: str, on: str, lane: str) -> None:
-            rest = f"i64 {address}, i64 {program}, i1 {flags[0]}, i1 {flags[1]}, i1 {on}"
+            rest = f"i64 {address}, i64 {program}, {flags}, i1 {on}"
             self.text.do(f"call void @blocknb.shadow.join({CONTEXT}, {rest})")
 
         self.elements(op, each)
