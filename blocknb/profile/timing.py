@@ -10,6 +10,7 @@ same product took 6 % longer after one kernel than after another. A KeyboardInte
 from __future__ import annotations
 
 import functools
+import os
 import random
 import statistics
 import time
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blocknb.errors import LaunchError
 from blocknb.runtime.launch_context import unobserved
 
 FLUSH_BYTES = 256 << 20  # more than four times the L2 cache of an H200
@@ -75,7 +77,11 @@ def interleaved(
     Without `cold`, the timer does not flush the caches. `clock(call)` replaces the clock of the device and returns milliseconds; it may
     use `clock_of`. Before each round, `going(times)` returns the candidates that take part, given the times so far; if there are none,
     the measurement ends. Observers do not see the launches.
+
+    The environment variable BLOCKNB_TIMING_SCALE multiplies the time limits: 0.1 is quick, and less precise.
     """
+    scale = _scale()
+    seconds, warmup_seconds = (limit and limit * scale for limit in (seconds, warmup_seconds))
     times: dict[str, list[float]] = {name: [] for name in candidates}
     found, order = Timings(), random.Random(0)
     with unobserved():
@@ -95,6 +101,14 @@ def interleaved(
             found.cancelled = True
     found.update((name, summary(values, cold)) for name, values in times.items() if values)
     return found
+
+
+def _scale() -> float:
+    text = os.environ.get("BLOCKNB_TIMING_SCALE") or "1"
+    try:
+        return float(text)
+    except ValueError:
+        raise LaunchError(f"BLOCKNB_TIMING_SCALE is {text!r}, which is not a number") from None
 
 
 def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:

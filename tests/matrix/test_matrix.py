@@ -54,7 +54,7 @@ def batched(cases: dict[str, Batch]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.entries(*case.names)) for name, case in cases.items()]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", batched(SAMPLE))
 def test_each_name_computes_what_numpy_says(name):
     tried(SAMPLE[name], opt=0)

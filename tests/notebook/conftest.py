@@ -160,6 +160,10 @@ def small_cache() -> Iterator[None]:
 def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     notebook = start_kernel(tmp_path_factory.mktemp("k"))
     try:
+        answer = notebook.run(
+            "from blocknb.profile import timing\ntiming.llc_bytes = lambda: 1 << 20"
+        )  # as in `small_cache`
+        assert answer.status == "ok", answer.outputs
         yield notebook
     finally:
         notebook.close()

@@ -31,8 +31,16 @@ def test_a_notebook_is_stored_without_outputs_and_is_valid(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
 
 
+@pytest.fixture
+def short_measurements(kernel_process):
+    """No check of a notebook depends on a time."""
+    assert kernel_process.run("%env BLOCKNB_TIMING_SCALE=0.1").status == "ok"
+    yield
+    kernel_process.run("import os; del os.environ['BLOCKNB_TIMING_SCALE']")
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_all_its_checks_hold(path, kernel_process):
+def test_a_notebook_runs_and_all_its_checks_hold(path, kernel_process, short_measurements):
     notebook = nbformat.read(path, as_version=4)
     kernel_process.run("%reset -f")
     results, cards = [], 0

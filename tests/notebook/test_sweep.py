@@ -331,7 +331,8 @@ def test_only_notebooks_show_the_progress_of_compilations() -> None:
 
 
 def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(notebook: Any) -> None:
-    setup = "total = np.zeros_like(x); n = 64\ndef slow():\n    import time\n    print('at', n, flush=True); time.sleep(0.05)"
+    setup = "total = np.zeros_like(x); n = 64\ndef slow():\n    import time\n    print('at', n, flush=True); begin = time.perf_counter()\n"
+    setup += "    while time.perf_counter() - begin < 0.02: pass"
     assert notebook.run(setup).status == "ok"
     cell = f"%%blockkernel --sweep n=1..64..1 --baseline slow() --launch {LAUNCH}\n{CELL}"
     answer = notebook.run(cell, interrupt_after="at 3")

@@ -80,7 +80,7 @@ import time
 def slow(arguments):
     print("run", flush=True)
     begin = time.perf_counter()
-    while time.perf_counter() - begin < 0.02:
+    while time.perf_counter() - begin < 0.01:
         pass
 
 @blocknb.autotune([blocknb.Config({"BLOCK": b}, pre_hook=slow) for b in (16, 32, 64)], ["n"], restore_value=["x"], rep=1e5)

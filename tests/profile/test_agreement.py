@@ -39,7 +39,7 @@ def launch(case: Case, arguments: dict[str, Any]) -> Any:
     return case.kernel[case.grid](**arguments, **case.options)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_card_roofline_and_timeline_agree(name: str) -> None:
     case = CASES[name]

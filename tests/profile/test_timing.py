@@ -11,6 +11,8 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
+from blocknb.errors import LaunchError
+from blocknb.profile import timing
 from blocknb.profile.timing import Timing, interleaved, llc_bytes, summary
 from blocknb.runtime import launch_context
 
@@ -108,19 +110,22 @@ class Device:
 
 
 def test_on_a_gpu_the_cache_is_written_over_until_the_host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device()
+    device, now = Device(), [0.0]
     monkeypatch.setitem(sys.modules, "cupy", device)
-    calls = {
-        "quick": lambda: device.queue.append("quick"),
-        "slow": lambda: (device.queue.append("slow"), time.sleep(0.005)),
-    }
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def slow() -> None:
+        device.queue.append("slow")
+        now[0] += 0.005
+
+    calls = {"quick": lambda: device.queue.append("quick"), "slow": slow}
     found = interleaved(calls, gpu=True, rounds=2, warmup=1)
     assert found["quick"].values == found["slow"].values == (0.5, 0.5)
     runs = " ".join(device.queue).split("wait")
     timed = {name: [run.split() for run in runs if name in run][-1] for name in calls}
     assert timed["quick"] == ["fill", "event", "1", "quick", "event", "2"]
     # 5 ms of the host and half as much again, in fills of a millisecond
-    assert 8 <= timed["slow"].count("fill") <= 20 and timed["slow"][-5:] == ["event", "1", "slow", "event", "2"]
+    assert timed["slow"].count("fill") == 8 and timed["slow"][-5:] == ["event", "1", "slow", "event", "2"]
     device.queue.clear()
     interleaved(calls, gpu=True, rounds=2, warmup=0, cold=False)
     assert "fill" not in device.queue
@@ -136,3 +141,13 @@ def test_what_is_timed_is_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.ones(16, np.float32)
     interleaved({"a": lambda: double[(1,)](x)}, gpu=False, rounds=2, warmup=0, cold=False)
     assert x[0] == 4 and not seen
+
+
+def test_an_environment_variable_scales_the_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_TIMING_SCALE", "0.01")
+    begin = time.perf_counter()
+    interleaved({"sleep": lambda: time.sleep(0.001)}, gpu=False, rounds=10_000, seconds=20, cold=False)
+    assert time.perf_counter() - begin < 10
+    monkeypatch.setenv("BLOCKNB_TIMING_SCALE", "fast")
+    with pytest.raises(LaunchError, match="BLOCKNB_TIMING_SCALE is 'fast', which is not a number"):
+        interleaved({"nothing": lambda: None}, gpu=False)

@@ -79,6 +79,14 @@ def test_a_launch_of_a_thread_receives_an_asynchronous_exception(launch):
     assert isinstance(launch.ended(), KeyboardInterrupt)
 
 
+@pytest.fixture(autouse=True)
+def handler():
+    """A process that a shell starts in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_soon() -> threading.Timer:
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
