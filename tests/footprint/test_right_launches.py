@@ -1,4 +1,4 @@
-"""Right launches are not accused: every launch of the zoo and of the ready-made kernels, each before it runs.
+"""Right launches are not accused: every launch of the zoo, of the tests' kernels and of the ready-made ones, each before it runs.
 
 The quick tier takes a sample; `--full` takes all.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels import CASES
+from kernels.base import copied
 from zoo import ZOO
 from zoo.launches import launching
 
@@ -48,6 +50,15 @@ def unaccused(call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_launch_of_the_zoo_is_not_accused(name: str) -> None:
     unaccused(lambda: ZOO[name].run(ZOO[name].make(np.random.default_rng(0)), "numpy", "cpu"))
+
+
+@pytest.mark.sampled(24)
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_of_the_tests_is_not_accused(name: str) -> None:
+    case = CASES[name]
+    arguments = {key: copied(value) for key, value in case.make(np.random.default_rng(3)).items()}
+    case.link(arguments, lambda x: x.ctypes.data)
+    unaccused(lambda: case.kernel[case.grid](**arguments, **case.options))
 
 
 RNG = np.random.default_rng(0)
