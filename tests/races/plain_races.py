@@ -1,6 +1,7 @@
 """Racy kernels without atomics that order anything: wrong addresses, updates in place, reductions without atomics.
 
-Several are samples of compute-sanitizer (block error, sum reduction, suballocation) and textbook mistakes, said in block programs.
+Several are samples of compute-sanitizer (block_error, warp_error, sum reduction, suballocation) and textbook mistakes, said in block
+programs: a program takes the place of a thread or a warp, and global memory that of shared memory.
 """
 
 from __future__ import annotations
@@ -166,6 +167,14 @@ def column_sums_of_row_blocks(x, out, B: tl.constexpr):
     r = tl.program_id(0) * B + tl.arange(0, B)
     c = tl.arange(0, 64)
     tl.store(out + c, tl.sum(tl.load(x + r[:, None] * 64 + c[None, :]), 0))  # race
+
+
+@racy(64, "first", 1, lambda: {"x": ints(64), "first": ints(64), "second": ints(2), "WARP": 32})
+def one_program_of_each_group_adds_its_partials(x, first, second, WARP: tl.constexpr):
+    pid = tl.program_id(0)
+    tl.store(first + pid, tl.load(x + pid) + pid)  # race
+    if pid % WARP == 0:
+        tl.store(second + pid // WARP, tl.sum(tl.load(first + pid + tl.arange(0, WARP))))  # race
 
 
 @racy(6, "out", 0, lambda: {"out": zeros(256), "B": 64})

@@ -88,6 +88,22 @@ def test_stores_of_checked_kernels_and_of_the_host_count_as_writes():
     run(x, out)
 
 
+@blocknb.kernel
+def add_numbers(v, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(v + i, tl.load(v + i) + i)
+
+
+def test_an_array_whose_size_in_bytes_was_taken_for_elements():
+    """The sample memset_error of compute-sanitizer: only a quarter of the elements is set."""
+    v = uninitialized(np.empty(64, np.int32))
+    v.view(np.uint8)[:64] = 0
+    with pytest.raises(blocknb.UninitializedError, match="loads element 16 of `v`") as caught:
+        add_numbers[(2,)](v, B=32, checked="init")
+    assert caught.value.loc.line == add_numbers.source.first_line + 3
+    assert "48 such elements" in str(caught.value)
+
+
 def test_stores_of_unchecked_kernels_count_as_writes():
     x = empty()
     run(np.ones(100, np.float32), x, checked=False)
