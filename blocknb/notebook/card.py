@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
+from blocknb.notebook import document, extension, headline, history, html, numbers, plots, sections, tiles, timelines
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
@@ -232,6 +232,7 @@ class Card:
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
+        made["headline"] = headline.headline(self)
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:

@@ -46,6 +46,7 @@ const OTHER = 'fedcba9876543210';
 function withBlob(blobs: Record<string, string>): Document {
   const doc = fixture('scale');
   Object.assign(doc.blobs, blobs);
+  delete doc.bench; // which would open first
   doc.views.forEach((view) => view.stages?.forEach((stage) => (stage.text = HASH)));
   doc.views.forEach((view) => (view.code = { ptx: HASH, llvm: HASH }));
   return doc;

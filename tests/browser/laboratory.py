@@ -51,6 +51,12 @@ class Lab:
         self.folder.mkdir(parents=True)
         (place / "jupyter" / "labextensions").mkdir(parents=True)
         (place / "jupyter" / "labextensions" / "blocknb").symlink_to(EXTENSION)
+        spec = (
+            place / "jupyter" / "kernels" / "python3"
+        )  # comes before a kernel spec of the environment, which may set variables
+        spec.mkdir(parents=True)
+        argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
         (place / "config" / "labconfig").mkdir(parents=True)
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))
@@ -241,7 +247,9 @@ class Card(Part):
 
     @property
     def facts(self) -> dict[str, str]:
-        return dict(zip(self(".bnb-facts dt").texts, self(".bnb-facts dd").texts, strict=True))
+        """All facts by label, including the folded ones."""
+        labels, texts = self(".bnb-facts .bnb-fact-label").texts, self(".bnb-facts .bnb-fact-text").texts
+        return dict(zip(labels, texts, strict=True))
 
     @property
     def state(self) -> str:

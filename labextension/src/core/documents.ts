@@ -294,6 +294,7 @@ const document = shaped<Document>(
   },
   {
     model: nullable(word),
+    headline: list(tuple(word, text(1 << 16), list(text(1 << 16), 100)), 100),
     knobs,
     show: list(word, 100),
     history: object({ versions: list(version, 10_000) }),

@@ -11,6 +11,9 @@ export type HostState = 'live' | 'disconnected' | 'saved';
 /** found: a cell contains the kernel's source. changed: no cell contains it any more. */
 export type CellState = 'found' | 'changed';
 
+/** What follows the run of a cell: the next cell, the same cell, or a new cell below. */
+export type RunCell = 'next' | 'stay' | 'insert';
+
 /** The environment of a card. A missing method is a missing capability. */
 export interface Host {
   readonly state: HostState;
@@ -28,6 +31,10 @@ export interface Host {
   fetchBlob?(hash: string): Promise<Listing>;
   /** Copies a text to the clipboard. */
   copy?(text: string): void;
+  /** Runs the cell of the card, as JupyterLab does for Shift+Enter (next), Ctrl+Enter (stay) and Alt+Enter (insert). */
+  runCell?(then: RunCell): void;
+  /** Opens a view of the card in a panel beside the notebook. */
+  dock?(view: string, title: string): void;
   /** Replaces the document that the notebook saves for this card. */
   save?(doc: Document): void;
 }

@@ -1,18 +1,27 @@
 /**
  * The entry point of the core: it mounts a card, which is a header and a tab for each view. The embedding application passes a Host.
  *
- * A view is mounted when the user first opens its tab, and lives until the card is disposed. The card keeps keys without a modifier,
- * because in a notebook `b` would insert a cell. Escape and Tab leave the card.
+ * A view is mounted when the user first opens its tab, and lives until the card is disposed. A second instance of a view can live in
+ * another element, such as a panel of JupyterLab: both read the same store, so a selection in one shows in the other.
  */
 
-import { button, h, renderBackquotes } from './dom';
+import { button, h } from './dom';
+import { fetchDeferred } from './deferred';
+import { header } from './header';
 import type { Host } from './host';
+import { keyHelp, listenKeys } from './keys';
+import { paintSwitches } from './pane_switches';
 import type { Document } from './schema';
-import { Store } from './store';
+import { type Change, Store } from './store';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
-import { fetchDeferred } from './deferred';
 import type { Mounted, ViewSpec } from './views/spec';
+
+/** A view in an element outside of the card. `view` keeps the choices of the user for the next instance. */
+export interface Docked {
+  readonly view: Mounted | null;
+  dispose(): void;
+}
 
 /** A mounted card. */
 export interface Card {
@@ -20,6 +29,8 @@ export interface Card {
   update(doc: Document): void;
   /** Changes the host, for example when the kernel stops or starts. */
   connect(host: Host): void;
+  /** Mounts a second instance of a view in an element, with the choices of `from` (by default: of the view in the card). */
+  dock(key: string, element: HTMLElement, from?: Mounted | null): Docked;
   dispose(): void;
 }
 
@@ -28,78 +39,129 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   const store = new Store(doc, host);
   const mounted = new Map<string, Mounted>();
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
-  const head = h('header.bnb-head');
   const shown = availableViews(store);
-  const open = (view: ViewSpec, panel: HTMLElement): void => {
-    try {
-      mounted.set(view.key, view.mount(panel, store));
-    } catch (error) {
-      panel.replaceChildren(h('p.bnb-empty', {}, 'This view cannot show the document.'));
-      store.fail(error);
-    }
-  };
+  const active = (): Mounted | undefined => mounted.get(bar.active);
+  const help = keyHelp(active);
   const bar = tabs(
     'Views of the kernel',
     shown.map((view) => ({
       key: view.key,
       title: view.title,
+      tooltip: view.tooltip,
       empty: view.empty(store.doc, store),
-      open: (panel) => open(view, panel),
+      measure: () => view.measure?.(store) ?? null,
+      open: (panel) => {
+        const made = mountView(view, panel, store);
+        if (made) {
+          mounted.set(view.key, made);
+        }
+      },
     })),
   );
+  const dock = button('Dock', () => dockActive(), { title: 'Show this view in a panel beside the notebook' });
+  const dockActive = (): void => {
+    const view = shown.find(({ key }) => key === bar.active);
+    if (view) {
+      store.host.dock?.(view.key, `${store.doc.kernel}: ${view.title}`);
+    }
+  };
+  bar.tools.append(dock);
+  const head = header(store, help.toggle);
   const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
-  const keys = h('dl.bnb-keys', { hidden: true, 'aria-label': 'Keys' });
-  root.append(head, notice, bar.element, keys);
-  paintHead(head, store);
+  root.append(head.element, notice, bar.element, help.list);
   const stop = store.subscribe((change) => {
-    if (change === 'problem') {
+    if (change !== 'selection' && change !== 'problem' && change !== 'display') {
+      head.paint();
+      bar.refresh(shown.map((view) => view.empty(store.doc, store)));
+      dock.hidden = !store.host.dock;
+    }
+    if (change !== 'selection' && change !== 'display') {
       paintNotice(notice, store);
-      return;
     }
-    if (change !== 'selection') {
-      paintHead(head, store);
-      paintNotice(notice, store);
-    }
-    for (const view of mounted.values()) {
-      try {
-        view.update(change);
-      } catch (error) {
-        store.fail(error);
-      }
-    }
+    updateViews(root, [...mounted.values()], change, store);
   });
+  dock.hidden = !store.host.dock;
   if (shown.length) {
     bar.show(firstTab(doc, shown));
   }
   const stopDeferred = fetchDeferred(store);
-  root.addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) {
-      return;
-    }
-    const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
-    if (!field && !event.defaultPrevented) {
-      const view = mounted.get(bar.active);
-      if (event.key === '?') {
-        paintKeys(keys, view);
-        event.preventDefault();
-      } else if (view?.key?.(event)) {
-        event.preventDefault();
-      }
-    }
-    if (event.key !== 'Escape' && event.key !== 'Tab') {
-      event.stopPropagation();
-    }
-  });
+  listenKeys(root, store, active, help.flip);
   element.replaceChildren(root);
   return {
     update: (next) => store.update(next),
     connect: (next) => store.connect(next),
+    dock: (key, where, from) => dockView(key, where, store, from ?? mounted.get(key)),
     dispose() {
       stop();
       stopDeferred();
       mounted.forEach((view) => view.dispose?.());
       store.dispose();
       root.remove();
+    },
+  };
+}
+
+/** Mounts a view in a panel. Returns null, with a text in the panel, if the view fails. */
+function mountView(view: ViewSpec, panel: HTMLElement, store: Store, from?: Mounted): Mounted | null {
+  try {
+    return view.mount(panel, store, from);
+  } catch (error) {
+    panel.replaceChildren(h('p.bnb-empty', {}, 'This view cannot show the document.'));
+    store.fail(error);
+    return null;
+  }
+}
+
+/** Reports a change of the store to views. Settings of the listings reach the editors directly. */
+function updateViews(root: HTMLElement, views: readonly Mounted[], change: Change, store: Store): void {
+  if (change === 'display') {
+    paintSwitches(root, store.display);
+  }
+  if (change === 'display' || change === 'problem') {
+    return;
+  }
+  for (const view of views) {
+    try {
+      view.update(change);
+    } catch (error) {
+      store.fail(error);
+    }
+  }
+}
+
+/** Mounts a view in an element outside of the card, with the look and the keys of the card. */
+function dockView(key: string, element: HTMLElement, store: Store, from?: Mounted): Docked {
+  const spec = VIEWS.find((view) => view.key === key);
+  const panel = h('div.bnb-panel', { tabindex: 0, role: 'region', 'aria-label': spec?.title ?? key });
+  const root = h('section.bnb-card.bnb-docked', { 'aria-label': `blocknb: ${store.doc.kernel}` });
+  let view: Mounted | null = null;
+  const help = keyHelp(() => view ?? undefined);
+  root.append(panel, help.list);
+  const paint = (): void => {
+    const empty = spec ? spec.empty(store.doc, store) : 'This version has no such view.';
+    if (empty === null && spec && !view) {
+      panel.replaceChildren();
+      view = mountView(spec, panel, store, from);
+    } else if (empty !== null && !view) {
+      panel.replaceChildren(h('p.bnb-empty', {}, empty));
+    }
+  };
+  element.replaceChildren(root);
+  paint();
+  const stop = store.subscribe((change) => {
+    if (change === 'document') {
+      paint();
+    }
+    updateViews(root, view ? [view] : [], change, store);
+  });
+  listenKeys(root, store, () => view ?? undefined, help.flip);
+  return {
+    get view() {
+      return view;
+    },
+    dispose() {
+      stop();
+      view?.dispose?.();
     },
   };
 }
@@ -112,7 +174,7 @@ function paintNotice(notice: HTMLElement, store: Store): void {
   if (problem?.asks) {
     notice.append(
       ' ',
-      button('Show it', () => store.showLarge()),
+      button('Show it', () => store.showLarge(), { title: 'Unpack this part, which may take a while' }),
     );
   }
 }
@@ -123,72 +185,22 @@ function availableViews(store: Store): readonly ViewSpec[] {
   return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 
-/** Returns the view to open first. The document can name it by the key of a view, of a stage or of a level of code. */
-function firstTab(doc: Document, shown: readonly ViewSpec[]): string {
+/** The views that answer an option of the cell, such as `--sweep`. The document has their part only if the cell asked for it. */
+const ANSWERS = ['sweep', 'bench', 'roofline'] as const;
+
+/**
+ * Returns the view to open first. The document can name it by the key of a view, of a stage or of a level of code. Otherwise it is the
+ * view that answers the option of the cell.
+ */
+export function firstTab(doc: Document, shown: readonly Pick<ViewSpec, 'key'>[]): string {
   const requested = doc.show?.[0];
   const stages = doc.views.flatMap((view) => view.stages ?? []);
   if (requested && shown.some((view) => view.key === requested)) {
     return requested;
   }
-  return requested && stages.some((stage) => stage.name === requested) ? 'passes' : shown[0].key;
-}
-
-const KEYS: readonly [string, string][] = [
-  ['← →', 'next or previous tab (when a tab has the focus)'],
-  ['Tab', 'next control'],
-  ['/', 'search in a listing'],
-  ['n p', 'next or previous difference (in a comparison)'],
-  ['Escape', 'back to the cell'],
-  ['?', 'show or hide this list'],
-];
-
-function paintKeys(list: HTMLElement, view: Mounted | undefined): void {
-  list.hidden = !list.hidden;
-  list.replaceChildren(
-    ...[...(view?.keys ?? []), ...KEYS].flatMap(([key, what]) => [
-      h('dt', {}, h('kbd', {}, key)),
-      h('dd', {}, what),
-    ]),
-  );
-}
-
-const STATES = { live: 'live', disconnected: 'disconnected', saved: 'saved' } as const;
-const STATE_TOOLTIPS = {
-  live: 'Connected to a kernel. Knobs and new measurements are available.',
-  disconnected: 'The kernel has stopped. Run the cell again to use knobs and to measure.',
-  saved: 'Saved output, without a kernel.',
-} as const;
-
-const STALE_TOOLTIP =
-  'No cell of this notebook contains the source of this card, so its lines are not linked. Run the cell again.';
-
-function paintHead(head: HTMLElement, store: Store): void {
-  const { doc, host } = store;
-  const state = h(
-    'span.bnb-state',
-    { 'data-state': host.state, title: STATE_TOOLTIPS[host.state] },
-    STATES[host.state],
-  );
-  const targets = h('span.bnb-targets', { role: 'group', 'aria-label': 'Target' });
-  doc.views.forEach((view, i) => {
-    const choose = h(
-      'button.bnb-target',
-      { type: 'button', 'aria-pressed': String(i === store.view), title: view.place },
-      view.label,
-    );
-    choose.addEventListener('click', () => store.selectView(i));
-    targets.append(choose);
-  });
-  const facts = h('dl.bnb-facts');
-  for (const [label, text] of doc.facts) {
-    const wrong = text.includes('✗') ? '.bnb-wrong' : '';
-    facts.append(h('dt', {}, label), h(`dd${wrong}`, {}, ...renderBackquotes(text)));
+  if (requested && stages.some((stage) => stage.name === requested)) {
+    return 'passes';
   }
-  const stale =
-    host.cell === 'changed' ? h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed') : null;
-  // A benchmark of expressions has no kernel that could answer for it.
-  const states = doc.kind === 'compile' ? [stale, state] : [stale];
-  const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, ...states);
-  title.append(h('span.bnb-hint', {}, 'press ? for keys'));
-  head.replaceChildren(title, facts);
+  const answer = requested ? undefined : ANSWERS.find((key) => doc[key]);
+  return answer && shown.some((view) => view.key === answer) ? answer : shown[0].key;
 }

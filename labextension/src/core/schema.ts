@@ -341,6 +341,9 @@ export interface TilesPart {
 /** The packed timeline of the view with this index (see views/timeline.ts), or the reason why there is none. */
 export type TimelinePart = TilesPart;
 
+/** An entry of the headline: its label, its value, and details. */
+export type HeadlineEntry = [label: string, value: string, details: string[]];
+
 /** The document of a card. */
 export interface Document {
   schema: number;
@@ -350,6 +353,8 @@ export interface Document {
   /** The id under which a live kernel answers for this card. */
   model?: string | null;
   facts: [string, string][];
+  /** What the header shows unfolded: the time, the check and the device. Absent in old documents. */
+  headline?: HeadlineEntry[];
   source: Source;
   launches: Launch[];
   views: View[];

@@ -19,7 +19,16 @@ export interface Selection {
 }
 
 /** The kinds of changes that the store reports. */
-export type Change = 'document' | 'selection' | 'view' | 'host' | 'problem';
+export type Change = 'document' | 'selection' | 'view' | 'host' | 'problem' | 'display';
+
+/** How listings are shown. `wrap`: long lines are broken. `unified`: a comparison has one column. */
+export interface Display {
+  wrap: boolean;
+  unified: boolean;
+}
+
+/** The latest settings of the page, with which the next card begins. */
+let latestDisplay: Display = { wrap: true, unified: false };
 
 /** The longest chain of differences. A kernel has fewer stages. */
 const MOST_BASES = 1000;
@@ -35,6 +44,9 @@ export class Store {
 
   /** Why a part of the document is not shown: a sentence, and whether the user may ask for it. */
   problem: { text: string; asks: boolean } | null = null;
+
+  /** The settings of the listings of this card. */
+  display = latestDisplay;
 
   private budget = new Budget();
   private readonly listeners = new Set<(change: Change) => void>();
@@ -99,6 +111,11 @@ export class Store {
     this.view = same >= 0 ? same : firstView(doc);
     this.hovered = null;
     this.notify('document');
+  }
+
+  setDisplay(display: Display): void {
+    this.display = latestDisplay = display;
+    this.notify('display');
   }
 
   connect(host: Host): void {
@@ -190,8 +207,7 @@ export class Store {
 
   private watchSource(): void {
     this.stopSource = this.host.onSourceLine?.((line) => {
-      this.hovered = line === null ? null : { lines: [line], op: null, from: 'source' };
-      this.notify('selection');
+      this.hover(line === null ? null : { lines: [line], op: null, from: 'source' });
     });
   }
 

@@ -3,13 +3,14 @@
  * where tests can run it.
  */
 
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ILabShell, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { EditorExtensionRegistry, IEditorExtensionRegistry } from '@jupyterlab/codemirror';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { VERSION } from '../core/hello';
 import { MIME } from '../core/schema';
+import { Docks } from './dock';
 import { answerHello } from './hello';
 import { linkExtension } from './link';
 import { CardRenderer } from './renderer';
@@ -27,10 +28,11 @@ const hello: JupyterFrontEndPlugin<void> = {
  * Notebook the shortcuts run first, in the capture phase, and skip elements with this attribute.
  */
 function keepPlainKeys(event: KeyboardEvent): void {
-  const leavesCard =
-    event.ctrlKey || event.metaKey || event.altKey || event.key === 'Escape' || event.key === 'Tab';
+  const modified = event.ctrlKey || event.metaKey || event.altKey;
+  const leavesCard = modified || event.key === 'Escape' || event.key === 'Tab';
   if (event.target instanceof Element && event.target.closest('.bnb-card')) {
-    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard);
+    // The card itself runs its cell.
+    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard || event.key === 'Enter');
   }
 }
 
@@ -42,10 +44,23 @@ const card: JupyterFrontEndPlugin<void> = {
   description: 'Renders kernel cards',
   autoStart: true,
   requires: [INotebookTracker, IRenderMimeRegistry],
-  activate: (_: JupyterFrontEnd, tracker: INotebookTracker, rendermime: IRenderMimeRegistry) => {
+  optional: [ILabShell],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    rendermime: IRenderMimeRegistry,
+    labShell: ILabShell | null,
+  ) => {
     window.addEventListener('keydown', keepPlainKeys, { capture: true });
+    const application = {
+      tracker,
+      rendermime,
+      docks: new Docks(app, labShell),
+      execute: (command: string) => void app.commands.execute(command),
+      activate: (id: string) => app.shell.activateById(id),
+    };
     rendermime.addFactory(
-      { safe: true, mimeTypes: [MIME], createRenderer: () => new CardRenderer(tracker, rendermime) },
+      { safe: true, mimeTypes: [MIME], createRenderer: () => new CardRenderer(application) },
       RANK,
     );
   },

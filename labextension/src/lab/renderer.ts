@@ -10,12 +10,30 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { JSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
-import type { CellState, Host } from '../core/host';
+import type { CellState, Host, RunCell } from '../core/host';
 import { type Card, mount } from '../core/mount';
 import { readable } from '../core/documents';
 import { type Document, type Listing, MIME } from '../core/schema';
+import type { Docks, Place } from './dock';
 import { cellOf, highlightCell, watchCell } from './link';
 import { CardConnection } from './live';
+
+/** JupyterLab's commands for the keys that run a cell. */
+const RUN: Record<RunCell, string> = {
+  next: 'notebook:run-cell-and-select-next',
+  stay: 'notebook:run-cell',
+  insert: 'notebook:run-cell-and-insert-below',
+};
+
+/** What a card needs from the application. `execute` runs a command. */
+export interface Application {
+  tracker: INotebookTracker;
+  rendermime: IRenderMimeRegistry;
+  docks: Docks;
+  execute(command: string): void;
+  /** Makes a document the current one. */
+  activate(id: string): void;
+}
 
 /** Renders one card output. */
 export class CardRenderer extends Widget implements IRenderMime.IRenderer {
@@ -32,11 +50,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   /** Whether an attempt to connect is in progress. */
   private connecting = false;
   private timer = 0;
+  /** The cell of the card, once the card is in a notebook. */
+  private place: Place | null = null;
 
-  constructor(
-    private readonly tracker: INotebookTracker,
-    private readonly rendermime: IRenderMimeRegistry,
-  ) {
+  constructor(private readonly app: Application) {
     super();
     this.addClass('bnb-output');
     this.node.addEventListener('keydown', (event) => {
@@ -77,6 +94,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
     if (this.card && readable(doc)) {
+      this.settle(doc);
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
       this.contentChanged?.connect(this.onContentChanged, this);
@@ -86,7 +104,20 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
+  /** Notes the cell of the card, and shows the card in the docked views of that cell. */
+  private settle(doc: Document): void {
+    const { panel } = this;
+    const cell = panel?.content.widgets.find((one) => one.node.contains(this.node));
+    if (panel && cell && this.card && !this.place) {
+      this.place = { panel, cell: cell.model.id, kernel: doc.kernel };
+      this.app.docks.attach(this.place, this.card);
+    }
+  }
+
   dispose(): void {
+    if (this.place) {
+      this.app.docks.detach(this.place);
+    }
     this.contentChanged?.disconnect(this.onContentChanged, this);
     this.session?.kernelChanged.disconnect(this.reconnect, this);
     window.clearTimeout(this.timer);
@@ -135,8 +166,19 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
+  /** Runs the cell of the card. A docked view runs it, too, and its notebook becomes the current document. */
+  private runCell(then: RunCell): void {
+    const { panel } = this;
+    if (panel) {
+      this.app.activate(panel.id);
+      this.focusCell();
+      panel.content.deselectAll();
+      this.app.execute(RUN[then]);
+    }
+  }
+
   private get panel(): NotebookPanel | null {
-    return this.tracker.find((panel) => panel.node.contains(this.node)) ?? null;
+    return this.app.tracker.find((panel) => panel.node.contains(this.node)) ?? null;
   }
 
   private host(doc: Document, disconnected = false): Host {
@@ -160,6 +202,15 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         const found = cell();
         return found ? watchCell(found, callback) : () => {};
       },
+      ...(panel && {
+        runCell: (then: RunCell) => this.runCell(then),
+        dock: (view: string, title: string) => {
+          this.settle(doc);
+          if (this.place && this.card) {
+            this.app.docks.add(this.place, this.card, view, title);
+          }
+        },
+      }),
       copy: (text) => void navigator.clipboard?.writeText(text),
       ...(connection && {
         request: async (what: string, content: Record<string, unknown>) =>
@@ -207,7 +258,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   private async renderStatic(model: IRenderMime.IMimeModel): Promise<void> {
     const mime = model.data['text/html'] ? 'text/html' : 'text/plain';
-    const renderer = this.rendermime.createRenderer(mime);
+    const renderer = this.app.rendermime.createRenderer(mime);
     await renderer.renderModel(model);
     this.node.replaceChildren(renderer.node);
   }

@@ -14,6 +14,7 @@ import type { Store } from '../store';
 import { language, type Language } from './languages';
 import { highlightSelection, links } from './links';
 import { readOnly } from './pane';
+import { wrapping } from './wrap';
 
 /** One side of a diff. */
 export interface Side {
@@ -50,6 +51,7 @@ export function diffPane(
       readOnly(side.label),
       language(name),
       links(store, `${key}-${where}`, () => side.listing),
+      wrapping(store),
       EditorView.decorations.of(marks(side.listing, marked[where], found)),
       keymap.of([
         { key: 'n', run: goToNextChunk },

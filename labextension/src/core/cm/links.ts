@@ -78,18 +78,28 @@ export function highlightSelection(
   }
 }
 
-const MARGIN = 30; // px above and below a line after scrolling
+const MARGIN = 30; // px: a line that is closer to an edge of the listing counts as out of sight
 
 /**
- * Scrolls the listing to a position. The editor's own `scrollIntoView` would also scroll the notebook, and so move the cell away from
- * the pointer.
+ * Scrolls the listing so that a position is in its middle, unless it is in sight. The editor's own `scrollIntoView` would also scroll the
+ * notebook, and so move the cell away from the pointer. The editor estimates the heights of lines that it has not drawn; after it drew
+ * them, a second step corrects the first.
  */
-function scrollToPosition(editor: EditorView, position: number): void {
+function scrollToPosition(editor: EditorView, position: number, steps = 2): void {
   const scroller = editor.dom.closest('.cm-mergeView') ?? editor.scrollDOM;
   const block = editor.lineBlockAt(position);
   const top = editor.documentTop + block.top - scroller.getBoundingClientRect().top + scroller.scrollTop;
-  const last = top + block.height + MARGIN - scroller.clientHeight;
-  scroller.scrollTop = Math.max(last, Math.min(scroller.scrollTop, top - MARGIN));
+  const { clientHeight, scrollTop } = scroller;
+  if (top < scrollTop + MARGIN || top + block.height > scrollTop + clientHeight - MARGIN) {
+    scroller.scrollTop = top - (clientHeight - block.height) / 2;
+    if (steps > 1) {
+      editor.requestMeasure({
+        key: scrollToPosition,
+        read: () => null,
+        write: () => scrollToPosition(editor, position, steps - 1),
+      });
+    }
+  }
 }
 
 /** Creates the extension of one listing. `get` returns the listing that the editor shows now. */

@@ -11,6 +11,7 @@ import { explanations } from './explain';
 import { language, type Language } from './languages';
 import { highlightSelection, links } from './links';
 import { theme } from './theme';
+import { wrapping } from './wrap';
 
 /** The extension of all read-only listings, also in a diff. */
 export function readOnly(label: string): Extension {
@@ -70,6 +71,7 @@ export function pane(
         readOnly(label),
         highlighted.of([]),
         links(store, key, () => current),
+        wrapping(store),
         explanations(() => currentLanguage, onExplain),
       ],
     }),

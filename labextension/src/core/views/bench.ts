@@ -9,6 +9,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const bench: ViewSpec = {
   key: 'bench',
   title: 'Bench',
+  tooltip: 'Times of the kernel, of variants without a pass, and of baselines, measured in turns',
   empty: (doc) =>
     doc.bench
       ? null

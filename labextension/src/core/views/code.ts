@@ -6,6 +6,7 @@
 import type { Language } from '../cm/languages';
 import { pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
+import { paneSwitches } from '../pane_switches';
 import type { Listing, View } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
@@ -13,8 +14,9 @@ import type { Mounted, ViewSpec } from './spec';
 export const code: ViewSpec = {
   key: 'code',
   title: 'Code',
+  tooltip: 'The source, the IR and the machine code side by side',
   empty: (doc) => (doc.views.length ? null : 'This cell compiled no kernel.'),
-  mount: (panel, store) => new Code(panel, store),
+  mount: (panel, store, from) => new Code(panel, store, from),
 };
 
 /** A level of code. `value` is its key in the selector. */
@@ -44,19 +46,30 @@ class Code implements Mounted {
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
+    from?: Mounted,
   ) {
-    this.toggle = button('', () => {
-      this.showSource = this.first.hidden;
-      this.arrange();
-    });
+    this.toggle = button(
+      '',
+      () => {
+        this.showSource = this.first.hidden;
+        this.arrange();
+      },
+      { title: 'The source of the kernel beside its code; the cell shows the same text' },
+    );
     panel.append(h('div.bnb-tools', {}, this.toggle), this.grid);
-    this.first.append(h('div.bnb-tools', {}, h('span.bnb-level', {}, 'source')));
+    const switches = paneSwitches(store, this.first, 'wrap');
+    this.first.append(h('div.bnb-tools', {}, h('span.bnb-level', {}, 'source'), switches));
     this.grid.append(this.first);
     const box = this.first.appendChild(h('div.bnb-listing'));
     this.source = pane(box, 'Source of the kernel', 'code-source', store, () => store.doc.source.first_line);
     this.columns = (['ir', 'machine'] as const).map((kind) => new Column(this.grid, store, kind));
     this.arrange();
     this.paint();
+    if (from instanceof Code) {
+      this.showSource = from.showSource;
+      this.columns.forEach((column, i) => column.choose(from.columns[i].chosen));
+      this.arrange();
+    }
   }
 
   update(change: string): void {
@@ -127,19 +140,14 @@ class Column {
   ) {
     this.choice = h('select.bnb-select', {
       'aria-label': kind === 'ir' ? 'Level in the middle' : 'Level on the right',
+      title: 'The IR after a pass, or a level of machine code',
     });
     this.choice.addEventListener('change', () => this.store.run(this.paint()));
-    const copy = button('Copy', () => this.store.run(this.copy()));
-    parent.append(
-      h(
-        'div.bnb-column',
-        {},
-        h('div.bnb-tools', {}, this.choice, copy),
-        this.missing,
-        this.box,
-        this.explained,
-      ),
-    );
+    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy this text' });
+    const element = h('div.bnb-column');
+    const tools = h('div.bnb-tools', {}, this.choice, copy, paneSwitches(store, element, 'wrap'));
+    element.append(tools, this.missing, this.box, this.explained);
+    parent.append(element);
     this.pane = pane(
       this.box,
       kind === 'ir' ? 'IR' : 'Machine code',
@@ -163,6 +171,19 @@ class Column {
       ...found.map((l) => h('option', { value: l.value, selected: l.value === selected }, l.label)),
     );
     this.store.run(this.paint());
+  }
+
+  /** The key of the selected level. */
+  get chosen(): string {
+    return this.choice.value;
+  }
+
+  /** Selects a level if the target has it. */
+  choose(level: string): void {
+    if (this.levels.some(({ value }) => value === level)) {
+      this.choice.value = level;
+      this.store.run(this.paint());
+    }
   }
 
   highlight(): void {

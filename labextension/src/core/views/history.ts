@@ -3,9 +3,10 @@
  * sources or their IR after a pass, and find the first pass where they differ. A live kernel supplies texts that the document omits.
  */
 
-import { diffPane, type DiffPane } from '../cm/diff';
+import { comparison, type Comparison } from '../cm/comparison';
 import { button, h, uniqueId } from '../dom';
 import { difference } from '../hunks';
+import { paneSwitches } from '../pane_switches';
 import type { Listing, Version } from '../schema';
 import type { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
@@ -14,6 +15,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const history: ViewSpec = {
   key: 'history',
   title: 'History',
+  tooltip: 'The versions of this kernel, their measurements and their differences',
   empty: (doc) =>
     doc.history?.versions.length || doc.diff
       ? null
@@ -30,13 +32,16 @@ class HistoryView implements Mounted {
     role: 'region',
     'aria-label': 'Versions',
   });
-  private readonly what = h('select.bnb-select', { 'aria-label': 'What to compare' });
+  private readonly what = h('select.bnb-select', {
+    'aria-label': 'What to compare',
+    title: 'The source, or the IR after a pass',
+  });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly text = h('div.bnb-listing');
   private readonly listings = new Map<string, Promise<Map<string, Listing>>>();
   private a = -1;
   private b = -1;
-  private diff: DiffPane | null = null;
+  private diff: Comparison | null = null;
   private paintToken = 0;
 
   constructor(
@@ -44,13 +49,14 @@ class HistoryView implements Mounted {
     private readonly store: Store,
   ) {
     this.what.addEventListener('change', () => this.store.run(this.paintText()));
-    const first = button('Find first differing pass', () => this.store.run(this.findFirstDifference()));
-    panel.append(
-      this.table,
-      h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first),
-      this.status,
-      this.text,
-    );
+    const first = button('Find first differing pass', () => this.store.run(this.findFirstDifference()), {
+      title: 'Select the first pass after which the IR of the two versions differs',
+    });
+    const pane = h('div.bnb-main');
+    const switches = paneSwitches(store, pane, 'wrap', 'unified');
+    const tools = h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first, switches);
+    pane.append(tools, this.status, this.text);
+    panel.append(this.table, pane);
     this.reset();
   }
 
@@ -126,6 +132,7 @@ class HistoryView implements Mounted {
         name: `${this.group}-${side}`,
         checked: this[side] === i,
         'aria-label': `version ${version.number} on the ${side === 'a' ? 'left' : 'right'}`,
+        title: `Compare version ${version.number} on the ${side === 'a' ? 'left' : 'right'}`,
       });
       input.addEventListener('change', () => {
         this[side] = i;
@@ -197,7 +204,7 @@ class HistoryView implements Mounted {
       what === SOURCE || (what === REQUESTED && this.store.doc.diff!.a.language === 'python')
         ? 'python'
         : 'ir';
-    this.diff = diffPane(this.text, a, b, language, this.store, 'history', !byOp);
+    this.diff = comparison(this.text, [a, b], language, this.store, 'history', !byOp);
   }
 
   private async requestedSides() {

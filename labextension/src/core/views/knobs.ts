@@ -12,12 +12,17 @@ import type { Mounted, ViewSpec } from './spec';
 export const knobs: ViewSpec = {
   key: 'knobs',
   title: 'Knobs',
+  tooltip: 'Sliders and switches that compile and measure the kernel again',
   empty: (doc) => (doc.knobs ? null : 'An exported page has no knobs, because knobs need a live kernel.'),
   mount: (panel, store) => new Knobs(panel, store),
 };
 
 const OPTIONS = ['num_warps', 'num_stages'] as const;
 type Option = (typeof OPTIONS)[number];
+const OPTION_TOOLTIPS: Record<Option, string> = {
+  num_warps: 'Warps per CTA: compiles and measures the kernel again',
+  num_stages: 'Stages of a software pipeline: compiles and measures the kernel again',
+};
 
 /** Milliseconds between the last change and the request. */
 const DEBOUNCE_MS = 60;
@@ -79,6 +84,7 @@ class Knobs implements Mounted {
     const switches = h('fieldset.bnb-switches', {}, h('legend', {}, 'optional passes'));
     for (const pass of found.passes) {
       const box = h('input', { type: 'checkbox', checked: pass.on, disabled: !live, id: uniqueId('pass') });
+      const about = this.title(pass.name);
       box.addEventListener('change', () => {
         const off = new Set(this.settings.without);
         if (box.checked) {
@@ -89,11 +95,20 @@ class Knobs implements Mounted {
         this.settings.without = [...off].sort();
         this.schedule();
       });
-      switches.append(h('label.bnb-switch', { for: box.id }, box, ` ${pass.name}`));
+      switches.append(h('label.bnb-switch', { for: box.id, title: about }, box, ` ${pass.name}`));
     }
-    const reset = button('Reset to the cell’s values', () => this.reset(), { disabled: !live });
+    const reset = button('Reset to the cell’s values', () => this.reset(), {
+      disabled: !live,
+      title: 'Show the card of the run cell again',
+    });
     this.controls.replaceChildren(...rows, switches, reset);
     this.status.textContent = live ? found.why : 'Knobs need a live kernel. Run the cell again.';
+  }
+
+  /** Returns the title of a pass, which an excluded pass does not have. */
+  private title(pass: string): string {
+    const stages = this.store.doc.views.flatMap((view) => view.stages ?? []);
+    return stages.find(({ name }) => name === pass)?.title ?? `Compile with or without ${pass}`;
   }
 
   private slider(
@@ -113,6 +128,9 @@ class Knobs implements Mounted {
       disabled: !live,
       id: uniqueId('knob'),
       'data-knob': knob.name,
+      title: option
+        ? OPTION_TOOLTIPS[option]
+        : `The constant ${knob.name}: compiles and measures the kernel again`,
       'aria-valuetext': String(knob.value),
     });
     const showValue = (chosen: number | boolean): void => {

@@ -3,9 +3,10 @@
  * after any two passes. It dims passes that changed nothing; the user can hide them. With a live kernel, the IR after a pass can be edited.
  */
 
-import { diffPane, type DiffPane } from '../cm/diff';
+import { comparison, type Comparison } from '../cm/comparison';
 import { pane, type Pane } from '../cm/pane';
 import { button, h, uniqueId } from '../dom';
+import { paneSwitches, split } from '../pane_switches';
 import type { Document, Note, Stage } from '../schema';
 import type { Store } from '../store';
 import { StageEditor } from './edit';
@@ -16,11 +17,12 @@ import type { Mounted, ViewSpec } from './spec';
 export const passes: ViewSpec = {
   key: 'passes',
   title: 'Passes',
+  tooltip: 'The IR after each pass, and the difference between any two',
   empty: (doc) =>
     doc.views.some((v) => v.stages?.length)
       ? null
       : 'The compilation failed, so there are no passes to show.',
-  mount: (panel, store) => new Passes(panel, store),
+  mount: (panel, store, from) => new Passes(panel, store, from),
 };
 
 class Passes implements Mounted {
@@ -38,13 +40,20 @@ class Passes implements Mounted {
   private readonly about = h('div.bnb-about');
   private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
   private readonly text = h('div.bnb-listing');
-  private readonly compare = h('select.bnb-select', { 'aria-label': 'Compare with' });
+  private readonly compare = h('select.bnb-select', {
+    'aria-label': 'Compare with',
+    title: 'Show the difference to the IR after another pass (key d: the previous pass)',
+  });
   private readonly search = h('input.bnb-filter', {
     type: 'search',
     placeholder: 'text in the IR',
     'aria-label': 'Text to find in the IR',
+    title: 'A text such as an op or a layout',
   });
-  private readonly searchMode = h('select.bnb-select', { 'aria-label': 'Effect of the pass on the text' });
+  private readonly searchMode = h('select.bnb-select', {
+    'aria-label': 'Effect of the pass on the text',
+    title: 'Whether the pass adds or removes the text',
+  });
   private readonly answer = h('span.bnb-quiet', { role: 'status' });
   private readonly edit = button('Edit', () => this.store.run(this.openEditor()), {
     title: 'Edit the IR after this pass, and compile on from it',
@@ -64,14 +73,19 @@ class Passes implements Mounted {
     ['d', 'compare with the previous pass (on or off)'],
   ] as const;
   private single: Pane | null = null;
-  private diff: DiffPane | null = null;
+  private diff: Comparison | null = null;
   private paintToken = 0;
 
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
+    from?: Mounted,
   ) {
-    const hide = h('input', { type: 'checkbox', id: uniqueId('hide') });
+    const hide = h('input', {
+      type: 'checkbox',
+      id: uniqueId('hide'),
+      title: 'List only the passes that changed the IR',
+    });
     hide.addEventListener('change', () => {
       this.hideUnchanged = hide.checked;
       this.paintList();
@@ -80,6 +94,7 @@ class Passes implements Mounted {
       type: 'search',
       placeholder: 'filter',
       'aria-label': 'Filter passes and notes',
+      title: 'List only the passes whose name, title or notes contain this text (key /)',
     });
     filter.addEventListener('input', () => {
       this.filter = filter.value.toLowerCase();
@@ -95,43 +110,51 @@ class Passes implements Mounted {
       h('option', { value: 'removes' }, 'removes'),
     );
     this.search.addEventListener('keydown', (event) => event.key === 'Enter' && this.store.run(this.find()));
-    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
-    panel.append(
-      h(
-        'div.bnb-split',
-        {},
-        h(
-          'div.bnb-side',
-          {},
-          h('div.bnb-tools', {}, filter, h('label', { for: hide.id }, hide, ' hide passes without changes')),
-          this.list,
-          h(
-            'div.bnb-tools.bnb-finder',
-            {},
-            h('label', {}, 'first pass that ', this.searchMode),
-            this.search,
-            button('Find', () => this.store.run(this.find())),
-            this.answer,
-          ),
-        ),
-        h(
-          'div.bnb-main',
-          {},
-          h(
-            'div.bnb-tools',
-            {},
-            h('label', {}, 'compare with ', this.compare),
-            copy,
-            this.edit,
-            this.discard,
-            this.editStatus,
-          ),
-          this.about,
-          this.provenance,
-          this.text,
-        ),
-      ),
+    this.listen();
+    panel.append(this.layout(h('label', { for: hide.id }, hide, ' hide passes without changes')));
+    this.chosen = this.firstStage();
+    if (from instanceof Passes) {
+      [this.chosen, this.base] = [from.chosen, from.base];
+    }
+    this.reset();
+  }
+
+  /** Returns the index of the stage to open: the one that the cell requested, or the first pass that changed something. */
+  private firstStage(): number {
+    const requested = this.stages.findIndex((stage) => this.store.doc.show?.includes(stage.name));
+    const changed = this.stages.findIndex((stage, i) => i > 0 && stage.changed);
+    return Math.max(0, requested >= 0 ? requested : changed);
+  }
+
+  private layout(hide: HTMLElement): HTMLElement {
+    const finder = h(
+      'div.bnb-tools.bnb-finder',
+      {},
+      h('label', {}, 'first pass that ', this.searchMode),
+      this.search,
+      button('Find', () => this.store.run(this.find()), {
+        title: 'Select the first pass that adds or removes this text',
+      }),
+      this.answer,
     );
+    const side = h('div.bnb-side', {}, h('div.bnb-tools', {}, this.filterField, hide), this.list, finder);
+    const tools = h('div.bnb-tools');
+    const main = h('div.bnb-main', {}, tools, this.about, this.provenance, this.text);
+    const { element, toggle } = split(side, main, 'passes');
+    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
+    tools.append(
+      toggle,
+      h('label', {}, 'compare with ', this.compare),
+      copy,
+      this.edit,
+      this.discard,
+      this.editStatus,
+      paneSwitches(this.store, main, 'wrap', 'unified'),
+    );
+    return element;
+  }
+
+  private listen(): void {
     this.list.addEventListener('click', (event) => {
       const row = (event.target as Element).closest<HTMLElement>('[data-stage]');
       if (row) {
@@ -145,9 +168,6 @@ class Passes implements Mounted {
         event.preventDefault();
       }
     });
-    const requested = store.stages.findIndex((stage) => store.doc.show?.includes(stage.name));
-    this.chosen = Math.max(0, requested);
-    this.reset();
   }
 
   update(change: string): void {
@@ -393,7 +413,7 @@ class Passes implements Mounted {
         { listing, label: `IR after ${stage.name}` },
       ] as const;
       const [a, b] = this.base < this.chosen ? sides : [sides[1], sides[0]];
-      this.diff = diffPane(this.text, a, b, 'ir', this.store, 'passes');
+      this.diff = comparison(this.text, [a, b], 'ir', this.store, 'passes');
     } else {
       if (!this.single) {
         this.text.replaceChildren();

@@ -14,6 +14,7 @@ const CPU =
 export const resources: ViewSpec = {
   key: 'resources',
   title: 'Resources',
+  tooltip: 'Registers, shared memory, spills and occupancy',
   empty: (doc) => emptyReason(doc),
   mount: (panel, store) => new ResourcesView(panel, store),
 };

@@ -17,6 +17,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const roofline: ViewSpec = {
   key: 'roofline',
   title: 'Roofline',
+  tooltip: 'How close the launch comes to the limits of the device',
   empty: (doc) =>
     doc.roofline ? null : `There is no roofline yet. Run %roofline ${doc.kernel} in a cell to measure one.`,
   mount: (panel, store) => new RooflineView(panel, store),

@@ -18,7 +18,12 @@ export interface Mounted {
 export interface ViewSpec {
   key: string;
   title: string;
+  /** What the view shows, as the tooltip of its tab. */
+  tooltip: string;
   /** Returns the message of an empty view, or null if the view has content. */
   empty(doc: Document, store: Store): string | null;
-  mount(panel: HTMLElement, store: Store): Mounted;
+  /** Mounts the view. `from` is another instance of the view, whose choices the new one takes over. */
+  mount(panel: HTMLElement, store: Store, from?: Mounted): Mounted;
+  /** Creates the controls that measure what an empty view shows. Absent if there is nothing to measure. */
+  measure?(store: Store): HTMLElement;
 }

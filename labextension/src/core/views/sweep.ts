@@ -15,6 +15,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const sweep: ViewSpec = {
   key: 'sweep',
   title: 'Sweep',
+  tooltip: 'Times over the values of a constant or of a problem size',
   empty: (doc) =>
     doc.sweep
       ? null

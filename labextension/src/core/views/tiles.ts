@@ -3,6 +3,7 @@
  * transactions of the op and the order in which programs cover their output. It highlights the op in the code.
  */
 
+import { split } from '../pane_switches';
 import { button, h, uniqueId } from '../dom';
 import { programs } from '../plot/programs';
 import type { Selection, Store } from '../store';
@@ -23,6 +24,7 @@ import { quantitiesOf, TileSheet, type Quantity } from './tilesheet';
 export const tiles: ViewSpec = {
   key: 'tiles',
   title: 'Tiles',
+  tooltip: 'Which lanes touch which elements, and the memory transactions',
   empty: (doc) =>
     doc.tiles?.packed
       ? null
@@ -55,8 +57,11 @@ class Tiles implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    const main = h('div.bnb-main', {}, this.tools, this.status, this.numbers, this.sheet.element);
-    panel.append(h('div.bnb-split', {}, h('div.bnb-side', {}, this.list, this.map), main));
+    const top = h('div.bnb-tools');
+    const main = h('div.bnb-main', {}, top, this.status, this.numbers, this.sheet.element);
+    const { element, toggle } = split(h('div.bnb-side', {}, this.list, this.map), main, 'accesses');
+    top.append(toggle, this.tools);
+    panel.append(element);
     this.listen();
     this.store.run(this.load());
   }

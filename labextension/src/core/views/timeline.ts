@@ -13,6 +13,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const timeline: ViewSpec = {
   key: 'timeline',
   title: 'Timeline',
+  tooltip: 'Copies, arithmetic and waits of one CTA over time, by a model',
   empty: (doc) =>
     doc.timeline?.packed ? null : (doc.timeline?.why ?? 'The saved card does not contain a timeline.'),
   mount: (panel, store) => new TimelineView(panel, store),

@@ -1,0 +1,62 @@
+/** A comparison of two listings: side by side, or in one column. It follows the setting of the store. */
+
+import { h } from '../dom';
+import { difference } from '../hunks';
+import type { Store } from '../store';
+import { diffPane, type Side, summary } from './diff';
+import type { Language } from './languages';
+import { unifiedPane } from './unified';
+
+/** A mounted comparison. */
+export interface Comparison {
+  /** Highlights the lines of the store's selection. */
+  highlight(): void;
+  dispose(): void;
+}
+
+/** Shows `a` and `b`. `byText`: the op ids of the two are unrelated, as in two versions of a kernel. */
+export function comparison(
+  parent: HTMLElement,
+  sides: readonly [Side, Side],
+  name: Language,
+  store: Store,
+  key: string,
+  byText = false,
+): Comparison {
+  const build = (): Comparison => {
+    if (!store.display.unified) {
+      return diffPane(parent, sides[0], sides[1], name, store, key, byText);
+    }
+    const [a, b] = sides;
+    const found = difference(a.listing, b.listing, byText);
+    const element = parent.appendChild(h('div.bnb-diff'));
+    element.append(
+      h('p.bnb-quiet.bnb-summary', {}, summary(found, byText)),
+      h('div.bnb-sides.bnb-one-side', {}, h('span', {}, `− ${a.label}`), h('span', {}, `+ ${b.label}`)),
+    );
+    const { editor, highlight } = unifiedPane(element, sides, found, name, store, key);
+    return {
+      highlight,
+      dispose() {
+        editor.destroy();
+        element.remove();
+      },
+    };
+  };
+  let { unified } = store.display;
+  let shown = build();
+  const stop = store.subscribe((change) => {
+    if (change === 'display' && unified !== store.display.unified) {
+      ({ unified } = store.display);
+      shown.dispose();
+      shown = build();
+    }
+  });
+  return {
+    highlight: () => shown.highlight(),
+    dispose() {
+      stop();
+      shown.dispose();
+    },
+  };
+}

@@ -1,0 +1,89 @@
+/**
+ * The keys of a card. The card keeps keys without a modifier, because in a notebook `b` would insert a cell. Escape and Tab leave the
+ * card, and Enter with a modifier runs its cell.
+ */
+
+import { button, h } from './dom';
+import type { RunCell } from './host';
+import type { Store } from './store';
+import type { Mounted } from './views/spec';
+
+const KEYS: readonly [string, string][] = [
+  ['← →', 'next or previous tab (when a tab has the focus)'],
+  ['Tab', 'next control'],
+  ['/', 'search in a listing'],
+  ['n p', 'next or previous difference (in a comparison)'],
+  ['Shift Enter', 'run the cell and select the next one (with Ctrl: stay; with Alt: insert a cell)'],
+  ['Escape', 'back to the cell'],
+  ['?', 'show or hide this list'],
+];
+
+/** The list of keys, and the button that shows it. */
+export interface KeyHelp {
+  list: HTMLElement;
+  toggle: HTMLButtonElement;
+  flip(): void;
+}
+
+/** Creates the list of the keys of the open view and of the card. */
+export function keyHelp(active: () => Mounted | undefined): KeyHelp {
+  const list = h('div.bnb-keys', { hidden: true, role: 'list', 'aria-label': 'Keys' });
+  const flip = (): void => {
+    list.hidden = !list.hidden;
+    toggle.setAttribute('aria-expanded', String(!list.hidden));
+    const all = [...(active()?.keys ?? []), ...KEYS];
+    list.replaceChildren(
+      ...all.map(([key, what]) =>
+        h('div.bnb-key-row', { role: 'listitem' }, h('kbd', {}, key), h('span', {}, what)),
+      ),
+    );
+  };
+  const toggle = button('?', flip, {
+    title: 'Keys of this card',
+    'aria-label': 'Keys',
+    'aria-expanded': 'false',
+  });
+  toggle.classList.add('bnb-help');
+  return { list, toggle, flip };
+}
+
+/** How the keys with Enter run a cell, as in JupyterLab. */
+function runOf(event: KeyboardEvent): RunCell | null {
+  if (event.key !== 'Enter' || event.target instanceof HTMLTextAreaElement) {
+    return null; // a text field for several lines keeps its keys
+  }
+  return event.shiftKey ? 'next' : event.ctrlKey || event.metaKey ? 'stay' : event.altKey ? 'insert' : null;
+}
+
+/** Handles the keys of a card or of a docked view. */
+export function listenKeys(
+  root: HTMLElement,
+  store: Store,
+  active: () => Mounted | undefined,
+  onHelp: () => void,
+): void {
+  root.addEventListener('keydown', (event) => {
+    const run = runOf(event);
+    if (run && store.host.runCell) {
+      store.host.runCell(run);
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (!field && !event.defaultPrevented) {
+      if (event.key === '?') {
+        onHelp();
+        event.preventDefault();
+      } else if (active()?.key?.(event)) {
+        event.preventDefault();
+      }
+    }
+    if (event.key !== 'Escape' && event.key !== 'Tab') {
+      event.stopPropagation();
+    }
+  });
+}
