@@ -1,8 +1,8 @@
 """The card of a kernel: its launches, its speed and every stage of its compilation, as the output of a cell.
 
 `card_of(record, target)` gathers the facts and compiles what the cell did not compile, such as GPU code on a machine without a GPU.
-`Card.bundle()` renders them as HTML, text and a document of at most 150 kB together; the HTML has 30 of them. A card shows the
-specialization of the newest launch in full, and the others as rows. Making a card launches nothing.
+`Card.bundle()` renders them as HTML, text and a document. They have at most 150 kB together, and 600 kB for a large kernel; the HTML has
+30 of them. A card shows the specialization of the newest launch in full, and the others as rows. Making a card launches nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from blocknb.profile.timeline_spans import Timeline
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
-LIMIT = 150_000  # bytes of a card's whole output
+LIMIT = 600_000  # bytes of a card's whole output
+ORDINARY = 150_000  # bytes of an output up to which texts of earlier versions are added
 HTML_LIMIT = 29_500  # bytes of the static page; the document gets the rest
 SPARE = 6_000  # characters for the document's facts, source and launches
 HISTORY = 10_000  # the fewest characters for the versions of the kernel
@@ -69,6 +70,7 @@ class Card:
     more_facts: tuple[tuple[str, str], ...] = ()
     parts: Mapping[str, Any] = field(default_factory=dict)
     whole: bool = True
+    _listed: dict[Any, list[Section]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -155,17 +157,31 @@ class Card:
     def sections(self) -> list[Section]:
         """The folds in order: the source, then each stage down to machine code."""
         traced = [(view, view.trace) for view in self.views if view.trace is not None]
-        stages, trace = next(((v, t) for v, t in traced if t.target.is_gpu), traced[0])
+        stages, _ = next(((v, t) for v, t in traced if t.target.is_gpu), traced[0])
         found = [sections.source_section([t for _, t in traced], stages.expression, "")]
         columns = [(view.label, t) for view, t in traced]
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
         if (drawn := self.timeline[1]) is not None:
             found.append(timelines.section(drawn, stages.expression, ""))
-        found += sections.stage_sections(trace, stages.expression, stages.heading)
-        for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
+        found += self._stage_sections(stages)
+        for view, _ in sorted(traced, key=lambda pair: pair[0] is not stages):
             whole = self.whole or bool({"sass", "assembly", "all"} & set(self.opened))
-            found += sections.code_sections(other, view.expression, view.heading, whole)
+            found += self._code_sections(view, whole)
         return found
+
+    def _stage_sections(self, view: View) -> list[Section]:
+        """The sections of a view's stages, made once."""
+        key = view.heading, "stages"
+        if view.trace is not None and key not in self._listed:
+            self._listed[key] = sections.stage_sections(view.trace, view.expression, view.heading)
+        return self._listed.get(key, [])
+
+    def _code_sections(self, view: View, whole: bool) -> list[Section]:
+        """The sections of a view's code, made once."""
+        key = view.heading, whole
+        if view.trace is not None and key not in self._listed:
+            self._listed[key] = sections.code_sections(view.trace, view.expression, view.heading, whole)
+        return self._listed.get(key, [])
 
     @cached_property
     def tiles(self) -> tuple[dict[str, Any], tiles.TileView | None]:
@@ -218,10 +234,7 @@ class Card:
         """The card as data; `budget` bounds views and blobs, in characters."""
         targets = []
         for view in self.views:
-            listings: list[Section] = []
-            if view.trace is not None:
-                listings = sections.stage_sections(view.trace, view.expression, view.heading)
-                listings += sections.code_sections(view.trace, view.expression, view.heading, self.whole)
+            listings = [*self._stage_sections(view), *self._code_sections(view, self.whole)]
             targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
@@ -242,7 +255,8 @@ class Card:
         made = self.document(left - max(HISTORY, history.size_without_texts(self.record.kernel) + SPARE // 4))
         history.keep_texts(self, made)
         left -= _bytes(made) - SPARE - _bytes(dict(self.parts))
-        if past := history.part(self.record.kernel, made["version"], made["blobs"], left - SPARE // 4):
+        past_left = left if limit > LIMIT else min(left, max(ORDINARY - (limit - left), HISTORY))
+        if past := history.part(self.record.kernel, made["version"], made["blobs"], past_left - SPARE // 4):
             made["blobs"] |= past.pop("blobs")
             made |= past
         return bundle | {document.MIME: {**made, **more}}

@@ -2,8 +2,8 @@
 
 `application/vnd.blocknb.v1+json` has a `kind` (here "compile") and a `schema` number. Stages and code refer to their listings, the blobs,
 by the hash of their content (`notebook.blobs`). Each stage lists what it did to every op, by id. Texts beyond the budget are listed in
-`left_out` with the call that returns them, and the page can request them from a running kernel. `labextension/src/core/schema.ts`
-declares the same format for the reader.
+`left_out` with the call that returns them. Stages and code name their hashes, too, so the page can request them from a running kernel.
+`labextension/src/core/schema.ts` declares the same format for the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blocknb.notebook.blobs import Blobs
+from blocknb.notebook.blobs import Blobs, name_of
 from blocknb.notebook.changes import changes
 from blocknb.notebook.sections import Section
 from blocknb.profile.occupancy import occupancy
@@ -49,9 +49,11 @@ def build(
     budget: int = 50_000,
 ) -> dict[str, Any]:
     """Builds the document. `budget` bounds views and blobs, in characters; the rest is small."""
-    skeleton = [_view(target, Blobs(0)) for target in targets]
-    blobs = Blobs(budget - len(json.dumps(skeleton, ensure_ascii=False)))
-    made = [_view(target, blobs) for target in targets]
+    texts: list[RankedText] = []
+    made = [_view(target, texts) for target in targets]
+    blobs = Blobs(budget - len(json.dumps(made, ensure_ascii=False)))
+    for text in sorted(texts, key=lambda text: text.rank):
+        blobs.add(text.content, text.what, text.call, text.base)
     first = next(target.trace for target in targets if target.trace is not None)
     source = {"file": first.file, "first_line": first.first_line, "text": first.source}
     source["hash"] = hash_of(first.source)
@@ -69,11 +71,22 @@ def build(
     }
 
 
-def _view(target: DocumentTarget, blobs: Blobs) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RankedText:
+    """A text of the document. Those of a lower `rank` are stored first. `what`, `call` and `base` are those of `Blobs.add`."""
+
+    rank: int
+    content: Mapping[str, Any]
+    what: str
+    call: str
+    base: str | None = None
+
+
+def _view(target: DocumentTarget, texts: list[RankedText]) -> dict[str, Any]:
     trace, head = target.trace, {"role": target.role, "label": target.label, "place": target.place}
     if trace is None:
         return {**head, "error": target.error}
-    by_key = _texts([section for section in target.sections if not section.later], blobs)
+    by_key = _texts([section for section in target.sections if not section.later], texts)
     counts = [sum(1 for _ in stage.after.ops()) for stage in trace.stages]
     return {
         **head,
@@ -131,22 +144,20 @@ def _note(note: Any, trace: Trace) -> dict[str, Any]:
     return {"text": note.text, "kind": note.kind, "op": note.op, "line": line_of(note.loc, trace.file)}
 
 
-def _texts(listed: Sequence[Section], blobs: Blobs) -> dict[str, str | None]:
-    """The hashes of texts by key. Texts are stored in order of importance until the budget is used up.
+def _texts(listed: Sequence[Section], texts: list[RankedText]) -> dict[str, str]:
+    """The hashes of texts by key. Adds the texts with their ranks: what a reader looks at first is stored first.
 
     The order is the last stage, machine code, the earlier stages backwards (each as its difference to the next one), and LLVM.
     """
     stages = [section for section in reversed(listed) if section.language == "ir"]
-    code = sorted(
-        (section for section in listed if section.language != "ir"), key=lambda section: section.key == "llvm"
-    )
-    machine = [section for section in code if section.key != "llvm"]
-    found, base = dict[str, str | None](), None
-    for section in [*stages[:1], *machine, *stages[1:], *code[len(machine) :]]:
-        is_ir = section.language == "ir"
+    found, base = dict[str, str](), None
+    for section in [*stages, *(section for section in listed if section.language != "ir")]:
+        content, is_ir = content_of(section), section.language == "ir"
+        rank = (0 if section is stages[0] else 2) if is_ir else (3 if section.key == "llvm" else 1)
         what = f"{section.title} ({section.group})"
-        name = found[section.key] = blobs.add(content_of(section), what, section.call, base if is_ir else None)
-        base = name if is_ir and name else base
+        texts.append(RankedText(rank, content, what, section.call, base if is_ir else None))
+        name = found[section.key] = name_of(content)
+        base = name if is_ir else base
     return found
 
 

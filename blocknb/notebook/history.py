@@ -219,7 +219,8 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     entries = {v.key: v.entry() for v in found}
     blobs = Blobs(budget - size_without_texts(kernel), stored)
     for version in reversed(found):
-        entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
+        name = blobs.add(version.listing(), "source", "")
+        entries[version.key]["source"] = name if name in blobs.stored else None
     for version in reversed(found):
         if version.key == current:
             continue

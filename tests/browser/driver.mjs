@@ -11,7 +11,7 @@ import { chromium } from 'playwright-core';
 
 const browser = await chromium.launch({
   executablePath: process.argv[2],
-  args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
+  args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--js-flags=--expose-gc', '--enable-precise-memory-info'],
 });
 const pages = new Map();
 

@@ -86,7 +86,15 @@ export function list(element: Check, most = 100_000, least = 0): Check {
     if (!Array.isArray(value) || value.length > most || value.length < least) {
       reject(path, `a list of ${least} to ${most} elements`);
     }
-    (value as unknown[]).forEach((one, i) => element(one, `${path}[${i}]`));
+    const found = value as unknown[];
+    let at = 0;
+    try {
+      for (; at < found.length; at++) {
+        element(found[at], path);
+      }
+    } catch {
+      element(found[at], `${path}[${at}]`); // a path for each element would take most of the time of a check
+    }
   };
 }
 

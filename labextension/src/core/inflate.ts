@@ -7,7 +7,7 @@
  */
 
 import { type Check, Invalid } from './check';
-import { delta, listing } from './packed_parts';
+import { delta, listing, type Templates } from './packed_parts';
 import type { Listing } from './schema';
 
 /** Characters that a card inflates before the user asks for more. */
@@ -77,10 +77,55 @@ export async function unpack(
 ): Promise<Listing> {
   const [content, hash] = packed.split(' ');
   if (!hash) {
-    return (await inflate(content, budget, listing)) as Listing;
+    const found = (await inflate(content, budget, listing)) as Listing | Templates;
+    return 'templates' in found ? applyTemplates(found, budget) : found;
   }
   const parts = (await inflate(content, budget, delta)) as DeltaPart[];
   return applyDelta(parts, await base(hash), budget);
+}
+
+/** The mark for a number in a template. */
+const MARK = '\x7f';
+
+/** Puts the numbers into the templates. Throws Invalid if there are too few or too many. */
+function applyTemplates(found: Templates, budget: Budget): Listing {
+  const marks = found.templates.reduce((sum, template) => sum + countMarks(template), 0);
+  if (marks > found.numbers.length) {
+    throw new Invalid('The numbers of this text do not fit its templates.');
+  }
+  const pieces = found.templates.map((template) => template.split(MARK));
+  const last = pieces.map((row) => new Array<number>(row.length - 1).fill(0));
+  const { numbers } = found;
+  let at = 0;
+  const texts = found.rows.map((row) => {
+    const now = last[row];
+    let text = pieces[row][0];
+    for (let i = 0; i < now.length; i++) {
+      now[i] += numbers[at++] ?? NaN;
+      text += now[i] + pieces[row][i + 1];
+    }
+    budget.take(text.length + 1);
+    return text;
+  });
+  if (at !== numbers.length) {
+    throw new Invalid('The numbers of this text do not fit its templates.');
+  }
+  const lines = sums(found.lines);
+  return { text: texts.join('\n'), lines, ...(found.ops && { ops: sums(found.ops) }) };
+}
+
+function countMarks(template: string): number {
+  let marks = 0;
+  for (let at = template.indexOf(MARK); at >= 0; at = template.indexOf(MARK, at + 1)) {
+    marks += 1;
+  }
+  return marks;
+}
+
+/** Inverts differences to the value before. */
+function sums(steps: number[]): number[] {
+  let sum = 0;
+  return steps.map((step) => (sum += step));
 }
 
 function applyDelta(parts: DeltaPart[], base: Listing | null, budget: Budget): Listing {

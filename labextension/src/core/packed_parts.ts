@@ -32,7 +32,7 @@ const lines = list(integer(-1), MOST_LINES);
 const rows = object({ text: text(1 << 28), lines }, { ops: lines });
 
 /** A listing. Its text has one line for each number of `lines` and `ops`. */
-export const listing: Check = all(
+const plainListing: Check = all(
   rows,
   holds<Listing>(
     ({ text, lines, ops }) =>
@@ -41,6 +41,42 @@ export const listing: Check = all(
   ),
 );
 
+/**
+ * A listing as its distinct lines, with a mark for each number (see blocknb/notebook/blobs.py). `rows`: the template of each line.
+ * `numbers`: differences to the numbers of the last line with the same template. `lines` and `ops` are differences to the line before.
+ */
+export interface Templates {
+  templates: string[];
+  rows: number[];
+  numbers: number[];
+  lines: number[];
+  ops?: number[];
+}
+
+const integers = list(integer(), MOST_LINES);
+const templates: Check = all(
+  shaped<Templates>(
+    {
+      templates: list(text(1 << 24), MOST_LINES),
+      rows: list(integer(0, MOST_LINES), MOST_LINES),
+      numbers: list(integer(), 1 << 26),
+      lines: integers,
+    },
+    { ops: integers },
+  ),
+  holds<Templates>(
+    ({ templates, rows, lines, ops }) =>
+      rows.every((row) => row < templates.length) &&
+      rows.length === lines.length &&
+      (ops === undefined || ops.length === lines.length),
+    'templates with a number for each line',
+  ),
+);
+
+/** A listing, in either form. */
+export const listing: Check = (value, path) =>
+  (typeof value === 'object' && value !== null && 'templates' in value ? templates : plainListing)(value, path);
+
 const range = all(
   tuple(integer(0, MOST_LINES), integer(0, MOST_LINES)),
   holds<[number, number]>(([first, end]) => first <= end, 'a range of lines'),
@@ -48,7 +84,7 @@ const range = all(
 const added = object({ text: text(1 << 28), lines, ops: lines });
 
 /** The parts of a listing that is stored as a difference. */
-export const delta: Check = list(either(range, all(added, listing)));
+export const delta: Check = list(either(range, all(added, plainListing)));
 
 const extent = integer(0, 2 ** 31);
 const bits = (most: number): Check => list(integer(0, 2 ** 20), most);

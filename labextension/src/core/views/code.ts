@@ -78,6 +78,7 @@ class Code implements Mounted {
       this.columns.forEach((column) => column.highlight());
     } else if (change === 'host') {
       this.arrange();
+      this.columns.forEach((column) => column.retry());
     } else {
       this.paint();
     }
@@ -190,6 +191,13 @@ class Column {
     this.pane.highlight();
   }
 
+  /** Asks again for a text that the document omits, since a kernel may have it. */
+  retry(): void {
+    if (!this.missing.hidden) {
+      this.store.run(this.paint());
+    }
+  }
+
   dispose(): void {
     this.pane.dispose();
   }
@@ -244,5 +252,5 @@ function missingReason(store: Store, level: Level | undefined): string {
       ? `Loading the ${level.label}…`
       : `The saved notebook does not contain the ${level.label}. Run the cell again to see it.`;
   }
-  return `The ${level.label} is not stored, to keep the notebook small. Run the cell again to see it.`;
+  return `The ${level.label} is not stored, because the card is at its limit of 600 kB. Run the cell again to see it.`;
 }

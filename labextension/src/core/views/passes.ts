@@ -177,6 +177,9 @@ class Passes implements Mounted {
       this.paintOpHistory();
     } else if (change === 'host') {
       this.paintTools();
+      if (!this.single && !this.diff) {
+        this.store.run(this.paintText()); // a kernel may have the text that the document omits
+      }
     } else {
       this.closeEditor(true);
       this.reset();
@@ -429,8 +432,8 @@ class Passes implements Mounted {
     }
     const left = this.store.doc.left_out.find((l) => l.call.includes(`'${stage.name}'`));
     return left
-      ? `This text is not stored, to keep the notebook small. Use ${left.call} to get it.`
-      : 'This text is not stored, to keep the notebook small.';
+      ? `This text is not stored, because the card is at its limit of 600 kB. Use ${left.call} to get it.`
+      : 'This text is not stored, because the card is at its limit of 600 kB.';
   }
 
   private async copy(): Promise<void> {
