@@ -60,6 +60,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_JIT,
         **_CONSTEXPR,
         "KernelParam": "blocknb.runtime.kernel:KernelParam",
+        "type_canonicalisation_dict": "blocknb.compat.host:type_canonicalisation_dict",
         "jit": "blocknb:jit",
     },
     "triton.runtime.autotuner": {**_TUNE, **_TUNERS, **_LIMITS, **_DRIVER, "KernelInterface": _JIT["KernelInterface"]},

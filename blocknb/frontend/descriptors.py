@@ -37,7 +37,10 @@ def make_tensor_descriptor(
     blocks.same_rank("make_tensor_descriptor", given, len(block))
     dtype = base.type.dtype.element_ty
     if (why := refusal(dtype, block, [emit.constant(s) for s in given["strides"]])) is not None:
-        raise Mismatch(*why)
+        error = Mismatch(*why)
+        if why[2] == "block_shape" and len(block) <= MAX_RANK:
+            error.in_triton(f"Descriptor block shape must have at least {ALIGNMENT} bytes in the last dimension")
+        raise error
     blocks.padding(frame, padding_option, dtype)
     steps = tuple(emit.cast(s, t.int64) if isinstance(s, Value) else s for s in (*given["strides"][:-1], 1))
     return DescriptorValue(base, given["shape"], steps, block, padding_option or "zero")
