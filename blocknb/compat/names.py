@@ -84,6 +84,9 @@ NAMES: dict[str, dict[str, str]] = {
         "create_1d_tma_descriptor": "blocknb.compat.descriptors:create_1d_tma_descriptor",
         "create_2d_tma_descriptor": "blocknb.compat.descriptors:create_2d_tma_descriptor",
     },
+    "triton.tools.mxfp": {
+        name: f"blocknb.compat.mxfp:{name}" for name in ("MXFP4Tensor", "MXScaleTensor", "fp8e8m0_to_float32")
+    },
     "triton.tools.tensor_descriptor": {"TensorDescriptor": "blocknb.runtime.descriptor:TensorDescriptor"},
 }
 
@@ -119,7 +122,6 @@ MISSING: dict[str, str] = {
     "triton.tools.compile": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
     "triton.tools.disasm": "kernel.trace(*args).sass",
     "triton.tools.link": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
-    "triton.tools.mxfp": "ml_dtypes has the formats of microscaling",
     "triton._C": "there is no C++ part",
 }
 MISSING_MODULES = frozenset(
@@ -139,7 +141,6 @@ MISSING_MODULES = frozenset(
         "triton.tools.compile",
         "triton.tools.disasm",
         "triton.tools.link",
-        "triton.tools.mxfp",
         "triton._C",
     }
 )
