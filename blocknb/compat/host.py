@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from blocknb.errors import LaunchError
+from blocknb.language import types
 from blocknb.runtime import cache, machine
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel
@@ -165,6 +166,12 @@ def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[st
     names = ("cpu",) if backend == "cpu" else (f"sm_{arch}a", f"sm_{arch}")
     chosen = next((n for n in names if n in known()), names[-1])
     return src.fn.compile(target=chosen, **src.signature, **src.constants, **(options or {}))
+
+
+#: Maps the names of dtypes in numpy, torch and Triton to those in signatures: "float32" to "fp32", "int32" to "i32".
+type_canonicalisation_dict = {
+    name: dtype.name if dtype.is_float else dtype.short for name, dtype in types.BY_NAME.items()
+}
 
 
 class InterpretedFunction:

@@ -60,6 +60,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_JIT,
         **_CONSTEXPR,
         "KernelParam": "blocknb.runtime.kernel:KernelParam",
+        "type_canonicalisation_dict": "blocknb.compat.host:type_canonicalisation_dict",
         "jit": "blocknb:jit",
     },
     "triton.runtime.autotuner": {**_TUNE, **_TUNERS, **_LIMITS, **_DRIVER, "KernelInterface": _JIT["KernelInterface"]},
@@ -82,6 +83,9 @@ NAMES: dict[str, dict[str, str]] = {
     "triton.tools.experimental_descriptor": {
         "create_1d_tma_descriptor": "blocknb.compat.descriptors:create_1d_tma_descriptor",
         "create_2d_tma_descriptor": "blocknb.compat.descriptors:create_2d_tma_descriptor",
+    },
+    "triton.tools.mxfp": {
+        name: f"blocknb.compat.mxfp:{name}" for name in ("MXFP4Tensor", "MXScaleTensor", "fp8e8m0_to_float32")
     },
     "triton.tools.tensor_descriptor": {"TensorDescriptor": "blocknb.runtime.descriptor:TensorDescriptor"},
 }
@@ -118,7 +122,6 @@ MISSING: dict[str, str] = {
     "triton.tools.compile": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
     "triton.tools.disasm": "kernel.trace(*args).sass",
     "triton.tools.link": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
-    "triton.tools.mxfp": "ml_dtypes has the formats of microscaling",
     "triton._C": "there is no C++ part",
 }
 MISSING_MODULES = frozenset(
@@ -138,7 +141,6 @@ MISSING_MODULES = frozenset(
         "triton.tools.compile",
         "triton.tools.disasm",
         "triton.tools.link",
-        "triton.tools.mxfp",
         "triton._C",
     }
 )

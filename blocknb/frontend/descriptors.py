@@ -37,10 +37,15 @@ def make_tensor_descriptor(
     blocks.same_rank("make_tensor_descriptor", given, len(block))
     dtype = base.type.dtype.element_ty
     if (why := refusal(dtype, block, [emit.constant(s) for s in given["strides"]])) is not None:
-        raise Mismatch(*why)
+        error = Mismatch(*why)
+        if why[2] == "block_shape" and len(block) <= MAX_RANK:
+            error.in_triton(f"Descriptor block shape must have at least {ALIGNMENT} bytes in the last dimension")
+        raise error
     blocks.padding(frame, padding_option, dtype)
+    # As in Triton and in descriptors of the host, every descriptor has the same types of fields, so that loops can carry one.
+    sizes = tuple(emit.cast(n, t.int32) if isinstance(n, Value) else n for n in given["shape"])
     steps = tuple(emit.cast(s, t.int64) if isinstance(s, Value) else s for s in (*given["strides"][:-1], 1))
-    return DescriptorValue(base, given["shape"], steps, block, padding_option or "zero")
+    return DescriptorValue(base, sizes, steps, block, padding_option or "zero")
 
 
 def refusal(dtype: t.DType, block: tuple[int, ...], strides: list[Any]) -> tuple[str, str, str] | None:

@@ -315,7 +315,8 @@ def sum_(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False, dty
     x = _number(frame, input, "input")
     own = summed_dtype(x.type.dtype, dtype)
     refuse_float8("`sum`", own, "input")
-    return reduction(frame, [frame.emit.cast(x, own)], axis, keep_dims, _one_op("add"))[0]
+    op = "xor" if own == t.int1 else "add"  # a sum of bits modulo 2
+    return reduction(frame, [frame.emit.cast(x, own)], axis, keep_dims, _one_op(op))[0]
 
 
 def _best(

@@ -157,7 +157,9 @@ def tile_of(frame: Frame, x: Any, argument: str = "input") -> Value:
 def _grid_axis(frame: Frame, axis: Any) -> int:
     axis = constant_int(frame, axis, "axis")
     if axis not in (0, 1, 2):
-        raise Mismatch(f"the grid has axes 0, 1 and 2, not {axis}", None, "axis")
+        raise Mismatch(f"the grid has axes 0, 1 and 2, not {axis}", None, "axis").in_triton(
+            f"program_id axis must be 0, 1, or 2 but got {axis}"
+        )
     return axis
 
 
@@ -309,7 +311,12 @@ def expand_dims(frame: Frame, input: Any, axis: Any) -> Value:
     x = tile_of(frame, input)
     axes = axis if isinstance(axis, tuple) else (axis,)
     rank = len(x.type.shape) + len(axes)
-    for a in sorted(axis_of(frame, a, rank) for a in axes):
+    places = sorted(axis_of(frame, a, rank) for a in axes)
+    if len(set(places)) < len(places):
+        raise Mismatch(f"the axes {axes} name one axis twice", "name each new axis once", "axis").in_triton(
+            f"duplicate axes, normalized axes = {places}"
+        )
+    for a in places:
         x = frame.emit.value("expand_dims", x, axis=a) if x.type.shape else frame.emit.broadcast(x, (1,))
     return x
 

@@ -40,11 +40,20 @@ class Parameter:
     keyword_only: bool = False
 
 
+def _assigned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The names and values of a closure, except those that the enclosing function has not assigned yet."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # the cell is empty
+            continue
+
+
 def written(text: str, like: types.FunctionType) -> types.FunctionType:
     """The function that a text defines, with the globals and the closure of `like`. Errors show lines of the text."""
     file = f"<{like.__name__}, written {next(_WRITTEN)}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    cells = inspect.getclosurevars(like).nonlocals
+    cells = dict(_assigned(like))
     found: dict[str, Any] = {}
     exec(compile(text, file, "exec"), {**like.__globals__, **cells} if cells else like.__globals__, found)
     return next(f for f in reversed(found.values()) if isinstance(f, types.FunctionType))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.errors import LaunchError
+from blocknb.errors import IntegerTooWide, LaunchError
 from blocknb.language import types as t
 from blocknb.runtime import cuda
 from blocknb.runtime.kinds import (
@@ -55,7 +55,7 @@ def _int(value: int) -> tuple[Kind, Any]:
     for kinds, low, high in _INTEGERS:
         if low <= value < high:
             return kinds[value & 15], value
-    raise LaunchError(f"the integer {value} does not fit in 64 bits")
+    raise IntegerTooWide(f"the integer {value} does not fit in 64 bits")
 
 
 def _float(value: float) -> tuple[Kind, Any]:

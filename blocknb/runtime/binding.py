@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from blocknb.errors import KernelError, LaunchError, Loc
+from blocknb.errors import ImpossibleNumWarps, KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.runtime.divisor_specialization import moduli
@@ -253,7 +253,9 @@ def check_options(source: Source, options: Mapping[str, Any]) -> None:
     """Raises LaunchError for an option with an invalid value."""
     warps, stages = options["num_warps"], options["num_stages"]
     if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
-        raise launch_error(source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
+        hint = "a program has 1, 2, 4, 8, 16 or 32 warps"
+        error = ImpossibleNumWarps(f"num_warps is {warps!r}", place(source), hint)
+        raise error.in_triton("num_warps must be a power of 2")
     if options["debug"] not in (None, True, False):
         hint = "debug is True, False, or None for the default of the device"
         raise launch_error(source, None, f"debug is {options['debug']!r}", hint)

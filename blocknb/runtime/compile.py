@@ -69,7 +69,12 @@ class Compiled:
 
     @property
     def name(self) -> str:
-        return self.source.name
+        """The kernel's name, or the name that `@jit(repr=...)` derives from the constants."""
+        rename = getattr(self.kernel, "rename", None)
+        if rename is None:
+            return self.source.name
+        signature, constants = described(self.kinds)
+        return str(rename(readback.Specialization(self.kernel, constants, signature)))
 
     @property
     def parameters(self) -> tuple[tuple[str, Any], ...]:
@@ -107,17 +112,8 @@ class Compiled:
         shared = max(self.code.shared_bytes, readback.LEAST_SHARED)
         warps, stages = self.trace.options["num_warps"], self.options["num_stages"]
         return readback.Metadata(
-            self.title, machine.describe(self.target), shared, warps, readback.STAGES if stages is None else stages
+            self.name, machine.describe(self.target), shared, warps, readback.STAGES if stages is None else stages
         )
-
-    @property
-    def title(self) -> str:
-        """The kernel's name, or the name that `@jit(repr=...)` derives from the constants."""
-        rename = getattr(self.kernel, "rename", None)
-        if rename is None:
-            return self.name
-        signature, constants = described(self.kinds)
-        return str(rename(readback.Specialization(self.kernel, constants, signature)))
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
         """`compiled[grid](*args)` launches the kernel with the constants and options of this compilation."""

@@ -16,7 +16,7 @@ from typing import Any
 from blocknb import forks, passes
 from blocknb.analysis.masked_lanes import masked_lanes_that_matter
 from blocknb.codegen import llvm
-from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
+from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources, stands_for_triton
 from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, parse
@@ -118,6 +118,8 @@ class Job:
                 error.loc = definition(self.source)
             if isinstance(error, CompilerBug) and error.trace is None:
                 error.trace = self.trace()
+            if error.triton and error.__cause__ is None and stands_for_triton():
+                error.__cause__ = ValueError(error.triton)
             raise
         except Exception as error:
             message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"

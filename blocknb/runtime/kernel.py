@@ -339,9 +339,8 @@ class Kernel(ExaminedKernel):
                     raws.append(raw)
         except LaunchError as error:
             name = binding.names[len(kinds)]
-            raise launch_error(
-                self.source, name, f"the argument `{name}` of the kernel {self.__name__}: {error.message}", error.hint
-            ) from None
+            message = f"the argument `{name}` of the kernel {self.__name__}: {error.message}"
+            raise type(error)(message, place(self.source, name), error.hint) from None
         return refined(kinds, raws, binding.moduli) if binding.moduli else tuple(kinds), raws
 
     def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> LaunchPlan:
