@@ -9,6 +9,7 @@ import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
 import type { Document, Listing, Stage, View } from './schema';
+import { Shown } from './shown';
 import { upgrade } from './upgrade';
 
 /** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
@@ -35,6 +36,9 @@ export class Store {
 
   /** Why a part of the document is not shown: a sentence, and whether the user may ask for it. */
   problem: { text: string; asks: boolean } | null = null;
+
+  /** What the views show, for the traits of a widget. */
+  readonly shown = new Shown();
 
   private budget = new Budget();
   private readonly listeners = new Set<(change: Change) => void>();

@@ -14,12 +14,16 @@ import type { CellState, Host } from '../core/host';
 import { type Card, mount } from '../core/mount';
 import { readable } from '../core/documents';
 import { type Document, type Listing, MIME } from '../core/schema';
-import { cellOf, highlightCell, watchCell } from './link';
+import { cellHost } from './cell_host';
+import { cellOf } from './link';
 import { CardConnection } from './live';
+import { WidgetOutput } from './widget_output';
 
 /** Renders one card output. */
 export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private card: Card | null = null;
+  /** Renders the output instead of a card if it is a widget. */
+  private widget: WidgetOutput | null = null;
   private connection: CardConnection | null = null;
   private model: IRenderMime.IMimeModel | null = null;
   /** The rendered document as JSON. */
@@ -53,6 +57,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       await this.renderStatic(model);
       return;
     }
+    if (doc.widget) {
+      this.widget ??= new WidgetOutput(this, () => this.panel);
+      this.widget.render(doc, model);
+      return;
+    }
     const content = JSON.stringify(doc);
     if (content === this.rendered) {
       this.reconnect(); // this renderer saved the document, or the notebook became trusted
@@ -76,7 +85,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
-    if (this.card && readable(doc)) {
+    if (this.widget) {
+      this.session ??= this.panel?.sessionContext ?? null;
+      this.session?.kernelChanged.connect(this.reconnect, this);
+      this.widget.connect();
+    } else if (this.card && readable(doc)) {
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
       this.contentChanged?.connect(this.onContentChanged, this);
@@ -92,6 +105,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     window.clearTimeout(this.timer);
     this.connection?.dispose();
     this.card?.dispose();
+    this.widget?.dispose();
     super.dispose();
   }
 
@@ -104,6 +118,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   /** Tries to connect after a kernel started or the notebook became trusted. A reloaded page renders before it has a kernel. */
   private reconnect(): void {
     const doc = this.model?.data[MIME] as unknown;
+    this.widget?.connect();
     if (this.card && !this.connection && readable(doc)) {
       void this.openConnection(doc, this.model?.trusted ?? false);
     }
@@ -140,26 +155,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private host(doc: Document, disconnected = false): Host {
-    const panel = this.panel;
     const connection = this.connection;
-    const cell = () => (panel && !panel.isDisposed ? cellOf(panel, doc.source, this.node) : null);
-    let highlighted: ReturnType<typeof cell> = null;
     return {
       state: connection ? 'live' : disconnected ? 'disconnected' : 'saved',
-      cell: panel && doc.source.text ? (cell() ? 'found' : 'changed') : null,
-      highlightSource: (lines) => {
-        if (highlighted) {
-          highlightCell(highlighted, []);
-        }
-        highlighted = lines ? cell() : null;
-        if (highlighted && lines) {
-          highlightCell(highlighted, lines);
-        }
-      },
-      onSourceLine: (callback) => {
-        const found = cell();
-        return found ? watchCell(found, callback) : () => {};
-      },
+      ...cellHost(this.panel, doc.source, this.node),
       copy: (text) => void navigator.clipboard?.writeText(text),
       ...(connection && {
         request: async (what: string, content: Record<string, unknown>) =>

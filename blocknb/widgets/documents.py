@@ -1,0 +1,103 @@
+"""The document of a kernel as a widget: what all views of the kernel refer to.
+
+ipywidgets synchronizes each trait of a widget with the page. A document has up to some hundred kilobytes, so it is not a trait of each
+view. It is one trait of bytes here (JSON, compressed by gzip), and the views hold a reference. Requests of the page, such as another
+program of the tiles or a changed knob, arrive as custom messages, and `notebook.live` answers them as for a card.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import ipywidgets
+import traitlets
+
+from blocknb.errors import LaunchError
+from blocknb.notebook import live
+from blocknb.notebook.card import Card, example, newest
+from blocknb.notebook.document import MIME
+from blocknb.notebook.observe import record_of
+from blocknb.runtime.interface import KernelInterface
+from blocknb.runtime.kernel import Kernel
+
+#: The module of the page's code. Its version is that of the lab extension; the document's schema says whether the page can show it.
+MODULE = {"_model_module": "blocknb", "_model_module_version": "*"}
+
+
+class KernelDocument(ipywidgets.Widget):
+    """A document and the live card that answers for it (None: a document without a kernel)."""
+
+    _model_name = traitlets.Unicode("KernelDocumentModel").tag(sync=True)
+    _model_module = traitlets.Unicode(MODULE["_model_module"]).tag(sync=True)
+    _model_module_version = traitlets.Unicode(MODULE["_model_module_version"]).tag(sync=True)
+    packed = traitlets.Bytes(help="The document as JSON, compressed by gzip.").tag(sync=True)
+
+    def __init__(self, content: Mapping[str, Any], answering: live.LiveCard | None = None):
+        self.content, self.answering = dict(content), answering
+        super().__init__(packed=_packed(self.content))
+        self.on_msg(lambda _, data, __: self._answer(data))
+
+    @property
+    def card(self) -> Card | None:
+        """The card that the document shows now; None without a kernel."""
+        return None if self.answering is None else self.answering.card
+
+    def _answer(self, data: dict[str, Any]) -> None:
+        if self.answering is None:
+            self.send({"id": data.get("id"), "error": "this document has no kernel"})
+        else:
+            live.answer(_Sender(self), self.answering, data)
+
+    def show(self, content: Mapping[str, Any]) -> None:
+        """Replaces the document. All views that refer to it follow."""
+        self.content = dict(content)
+        self.packed = _packed(self.content)
+
+
+class _Sender:
+    """Sends answers for `live.answer`. A new document, such as that of a changed knob, is shown by all views, not by the asking one only."""
+
+    def __init__(self, widget: KernelDocument):
+        self.widget = widget
+
+    def send(self, content: Mapping[str, Any]) -> None:
+        if "document" in content:
+            self.widget.show(content["document"])
+        self.widget.send(content)
+
+
+def _packed(content: Mapping[str, Any]) -> bytes:
+    return gzip.compress(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(), mtime=0)
+
+
+_SHARED = "_widget_document"  # in the kernel's own dictionary, so that no table keeps redefined kernels alive
+
+
+def document_of(kernel: Any) -> KernelDocument:
+    """The document of a kernel's newest card. All widgets of the kernel share it until the kernel is launched again.
+
+    `kernel` is a kernel, an autotuner or heuristics around one, or a document as a notebook stores it. Raises LaunchError for a kernel
+    that was neither launched nor compiled, and TypeError for another value.
+    """
+    if isinstance(kernel, Mapping):
+        content = kernel.get(MIME, kernel)
+        if not isinstance(content, Mapping) or "schema" not in content:
+            raise TypeError(f"this mapping is no document of blocknb: a document is the value of {MIME!r} in an output")
+        return KernelDocument({**content, "model": None})
+    while isinstance(kernel, KernelInterface) and not isinstance(kernel, Kernel):
+        kernel = kernel.fn
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"a widget shows a kernel or the document of a card, not a value of type {type(kernel).__name__}")
+    record = record_of(kernel)
+    if record is None or record.latest is None:
+        name = kernel.__name__
+        raise LaunchError(f"{name} has not been launched, so a widget has nothing to show", hint=example(kernel))
+    state = (record.latest.compiled, record.launches)
+    shared = vars(kernel).get(_SHARED)
+    if shared is None or shared[0] != state:
+        answering, bundle = live.enrolled(newest(record))
+        shared = vars(kernel)[_SHARED] = state, KernelDocument(bundle[MIME], answering)
+    return shared[1]
