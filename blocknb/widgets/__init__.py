@@ -19,8 +19,12 @@ from blocknb.widgets.views import VIEWS, KernelView, view
 
 Card = view("Card", "card", "The whole card of a kernel.")
 Code = view("Code", "code", "The source, the IR after `stage`, and the machine code, linked by lines.")
-Passes = view("Passes", "passes", "The list of passes, and the IR after `stage`, compared with that after `compared_with`.")
-Diff = view("Diff", "diff", "The IR after `stage` next to that after `compared_with`; without one, after the pass before.")
+Passes = view(
+    "Passes", "passes", "The list of passes, and the IR after `stage`, compared with that after `compared_with`."
+)
+Diff = view(
+    "Diff", "diff", "The IR after `stage` next to that after `compared_with`; without one, after the pass before."
+)
 Resources = view("Resources", "resources", "Registers, shared memory and occupancy.")
 Tiles = view("Tiles", "tiles", "The memory accesses of `op` in one `program` and `iteration`.")
 Timeline = view("Timeline", "timeline", "The schedule of a CTA. A selected span sets `op` and `line`.")

@@ -58,7 +58,7 @@ class KernelDocument(ipywidgets.Widget):
 
 
 class _Sender:
-    """Sends answers for `live.answer`. A new document, such as that of a changed knob, is shown by all views, not by the asking one only."""
+    """Sends answers for `live.answer`. All views show a new document, such as that of a changed knob, not only the one that asked."""
 
     def __init__(self, widget: KernelDocument):
         self.widget = widget
@@ -88,9 +88,11 @@ def document_of(kernel: Any) -> KernelDocument:
             raise TypeError(f"this mapping is no document of blocknb: a document is the value of {MIME!r} in an output")
         return KernelDocument({**content, "model": None})
     while isinstance(kernel, KernelInterface) and not isinstance(kernel, Kernel):
-        kernel = kernel.fn
+        kernel = getattr(kernel, "fn", None)
     if not isinstance(kernel, Kernel):
-        raise TypeError(f"a widget shows a kernel or the document of a card, not a value of type {type(kernel).__name__}")
+        raise TypeError(
+            f"a widget shows a kernel or the document of a card, not a value of type {type(kernel).__name__}"
+        )
     record = record_of(kernel)
     if record is None or record.latest is None:
         name = kernel.__name__

@@ -13,16 +13,13 @@ import os
 import sys
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets
 
 from blocknb.notebook import html
 from blocknb.notebook.card import Card
 from blocknb.notebook.document import MIME, SCHEMA
-
-if TYPE_CHECKING:
-    from blocknb.widgets.views import KernelView
 
 #: The traits that say what a view shows.
 STATE = ("target", "stage", "stage_index", "compared_with", "op", "line", "program", "iteration")
@@ -75,7 +72,7 @@ def _is_view(widget: Any) -> bool:
     return hasattr(widget, "document") and hasattr(widget, "key")
 
 
-def _views(widget: Any) -> Iterator[KernelView]:
+def _views(widget: Any) -> Iterator[Any]:
     if _is_view(widget):
         yield widget
     elif isinstance(widget, ipywidgets.Box):
@@ -119,7 +116,7 @@ def _needed(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
 # ---- without scripts ----
 
 
-def _static(view: KernelView, limit: int) -> str:
+def _static(view: Any, limit: int) -> str:
     """A view as HTML for a page without scripts: a comparison as a unified diff, and the facts of the card for other views."""
     card = None if view.document is None else view.document.card
     if card is None:
@@ -132,7 +129,7 @@ def _static(view: KernelView, limit: int) -> str:
     return f"{html.message(f'`{view!r}`')}<pre>{escape(text[:limit])}{cut}</pre>"
 
 
-def _unified(view: KernelView, card: Card) -> list[str]:
+def _unified(view: Any, card: Card) -> list[str]:
     names = view.stages
     traces = [v.trace for v in card.views if v.trace is not None and [s.name for s in v.trace.stages] == names]
     if not traces or not names:

@@ -54,7 +54,9 @@ class Lab:
         kernel = place / "jupyter" / "kernels" / "python3"  # an installed kernel may have another environment
         kernel.mkdir(parents=True)
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+        (kernel / "kernel.json").write_text(
+            json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
+        )
         (place / "config" / "labconfig").mkdir(parents=True)
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))

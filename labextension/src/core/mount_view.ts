@@ -11,10 +11,10 @@ import type { Host } from './host';
 import { mount } from './mount';
 import type { Document } from './schema';
 import type { ShownParts } from './shown';
+import { stageDiff } from './stage_diff';
 import { type Selection, Store } from './store';
 import { VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
-import { stageDiff } from './views/stage_diff';
 
 /** What a view shows: the traits of its widget. */
 export interface ViewState extends ShownParts {

@@ -3,13 +3,13 @@
  * by their traits. Without a stage it shows the last one that changed something. Without a stage to compare with it takes the one before.
  */
 
-import { diffPane, type DiffPane } from '../cm/diff';
-import { h } from '../dom';
-import type { Stage } from '../schema';
-import type { ShownParts } from '../shown';
-import type { Store } from '../store';
-import { passes } from './passes';
-import type { Mounted, ViewSpec } from './spec';
+import { diffPane, type DiffPane } from './cm/diff';
+import { h } from './dom';
+import type { Stage } from './schema';
+import type { ShownParts } from './shown';
+import type { Store } from './store';
+import { passes } from './views/passes';
+import type { Mounted, ViewSpec } from './views/spec';
 
 export const stageDiff: ViewSpec = {
   key: 'diff',
