@@ -14,6 +14,7 @@ not import this package, because it needs ipywidgets.
 
 from __future__ import annotations
 
+from blocknb.widgets.documents import record
 from blocknb.widgets.outputs import install as _install
 from blocknb.widgets.views import VIEWS, KernelView, view
 
@@ -34,6 +35,6 @@ Bench = view("Bench", "bench", "The kernel and its baselines, measured in turns.
 History = view("History", "history", "The versions of the kernel.")
 Knobs = view("Knobs", "knobs", "Sliders for constants and options. A changed knob changes all views of the kernel.")
 
-__all__ = ["VIEWS", "KernelView", *sorted(VIEWS)]
+__all__ = ["VIEWS", "KernelView", "record", "view", *sorted(VIEWS)]
 
 _install()

@@ -7,9 +7,10 @@ program of the tiles or a changed knob, arrive as custom messages, and `notebook
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ipywidgets
@@ -19,7 +20,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import live
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.document import MIME
-from blocknb.notebook.observe import record_of
+from blocknb.notebook.observe import Observation, record_of
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 
@@ -28,7 +29,7 @@ MODULE = {"_model_module": "blocknb", "_model_module_version": "*"}
 
 
 class KernelDocument(ipywidgets.Widget):
-    """A document and the live card that answers for it (None: a document without a kernel)."""
+    """A document, and the live card that answers for it (None: a document without a kernel). `users`: its views."""
 
     _model_name = traitlets.Unicode("KernelDocumentModel").tag(sync=True)
     _model_module = traitlets.Unicode(MODULE["_model_module"]).tag(sync=True)
@@ -36,7 +37,7 @@ class KernelDocument(ipywidgets.Widget):
     packed = traitlets.Bytes(help="The document as JSON, compressed by gzip.").tag(sync=True)
 
     def __init__(self, content: Mapping[str, Any], answering: live.LiveCard | None = None):
-        self.content, self.answering = dict(content), answering
+        self.content, self.answering, self.users = dict(content), answering, set[Any]()
         super().__init__(packed=_packed(self.content))
         self.on_msg(lambda _, data, __: self._answer(data))
 
@@ -50,6 +51,12 @@ class KernelDocument(ipywidgets.Widget):
             self.send({"id": data.get("id"), "error": "this document has no kernel"})
         else:
             live.answer(_Sender(self), self.answering, data)
+
+    def release(self, user: Any) -> None:
+        """Closes the document if no view uses it after this one, so that a page with many launches does not keep all of them."""
+        self.users.discard(user)
+        if not self.users:
+            self.close()
 
     def show(self, content: Mapping[str, Any]) -> None:
         """Replaces the document. All views that refer to it follow."""
@@ -71,6 +78,21 @@ class _Sender:
 
 def _packed(content: Mapping[str, Any]) -> bytes:
     return gzip.compress(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(), mtime=0)
+
+
+@contextlib.contextmanager
+def record() -> Iterator[None]:
+    """Records the launches inside, as a `%%blockkernel` cell does, so that widgets can show their times, accesses and knobs.
+
+    with blocknb.widgets.record():
+        add[grid](x, y, out, n, BLOCK=1024)
+    """
+    observation = Observation()
+    observation.start()
+    try:
+        yield
+    finally:
+        observation.stop()
 
 
 _SHARED = "_widget_document"  # in the kernel's own dictionary, so that no table keeps redefined kernels alive
@@ -97,9 +119,10 @@ def document_of(kernel: Any) -> KernelDocument:
     if record is None or record.latest is None:
         name = kernel.__name__
         raise LaunchError(f"{name} has not been launched, so a widget has nothing to show", hint=example(kernel))
-    state = (record.latest.compiled, record.launches)
+    launched = record if record.launches else None  # of a compilation alone, each call of record_of makes a new record
+    state = (record.latest.compiled, record.launches, launched)
     shared = vars(kernel).get(_SHARED)
-    if shared is None or shared[0] != state:
+    if shared is None or shared[0] != state or shared[1].comm is None:
         answering, bundle = live.enrolled(newest(record))
         shared = vars(kernel)[_SHARED] = state, KernelDocument(bundle[MIME], answering)
     return shared[1]

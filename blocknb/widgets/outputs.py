@@ -1,14 +1,15 @@
 """The output of a widget: a document that a page shows without a kernel, with the id of the live widget inside.
 
-ipywidgets puts only the id of a model into a notebook. After a restart the page has nothing for the id. So a view of blocknb, and a box
-with such views, put out the documents of their kernels and the values of the traits. The page shows these, and replaces them by the live
-widget where the kernel has it (labextension/src/lab/widget_output.ts). Voila creates all widgets itself, so there the output is that of
-ipywidgets.
+ipywidgets puts only the id of a model into a notebook. After a restart the page has nothing for the id. So these widgets put out the
+documents of their kernels and the values of the traits: a view, a box with views, and the controls of `interact` that move a view. The
+page shows the documents, and replaces them by the live widget where the kernel has it (labextension/src/lab/widget_output.ts). Voila
+creates all widgets itself, so there the output is that of ipywidgets.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -49,7 +50,8 @@ def bundle(widget: Any) -> dict[str, Any]:
     root = _composed(widget, documents)
     return {
         "text/plain": repr(widget),
-        "text/html": "".join(_static(view, _STATIC_LIMIT // len(views)) for view in views),
+        "text/html": "".join(_static(view, _STATIC_LIMIT // len(views)) for view in views)
+        or html.message(_text(widget)),
         MIME: {**_EMPTY, "widget": {"model": widget.model_id, "root": root, "documents": contents}},
     }
 
@@ -144,8 +146,17 @@ def _unified(view: Any, card: Card) -> list[str]:
 
 
 def _show_box(box: Any, include: Any = None, exclude: Any = None) -> Any:
-    """Renders a box for IPython: as a document if it has a view of blocknb, else as ipywidgets does."""
-    return bundle(box) if any(_views(box)) else box._repr_mimebundle_()
+    """Renders a box for IPython: as a document if it has or moves a view of blocknb, else as ipywidgets does."""
+    return bundle(box) if any(_views(box)) or _moves_a_view(box) else box._repr_mimebundle_()
+
+
+def _moves_a_view(box: Any) -> bool:
+    """Whether a box is the controls of `interact` for a function that uses a view."""
+    function = inspect.unwrap(box.f) if isinstance(box, ipywidgets.interactive) else None
+    if not inspect.isfunction(function):
+        return False
+    used = inspect.getclosurevars(function)
+    return any(_is_view(value) for value in [*used.nonlocals.values(), *used.globals.values()])
 
 
 def install() -> None:

@@ -105,7 +105,7 @@ class KernelView(ipywidgets.DOMWidget):
     @traitlets.observe("kernel")
     def _open(self, change: Any) -> None:
         """Shows another kernel. What the new one does not have is set to None."""
-        found = None if self.kernel is None else document_of(self.kernel)
+        before, found = self.document, None if self.kernel is None else document_of(self.kernel)
         with self.hold_sync():
             self.document = found
             if self.target not in self.targets:
@@ -113,6 +113,8 @@ class KernelView(ipywidgets.DOMWidget):
             for name in ("stage", "compared_with"):
                 if getattr(self, name) not in self.stages:
                     setattr(self, name, None)
+        if before is not None and before is not found:
+            before.release(self)
 
     @traitlets.observe("document")
     def _follow(self, change: Any) -> None:
@@ -120,7 +122,14 @@ class KernelView(ipywidgets.DOMWidget):
             change.old.unobserve(self._read, "packed")
         if self.document is not None:
             self.document.observe(self._read, "packed")
+            self.document.users.add(self)
         self._read()
+
+    def close(self) -> None:
+        """Removes the view from all pages."""
+        if self.document is not None and self.comm is not None:
+            self.document.release(self)
+        super().close()
 
     def _read(self, change: Any = None) -> None:
         """Reads the constants after a launch or a changed knob."""

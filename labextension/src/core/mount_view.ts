@@ -59,8 +59,8 @@ export function mountView(
     onShown(told);
   });
   traits.show(state);
-  const mounted = key === CARD ? mount(element, doc, host, store) : mountSingle(element, key, store);
   traits.listen();
+  const mounted = key === CARD ? mount(element, doc, host, store) : mountSingle(element, key, store);
   return {
     get document() {
       return store.doc;
@@ -207,7 +207,11 @@ function mountSingle(element: HTMLElement, key: string, store: Store): { dispose
     }
   });
   element.replaceChildren(root);
-  store.run(Promise.resolve().then(open));
+  try {
+    open();
+  } catch (error) {
+    store.fail(error);
+  }
   return {
     dispose() {
       stop();

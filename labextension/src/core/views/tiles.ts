@@ -94,6 +94,7 @@ class Tiles implements Mounted {
     if (next[0] !== this.program || next[1] !== this.iteration) {
       this.selectProgram(...next);
     }
+    this.tellShown(); // the widget may have named a program that cannot be shown
   }
 
   key(event: KeyboardEvent): boolean {
@@ -273,6 +274,10 @@ class Tiles implements Mounted {
     this.paintNumbers();
     this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     this.paintMap();
+    this.tellShown();
+  }
+
+  private tellShown(): void {
     this.store.shown.tell({ program: this.program, iteration: this.iteration });
   }
 
