@@ -70,6 +70,11 @@ def enrol(card: Card) -> LiveCard:
 
 def bundle(card: Card) -> dict[str, Any]:
     """The output of a live card. If a page can request the rest, slow parts are postponed."""
+    return enrolled(card)[1]
+
+
+def enrolled(card: Card) -> tuple[LiveCard, dict[str, Any]]:
+    """A live card, and its output (see `bundle`)."""
     if extension.answers and card.whole:
         later = replace(card, whole=False)
         history.replace_card(card, later)
@@ -77,7 +82,7 @@ def bundle(card: Card) -> dict[str, Any]:
     elif card.whole:
         repeats.repeat(card.record)
     live = enrol(card)
-    return card.bundle(model=live.id, knobs=knobs.offered(card))
+    return live, card.bundle(model=live.id, knobs=knobs.offered(card))
 
 
 def opened(comm: Any, message: dict[str, Any]) -> None:
@@ -88,24 +93,25 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
         return
     if "modified" in live.card.parts:
         live.card = live.cell  # the page shows the saved document, which is that of the run cell
-    comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
+    comm.on_msg(lambda received: answer(comm, live, received["content"]["data"]))
     comm.send({"hello": live.id})
 
 
-def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
+def answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
+    """Answers a request of a page by `comm.send`."""
     number = data.get("id")
     try:
         with _lock:
-            answer = REQUESTS[data.get("what", "")](live, data)
+            found = REQUESTS[data.get("what", "")](live, data)
     except KernelError as error:
-        answer = {"error": numbers.complaint(error)}
+        found = {"error": numbers.complaint(error)}
     except KeyboardInterrupt:
-        answer = {"error": "interrupted"}
+        found = {"error": "interrupted"}
     except (
         Exception
     ) as error:  # an error in the user's grid function or in blocknb: the page needs an answer in any case
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    comm.send({"id": number, **answer})
+        found = {"error": f"{type(error).__name__}: {error}"}
+    comm.send({"id": number, **found})
 
 
 def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:

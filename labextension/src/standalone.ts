@@ -6,16 +6,23 @@
 import '../style/index.css';
 
 import { mount } from './core/mount';
+import { mountView } from './core/mount_view';
 import { problemOf, readable } from './core/documents';
 
-const dark = matchMedia('(prefers-color-scheme: dark)');
-const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
-dark.addEventListener('change', applyTheme);
-applyTheme();
-
-for (const script of document.querySelectorAll<HTMLScriptElement>(
+const documents = document.querySelectorAll<HTMLScriptElement>(
   'script[type="application/vnd.blocknb.v1+json"]',
-)) {
+);
+if (documents.length) {
+  const dark = matchMedia('(prefers-color-scheme: dark)');
+  const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
+  dark.addEventListener('change', applyTheme);
+  applyTheme();
+}
+
+// For widgets in an application without CodeMirror (lab/load_core.ts), which has colours of its own.
+Object.assign(window, { blocknbViewer: { mountView } });
+
+for (const script of documents) {
   const container = document.createElement('div');
   script.after(container);
   try {

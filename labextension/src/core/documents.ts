@@ -12,6 +12,7 @@ import {
   either,
   flag,
   holds,
+  Invalid,
   integer,
   line,
   list,
@@ -31,6 +32,7 @@ import {
   type Bench,
   type BenchRow,
   type Ceiling,
+  type Composed,
   type Diff,
   type DiffSide,
   type Document,
@@ -53,6 +55,7 @@ import {
   type Version,
   type VersionView,
   type View,
+  type WidgetPart,
 } from './schema';
 import { upgrade } from './upgrade';
 
@@ -279,6 +282,47 @@ const modified = shaped<Modified>({
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
 
+/** The deepest box of a composition. */
+const DEEPEST = 20;
+const state = record(nullable(either(number(), word)), /^[a-z_]{1,40}$/, 40);
+
+/** A part of a composition, at most `depth` boxes deep. */
+function composed(depth: number): Check {
+  return (value, path) => {
+    const found = (value ?? {}) as Record<string, unknown>;
+    if (found.view !== undefined) {
+      object({ view: word, document: integer(0, 100), model: word, state })(value, path);
+    } else if (found.box !== undefined && depth > 0) {
+      object({ box: oneOf('row', 'column'), children: list(composed(depth - 1), 1000) })(value, path);
+    } else {
+      object({ text: text(1 << 16) }, { model: word })(value, path);
+    }
+  };
+}
+
+/** The documents of a composition hold no compositions. */
+const inner: Check = (value, path) => {
+  if (typeof value === 'object' && value !== null && 'widget' in value) {
+    throw new Invalid(`${path} is a composition inside of another one`);
+  }
+  anyDocument(value, path);
+};
+
+const widget = all(
+  shaped<WidgetPart>({ model: word, root: composed(DEEPEST), documents: list(inner, 100) }),
+  holds<WidgetPart>(
+    ({ root, documents }) => within(root, documents.length),
+    'a composition of its documents',
+  ),
+);
+
+/** Tells whether each view refers to one of `count` documents. */
+function within(part: Composed, count: number): boolean {
+  return 'view' in part
+    ? part.document < count
+    : !('box' in part) || part.children.every((one) => within(one, count));
+}
+
 const document = shaped<Document>(
   {
     schema: integer(SCHEMA, SCHEMA),
@@ -306,6 +350,7 @@ const document = shaped<Document>(
     timeline: part,
     modified,
     deferred: flag,
+    widget,
   },
 );
 

@@ -44,7 +44,19 @@ export class Budget {
 
 /** Decodes a packed part. Rejects with TooLarge, Invalid, or the error of a decoder. */
 export async function inflate(packed: string, budget: Budget, check: Check): Promise<unknown> {
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+  return inflateBytes(
+    Uint8Array.from(atob(packed), (c) => c.charCodeAt(0)),
+    budget,
+    check,
+  );
+}
+
+/** Decodes JSON that is compressed by gzip. Rejects as `inflate` does. */
+export async function inflateBytes(
+  bytes: Uint8Array<ArrayBuffer>,
+  budget: Budget,
+  check: Check,
+): Promise<unknown> {
   const reader = new Response(bytes).body!.pipeThrough(new DecompressionStream('gzip')).getReader();
   const decoder = new TextDecoder();
   let text = '';

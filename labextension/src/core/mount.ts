@@ -34,9 +34,8 @@ export interface Card {
   dispose(): void;
 }
 
-/** Mounts a card in an element. */
-export function mount(element: HTMLElement, doc: Document, host: Host): Card {
-  const store = new Store(doc, host);
+/** Mounts a card in an element. A widget passes the store, to which it connects its traits. */
+export function mount(element: HTMLElement, doc: Document, host: Host, store = new Store(doc, host)): Card {
   const mounted = new Map<string, Mounted>();
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
   const shown = availableViews(store);

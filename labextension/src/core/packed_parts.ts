@@ -75,7 +75,10 @@ const templates: Check = all(
 
 /** A listing, in either form. */
 export const listing: Check = (value, path) =>
-  (typeof value === 'object' && value !== null && 'templates' in value ? templates : plainListing)(value, path);
+  (typeof value === 'object' && value !== null && 'templates' in value ? templates : plainListing)(
+    value,
+    path,
+  );
 
 const range = all(
   tuple(integer(0, MOST_LINES), integer(0, MOST_LINES)),

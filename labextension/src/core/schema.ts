@@ -344,6 +344,22 @@ export type TimelinePart = TilesPart;
 /** An entry of the headline: its label, its value, and details. */
 export type HeadlineEntry = [label: string, value: string, details: string[]];
 
+/**
+ * A part of a composition of widgets: a view of one of the `documents`, a box of parts, or the text of a widget of another package.
+ * `model`: the id of the part's model in a live kernel. `state`: the values of the view's traits.
+ */
+export type Composed =
+  | { view: string; document: number; model: string; state: Record<string, string | number | null> }
+  | { box: 'row' | 'column'; children: Composed[] }
+  | { text: string; model?: string };
+
+/** A widget, as a page without its kernel shows it. `model`: the id of the live widget, which replaces it. */
+export interface WidgetPart {
+  model: string;
+  root: Composed;
+  documents: Document[];
+}
+
 /** The document of a card. */
 export interface Document {
   schema: number;
@@ -374,4 +390,6 @@ export interface Document {
   modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */
   deferred?: boolean;
+  /** A widget, or a box of widgets. All other parts are empty then. */
+  widget?: WidgetPart;
 }

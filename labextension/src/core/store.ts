@@ -9,6 +9,7 @@ import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
 import type { Document, Listing, Stage, View } from './schema';
+import { Shown } from './shown';
 import { upgrade } from './upgrade';
 
 /** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
@@ -47,6 +48,9 @@ export class Store {
 
   /** The settings of the listings of this card. */
   display = latestDisplay;
+
+  /** What the views show, for the traits of a widget. */
+  readonly shown = new Shown();
 
   private budget = new Budget();
   private readonly listeners = new Set<(change: Change) => void>();

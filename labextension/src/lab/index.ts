@@ -1,26 +1,29 @@
 /**
- * The plugins for JupyterLab and Notebook. They only connect `core/` to the application. Code that needs no Jupyter is in `core/`,
+ * The plugins for JupyterLab, Notebook and Voila. They only connect `core/` to the application. Code that needs no Jupyter is in `core/`,
  * where tests can run it.
+ *
+ * Voila has neither notebooks nor CodeMirror, so this module imports no code that needs them. It has widgets only.
  */
 
 import { ILabShell, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { EditorExtensionRegistry, IEditorExtensionRegistry } from '@jupyterlab/codemirror';
+import { IEditorExtensionRegistry } from '@jupyterlab/codemirror';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { VERSION } from '../core/hello';
 import { MIME } from '../core/schema';
-import { Docks } from './dock';
 import { answerHello } from './hello';
-import { linkExtension } from './link';
-import { CardRenderer } from './renderer';
 
 const hello: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:hello',
   description: `Announces blocknb ${VERSION} to each kernel`,
   autoStart: true,
-  requires: [INotebookTracker],
-  activate: (_, tracker: INotebookTracker) => answerHello(tracker),
+  optional: [INotebookTracker],
+  activate: (_, tracker: INotebookTracker | null) => {
+    if (tracker) {
+      answerHello(tracker);
+    }
+  },
 };
 
 /**
@@ -43,15 +46,19 @@ const card: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:card',
   description: 'Renders kernel cards',
   autoStart: true,
-  requires: [INotebookTracker, IRenderMimeRegistry],
-  optional: [ILabShell],
-  activate: (
+  requires: [IRenderMimeRegistry],
+  optional: [INotebookTracker, ILabShell],
+  activate: async (
     app: JupyterFrontEnd,
-    tracker: INotebookTracker,
     rendermime: IRenderMimeRegistry,
+    tracker: INotebookTracker | null,
     labShell: ILabShell | null,
   ) => {
+    if (!tracker) {
+      return;
+    }
     window.addEventListener('keydown', keepPlainKeys, { capture: true });
+    const [{ CardRenderer }, { Docks }] = await Promise.all([import('./renderer'), import('./dock')]);
     const application = {
       tracker,
       rendermime,
@@ -70,13 +77,32 @@ const link: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:link',
   description: 'Links the lines of input cells with the generated code',
   autoStart: true,
-  requires: [IEditorExtensionRegistry],
-  activate: (_: JupyterFrontEnd, registry: IEditorExtensionRegistry) => {
-    registry.addExtension({
-      name: 'blocknb:link',
-      factory: () => EditorExtensionRegistry.createImmutableExtension(linkExtension),
-    });
+  optional: [IEditorExtensionRegistry, INotebookTracker],
+  activate: async (
+    _: JupyterFrontEnd,
+    registry: IEditorExtensionRegistry | null,
+    tracker: INotebookTracker | null,
+  ) => {
+    if (registry && tracker) {
+      const { addLink } = await import('./link');
+      addLink(registry);
+    }
   },
 };
 
-export default [hello, card, link];
+const widgets: JupyterFrontEndPlugin<void> = {
+  id: 'blocknb:widgets',
+  description: 'Provides the widgets of blocknb.widgets',
+  autoStart: true,
+  optional: [INotebookTracker],
+  activate: async (app: JupyterFrontEnd, tracker: INotebookTracker | null) => {
+    try {
+      const { registerWidgets } = await import('./register_widgets');
+      await registerWidgets(app, tracker);
+    } catch (error) {
+      console.warn('blocknb: this page has no ipywidgets, so blocknb.widgets are not live.', error);
+    }
+  },
+};
+
+export default [hello, card, link, widgets];

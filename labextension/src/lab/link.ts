@@ -6,7 +6,11 @@
  */
 
 import type { Cell } from '@jupyterlab/cells';
-import { CodeMirrorEditor } from '@jupyterlab/codemirror';
+import {
+  CodeMirrorEditor,
+  EditorExtensionRegistry,
+  type IEditorExtensionRegistry,
+} from '@jupyterlab/codemirror';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { type Extension, type Range, StateEffect, StateField } from '@codemirror/state';
 import { Decoration, type DecorationSet, EditorView } from '@codemirror/view';
@@ -96,4 +100,12 @@ export function watchCell(cell: Cell, listener: Listener): () => void {
 
 function editorOf(cell: Cell): EditorView | null {
   return cell.editor instanceof CodeMirrorEditor ? cell.editor.editor : null;
+}
+
+/** Adds the extension to the editors of the application. */
+export function addLink(registry: IEditorExtensionRegistry): void {
+  registry.addExtension({
+    name: 'blocknb:link',
+    factory: () => EditorExtensionRegistry.createImmutableExtension(linkExtension),
+  });
 }

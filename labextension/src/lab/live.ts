@@ -8,28 +8,17 @@
 import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 
+import { type Answer, PendingRequests } from './requests';
+
 /** The comm target of cards. */
 export const CARD_TARGET = 'blocknb.card';
 
 /** Half-second polls of an idle kernel before the page gives up. A kernel without blocknb closes the comm at once. */
 const MAX_IDLE_POLLS = 20;
 
-/** The kernel's answer to a request. */
-export interface Answer {
-  content: JSONObject;
-  buffers: DataView[];
-}
-
-interface PendingRequest {
-  resolve(answer: Answer): void;
-  reject(error: Error): void;
-  progress?(content: JSONObject): void;
-}
-
 /** An open connection of a card to its kernel. */
 export class CardConnection {
-  private readonly pending = new Map<number, PendingRequest>();
-  private next = 1;
+  private readonly requests = new PendingRequests((content) => void this.comm.send(content));
 
   private constructor(
     private readonly comm: Kernel.IComm,
@@ -66,11 +55,7 @@ export class CardConnection {
 
   /** Sends a request. `progress` receives the kernel's reports before its answer. */
   request(what: string, content: JSONObject, progress?: (content: JSONObject) => void): Promise<Answer> {
-    const id = this.next++;
-    return new Promise((resolve, reject) => {
-      this.pending.set(id, { resolve, reject, progress });
-      this.comm.send({ id, what, ...content });
-    });
+    return this.requests.request(what, content, progress);
   }
 
   /** Interrupts the kernel. A message would wait until the kernel is idle. */
@@ -84,28 +69,14 @@ export class CardConnection {
     if (!this.comm.isDisposed) {
       this.comm.close();
     }
-    this.fail();
+    this.requests.fail();
   }
 
   private receive(message: KernelMessage.ICommMsgMsg): void {
-    const data = message.content.data as JSONObject;
-    const request = this.pending.get(Number(data.id));
-    if (!request) {
-      return;
-    }
-    if (data.progress) {
-      request.progress?.(data);
-      return;
-    }
-    this.pending.delete(Number(data.id));
-    if (typeof data.error === 'string') {
-      request.reject(new Error(data.error));
-    } else {
-      const buffers = (message.buffers ?? []).map((b) =>
-        b instanceof ArrayBuffer ? new DataView(b) : new DataView(b.buffer, b.byteOffset, b.byteLength),
-      );
-      request.resolve({ content: data, buffers });
-    }
+    const buffers = (message.buffers ?? []).map((b) =>
+      b instanceof ArrayBuffer ? new DataView(b) : new DataView(b.buffer, b.byteOffset, b.byteLength),
+    );
+    this.requests.receive(message.content.data as JSONObject, buffers);
   }
 
   private status(_: unknown, status: KernelMessage.Status): void {
@@ -122,13 +93,8 @@ export class CardConnection {
   private closed(): void {
     this.kernel.statusChanged.disconnect(this.status, this);
     this.kernel.disposed.disconnect(this.closed, this);
-    this.fail();
+    this.requests.fail();
     this.onClose();
-  }
-
-  private fail(): void {
-    this.pending.forEach((request) => request.reject(new Error('The kernel has stopped.')));
-    this.pending.clear();
   }
 }
 

@@ -14,9 +14,11 @@ import type { CellState, Host, RunCell } from '../core/host';
 import { type Card, mount } from '../core/mount';
 import { readable } from '../core/documents';
 import { type Document, type Listing, MIME } from '../core/schema';
+import { cellHost } from './cell_host';
 import type { Docks, Place } from './dock';
-import { cellOf, highlightCell, watchCell } from './link';
+import { cellOf } from './link';
 import { CardConnection } from './live';
+import { WidgetOutput } from './widget_output';
 
 /** JupyterLab's commands for the keys that run a cell. */
 const RUN: Record<RunCell, string> = {
@@ -38,6 +40,8 @@ export interface Application {
 /** Renders one card output. */
 export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private card: Card | null = null;
+  /** Renders the output instead of a card if it is a widget. */
+  private widget: WidgetOutput | null = null;
   private connection: CardConnection | null = null;
   private model: IRenderMime.IMimeModel | null = null;
   /** The rendered document as JSON. */
@@ -70,6 +74,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       await this.renderStatic(model);
       return;
     }
+    if (doc.widget) {
+      this.widget ??= new WidgetOutput(this, () => this.panel);
+      this.widget.render(doc, model);
+      return;
+    }
     const content = JSON.stringify(doc);
     if (content === this.rendered) {
       this.reconnect(); // this renderer saved the document, or the notebook became trusted
@@ -93,7 +102,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
-    if (this.card && readable(doc)) {
+    if (this.widget) {
+      this.session ??= this.panel?.sessionContext ?? null;
+      this.session?.kernelChanged.connect(this.reconnect, this);
+      this.widget.connect();
+    } else if (this.card && readable(doc)) {
       this.settle(doc);
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
@@ -123,6 +136,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     window.clearTimeout(this.timer);
     this.connection?.dispose();
     this.card?.dispose();
+    this.widget?.dispose();
     super.dispose();
   }
 
@@ -135,6 +149,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   /** Tries to connect after a kernel started or the notebook became trusted. A reloaded page renders before it has a kernel. */
   private reconnect(): void {
     const doc = this.model?.data[MIME] as unknown;
+    this.widget?.connect();
     if (this.card && !this.connection && readable(doc)) {
       void this.openConnection(doc, this.model?.trusted ?? false);
     }
@@ -182,26 +197,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private host(doc: Document, disconnected = false): Host {
-    const panel = this.panel;
-    const connection = this.connection;
-    const cell = () => (panel && !panel.isDisposed ? cellOf(panel, doc.source, this.node) : null);
-    let highlighted: ReturnType<typeof cell> = null;
+    const { connection, panel } = this;
     return {
       state: connection ? 'live' : disconnected ? 'disconnected' : 'saved',
-      cell: panel && doc.source.text ? (cell() ? 'found' : 'changed') : null,
-      highlightSource: (lines) => {
-        if (highlighted) {
-          highlightCell(highlighted, []);
-        }
-        highlighted = lines ? cell() : null;
-        if (highlighted && lines) {
-          highlightCell(highlighted, lines);
-        }
-      },
-      onSourceLine: (callback) => {
-        const found = cell();
-        return found ? watchCell(found, callback) : () => {};
-      },
+      ...cellHost(panel, doc.source, this.node),
       ...(panel && {
         runCell: (then: RunCell) => this.runCell(then),
         dock: (view: string, title: string) => {

@@ -8,6 +8,7 @@ import { pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
 import { paneSwitches } from '../pane_switches';
 import type { Listing, View } from '../schema';
+import type { ShownParts } from '../shown';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
@@ -144,6 +145,9 @@ class Column {
       title: 'The IR after a pass, or a level of machine code',
     });
     this.choice.addEventListener('change', () => this.store.run(this.paint()));
+    if (kind === 'ir') {
+      store.shown.onAsk((parts) => this.chooseStage(parts));
+    }
     const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy this text' });
     const element = h('div.bnb-column');
     const tools = h('div.bnb-tools', {}, this.choice, copy, paneSwitches(store, element, 'wrap'));
@@ -167,7 +171,7 @@ class Column {
     this.levels = found;
     const selected = found.some((l) => l.value === before)
       ? before
-      : (this.requestedLevel() ?? this.defaultLevel());
+      : (this.wantedStage(this.store.shown.wanted) ?? this.requestedLevel() ?? this.defaultLevel());
     this.choice.replaceChildren(
       ...found.map((l) => h('option', { value: l.value, selected: l.value === selected }, l.label)),
     );
@@ -202,6 +206,20 @@ class Column {
     this.pane.dispose();
   }
 
+  /** Returns the level of the stage that a widget names. */
+  private wantedStage({ stage }: Partial<ShownParts>): string | undefined {
+    const at = this.kind === 'ir' ? this.store.stages.findIndex((s) => s.name === stage) : -1;
+    return at >= 0 ? `stage:${at}` : undefined;
+  }
+
+  private chooseStage(parts: Partial<ShownParts>): void {
+    const wanted = this.wantedStage(parts);
+    if (wanted && wanted !== this.choice.value) {
+      this.choice.value = wanted;
+      this.store.run(this.paint());
+    }
+  }
+
   /** Returns the level of machine code that the cell requested by `--show`. */
   private requestedLevel(): string | undefined {
     const shown = this.kind === 'machine' ? (this.store.doc.show ?? []) : [];
@@ -223,6 +241,9 @@ class Column {
   private async paint(): Promise<void> {
     const token = ++this.paintToken;
     const level = this.level;
+    if (this.kind === 'ir' && level?.language === 'ir') {
+      this.store.shown.tell({ stage: this.store.stages[this.levels.indexOf(level)]?.name ?? null });
+    }
     const listing = await this.store.listing(level?.hash);
     if (token !== this.paintToken) {
       return;

@@ -8,6 +8,7 @@ import { pane, type Pane } from '../cm/pane';
 import { button, h, uniqueId } from '../dom';
 import { paneSwitches, split } from '../pane_switches';
 import type { Document, Note, Stage } from '../schema';
+import type { ShownParts } from '../shown';
 import type { Store } from '../store';
 import { StageEditor } from './edit';
 import { notesList } from './notes';
@@ -116,6 +117,12 @@ class Passes implements Mounted {
     if (from instanceof Passes) {
       [this.chosen, this.base] = [from.chosen, from.base];
     }
+    this.chooseByName(store.shown.wanted);
+    store.shown.onAsk((parts) => {
+      if (this.chooseByName(parts)) {
+        this.reset();
+      }
+    });
     this.reset();
   }
 
@@ -299,6 +306,18 @@ class Passes implements Mounted {
     return this.store.stages;
   }
 
+  /** Chooses the stages that a widget names. Returns whether it named one. */
+  private chooseByName({ stage, compared_with: base }: Partial<ShownParts>): boolean {
+    const index = (name: string | null | undefined): number => this.stages.findIndex((s) => s.name === name);
+    if (index(stage) >= 0) {
+      this.chosen = index(stage);
+    }
+    if (base !== undefined) {
+      this.base = index(base);
+    }
+    return index(stage) >= 0 || base !== undefined;
+  }
+
   private reset(): void {
     this.chosen = Math.min(this.chosen, Math.max(0, this.stages.length - 1));
     if (this.base >= this.stages.length) {
@@ -394,6 +413,7 @@ class Passes implements Mounted {
     const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
     const other = this.stages[this.base];
+    this.store.shown.tell({ stage: stage?.name ?? null, compared_with: other?.name ?? null });
     const [listing, before] = await Promise.all([
       this.store.listing(stage?.text),
       other ? this.store.listing(other.text) : null,

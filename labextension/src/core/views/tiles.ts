@@ -6,6 +6,7 @@
 import { split } from '../pane_switches';
 import { button, h, uniqueId } from '../dom';
 import { programs } from '../plot/programs';
+import type { ShownParts } from '../shown';
 import type { Selection, Store } from '../store';
 import {
   programName,
@@ -63,6 +64,7 @@ class Tiles implements Mounted {
     top.append(toggle, this.tools);
     panel.append(element);
     this.listen();
+    store.shown.onAsk((parts) => this.facts?.ops.length && this.showWanted(parts));
     this.store.run(this.load());
   }
 
@@ -73,8 +75,31 @@ class Tiles implements Mounted {
     } else if (change === 'host' && this.facts?.ops.length) {
       this.paintAll();
     } else if (change === 'selection') {
+      this.followPinned();
       this.highlight();
     }
+  }
+
+  /** Chooses the op that a widget has pinned. */
+  private followPinned(): void {
+    const pinned = this.store.pinned;
+    const wanted = (one: TileOp): boolean =>
+      pinned?.op === null ? pinned.lines.includes(one.line) : one.op === pinned?.op;
+    const at = pinned?.from === 'widget' ? (this.facts?.ops.findIndex(wanted) ?? -1) : -1;
+    if (at >= 0 && at !== this.chosen) {
+      this.chosen = at;
+      this.side = -1;
+      this.paintAll();
+    }
+  }
+
+  /** Shows the program and the iteration that a widget names. */
+  private showWanted({ program, iteration }: Partial<ShownParts>): void {
+    const next = [program ?? this.program, iteration ?? this.iteration] as const;
+    if (next[0] !== this.program || next[1] !== this.iteration) {
+      this.selectProgram(...next);
+    }
+    this.tellShown(); // the widget may have named a program that cannot be shown
   }
 
   key(event: KeyboardEvent): boolean {
@@ -144,6 +169,8 @@ class Tiles implements Mounted {
     }
     this.paintAll();
     this.store.run(this.fetch());
+    this.showWanted(this.store.shown.wanted);
+    this.followPinned();
   }
 
   /** Removes the content of the previous document. */
@@ -252,6 +279,11 @@ class Tiles implements Mounted {
     this.paintNumbers();
     this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     this.paintMap();
+    this.tellShown();
+  }
+
+  private tellShown(): void {
+    this.store.shown.tell({ program: this.program, iteration: this.iteration });
   }
 
   private paintList(): void {
