@@ -58,13 +58,14 @@ class CellSession:
 
 def start_line(lines: list[str]) -> list[str]:
     """The input transformer: `%%blockkernel options` on the first line becomes a call that starts the observation."""
-    if (
-        not lines
-        or not (found := re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", lines[0]))
-        or found[1].endswith("?")
-    ):
-        return lines
-    return [f"get_ipython().run_line_magic('blockkernel', {found[1]!r})\n", *lines[1:]]
+    options = options_of(lines[0]) if lines else None
+    return lines if options is None else [f"get_ipython().run_line_magic('blockkernel', {options!r})\n", *lines[1:]]
+
+
+def options_of(first: str) -> str | None:
+    """The options in the first line of a `%%blockkernel` cell; None for the first line of another cell, or a request for help."""
+    found = re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", first)
+    return None if found is None or found[1].endswith("?") else found[1]
 
 
 class TritonImports(ast.NodeTransformer):
