@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from blocknb.errors import CompilerBug, KernelError, Loc, display_file
-from blocknb.notebook import tracebacks
+from blocknb.notebook import out_of_memory, tracebacks
 
 RED, BOLD, BLUE, DIM, END = "\x1b[1;31m", "\x1b[1m", "\x1b[34m", "\x1b[2m", "\x1b[0m"
 
@@ -31,7 +31,7 @@ def install(shell: Any) -> None:
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
     tracebacks.install(shell)
     if not shell.custom_exceptions:  # keeps the user's own handler
-        shell.set_custom_exc((TypeError, ModuleNotFoundError), _custom)
+        shell.set_custom_exc((TypeError, ModuleNotFoundError, MemoryError), _custom)
 
 
 def adopt_cuda(shell: Any) -> None:
@@ -54,7 +54,11 @@ def adopt_cuda(shell: Any) -> None:
 
 
 def _custom(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:
-    """Shows two errors of Python with what a kernel's author has to write."""
+    """Shows two errors of Python with what a kernel's author has to write, and missing memory with the arrays that hold it."""
+    if isinstance(error, MemoryError) and not hasattr(error, "_render_traceback_"):
+        report = shell.InteractiveTB.structured_traceback(etype, error, tb, tb_offset=1)
+        report += out_of_memory.lines(error, shell)
+        error._render_traceback_ = lambda: report  # type: ignore[attr-defined]
     hint = _hint_for(error)
     if hint and not hasattr(error, "_render_traceback_"):
         lines = [f"{RED}{etype.__name__}{END}: {BOLD}{error}{END}"]
@@ -136,6 +140,8 @@ def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:
             lines += _place(Loc(file, line, function=function), "launched from" if error.loc else "at", shell)
     if isinstance(error, CompilerBug) and error.__cause__ is not None:
         lines.append(f"  caused by {type(error.__cause__).__name__}: {error.__cause__}")
+    if shell is not None and out_of_memory.is_out_of_memory(error):
+        lines += out_of_memory.lines(error, shell)
     if error.hint:
         lines.append(f"  {BLUE}hint:{END} {error.hint}")
     return lines
