@@ -205,7 +205,9 @@ class Card:
         lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
         if len(notes) > SHOWN_NOTES:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
-        lines += [f"    {line.text}" for s in self.sections if s.key == "memory" and s.key in self.opened for line in s.lines]
+        lines += [
+            f"    {line.text}" for s in self.sections if s.key == "memory" and s.key in self.opened for line in s.lines
+        ]
         for view in self.views:
             names = [s.key for s in self.sections if s.group == view.heading]
             lines += [f"  more in {view.expression}: {', '.join(names)}"] if names else []

@@ -84,6 +84,7 @@ _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 _this_thread = threading.local()  # `inside`: a recorded function runs, whose own calls are parts of the same copy
 
+
 def _install(cupy: Any) -> str:
     """Replaces the functions. Returns what cannot be seen, as a sentence; "" if all of them could be replaced."""
     refused = []

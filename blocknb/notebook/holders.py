@@ -78,6 +78,8 @@ def memory_of(value: Any) -> HeldMemory | None:
         return _of_numpy(value)
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     if cupy is not None and isinstance(value, getattr(cupy, "ndarray", ())):
+        if getattr(value, "data", None) is None:  # its allocation has failed
+            return None
         block = value.data.mem
         kind = "foreign" if type(block).__name__ == "UnownedMemory" else ""
         what = _shape(value, getattr(value, "base", None))

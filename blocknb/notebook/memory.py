@@ -136,7 +136,9 @@ class CellMemory:
         known = self.before.get(memory.key)
         if known is None:
             # Without the pool's hook, or on the CPU: memory that no name held before.
-            return memory.device == holders.CPU or memory.kind == "torch" or (self.pools is not None and self.pools.late)
+            return (
+                memory.device == holders.CPU or memory.kind == "torch" or (self.pools is not None and self.pools.late)
+            )
         return known.owner is not None and known.owner() is None  # the address was used again
 
     def _unnamed(self) -> int:
@@ -158,7 +160,9 @@ class CellMemory:
                 | {"after": after.total - after.free, "peak": None},
             ]
         if self.traced.peak:
-            rows.append({"name": "Python and NumPy", "before": 0, "after": self.traced.arrays, "peak": self.traced.peak})
+            rows.append(
+                {"name": "Python and NumPy", "before": 0, "after": self.traced.arrays, "peak": self.traced.peak}
+            )
         held = [sum(m.bytes for m in side.values() if _is_plain(m)) for side in (self.before, self.after)]
         if self.pools is None:
             rows.append({"name": "NumPy arrays with a name", "before": held[0], "after": held[1], "peak": None})
@@ -251,11 +255,17 @@ def section(part: Row) -> Section:
         texts.append(f"{row['name']:44}" + "".join(f"{size:>12}" for size in sizes))
     for row in part["launches"]:
         count = numbers.plural(row["launches"], "launch").replace("launchs", "launches")
-        took = "" if row["bytes"] is None else f"{numbers.size(row['bytes'])} in {numbers.plural(row['blocks'], 'block')}, "
+        took = (
+            ""
+            if row["bytes"] is None
+            else f"{numbers.size(row['bytes'])} in {numbers.plural(row['blocks'], 'block')}, "
+        )
         texts.append(f"{row['kernel']}: {count} allocated {took}at most {numbers.size(row['peak'])} at a time")
     for row in part["copies"]:
         by = f", by {row['by']}" if row["by"] else ""
-        texts.append(f"{row['direction']}: {numbers.size(row['bytes'])}, {row['times']} times, {row['place']}{by}: {row['code']}")
+        texts.append(
+            f"{row['direction']}: {numbers.size(row['bytes'])}, {row['times']} times, {row['place']}{by}: {row['code']}"
+        )
     for row in part["arrays"]:
         new = "new " if row["new"] else "    "
         texts.append(f"{new}{numbers.size(row['bytes']):>9}  {', '.join(row['names'])}: {row['what']} ({row['place']})")
@@ -265,4 +275,6 @@ def section(part: Row) -> Section:
         texts.append(f"{numbers.size(part['unnamed'])} of new arrays without a name")
     lines = tuple(ListingLine(text) for text in [*texts, *part["notes"]])
     detail = f"{numbers.size(part['kept'])} outlive the cell"
-    return Section("memory", "memory", "", lines, "%%blockkernel --memory", "Pools, copies and arrays of the cell", detail)
+    return Section(
+        "memory", "memory", "", lines, "%%blockkernel --memory", "Pools, copies and arrays of the cell", detail
+    )

@@ -20,7 +20,9 @@ SHOWN = 6
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or the error that led to it, is about missing memory of the host or of a GPU."""
     while error is not None:
-        if isinstance(error, MemoryError) or re.search(r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", str(error)):
+        if isinstance(error, MemoryError) or re.search(
+            r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", str(error)
+        ):
             return True
         error = error.__cause__
     return False
@@ -89,7 +91,9 @@ def _pool_of(cupy: Any, found: Mapping[tuple[int, int], holders.HeldMemory]) -> 
             f"a name), {numbers.size(held - used)} in free blocks."
         )
         if limit:
-            said.append(f"The pool has a limit of {numbers.size(limit)}: cupy.get_default_memory_pool().set_limit(size=0) removes it.")
+            said.append(
+                f"The pool has a limit of {numbers.size(limit)}: cupy.get_default_memory_pool().set_limit(size=0) removes it."
+            )
     free, total = cupy.cuda.runtime.memGetInfo()
     said.append(f"The GPU has {numbers.size(free)} of {numbers.size(total)} free for all processes.")
     return said
