@@ -76,30 +76,40 @@ def memory_of(value: Any) -> HeldMemory | None:
     """The memory behind an array; None for any other object, and for an array without memory."""
     if isinstance(value, np.ndarray):
         return _of_numpy(value)
-    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
-    if cupy is not None and isinstance(value, getattr(cupy, "ndarray", ())):
-        if getattr(value, "data", None) is None:  # its allocation has failed
-            return None
-        block = value.data.mem
-        kind = "foreign" if type(block).__name__ == "UnownedMemory" else ""
-        what = _shape(value, getattr(value, "base", None))
-        return HeldMemory(int(value.data.device_id), int(block.ptr), int(block.size), what, kind)
-    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())) and value.layout is torch.strided:
-        storage, device = value.untyped_storage(), value.device.index if value.is_cuda else CPU
-        what = f"torch {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-        return HeldMemory(device, int(storage.data_ptr()), int(storage.nbytes()), what, "torch")
+    if isinstance(value, getattr(sys.modules.get("cupy"), "ndarray", ())):
+        return _of_cupy(value)
+    if isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return _of_torch(value)
     return None
+
+
+def _of_cupy(value: Any) -> HeldMemory | None:
+    if getattr(value, "data", None) is None:  # its allocation has failed
+        return None
+    block = value.data.mem
+    kind = "foreign" if type(block).__name__ == "UnownedMemory" else ""
+    what = _shape(value, getattr(value, "base", None))
+    return HeldMemory(int(value.data.device_id), int(block.ptr), int(block.size), what, kind)
+
+
+def _of_torch(value: Any) -> HeldMemory | None:
+    if value.layout is not sys.modules["torch"].strided:
+        return None
+    storage, device = value.untyped_storage(), value.device.index if value.is_cuda else CPU
+    what = f"torch {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return HeldMemory(device, int(storage.data_ptr()), int(storage.nbytes()), what, "torch")
 
 
 def _of_numpy(value: np.ndarray) -> HeldMemory:
     owner: np.ndarray = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    kind, size, base = "", owner.nbytes, owner.base
+    kind, size = "", owner.nbytes
+    base: Any = owner.base
     if isinstance(owner, np.memmap) or type(base).__name__ == "mmap":
         kind = "mapped file"
     elif type(base).__name__ == "PinnedMemoryPointer":
-        kind, size = "pinned", int(base.mem.size)  # type: ignore[union-attr]
+        kind, size = "pinned", int(base.mem.size)
     what = _shape(value, None if owner is value else owner)
     return HeldMemory(CPU, owner.ctypes.data, size, what, kind, weakref.ref(owner))
 

@@ -137,7 +137,7 @@ class PoolWatch:
 def _hook_for(watch: PoolWatch) -> Any:
     """The memory hook that reports to a watch. Its class derives from CuPy's, so it exists only with CuPy."""
 
-    class PoolHook(watch.cupy.cuda.memory_hook.MemoryHook):  # type: ignore[name-defined, misc]
+    class PoolHook(watch.cupy.cuda.memory_hook.MemoryHook):  # type: ignore[name-defined]
         name = f"blocknb {id(watch)}"  # several cells may run inside each other
 
         def malloc_preprocess(self, device_id: int, **ignored: Any) -> None:

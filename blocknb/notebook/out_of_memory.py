@@ -80,7 +80,7 @@ def _pool(found: Mapping[tuple[int, int], holders.HeldMemory]) -> list[str]:
 
 
 def _pool_of(cupy: Any, found: Mapping[tuple[int, int], holders.HeldMemory]) -> list[str]:
-    pool = getattr(cupy.cuda.get_allocator(), "__self__", None)
+    pool: Any = getattr(cupy.cuda.get_allocator(), "__self__", None)
     said = []
     if hasattr(pool, "used_bytes"):
         used, held, limit = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
