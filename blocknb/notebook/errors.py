@@ -26,12 +26,19 @@ def install(shell: Any) -> None:
     """Makes this shell format every KernelError as described above."""
 
     def render(error: KernelError) -> list[str]:
-        return traceback_lines(error, shell)
+        return coloured(traceback_lines(error, shell), shell)
 
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
     tracebacks.install(shell)
     if not shell.custom_exceptions:  # keeps the user's own handler
         shell.set_custom_exc((TypeError, ModuleNotFoundError, MemoryError), _custom)
+
+
+def coloured(lines: list[str], shell: Any) -> list[str]:
+    """The lines of a report, without terminal colours if the shell shows none (`ipython --colors=nocolor`)."""
+    if str(getattr(shell, "colors", "")).lower() != "nocolor":
+        return lines
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
 
 
 def adopt_cuda(shell: Any) -> None:
@@ -48,7 +55,7 @@ def adopt_cuda(shell: Any) -> None:
                     return shell.InteractiveTB.structured_traceback(
                         type(error), error, error.__traceback__, tb_offset=1
                     )
-                return traceback_lines(fault.with_traceback(error.__traceback__), shell)
+                return coloured(traceback_lines(fault.with_traceback(error.__traceback__), shell), shell)
 
             found._render_traceback_ = render
 
@@ -65,7 +72,7 @@ def _custom(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: i
         for file, line, function in _own_frames(error):
             lines += _place(Loc(file, line, function=function), "at" if len(lines) == 1 else "called from", shell)
         lines.append(f"  {BLUE}hint:{END} {hint}")
-        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: coloured(lines, shell)  # type: ignore[attr-defined]
     shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
 
 
@@ -104,7 +111,7 @@ def at_option(option: str, text: str, code: CodeType, shell: Any) -> Iterator[No
         if isinstance(error, NameError) and error.name:
             close = difflib.get_close_matches(error.name, [n for n in shell.user_ns if not n.startswith("_")], 1)
             lines += [f"  {BLUE}hint:{END} did you mean `{close[0]}`?"] if close else []
-        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: coloured(lines, shell)  # type: ignore[attr-defined]
         raise
 
 

@@ -201,9 +201,10 @@ class CellMemory:
                 f"CuPy's pool of pinned memory: {numbers.plural(now, 'free block')} ({was} before the cell), and "
                 f"{numbers.size(pinned)} in arrays with a name. CuPy does not report its bytes."
             )
-        elif self.wanted and self.traced.why:
-            notes.append(self.traced.why)
-        elif not self.wanted:
+        elif self.wanted:
+            compiled = "The peak includes the objects of blocknb's compiler, if the cell compiled a kernel."
+            notes.append(self.traced.why or compiled)
+        else:
             notes.append("`%%blockkernel --memory` also measures the peak, which makes Python code slower.")
         if self.copies is not None:
             notes += [self.copies.note] if self.copies.note else []

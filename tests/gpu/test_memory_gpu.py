@@ -54,7 +54,9 @@ LAUNCH = "scale[1024](x, out, 1 << 20, BLOCK=1024)"
 
 def test_figures_equal_cupys_pool_and_the_device_within_a_page(shell: Any) -> None:
     cupy.get_default_memory_pool().free_all_blocks()
-    cell = f"a = cp.zeros(25_000_000, np.float32)\nb = cp.zeros(12_345_678, np.float64)\ndel b\nview = a[100:]\n{LAUNCH}"
+    cell = (
+        f"a = cp.zeros(25_000_000, np.float32)\nb = cp.zeros(12_345_678, np.float64)\ndel b\nview = a[100:]\n{LAUNCH}"
+    )
     found = bundle(shell, cell)[document.MIME]["memory"]
     used, held, device = found["pools"]
     start, end = shell.user_ns["start"], shell.user_ns["end"]
@@ -102,7 +104,9 @@ def test_copies_that_slip_in_are_seen_and_cupy_is_as_before(shell: Any) -> None:
         ]
     )
     shown = bundle(shell, cell)
-    found = {(row["place"].split("line ")[1], row["direction"]): row for row in shown[document.MIME]["memory"]["copies"]}
+    found = {
+        (row["place"].split("line ")[1], row["direction"]): row for row in shown[document.MIME]["memory"]["copies"]
+    }
     sizes = {key: (row["bytes"], row["times"]) for key, row in found.items()}
     assert sizes == {
         ("2", "host to device"): (4000, 1),
@@ -120,7 +124,9 @@ def test_copies_that_slip_in_are_seen_and_cupy_is_as_before(shell: Any) -> None:
 
 def test_missing_memory_names_the_holders(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pool = cupy.get_default_memory_pool()
-    shell.run_cell("big = cp.zeros(8_000_000, np.float32)\nparts = [cp.zeros(1_000_000, np.float32) for _ in range(3)]").raise_error()
+    shell.run_cell(
+        "big = cp.zeros(8_000_000, np.float32)\nparts = [cp.zeros(1_000_000, np.float32) for _ in range(3)]"
+    ).raise_error()
     pool.set_limit(size=pool.total_bytes() + (1 << 20))
     try:
         capsys.readouterr()

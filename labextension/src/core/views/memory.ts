@@ -48,9 +48,7 @@ class MemoryView implements Mounted {
     }
     const parts = [
       table('Before and after the cell', ['', 'before', 'after', 'change', 'peak'], found.pools.map(poolRow)),
-      found.launches.length
-        ? table('Allocated by launches', LAUNCH_HEADS, found.launches.map(launchRow))
-        : null,
+      found.launches.length ? launchTable(found.launches) : null,
       this.copyTable(found),
       found.arrays.length ? table(caption(found), ARRAY_HEADS, arrayRows(found)) : null,
       found.more_arrays ? h('p.bnb-quiet', {}, `and ${found.more_arrays} more`) : null,
@@ -97,7 +95,6 @@ class MemoryView implements Mounted {
   }
 }
 
-const LAUNCH_HEADS = ['', 'launches', 'bytes', 'blocks', 'at most at a time'];
 const ARRAY_HEADS = ['names', 'bytes', '', 'array', 'where', 'since'];
 
 function caption({ kept }: Memory): string {
@@ -107,7 +104,7 @@ function caption({ kept }: Memory): string {
 }
 
 function table(title: string, heads: string[], rows: HTMLElement[]): HTMLElement {
-  const head = h('tr', {}, ...heads.map((text) => h('th', { scope: 'col' }, text)));
+  const head = h('tr', {}, ...heads.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))));
   const body = h(
     'table.bnb-table',
     {},
@@ -131,10 +128,15 @@ function poolRow({ name, before, after, peak }: MemoryPool): HTMLElement {
   return row;
 }
 
-function launchRow(row: MemoryLaunch): HTMLElement {
-  const bytes = row.bytes === null ? '–' : size(row.bytes);
-  const blocks = row.blocks === null ? '–' : String(row.blocks);
-  return line(h('code', {}, row.kernel), [String(row.launches), bytes, blocks, size(row.peak)]);
+/** A CPU has no pool, so bytes and blocks are unknown there. */
+function launchTable(launches: MemoryLaunch[]): HTMLElement {
+  const pooled = launches.some((row) => row.bytes !== null);
+  const heads = ['', 'launches', ...(pooled ? ['bytes', 'blocks'] : []), 'at most at a time'];
+  const rows = launches.map(({ kernel, launches: count, bytes, blocks, peak }) => {
+    const taken = pooled ? [bytes === null ? '–' : size(bytes), String(blocks ?? '–')] : [];
+    return line(h('code', {}, kernel), [String(count), ...taken, size(peak)]);
+  });
+  return table('Allocated by launches', heads, rows);
 }
 
 function arrayRows({ arrays }: Memory): HTMLElement[] {
