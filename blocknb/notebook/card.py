@@ -14,7 +14,19 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, headline, history, html, numbers, plots, sections, tiles, timelines
+from blocknb.notebook import (
+    document,
+    extension,
+    headline,
+    history,
+    html,
+    memory,
+    numbers,
+    plots,
+    sections,
+    tiles,
+    timelines,
+)
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
@@ -163,6 +175,8 @@ class Card:
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
         if (drawn := self.timeline[1]) is not None:
             found.append(timelines.section(drawn, stages.expression, ""))
+        if "memory" in self.parts:
+            found.append(memory.section(self.parts["memory"]))
         found += self._stage_sections(stages)
         for view, _ in sorted(traced, key=lambda pair: pair[0] is not stages):
             whole = self.whole or bool({"sass", "assembly", "all"} & set(self.opened))
@@ -200,6 +214,8 @@ class Card:
         """The sections of a page without scripts: the source with its notes, the final IR, and the requested sections."""
         final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
         wanted = {"source", "timeline", *self.opened}
+        if memory.is_measured(self.parts.get("memory", {"pools": []})):
+            wanted.add("memory")
         return [s for s in self.sections if "all" in wanted or s.key in wanted or s is final]
 
     def html(self, limit: int = HTML_LIMIT, footer: str = html.INSTALL) -> str:
@@ -217,6 +233,9 @@ class Card:
         lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
         if len(notes) > SHOWN_NOTES:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
+        lines += [
+            f"    {line.text}" for s in self.sections if s.key == "memory" and s.key in self.opened for line in s.lines
+        ]
         for view in self.views:
             names = [s.key for s in self.sections if s.group == view.heading]
             lines += [f"  more in {view.expression}: {', '.join(names)}"] if names else []

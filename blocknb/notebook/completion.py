@@ -14,7 +14,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 
 from blocknb.notebook import lines, options
 
-OPTIONS = ("--target", "--launch", "--show", "--quiet", "--interpret", "--checked")
+OPTIONS = ("--target", "--launch", "--show", "--quiet", "--interpret", "--checked", "--memory")
 REPEATABLE = ("--baseline", "--without")
 _LINE = re.compile(r"%%?blockkernel\s(?P<before>.*\s)?(?P<word>\S*)$")
 _OTHER = re.compile(r"%(?P<name>\w+)\s(?:.*\s)?(?P<word>\S*)$")

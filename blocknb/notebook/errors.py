@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from blocknb.errors import CompilerBug, KernelError, Loc, display_file
-from blocknb.notebook import tracebacks
+from blocknb.notebook import out_of_memory, tracebacks
 
 RED, BOLD, BLUE, DIM, END = "\x1b[1;31m", "\x1b[1m", "\x1b[34m", "\x1b[2m", "\x1b[0m"
 
@@ -26,12 +26,19 @@ def install(shell: Any) -> None:
     """Makes this shell format every KernelError as described above."""
 
     def render(error: KernelError) -> list[str]:
-        return traceback_lines(error, shell)
+        return coloured(traceback_lines(error, shell), shell)
 
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
     tracebacks.install(shell)
     if not shell.custom_exceptions:  # keeps the user's own handler
-        shell.set_custom_exc((TypeError, ModuleNotFoundError), _custom)
+        shell.set_custom_exc((TypeError, ModuleNotFoundError, MemoryError), _custom)
+
+
+def coloured(lines: list[str], shell: Any) -> list[str]:
+    """The lines of a report, without terminal colours if the shell shows none (`ipython --colors=nocolor`)."""
+    if str(getattr(shell, "colors", "")).lower() != "nocolor":
+        return lines
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
 
 
 def adopt_cuda(shell: Any) -> None:
@@ -48,20 +55,24 @@ def adopt_cuda(shell: Any) -> None:
                     return shell.InteractiveTB.structured_traceback(
                         type(error), error, error.__traceback__, tb_offset=1
                     )
-                return traceback_lines(fault.with_traceback(error.__traceback__), shell)
+                return coloured(traceback_lines(fault.with_traceback(error.__traceback__), shell), shell)
 
             found._render_traceback_ = render
 
 
 def _custom(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:
-    """Shows two errors of Python with what a kernel's author has to write."""
+    """Shows two errors of Python with what a kernel's author has to write, and missing memory with the arrays that hold it."""
+    if isinstance(error, MemoryError) and not hasattr(error, "_render_traceback_"):
+        report = shell.InteractiveTB.structured_traceback(etype, error, tb, tb_offset=1)
+        report += out_of_memory.lines(error, shell)
+        error._render_traceback_ = lambda: report  # type: ignore[attr-defined]
     hint = _hint_for(error)
     if hint and not hasattr(error, "_render_traceback_"):
         lines = [f"{RED}{etype.__name__}{END}: {BOLD}{error}{END}"]
         for file, line, function in _own_frames(error):
             lines += _place(Loc(file, line, function=function), "at" if len(lines) == 1 else "called from", shell)
         lines.append(f"  {BLUE}hint:{END} {hint}")
-        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: coloured(lines, shell)  # type: ignore[attr-defined]
     shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
 
 
@@ -100,7 +111,7 @@ def at_option(option: str, text: str, code: CodeType, shell: Any) -> Iterator[No
         if isinstance(error, NameError) and error.name:
             close = difflib.get_close_matches(error.name, [n for n in shell.user_ns if not n.startswith("_")], 1)
             lines += [f"  {BLUE}hint:{END} did you mean `{close[0]}`?"] if close else []
-        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: coloured(lines, shell)  # type: ignore[attr-defined]
         raise
 
 
@@ -136,6 +147,8 @@ def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:
             lines += _place(Loc(file, line, function=function), "launched from" if error.loc else "at", shell)
     if isinstance(error, CompilerBug) and error.__cause__ is not None:
         lines.append(f"  caused by {type(error.__cause__).__name__}: {error.__cause__}")
+    if shell is not None and out_of_memory.is_out_of_memory(error):
+        lines += out_of_memory.lines(error, shell)
     if error.hint:
         lines.append(f"  {BLUE}hint:{END} {error.hint}")
     return lines

@@ -30,6 +30,7 @@ from blocknb.notebook.options import Found, Once, finish, split_words, unquoted,
 from blocknb.notebook.options import options as all_options
 
 if TYPE_CHECKING:
+    from blocknb.notebook.memory import CellMemory
     from blocknb.notebook.observe import Observation
     from blocknb.runtime.kernel import Kernel
 
@@ -51,6 +52,7 @@ class CellSession:
     cell: Any
     before: frozenset[int]
     observation: Observation
+    memory: CellMemory
     views: concurrent_compile.Views
     interpreting: ExitStack
     interpreted: Counter[str]
@@ -58,13 +60,14 @@ class CellSession:
 
 def start_line(lines: list[str]) -> list[str]:
     """The input transformer: `%%blockkernel options` on the first line becomes a call that starts the observation."""
-    if (
-        not lines
-        or not (found := re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", lines[0]))
-        or found[1].endswith("?")
-    ):
-        return lines
-    return [f"get_ipython().run_line_magic('blockkernel', {found[1]!r})\n", *lines[1:]]
+    options = options_of(lines[0]) if lines else None
+    return lines if options is None else [f"get_ipython().run_line_magic('blockkernel', {options!r})\n", *lines[1:]]
+
+
+def options_of(first: str) -> str | None:
+    """The options in the first line of a `%%blockkernel` cell; None for the first line of another cell, or a request for help."""
+    found = re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", first)
+    return None if found is None or found[1].endswith("?") else found[1]
 
 
 class TritonImports(ast.NodeTransformer):
@@ -143,6 +146,12 @@ class BlockMagics(Magics):
         help="Launch with checked=True: the kernel skips an out-of-bounds access, and an error reports its line, program and element. "
         "--checked race also finds races between programs, --checked init elements that nothing has written, --checked all both.",
     )
+    @argument(
+        "--memory",
+        action="store_true",
+        help="Open the card at Memory: CuPy's pools, copies between host and GPU, and arrays that outlive the cell. On the CPU, also "
+        "measure the peak of NumPy's arrays, which makes Python code slower.",
+    )
     @with_options
     @no_var_expand
     @line_cell_magic
@@ -171,6 +180,7 @@ class BlockMagics(Magics):
     # ---- the life of an observation ----
 
     def _begin(self, line: str, cell: Any) -> CellSession:
+        from blocknb.notebook.memory import CellMemory
         from blocknb.notebook.observe import Observation
         from blocknb.runtime import launch_context
         from blocknb.runtime.launch_context import interpreted
@@ -191,6 +201,8 @@ class BlockMagics(Magics):
             raise UsageError(
                 f"--show: there is no section {unknown[0]!r}; the sections are: {', '.join(completion.section_names())}"
             )
+        if options.memory and "memory" not in show:
+            show = ("memory", *show)
         launch = unquoted(options.launch or [])
         if launch:
             Expression(launch, self.shell)  # a syntax error stops the cell before its body
@@ -208,6 +220,7 @@ class BlockMagics(Magics):
             cell=cell,
             before=before,
             observation=Observation(copies=more.get("check") is not None),
+            memory=CellMemory(self.shell.user_ns, options.memory),
             views=concurrent_compile.Views(options.target),
             interpreting=stack,
             interpreted=counted,
@@ -216,6 +229,7 @@ class BlockMagics(Magics):
         self._enforce()
         errors.adopt_cuda(self.shell)
         session.observation.start()
+        session.memory.start()
         launch_context.companions.append(session.views)
         return session
 
@@ -223,6 +237,7 @@ class BlockMagics(Magics):
         from blocknb.runtime import launch_context
 
         launch_context.companions.remove(session.views)
+        session.memory.stop()
         session.observation.stop()
         session.interpreting.close()
         self.sessions.remove(session)
@@ -288,6 +303,8 @@ class BlockMagics(Magics):
             record.drop_copies()
             if found.ok is None and (known := history.verdict(made)) is not None:
                 found.facts.insert(0, known)
+            found.parts["memory"] = part = session.memory.part(made.main.compiled.trace, self.shell)
+            found.facts += session.memory.facts(part)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
             history.record(made, found.ok, found.checked)
             if not session.quiet:

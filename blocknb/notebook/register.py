@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import completion, concurrent_compile, errors, extension, html, lines, progress
-from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
+from blocknb.notebook import completion, concurrent_compile, errors, extension, html, lines, progress, typed_cells
+from blocknb.notebook.magics import BlockMagics, TritonImports, options_of, start_line
 from blocknb.runtime import parallel_compile
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def register(shell: Any) -> None:
     shell.ast_transformers.append(TritonImports())
     names = [getattr(t, "__name__", "") for t in transforms]
     transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
+    typed_cells.install(shell, lambda first: options_of(first) is not None)
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
     for module, name in (("autotuner", "Autotuner"), ("derived", "Heuristics")):

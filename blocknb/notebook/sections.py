@@ -58,7 +58,7 @@ class Section:
 
 
 #: The values of `--show` besides the names of stages.
-KEYS = ("source", "times", "timeline", "llvm", "ptx", "sass", "assembly")
+KEYS = ("source", "times", "timeline", "memory", "llvm", "ptx", "sass", "assembly")
 _SIGN = {"info": "•", "missed": "○", "warning": "▲"}
 _ID_COMMENT = re.compile(r"\s+// \d+( was [\d,]+)?( \(.*\))?$")
 

@@ -291,6 +291,8 @@ def explain(error: Exception, name: str) -> KernelError:
     """Returns the KernelError for an error of the driver during the load, the launch or the run of a kernel."""
     if (found := fault(error)) is not None:
         return found
+    if isinstance(error, MemoryError):
+        return LaunchError(f"the GPU has too little free memory to launch {name}: {error}")
     if _code(error) in ("NOBINARYFORGPU", "INVALIDPTX", "UNSUPPORTEDPTXVERSION"):
         return Unsupported(
             f"the driver cannot load {name}: {error}", hint="pip install 'blocknb[toolchain]', or update the driver"

@@ -38,6 +38,11 @@ import {
   type Document,
   type Knobs,
   type Launch,
+  type Memory,
+  type MemoryArray,
+  type MemoryCopy,
+  type MemoryLaunch,
+  type MemoryPool,
   type Note,
   type Occupancy,
   type OptionKnob,
@@ -278,6 +283,49 @@ const modified = shaped<Modified>({
   notes: list(text(1 << 16), 1000),
 });
 
+const bytes = number(0);
+const memory = shaped<Memory>({
+  pools: list(shaped<MemoryPool>({ name: word, before: bytes, after: bytes, peak: nullable(bytes) }), 1000),
+  launches: list(
+    shaped<MemoryLaunch>({
+      kernel: word,
+      device: integer(-1),
+      launches: count,
+      bytes: nullable(bytes),
+      blocks: nullable(count),
+      peak: bytes,
+    }),
+    1000,
+  ),
+  copies: list(
+    shaped<MemoryCopy>({
+      direction: word,
+      bytes,
+      times: count,
+      line: nullable(line),
+      place: word,
+      code: word,
+      by: word,
+    }),
+    1000,
+  ),
+  arrays: list(
+    shaped<MemoryArray>({
+      names: list(word, 100),
+      bytes,
+      arrays: count,
+      what: word,
+      place: word,
+      new: flag,
+    }),
+    1000,
+  ),
+  more_arrays: count,
+  kept: bytes,
+  unnamed: bytes,
+  notes: list(text(1 << 16), 1000),
+});
+
 /** Characters of one packed text. Those of the largest kernels of the tests have less than 2^20. */
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
@@ -348,6 +396,7 @@ const document = shaped<Document>(
     sweep,
     tiles: part,
     timeline: part,
+    memory,
     modified,
     deferred: flag,
     widget,

@@ -4,6 +4,7 @@ import { bench } from './bench';
 import { code } from './code';
 import { history } from './history';
 import { knobs } from './knobs';
+import { memory } from './memory';
 import { passes } from './passes';
 import { resources } from './resources';
 import { roofline } from './roofline';
@@ -17,6 +18,7 @@ export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,
   resources,
+  memory,
   tiles,
   timeline,
   roofline,
