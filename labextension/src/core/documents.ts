@@ -47,6 +47,7 @@ import {
   type Ratio,
   type Sweep,
   type SweepSeries,
+  type Teaching,
   type TilesPart,
   type Time,
   type Modified,
@@ -278,6 +279,7 @@ const modified = shaped<Modified>({
 /** Characters of one packed text. Those of the largest kernels of the tests have less than 2^20. */
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
+const teaching = shaped<Teaching>({}, { learn: flag, step: part, launch: part, footprint: part });
 
 const document = shaped<Document>(
   {
@@ -303,6 +305,7 @@ const document = shaped<Document>(
     sweep,
     tiles: part,
     timeline: part,
+    teaching,
     modified,
     deferred: flag,
   },

@@ -341,6 +341,12 @@ export interface TilesPart {
 /** The packed timeline of the view with this index (see views/timeline.ts), or the reason why there is none. */
 export type TimelinePart = TilesPart;
 
+/** The views that teach, each with its packed content (see core/teaching.ts), and whether the card begins with them. */
+export type TeachingKey = 'step' | 'launch' | 'footprint';
+export interface Teaching extends Partial<Record<TeachingKey, TilesPart>> {
+  learn?: boolean;
+}
+
 /** The document of a card. */
 export interface Document {
   schema: number;
@@ -365,6 +371,7 @@ export interface Document {
   sweep?: Sweep;
   tiles?: TilesPart;
   timeline?: TimelinePart;
+  teaching?: Teaching;
   /** What the knobs were changed to after the cell ran. */
   modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */
