@@ -9,6 +9,7 @@ import { button, h, renderBackquotes } from './dom';
 import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
+import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
 import { fetchDeferred } from './deferred';
@@ -29,7 +30,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   const mounted = new Map<string, Mounted>();
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
   const head = h('header.bnb-head');
-  const shown = availableViews(store);
+  const shown = orderedViews(doc, availableViews(store));
   const open = (view: ViewSpec, panel: HTMLElement): void => {
     try {
       mounted.set(view.key, view.mount(panel, store));
@@ -46,7 +47,9 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       empty: view.empty(store.doc, store),
       open: (panel) => open(view, panel),
     })),
+    (key) => below?.reveal(key),
   );
+  const below: Strip | undefined = strip(store, bar);
   const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
   const keys = h('dl.bnb-keys', { hidden: true, 'aria-label': 'Keys' });
   root.append(head, notice, bar.element, keys);
@@ -57,6 +60,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       return;
     }
     if (change !== 'selection') {
+      below.update();
       paintHead(head, store);
       paintNotice(notice, store);
     }
@@ -97,6 +101,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
     dispose() {
       stop();
       stopDeferred();
+      below.dispose();
       mounted.forEach((view) => view.dispose?.());
       store.dispose();
       root.remove();
