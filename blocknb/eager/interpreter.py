@@ -281,8 +281,8 @@ class Interpreter:
     def _keep(self, name: str, value: Any, line: int, function: str) -> None:
         """Records a value. The arrays of tiles are immutable, so they need no copy."""
         function = function or self._function_name()
-        found = value.data if isinstance(value, EagerValue) else value
-        self.run.keep(self.machine.program, function, line, name, found)
+        found, kind = (value.data, value.type) if isinstance(value, EagerValue) else (value, None)
+        self.run.keep(self.machine.program, function, line, name, found, kind)
 
     def _function_name(self) -> str:
         frame = sys._getframe(1)

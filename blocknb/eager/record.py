@@ -1,4 +1,5 @@
-"""The record of an interpreted launch: assigned values with their lines, for the requested names or program."""
+"""The record of an interpreted launch: assigned values with their lines, for the requested names or program, and the memory accesses of
+that program."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from blocknb.ir.interp_tile import Program
 class Assigned:
     """One assignment: the program, the 1-based line of the file or cell, the name and the value.
 
-    The value is an array of the tile's shape (0-d for a scalar), or the Python object itself.
+    The value is an array of the tile's shape (0-d for a scalar), or the Python object itself. `type` is the type of a tile or scalar in
+    the language, and None for a Python object. Pointers are addresses; `Run.addresses` has those of the arrays.
     """
 
     program: Program
@@ -23,6 +25,28 @@ class Assigned:
     line: int
     name: str
     value: Any
+    type: Any = None
+
+
+@dataclass(frozen=True)
+class Accessed:
+    """One load, store or atomic (`op` is its name in the IR) of a recorded program, at a line of the kernel.
+
+    `addresses` (int64) and `mask` (bool) have the shape of the tile; `values` are the loaded or stored elements. `after` is the number of
+    assignments that were recorded before it.
+    """
+
+    program: Program
+    line: int
+    op: str
+    addresses: np.ndarray
+    mask: np.ndarray
+    values: np.ndarray
+    after: int
+
+
+class RecordFull(Exception):
+    """Ends a run whose record has as many entries as it may have."""
 
 
 @dataclass
@@ -35,6 +59,9 @@ class Run:
 
     run = kernel.interpret((4,), watch=["mask"])(x, out, BLOCK=64)
     run["mask", 3]                 # the same for one of many programs
+
+    `accessed` has the memory accesses of the recorded program, and `addresses` the address of element 0 of each array. A record of more
+    than `most` entries ends the run, and `cut` is then true.
     """
 
     kernel: Any
@@ -43,6 +70,10 @@ class Run:
     record: Program | None = None
     programs: list[Program] = field(default_factory=list)
     assigned: list[Assigned] = field(default_factory=list)
+    accessed: list[Accessed] = field(default_factory=list)
+    addresses: dict[str, int] = field(default_factory=dict)
+    most: int | None = None
+    cut: bool = False
 
     def __repr__(self) -> str:
         count = len(self.programs)
@@ -54,8 +85,22 @@ class Run:
     def wants(self, program: Program, name: str) -> bool:
         return name in self.watch or program == self.record
 
-    def keep(self, program: Program, function: str, line: int, name: str, value: Any) -> None:
-        self.assigned.append(Assigned(program, function, line, name, value))
+    def keep(self, program: Program, function: str, line: int, name: str, value: Any, type: Any = None) -> None:
+        """Records an assignment. Raises RecordFull."""
+        self._demand_room()
+        self.assigned.append(Assigned(program, function, line, name, value, type))
+
+    def keep_access(
+        self, program: Program, line: int, op: str, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Records a memory access. Raises RecordFull."""
+        self._demand_room()
+        self.accessed.append(Accessed(program, line, op, addresses, mask, values, len(self.assigned)))
+
+    def _demand_room(self) -> None:
+        if self.most is not None and len(self.assigned) + len(self.accessed) >= self.most:
+            self.cut = True
+            raise RecordFull(f"the record has {self.most} entries")
 
     def of(self, name: str | None = None, program: Any = None) -> Iterator[Assigned]:
         """The assignments to a name (None: any) in a program (one to three ints; None: any), in order of execution."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blocknb.errors import LaunchError
-from blocknb.footprint.account import Budget, NotStatic
+from blocknb.footprint.account import Account, Budget, NotStatic
 from blocknb.footprint.findings import footprint_of
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.recorded import record
@@ -13,15 +13,15 @@ from blocknb.footprint.value import Footprint
 MOST_PROGRAMS = 1 << 26  # of the grid: an account has some numbers per program
 
 
-def footprint(launch: MemoryLaunch, budget: Budget | None = None) -> Footprint:
-    """Follows the programs of a launch within a budget, by default about two seconds; beyond it a sample. Raises LaunchError for
-    a grid of too many programs."""
+def footprint(launch: MemoryLaunch, budget: Budget | None = None, kind: type[Account] = Account) -> Footprint:
+    """Follows the programs of a launch within a budget, by default about two seconds; beyond it a sample. `kind` is the class of the
+    account. Raises LaunchError for a grid of too many programs."""
     if launch.programs > MOST_PROGRAMS:
         hint = f"make the footprint of a smaller grid: at most {MOST_PROGRAMS} programs"
         raise LaunchError(f"a grid of {launch.programs} programs is too large for a footprint", launch.func.loc, hint)
     budget = budget or Budget()
     try:
-        account = follow(launch, budget)
+        account = follow(launch, budget, kind)
     except NotStatic as error:
-        account = record(launch, budget, str(error))
+        account = record(launch, budget, str(error), kind)
     return footprint_of(account)

@@ -124,10 +124,10 @@ class _RecordingSpace(AddressSpace):
             self.clashes.append((op, self.program))
 
 
-def record(launch: MemoryLaunch, budget: Budget, why: str) -> Account:
+def record(launch: MemoryLaunch, budget: Budget, why: str, kind: type[Account] = Account) -> Account:
     """The account of a launch by a run of its programs in order, or of a part of them if the budget does not allow more. `why` completes
     the sentence "the launch was run, because ..."."""
-    account = Account(launch, "recorded", why=why)
+    account = kind(launch, "recorded", why=why)
     replay = ProgramReplay(launch, budget.deadline())
     done: list[int] = []
     for program in _order(launch):

@@ -55,9 +55,9 @@ def changed(launch: MemoryLaunch) -> set[int]:
     return found
 
 
-def follow(launch: MemoryLaunch, budget: Budget) -> Account:
+def follow(launch: MemoryLaunch, budget: Budget, kind: type[Account] = Account) -> Account:
     """The account of all programs, or of a sample of them if the budget does not allow more. Raises NotStatic."""
-    account = Account(launch)
+    account = kind(launch)
     evaluator = _LoadingEvaluator(launch, budget)
     observer = _AccountKeeper(evaluator, account, budget)
     deadline = budget.deadline()

@@ -105,6 +105,11 @@ class Card:
         """The kernel's source text."""
         return self.main.compiled.source.text
 
+    @property
+    def file(self) -> str:
+        """The name of the file or cell with the kernel's source."""
+        return self.main.compiled.trace.file
+
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """The facts at the top of the card, as labels and texts."""

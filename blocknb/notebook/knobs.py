@@ -17,6 +17,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import comparison, concurrent_compile, repeats
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.notebook.teaching.part import of_other_code
 from blocknb.passes.pipelining import stages
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
@@ -133,7 +134,7 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
             record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
     modified = card_of(record, target, card.opened)
     part = modified_part(card, modified, changes(made, compiled), found, why)
-    return replace(modified, parts={**card.parts, "modified": part}, more_facts=(("knobs", fact(part)),))
+    return replace(modified, parts={**of_other_code(card.parts), "modified": part}, more_facts=(("knobs", fact(part)),))
 
 
 def why_not_compared(made: Specialisation) -> str:

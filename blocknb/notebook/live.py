@@ -22,6 +22,7 @@ from blocknb.notebook import document, edits, extension, history, html, knobs, n
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
+from blocknb.notebook.teaching import part as teaching
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.stage_edit import EditError
 
@@ -193,6 +194,16 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"accesses": {op: a for op, a in accesses.items() if data.get("op") in (None, int(op))}}
 
 
+def _teach(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """What the Step, Launch or Footprint view shows, and what of it the notebook saves."""
+    old = live.card
+    found, live.card = teaching.answer(old, data)
+    if old is live.cell:
+        live.cell = live.card
+        history.replace_card(old, live.card)
+    return found
+
+
 #: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
@@ -202,6 +213,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "whole": _whole,
     "version": _versions,
     "tiles": _tiles,
+    "teach": _teach,
 }
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from traitlets import Bool
 
 from blocknb.errors import KernelError
 from blocknb.language.check_modes import NAMES, parse_checks
@@ -28,6 +29,7 @@ from blocknb.notebook import completion, concurrent_compile, errors
 from blocknb.notebook.expressions import Expression
 from blocknb.notebook.options import Found, Once, finish, split_words, unquoted, with_options
 from blocknb.notebook.options import options as all_options
+from blocknb.notebook.teaching.options import with_views
 
 if TYPE_CHECKING:
     from blocknb.notebook.memory import CellMemory
@@ -96,6 +98,7 @@ class BlockMagics(Magics):
     """
 
     shell: Any  # IPython allows None; here there is always a shell
+    learn = Bool(False, help="Whether cards begin with the views for learners, as with --learn.").tag(config=True)
 
     def __init__(self, shell: Any):
         super().__init__(shell)
@@ -306,6 +309,8 @@ class BlockMagics(Magics):
             found.parts["memory"] = part = session.memory.part(made.main.compiled.trace, self.shell)
             found.facts += session.memory.facts(part)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
+            if not failed:
+                made = with_views(made, session.more, self.learn)
             history.record(made, found.ok, found.checked)
             if not session.quiet:
                 self._display(live.bundle(made))

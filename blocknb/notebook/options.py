@@ -1,4 +1,5 @@
-"""Defines options of `%%blockkernel` and lists those with a module of their own; such a module ends with an `OPTION`.
+"""Defines options of `%%blockkernel` and lists those with a module of their own; such a module ends with an
+`OPTION`, or with several `CELL_OPTIONS`.
 
 An option has two steps. Before the cell runs, `prepare` parses its text; a wrong text raises UsageError, which stops the cell. After the
 cell, `after` gets every launched kernel and adds its findings to that kernel's card: facts, parts of the document, and a verdict for the
@@ -25,6 +26,7 @@ MODULES = (
     "blocknb.notebook.option_baseline",
     "blocknb.notebook.option_without",
     "blocknb.notebook.option_sweep",
+    "blocknb.notebook.teaching.options",
 )
 
 
@@ -75,7 +77,8 @@ class Option:
 @cache
 def options() -> tuple[Option, ...]:
     """All options that have a module."""
-    return tuple(importlib.import_module(name).OPTION for name in MODULES)
+    modules = map(importlib.import_module, MODULES)
+    return tuple(option for module in modules for option in getattr(module, "CELL_OPTIONS", None) or (module.OPTION,))
 
 
 class Once(argparse.Action):

@@ -41,6 +41,7 @@ def register(shell: Any) -> None:
         return
     magics = BlockMagics(shell)
     shell.register_magics(magics)
+    shell.configurables.append(magics)  # %config BlockMagics
     shell.events.register("pre_run_cell", magics.pre_run_cell)
     shell.events.register("post_run_cell", magics.post_run_cell)
     transforms = shell.input_transformers_cleanup

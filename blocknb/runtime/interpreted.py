@@ -6,6 +6,7 @@ after an error. It copies merged address ranges, so that views which overlap sti
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,8 @@ import numpy as np
 from blocknb import forks
 from blocknb.eager import Interpreter, Run
 from blocknb.eager.places import current
-from blocknb.eager.record import program_id
+from blocknb.eager.record import RecordFull, program_id
+from blocknb.eager.recorded_space import RecordingAddressSpace
 from blocknb.errors import LaunchError
 from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
@@ -66,13 +68,15 @@ def run(
     programs: Iterable[Any] | None = None,
     watch: Iterable[str] = (),
     record: Any = None,
+    most: int | None = None,
 ) -> Run:
-    """Interprets the programs of a grid, or the given `programs`, in order. Raises the exceptions of the kernel."""
+    """Interprets the programs of a grid, or the given `programs`, in order, until the record has `most` entries. Raises the exceptions of
+    the kernel."""
     chosen = _programs(grid, programs)
     if isinstance(watch, str):
         raise LaunchError(f"watch={watch!r} is a string, not a list of names", hint=f"pass watch=[{watch!r}]")
-    report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
-    space = AddressSpace()
+    report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record), most=most)
+    space = AddressSpace() if record is None else RecordingAddressSpace(report)
     given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
     options = dict(kernel.options)
     with _memory(space, binding, kinds, raws, values) as addresses:
@@ -91,10 +95,15 @@ def run(
                 given[name] = (argument, numbers)
         ordered = {p.name: given[p.name] for p in kernel.source.parameters}
         interpreter = Interpreter(kernel.source, ordered, options, space, grid, report)
+        report.addresses = addresses
+        where = functools.partial(current, interpreter.sources)
+        if isinstance(space, RecordingAddressSpace):
+            space.where = where
         if "race" in parse_checks(options["checked"]):
-            space.locate = functools.partial(current, interpreter.sources)
-        for program in chosen:
-            interpreter.program(program)
+            space.locate = where
+        with contextlib.suppress(RecordFull):
+            for program in chosen:
+                interpreter.program(program)
     return report
 
 

@@ -243,7 +243,7 @@ def test_help_explains_every_option(shell, capsys):
     [
         ("%%blockkernel --ta", "--ta", ["--target"]),
         ("%%blockkernel --target sm_90", "sm_90", ["sm_90", "sm_90a"]),
-        ("%%blockkernel --quiet --l", "--l", ["--launch"]),
+        ("%%blockkernel --quiet --l", "--l", ["--launch", "--launch-view", "--learn"]),
         ("%%blockkernel --show pt", "pt", ["ptx"]),
         ("%%blockkernel --show ptx coal", "coal", ["coalesce"]),
         ("%%blockkernel --launch ad", "", []),

@@ -54,6 +54,7 @@ import {
   type Ratio,
   type Sweep,
   type SweepSeries,
+  type Teaching,
   type TilesPart,
   type Time,
   type Modified,
@@ -329,6 +330,7 @@ const memory = shaped<Memory>({
 /** Characters of one packed text. Those of the largest kernels of the tests have less than 2^20. */
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
+const teaching = shaped<Teaching>({}, { learn: flag, step: part, launch: part, footprint: part });
 
 /** The deepest box of a composition. */
 const DEEPEST = 20;
@@ -397,6 +399,7 @@ const document = shaped<Document>(
     tiles: part,
     timeline: part,
     memory,
+    teaching,
     modified,
     deferred: flag,
     widget,

@@ -13,6 +13,7 @@ import { keyHelp, listenKeys } from './keys';
 import { paintSwitches } from './pane_switches';
 import type { Document } from './schema';
 import { type Change, Store } from './store';
+import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
@@ -38,7 +39,7 @@ export interface Card {
 export function mount(element: HTMLElement, doc: Document, host: Host, store = new Store(doc, host)): Card {
   const mounted = new Map<string, Mounted>();
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
-  const shown = availableViews(store);
+  const shown = orderedViews(doc, availableViews(store));
   const active = (): Mounted | undefined => mounted.get(bar.active);
   const help = keyHelp(active);
   const bar = tabs(
@@ -56,6 +57,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
         }
       },
     })),
+    (key) => below?.reveal(key),
   );
   const dock = button('Dock', () => dockActive(), { title: 'Show this view in a panel beside the notebook' });
   const dockActive = (): void => {
@@ -66,6 +68,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
   };
   bar.tools.append(dock);
   const head = header(store, help.toggle);
+  const below: Strip | undefined = strip(store, bar);
   const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
   root.append(head.element, notice, bar.element, help.list);
   const stop = store.subscribe((change) => {
@@ -75,6 +78,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
       dock.hidden = !store.host.dock;
     }
     if (change !== 'selection' && change !== 'display') {
+      below.update();
       paintNotice(notice, store);
     }
     updateViews(root, [...mounted.values()], change, store);
@@ -93,6 +97,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
     dispose() {
       stop();
       stopDeferred();
+      below.dispose();
       mounted.forEach((view) => view.dispose?.());
       store.dispose();
       root.remove();

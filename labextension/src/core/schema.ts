@@ -411,6 +411,12 @@ export interface Memory {
   notes: string[];
 }
 
+/** The views that teach, each with its packed content (see core/teaching.ts), and whether the card begins with them. */
+export type TeachingKey = 'step' | 'launch' | 'footprint';
+export interface Teaching extends Partial<Record<TeachingKey, TilesPart>> {
+  learn?: boolean;
+}
+
 /** The document of a card. */
 export interface Document {
   schema: number;
@@ -438,6 +444,7 @@ export interface Document {
   tiles?: TilesPart;
   timeline?: TimelinePart;
   memory?: Memory;
+  teaching?: Teaching;
   /** What the knobs were changed to after the cell ran. */
   modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */

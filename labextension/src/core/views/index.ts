@@ -2,13 +2,16 @@
 
 import { bench } from './bench';
 import { code } from './code';
+import { footprint } from './footprint';
 import { history } from './history';
 import { knobs } from './knobs';
 import { memory } from './memory';
+import { launch } from './launch';
 import { passes } from './passes';
 import { resources } from './resources';
 import { roofline } from './roofline';
 import type { ViewSpec } from './spec';
+import { step } from './step';
 import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
@@ -20,6 +23,9 @@ export const VIEWS: readonly ViewSpec[] = [
   resources,
   memory,
   tiles,
+  launch,
+  step,
+  footprint,
   timeline,
   roofline,
   sweep,

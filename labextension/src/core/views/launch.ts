@@ -1,0 +1,364 @@
+/**
+ * The Launch view: the arrays of a launch with the tiles of the current program outlined. The user steps through, or plays, the
+ * iterations, programs or waves in launch order, while the view counts the bytes that are loaded for the first time and again.
+ */
+
+import { button, h } from '../dom';
+import { LaunchPlayer, type Unit } from '../launch_player';
+import { placeOf } from '../place';
+import { LaunchPictures } from '../plot/launch_pictures';
+import type { Store } from '../store';
+import {
+  bytesText,
+  emptyReason,
+  launchKey,
+  load,
+  programText,
+  regionText,
+  type LaunchFacts,
+} from '../teaching';
+import type { Mounted, ViewSpec } from './spec';
+
+export const launch: ViewSpec = {
+  key: 'launch',
+  title: 'Launch',
+  tooltip: 'The tiles of each program on the arrays, and the bytes that it moves',
+  empty: (_, store) => emptyReason(store, 'launch'),
+  mount: (panel, store) => new LaunchView(panel, store),
+};
+
+const SPEEDS = [1, 4, 15, 60] as const; // steps per second
+const MOST_TILES = 12; // in the list below the pictures
+
+class LaunchView implements Mounted {
+  private facts: LaunchFacts | null = null;
+  private player: LaunchPlayer | null = null;
+  private loaded = '';
+  private token = 0;
+  private frame = 0;
+  private due = 0;
+  private speed: number = SPEEDS[1];
+  private readonly pictures = new LaunchPictures((text) => (this.hover.textContent = text));
+  private readonly slider = h('input.bnb-launch-slider', {
+    type: 'range',
+    min: 0,
+    value: 0,
+    'aria-label': 'Step',
+  });
+  private readonly play = button('▶ Play', () => this.toggle(), { 'data-tool': 'play' });
+  private readonly where = h('p.bnb-verdict', { 'data-part': 'where' });
+  private readonly counters = h('div.bnb-counters', { role: 'status' });
+  private readonly tiles = h('ul.bnb-launch-tiles', { 'aria-label': 'Tiles of this step' });
+  private readonly hover = h('p.bnb-details');
+  private readonly status = h('p.bnb-quiet', { role: 'status' });
+  private readonly tools = h('div.bnb-tools');
+  private readonly stopPlace: () => void;
+  readonly keys = [
+    ['← →', 'previous or next step'],
+    ['space', 'play or pause'],
+  ] as const;
+
+  constructor(
+    private readonly panel: HTMLElement,
+    private readonly store: Store,
+  ) {
+    panel.append(
+      this.tools,
+      this.where,
+      this.counters,
+      this.pictures.element,
+      this.hover,
+      this.tiles,
+      this.status,
+    );
+    this.buildTools();
+    this.stopPlace = placeOf(store).onChange((place, from) => {
+      const at = from === 'launch' ? undefined : this.player?.find(place.program, place.iteration);
+      if (at !== undefined) {
+        this.go(at, false);
+      }
+    });
+    this.tiles.addEventListener('click', (event) => {
+      const line = Number((event.target as Element).closest<HTMLElement>('[data-line]')?.dataset.line);
+      if (line) {
+        this.store.pin({ lines: [line], op: null, from: 'launch' });
+        placeOf(this.store).set({ line }, 'launch');
+      }
+    });
+    this.store.run(this.load());
+  }
+
+  update(change: string): void {
+    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+      this.store.run(this.load());
+    }
+  }
+
+  key(event: KeyboardEvent): boolean {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by && this.player) {
+      this.pause();
+      this.go(this.player.at + by);
+    } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
+      this.toggle();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  dispose(): void {
+    this.pause();
+    this.stopPlace();
+    this.pictures.dispose();
+  }
+
+  private buildTools(): void {
+    const unit = h('select.bnb-select', { 'aria-label': 'Step by', 'data-tool': 'unit' });
+    unit.append(...(['iteration', 'program', 'wave'] as const).map((u) => h('option', { value: u }, u)));
+    unit.addEventListener('change', () => {
+      this.player?.choose(unit.value as Unit);
+      this.slider.max = String((this.player?.count ?? 1) - 1);
+      this.go(this.player?.at ?? 0);
+    });
+    const speed = h('select.bnb-select', { 'aria-label': 'Steps per second', 'data-tool': 'speed' });
+    speed.append(
+      ...SPEEDS.map((s) => h('option', { value: s, selected: s === this.speed }, `${s} per second`)),
+    );
+    speed.addEventListener('change', () => (this.speed = Number(speed.value)));
+    this.slider.addEventListener('input', () => {
+      this.pause();
+      this.go(Number(this.slider.value));
+    });
+    const move = (by: number): void => {
+      this.pause();
+      this.go((this.player?.at ?? 0) + by);
+    };
+    this.tools.append(
+      button('|‹', () => move(-Infinity), { 'aria-label': 'First step' }),
+      button('‹', () => move(-1), { 'aria-label': 'Previous step' }),
+      this.play,
+      button('›', () => move(1), { 'aria-label': 'Next step' }),
+      this.slider,
+      h('label', {}, 'step by ', unit),
+      h('label', {}, 'play ', speed),
+    );
+  }
+
+  private async load(asked?: Record<string, unknown>): Promise<void> {
+    const token = ++this.token;
+    this.pause();
+    this.loaded = launchKey(this.store);
+    this.status.textContent = 'Following the programs of the launch…';
+    let found: { facts: LaunchFacts | null; why: string };
+    try {
+      found = await load<LaunchFacts>(this.store, 'launch', asked);
+    } catch (error) {
+      found = { facts: null, why: (error as Error).message };
+    }
+    if (token === this.token) {
+      this.show(found.facts, found.why);
+    }
+  }
+
+  private show(facts: LaunchFacts | null, why: string): void {
+    this.facts = facts;
+    for (const part of [
+      this.tools,
+      this.where,
+      this.counters,
+      this.pictures.element,
+      this.hover,
+      this.tiles,
+    ]) {
+      part.hidden = !facts?.steps.length;
+    }
+    if (!facts?.steps.length) {
+      this.player = null;
+      this.status.textContent = facts ? 'The programs access no array.' : why;
+      return;
+    }
+    const unit = (this.tools.querySelector('[data-tool=unit]') as HTMLSelectElement).value as Unit;
+    this.player = new LaunchPlayer(facts, unit);
+    this.slider.max = String(this.player.count - 1);
+    this.pictures.show(facts);
+    this.paintStatus(facts);
+    const { program, iteration } = placeOf(this.store).get();
+    this.go(this.player.find(program, iteration) ?? 0, false);
+  }
+
+  /** Says what the steps cover, and offers the programs that they leave out. */
+  private paintStatus(facts: LaunchFacts): void {
+    const last = facts.steps[facts.steps.length - 1][0][0];
+    const shown =
+      facts.cut || facts.first
+        ? `These are programs ${facts.first} to ${last} of the launch order; there are ${facts.programs}. `
+        : '';
+    const order = facts.ordered
+      ? 'The GPU launches the programs in another order than that of the grid. '
+      : '';
+    this.status.replaceChildren(
+      `${shown}${order}An element counts once per execution of an op (${facts.scope}).`,
+    );
+    if (this.store.host.request && facts.first) {
+      this.status.append(
+        ' ',
+        button('First programs', () => this.store.run(this.load({ first: 0 }))),
+      );
+    }
+    if (this.store.host.request && facts.cut) {
+      this.status.append(
+        ' ',
+        button('Next programs', () => this.store.run(this.load({ first: last + 1 }))),
+      );
+    }
+  }
+
+  private go(at: number, tell = true): void {
+    const { facts, player } = this;
+    if (!facts || !player) {
+      return;
+    }
+    player.go(at);
+    this.slider.value = String(player.at);
+    const [from, to] = player.span;
+    this.pictures.paint(from, to);
+    const [[rank, program], iteration] = facts.steps[to];
+    this.paintText(facts, player, rank, program, iteration);
+    this.slider.setAttribute('aria-valuetext', this.where.textContent ?? '');
+    if (tell) {
+      placeOf(this.store).set({ program, iteration }, 'launch');
+    }
+  }
+
+  private paintText(
+    facts: LaunchFacts,
+    player: LaunchPlayer,
+    rank: number,
+    program: number,
+    iteration: number,
+  ): void {
+    const name = programText(program, facts.grid);
+    const loops = player.iterations(rank);
+    const parts = [
+      player.unit === 'wave'
+        ? ''
+        : `program ${name}, number ${rank + 1} of ${facts.programs} in launch order`,
+      player.unit === 'iteration' && loops > 1 ? `iteration ${iteration} of ${loops}` : '',
+      this.waveText(facts, player, rank),
+    ];
+    this.where.textContent = parts.filter(Boolean).join(' · ');
+    this.paintCounters(facts, player.counted());
+    const [from, to] = player.span;
+    this.paintTiles(facts, from, to);
+  }
+
+  private waveText(facts: LaunchFacts, player: LaunchPlayer, rank: number): string {
+    const { machine } = facts;
+    if (!machine) {
+      return player.unit === 'wave' ? 'all programs (without GPU code there are no waves)' : '';
+    }
+    const waves = Math.ceil(facts.programs / player.together);
+    const each = `${machine.multiprocessors} SMs (${machine.chip}) × ${machine.each} ${machine.each === 1 ? 'program' : 'programs'}`;
+    return `wave ${Math.floor(rank / player.together) + 1} of ${waves}: ${each} run together`;
+  }
+
+  private paintCounters(facts: LaunchFacts, [loaded, first, stored]: readonly number[]): void {
+    const reused = loaded - first;
+    const share = loaded ? (100 * first) / loaded : 100;
+    const counter = (key: string, label: string, bytes: number): HTMLElement =>
+      h(
+        'div.bnb-counter',
+        { 'data-counter': key, 'data-bytes': bytes },
+        h('span.bnb-counter-number', {}, bytesText(bytes)),
+        h('span.bnb-quiet', {}, label),
+      );
+    const bar = h('div.bnb-reuse-bar', { 'aria-hidden': 'true' });
+    const part = h('div.bnb-reuse-first');
+    part.style.width = `${share}%`;
+    bar.append(part);
+    const factor = first ? (loaded / first).toFixed(2) : '–';
+    const [all, unique, written] = facts.totals;
+    this.counters.replaceChildren(
+      counter('loaded', 'loaded so far', loaded),
+      counter('first', 'for the first time', first),
+      counter('reused', `again (each byte ${factor} times)`, reused),
+      counter('stored', 'stored', stored),
+      bar,
+      h(
+        'p.bnb-quiet',
+        {},
+        `The whole launch loads ${bytesText(all)}, ${bytesText(unique)} of them for the first time, and stores ${bytesText(written)}.`,
+      ),
+    );
+  }
+
+  private paintTiles(facts: LaunchFacts, from: number, to: number): void {
+    const rows = new Map<string, number>();
+    for (let step = from; step <= to && rows.size <= MOST_TILES; step++) {
+      for (const [op, index] of facts.steps[step][3]) {
+        const [array, kind, line] = facts.ops[op];
+        const flat = facts.rects[index];
+        const rough = flat[0] === -1;
+        const first = regionText(facts.arrays[array], flat.slice(rough ? 1 : 0, rough ? 5 : 4));
+        const more = !rough && flat.length > 4 ? ` and ${flat.length / 4 - 1} more pieces` : '';
+        rows.set(`${kind} ${rough ? 'elements inside ' : ''}${first}${more}`, line);
+      }
+    }
+    const items = [...rows]
+      .slice(0, MOST_TILES)
+      .map(([text, line]) =>
+        h(
+          'li',
+          { 'data-kind': text.split(' ')[0] },
+          h('code', {}, text),
+          line ? h('button.bnb-link', { type: 'button', 'data-line': line }, `line ${line}`) : null,
+        ),
+      );
+    const more = rows.size > MOST_TILES ? [h('li.bnb-quiet', {}, 'and more')] : [];
+    this.tiles.replaceChildren(...items, ...more);
+  }
+
+  // ---- playing
+
+  private toggle(): void {
+    if (this.frame) {
+      this.pause();
+      return;
+    }
+    if (!this.player) {
+      return;
+    }
+    if (this.player.at === this.player.count - 1) {
+      this.go(0);
+    }
+    this.play.textContent = '⏸ Pause';
+    this.panel.dataset.playing = 'true';
+    this.due = performance.now();
+    this.frame = requestAnimationFrame((now) => this.tick(now));
+  }
+
+  private tick(now: number): void {
+    const { player } = this;
+    if (!player || player.at >= player.count - 1 || !this.panel.isConnected || this.panel.hidden) {
+      this.pause();
+      return;
+    }
+    const steps = Math.floor(((now - this.due) / 1000) * this.speed);
+    if (steps > 0) {
+      this.due += (steps * 1000) / this.speed;
+      this.go(player.at + steps, player.at + steps >= player.count - 1);
+    }
+    this.frame = requestAnimationFrame((next) => this.tick(next));
+  }
+
+  private pause(): void {
+    if (this.frame) {
+      cancelAnimationFrame(this.frame);
+      this.frame = 0;
+      this.go(this.player?.at ?? 0); // the other views follow when the playing stops
+    }
+    delete this.panel.dataset.playing;
+    this.play.textContent = '▶ Play';
+  }
+}

@@ -1,0 +1,440 @@
+/**
+ * The Step view: the source of the kernel with the values of one or two programs beside each line. The user steps forwards and backwards,
+ * plays, and runs to breakpoints. The values are a record of `kernel.interpret`; the view executes nothing.
+ */
+
+import { button, h } from '../dom';
+import { placeOf } from '../place';
+import { TilePicture, thumbnail } from '../plot/tile_picture';
+import { StepPlayer, type LineStep } from '../step_player';
+import type { Store } from '../store';
+import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
+import type { Mounted, ViewSpec } from './spec';
+
+export const step: ViewSpec = {
+  key: 'step',
+  title: 'Step',
+  tooltip: 'The values of one program, line by line',
+  empty: (_, store) => emptyReason(store, 'step'),
+  mount: (panel, store) => new StepView(panel, store),
+};
+
+const PLAY_MS = 500; // per line
+
+class StepView implements Mounted {
+  private facts: StepFacts | null = null;
+  private player: StepPlayer | null = null;
+  private loaded = '';
+  private token = 0;
+  private timer = 0;
+  /** The shown value: program and name, so that the large picture follows it. */
+  private chosen: { run: number; name: string; line: number } | null = null;
+  private readonly cells = new Map<string, { element: HTMLElement; step: LineStep | undefined }>();
+  private readonly picture = new TilePicture();
+  private readonly play = button('▶ Play', () => this.toggle(), { 'data-tool': 'play' });
+  private readonly programs = [0, 1].map((i) =>
+    h('input.bnb-filter.bnb-program-input', {
+      type: 'number',
+      min: 0,
+      placeholder: 'none',
+      'aria-label': i ? 'Second program' : 'Program',
+    }),
+  );
+  private readonly slider = h('input', { type: 'range', min: 0, value: 0, 'aria-label': 'Executed line' });
+  private readonly tools = h('div.bnb-tools');
+  private readonly where = h('p.bnb-verdict', { 'data-part': 'where', role: 'status' });
+  private readonly lines = h('div.bnb-step-lines', { role: 'table', 'aria-label': 'Source and values' });
+  private readonly results = h('div.bnb-step-results', { 'aria-label': 'Result' });
+  private readonly status = h('p.bnb-quiet', { role: 'status' });
+  private readonly stopPlace: () => void;
+  readonly keys = [
+    ['← →', 'previous or next line'],
+    ['space', 'play or pause'],
+    ['c', 'run to the next breakpoint'],
+  ] as const;
+
+  constructor(
+    panel: HTMLElement,
+    private readonly store: Store,
+  ) {
+    panel.append(this.results, this.tools, this.where, this.lines, this.picture.element, this.status);
+    this.buildTools();
+    this.stopPlace = placeOf(store).onChange((place, from) => {
+      if (from !== 'step') {
+        this.follow(place.program, place.line, place.iteration);
+      }
+    });
+    this.lines.addEventListener('click', (event) => this.click(event));
+    this.results.addEventListener('click', (event) => {
+      const at = (event.target as Element).closest<HTMLElement>('[data-result]')?.dataset.result;
+      const [name, value] = this.facts?.results[Number(at)] ?? [];
+      if (at !== undefined && name !== undefined && value !== undefined) {
+        this.chosen = null;
+        this.picture.show(name, 'after the launch', this.facts!.values[value]);
+      }
+    });
+    this.store.run(this.load());
+  }
+
+  update(change: string): void {
+    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+      this.store.run(this.load());
+    } else if (change === 'host') {
+      this.programs.forEach((input) => (input.disabled = !this.store.host.request));
+    } else if (change === 'selection') {
+      const selected = this.store.selection;
+      for (const row of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
+        const lit = selected?.from !== 'step' && selected?.lines.includes(Number(row.dataset.source));
+        row.classList.toggle('bnb-highlight', Boolean(lit));
+      }
+    }
+  }
+
+  key(event: KeyboardEvent): boolean {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by && this.player) {
+      this.pause();
+      this.go(this.player.at + by);
+    } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
+      this.toggle();
+    } else if (event.key === 'c') {
+      this.run(1);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  dispose(): void {
+    this.pause();
+    this.stopPlace();
+  }
+
+  private buildTools(): void {
+    const move = (by: number): void => {
+      this.pause();
+      this.go((this.player?.at ?? 0) + by);
+    };
+    this.slider.addEventListener('input', () => {
+      this.pause();
+      this.go(Number(this.slider.value));
+    });
+    this.programs.forEach((input) => input.addEventListener('change', () => this.store.run(this.request())));
+    this.tools.append(
+      button('|‹', () => move(-Infinity), { 'aria-label': 'First line' }),
+      button('●‹', () => this.run(-1), {
+        title: 'back to the previous breakpoint',
+        'aria-label': 'Back to breakpoint',
+      }),
+      button('‹', () => move(-1), { 'aria-label': 'Previous line' }),
+      this.play,
+      button('›', () => move(1), { 'aria-label': 'Next line' }),
+      button('›●', () => this.run(1), {
+        title: 'run to the next breakpoint',
+        'aria-label': 'Run to breakpoint',
+      }),
+      this.slider,
+      h('label', {}, 'program ', this.programs[0]),
+      h('label', {}, 'beside ', this.programs[1]),
+    );
+  }
+
+  private request(): Promise<void> {
+    const wanted = this.programs.map((input) => input.value.trim()).filter((text) => text !== '');
+    return this.load({ programs: wanted.length ? wanted.map(Number) : [0] });
+  }
+
+  private async load(asked?: Record<string, unknown>): Promise<void> {
+    const token = ++this.token;
+    this.pause();
+    this.loaded = launchKey(this.store);
+    this.status.textContent = 'Running the program in the interpreter…';
+    const { program } = placeOf(this.store).get();
+    const first = !asked && program && this.store.host.request ? { programs: [program] } : asked;
+    let found: { facts: StepFacts | null; why: string };
+    try {
+      found = await load<StepFacts>(this.store, 'step', first);
+    } catch (error) {
+      found = { facts: null, why: (error as Error).message };
+    }
+    if (token !== this.token) {
+      return;
+    }
+    if (!found.facts && this.facts && asked) {
+      this.status.textContent = found.why; // a wrong program: the shown one stays
+      return;
+    }
+    this.show(found.facts, found.why);
+  }
+
+  private show(facts: StepFacts | null, why: string): void {
+    const old = this.player;
+    const place = old?.steps[0][old.at];
+    this.facts = facts;
+    for (const part of [this.tools, this.where, this.lines, this.picture.element, this.results]) {
+      part.hidden = !facts;
+    }
+    if (!facts) {
+      this.player = null;
+      this.status.textContent = why;
+      return;
+    }
+    this.player = new StepPlayer(facts);
+    old?.breakpoints.forEach((line) => this.player!.breakpoints.add(line));
+    this.slider.max = String(Math.max(0, this.player.count - 1));
+    this.programs.forEach((input, i) => {
+      input.value = String(facts.runs[i]?.program ?? '');
+      input.disabled = !this.store.host.request;
+    });
+    const said = facts.runs.flatMap((run) => [
+      run.error ? `Program ${run.program} failed: ${run.error}` : '',
+      run.cut
+        ? `The record of program ${run.program} ends after ${run.events.length} events: ${run.cut}.`
+        : '',
+    ]);
+    this.status.textContent = [...said, facts.note].filter(Boolean).join(' ');
+    this.buildLines(facts);
+    this.paintResults(facts);
+    this.chosen = null;
+    const at = place && this.player.find(place.line, place.occurrence);
+    this.go(at ?? this.firstTile(), false);
+  }
+
+  /** Returns the first step after the arguments. */
+  private firstTile(): number {
+    const head = this.player!.steps[0][0]?.line;
+    return Math.max(
+      0,
+      this.player!.steps[0].findIndex((one) => one.line !== head),
+    );
+  }
+
+  private paintResults(facts: StepFacts): void {
+    this.results.replaceChildren(
+      ...facts.results.map(([name, value], i) =>
+        h(
+          'button.bnb-chip',
+          { type: 'button', 'data-result': i, title: 'the array after the launch' },
+          h('span.bnb-quiet', {}, 'result'),
+          h('code', {}, name),
+          thumbnail(facts.values[value], 96, 28),
+          h(
+            'span.bnb-chip-text',
+            {},
+            `${facts.values[value].dtype}[${facts.values[value].shape.join(', ')}]`,
+          ),
+        ),
+      ),
+    );
+  }
+
+  private buildLines(facts: StepFacts): void {
+    this.cells.clear();
+    const { first_line, text } = this.store.doc.source;
+    const heads = facts.runs.map((run) =>
+      h('div.bnb-step-head', {}, `program ${programText(run.program, facts.grid)}`),
+    );
+    this.lines.dataset.programs = String(facts.runs.length);
+    this.lines.replaceChildren(h('div.bnb-step-head'), h('div.bnb-step-head', {}, 'source'), ...heads);
+    text
+      .replace(/\n$/, '')
+      .split('\n')
+      .forEach((code, i) => {
+        const line = first_line + i;
+        const mark = h(
+          'button.bnb-step-line',
+          {
+            type: 'button',
+            'data-break': line,
+            'aria-pressed': 'false',
+            'aria-label': `Breakpoint in line ${line}`,
+          },
+          String(line),
+        );
+        const source = h('code.bnb-step-source', { 'data-source': line }, code || ' ');
+        const values = facts.runs.map((_, run) => {
+          const element = h('div.bnb-step-values', { 'data-run': run, 'data-at': line });
+          this.cells.set(`${run}:${line}`, { element, step: undefined });
+          return element;
+        });
+        this.lines.append(mark, source, ...values);
+      });
+    this.paintBreakpoints();
+  }
+
+  private paintBreakpoints(): void {
+    for (const mark of this.lines.querySelectorAll<HTMLElement>('[data-break]')) {
+      mark.setAttribute('aria-pressed', String(this.player!.breakpoints.has(Number(mark.dataset.break))));
+    }
+  }
+
+  private click(event: Event): void {
+    const target = event.target as Element;
+    const mark = target.closest<HTMLElement>('[data-break]');
+    const chip = target.closest<HTMLElement>('[data-event]');
+    const source = target.closest<HTMLElement>('[data-source]');
+    if (mark && this.player) {
+      const line = Number(mark.dataset.break);
+      if (!this.player.breakpoints.delete(line)) {
+        this.player.breakpoints.add(line);
+      }
+      this.paintBreakpoints();
+    } else if (chip) {
+      const cell = chip.closest<HTMLElement>('[data-at]')!;
+      const [run, line] = [Number(cell.dataset.run), Number(cell.dataset.at)];
+      const one = this.cells.get(`${run}:${line}`)?.step?.events[Number(chip.dataset.event)];
+      if (one) {
+        this.chosen = { run, name: one[2], line };
+        this.showEvent(one, run);
+      }
+    } else if (source) {
+      this.store.pin({ lines: [Number(source.dataset.source)], op: null, from: 'step' });
+    }
+  }
+
+  /** Moves to a line and program that another view selected. */
+  private follow(program: number, line: number | null, iteration: number): void {
+    if (!this.player || !this.facts) {
+      return;
+    }
+    if (this.facts.runs[0].program !== program && this.store.host.request) {
+      this.programs[0].value = String(program);
+      this.store.run(this.request());
+    } else if (line !== null && this.facts.runs[0].program === program) {
+      const at = this.player.find(line, iteration);
+      if (at !== undefined) {
+        this.go(at, false);
+      }
+    }
+  }
+
+  private run(by: 1 | -1): void {
+    this.pause();
+    this.player?.run(by);
+    this.go(this.player?.at ?? 0);
+  }
+
+  private go(at: number, tell = true): void {
+    const { facts, player } = this;
+    if (!facts || !player?.count) {
+      return;
+    }
+    player.go(at);
+    this.slider.value = String(player.at);
+    const now = player.steps[0][player.at];
+    const again = now.occurrence ? `, execution ${now.occurrence + 1}` : '';
+    this.where.textContent = `line ${now.line}${again} · ${player.at + 1} of ${player.count}`;
+    facts.runs.forEach((_, run) => this.paintRun(run));
+    for (const source of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
+      source.classList.toggle('bnb-step-now', Number(source.dataset.source) === now.line);
+    }
+    this.showCurrent(now);
+    if (tell) {
+      placeOf(this.store).set(
+        { program: facts.runs[0].program, line: now.line, iteration: now.occurrence },
+        'step',
+      );
+    }
+  }
+
+  private paintRun(run: number): void {
+    const latest = this.player!.latest(run);
+    const other = run === 1 ? this.player!.latest(0) : null;
+    const line = this.player!.line(run);
+    for (const [key, cell] of this.cells) {
+      const [of, at] = key.split(':').map(Number);
+      if (of !== run) {
+        continue;
+      }
+      const found = latest.get(at);
+      cell.element.classList.toggle('bnb-step-now', at === line);
+      if (found !== cell.step || other) {
+        cell.step = found;
+        const beside = other?.get(at)?.events;
+        cell.element.replaceChildren(
+          ...(found?.events ?? []).map((event, i) => this.chip(event, i, beside?.[i])),
+        );
+      }
+    }
+  }
+
+  /** Creates the button of one event. `beside` is the same event of the other program. */
+  private chip(event: StepEvent, index: number, beside?: StepEvent): HTMLElement {
+    const [, what, name, text, value] = event;
+    const found = value >= 0 ? this.facts!.values[value] : null;
+    const differs = beside && (beside[4] !== value || beside[3] !== text);
+    const label = what === 'set' ? `${name}` : what;
+    return h(
+      'button.bnb-chip',
+      {
+        type: 'button',
+        'data-event': index,
+        'data-what': what,
+        'data-differs': differs ? 'true' : null,
+        title: differs ? 'differs from the first program' : null,
+      },
+      h('code', {}, label),
+      found && found.shape.length ? thumbnail(found) : null,
+      h('span.bnb-chip-text', {}, what === 'set' && !found?.shape.length ? `= ${text}` : text),
+    );
+  }
+
+  /** Shows the chosen value at its newest, otherwise the first tile of the current line. */
+  private showCurrent(now: LineStep): void {
+    if (this.chosen) {
+      const { run, name, line } = this.chosen;
+      const found = this.cells.get(`${run}:${line}`)?.step?.events.find((event) => event[2] === name);
+      if (found) {
+        this.showEvent(found, run);
+        return;
+      }
+    }
+    const tiles = now.events.filter((event) => event[4] >= 0 && this.facts!.values[event[4]].shape.length);
+    const shown = tiles.find((event) => event[1] === 'set') ?? tiles[0] ?? now.events[0];
+    this.showEvent(shown, 0);
+  }
+
+  private showEvent([, what, name, text, value, mask]: StepEvent, run: number): void {
+    const { values, runs, grid } = this.facts!;
+    const of = runs.length > 1 ? `, program ${programText(runs[run].program, grid)}` : '';
+    this.picture.show(
+      what === 'set' ? name : text.split(',').length > 1 || text ? `${what} ${name}` : what,
+      `${text}${of}`,
+      value >= 0 ? values[value] : null,
+      mask >= 0 ? values[mask] : null,
+    );
+  }
+
+  // ---- playing
+
+  private toggle(): void {
+    if (this.timer) {
+      this.pause();
+      return;
+    }
+    if (!this.player) {
+      return;
+    }
+    if (this.player.at === this.player.count - 1) {
+      this.go(0);
+    }
+    this.play.textContent = '⏸ Pause';
+    this.timer = window.setInterval(() => {
+      const { player } = this;
+      if (!player || player.at >= player.count - 1) {
+        this.pause();
+        return;
+      }
+      this.go(player.at + 1);
+      if (player.breakpoints.has(player.line() ?? -1)) {
+        this.pause();
+      }
+    }, PLAY_MS);
+  }
+
+  private pause(): void {
+    window.clearInterval(this.timer);
+    this.timer = 0;
+    this.play.textContent = '▶ Play';
+  }
+}
