@@ -122,6 +122,12 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
     modified = live.card.parts["modified"]
+    if modified["now"] is not None:
+        version = document.hash_of(live.cell.source)
+        history.add_run(
+            live.cell.record.kernel, version, history.KNOBS, modified["settings"], modified["now"], modified["verdict"]
+        )
+        history.save(live.cell)
     kept = replace(live.cell, parts={**live.cell.parts, "modified": modified})
     kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
     return {**_shown(live), "saved": _document(live, kept)}
@@ -157,6 +163,8 @@ def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     if later is live.cell:
         live.cell = live.card
     history.replace_card(later, live.card)
+    if live.card is live.cell:
+        history.save(live.card)  # now with the times of the repetitions
     return _shown(live)
 
 
