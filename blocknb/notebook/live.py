@@ -18,7 +18,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, edits, extension, history, html, knobs, numbers, repeats
+from blocknb.notebook import document, edits, export, extension, history, html, knobs, numbers, repeats
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
@@ -178,6 +178,11 @@ def _document(live: LiveCard, card: Card) -> dict[str, Any]:
     return found
 
 
+def _export(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The card of the run cell as one HTML file."""
+    return {"page": export.page(replace(live.cell, whole=True))}
+
+
 def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """All listings of another version of the card's kernel."""
     for version in history.versions(live.card.record.kernel):
@@ -202,6 +207,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "stage_text": _stage_text,
     "edit": _edit,
     "whole": _whole,
+    "export": _export,
     "version": _versions,
     "tiles": _tiles,
 }

@@ -7,28 +7,43 @@ import '../style/index.css';
 
 import { mount } from './core/mount';
 import { problemOf, readable } from './core/documents';
+import { placeText, readPlace } from './core/place';
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
 dark.addEventListener('change', applyTheme);
 applyTheme();
 
-for (const script of document.querySelectorAll<HTMLScriptElement>(
+const scripts = document.querySelectorAll<HTMLScriptElement>(
   'script[type="application/vnd.blocknb.v1+json"]',
-)) {
+);
+/** The card that the address names, and the place in it: `#card-2=passes.coalesce`. */
+const [named, place] = location.hash.slice(1).split('=');
+
+scripts.forEach((script, i) => {
+  const id = `card-${i + 1}`;
   const container = document.createElement('div');
+  container.id = id;
   script.after(container);
   try {
     const doc: unknown = JSON.parse(script.textContent ?? 'null');
     if (!readable(doc)) {
       throw new Error(problemOf(doc));
     }
-    mount(container, doc, {
+    const card = mount(container, doc, {
       state: 'saved',
       copy: (text) => void navigator.clipboard?.writeText(text),
+      link: (at) => `${location.href.replace(/#.*/, '')}#${id}=${placeText(at)}`,
     });
+    const at = named === id ? readPlace(place) : null;
+    if (at) {
+      card.open(at);
+    }
+    if (named === id) {
+      container.scrollIntoView();
+    }
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     container.textContent = `The viewer cannot read the document in this page: ${why}.`;
   }
-}
+});

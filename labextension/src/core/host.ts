@@ -3,6 +3,7 @@
  * control only where the host has the capability that it needs.
  */
 
+import type { Place } from './place';
 import type { Document, Listing } from './schema';
 
 /** live: a kernel answers. disconnected: the kernel answered before and has stopped. saved: the card has had no kernel. */
@@ -26,6 +27,8 @@ export interface Host {
   cancel?(): void;
   /** Fetches a listing that the document does not contain. */
   fetchBlob?(hash: string): Promise<Listing>;
+  /** Returns a link that opens the card at a place. */
+  link?(place: Place): string;
   /** Copies a text to the clipboard. */
   copy?(text: string): void;
   /** Replaces the document that the notebook saves for this card. */

@@ -8,6 +8,8 @@
 import { button, h, renderBackquotes } from './dom';
 import type { Host } from './host';
 import type { Document } from './schema';
+import { openPlace, type Place } from './place';
+import { shareFoot } from './share';
 import { Store } from './store';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
@@ -20,6 +22,8 @@ export interface Card {
   update(doc: Document): void;
   /** Changes the host, for example when the kernel stops or starts. */
   connect(host: Host): void;
+  /** Opens a tab, and in the Passes tab a stage. */
+  open(place: Place): void;
   dispose(): void;
 }
 
@@ -90,10 +94,12 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       event.stopPropagation();
     }
   });
+  shareFoot(root, store);
   element.replaceChildren(root);
   return {
     update: (next) => store.update(next),
     connect: (next) => store.connect(next),
+    open: (place) => openPlace(root, place),
     dispose() {
       stop();
       stopDeferred();

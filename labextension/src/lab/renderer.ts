@@ -12,8 +12,10 @@ import { Widget } from '@lumino/widgets';
 
 import type { CellState, Host } from '../core/host';
 import { type Card, mount } from '../core/mount';
+import type { Place } from '../core/place';
 import { readable } from '../core/documents';
 import { type Document, type Listing, MIME } from '../core/schema';
+import { cardAddress, requestedPlace } from './address';
 import { cellOf, highlightCell, watchCell } from './link';
 import { CardConnection } from './live';
 
@@ -32,6 +34,8 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   /** Whether an attempt to connect is in progress. */
   private connecting = false;
   private timer = 0;
+  /** Whether the card was opened at the place that the address names. */
+  private requested = false;
 
   constructor(
     private readonly tracker: INotebookTracker,
@@ -77,6 +81,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
     if (this.card && readable(doc)) {
+      this.openRequested();
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
       this.contentChanged?.connect(this.onContentChanged, this);
@@ -135,6 +140,21 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
+  /** Opens the tab and the stage that the address of the page names, once. */
+  private openRequested(): void {
+    const panel = this.panel;
+    const place = panel && requestedPlace(this.cellId(panel));
+    if (place && !this.requested) {
+      this.requested = true;
+      this.card?.open(place);
+    }
+  }
+
+  /** The id of the cell with this output. */
+  private cellId(panel: NotebookPanel): string | undefined {
+    return panel.content.widgets.find((cell) => cell.node.contains(this.node))?.model.id;
+  }
+
   private get panel(): NotebookPanel | null {
     return this.tracker.find((panel) => panel.node.contains(this.node)) ?? null;
   }
@@ -161,6 +181,9 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         return found ? watchCell(found, callback) : () => {};
       },
       copy: (text) => void navigator.clipboard?.writeText(text),
+      ...(panel && {
+        link: (place: Place) => cardAddress(panel.context.path, this.cellId(panel) ?? '', place),
+      }),
       ...(connection && {
         request: async (what: string, content: Record<string, unknown>) =>
           (await connection.request(what, content as JSONObject)).content,
