@@ -78,7 +78,8 @@ def plotted() -> dict[str, Any]:
     sizes = [1024, 4096, 65536]
     made = [
         Sweep(
-            "add", "n", sizes, "GB/s", [Series("add", "kernel", *rates(0.5, 2.0, 40.0)), Series("NumPy, one", "baseline", *rates(0.25, None, 30.0))],
+            "add", "n", sizes, "GB/s",
+            [Series("add", "kernel", *rates(0.5, 2.0, 40.0)), Series("NumPy, one", "baseline", *rates(0.25, None, 30.0))],
             runs=20, device="CPU", amounts=[0.012, 0.049, 0.78],
         ),
         Sweep("dot", "BLOCK", [16, 32, 64], "GFLOP/s", [Series("dot", "kernel", *rates(0.1, 0.25, 0.5))], amounts=[2.0, 2.0, 2.0]),

@@ -81,6 +81,9 @@ class Card:
     parts: Mapping[str, Any] = field(default_factory=dict)
     whole: bool = True
 
+    def __repr__(self) -> str:
+        return f"<Card of {self.name}: {self.where}>"
+
     @property
     def name(self) -> str:
         """The kernel's name."""

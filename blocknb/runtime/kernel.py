@@ -78,6 +78,10 @@ class Launch:
     device: int
     snapshot: LaunchSnapshot | None = None
 
+    def __repr__(self) -> str:
+        device = "CPU" if self.device < 0 else f"GPU {self.device}"
+        return f"<Launch of {self.kernel.__name__}: grid {self.grid}, {self.milliseconds:.4g} ms, {device}>"
+
     @property
     def trace(self) -> Trace:
         return self.compiled.trace
