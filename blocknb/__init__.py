@@ -139,14 +139,14 @@ def load_ipython_extension(shell: Any) -> None:
     register(shell)
 
 
-def _export_html(kernel: Any, path: Any) -> Any:
-    """Implements `kernel.export_html`. Importing the notebook modules here keeps `import blocknb` fast."""
-    from blocknb.notebook.export import export_html
+def _method(name: str) -> Any:
+    """The implementation of a kernel's method. Importing the notebook modules here keeps `import blocknb` fast."""
+    return getattr(
+        importlib.import_module(f"blocknb.notebook.{'export' if name == 'export_html' else 'measure'}"), name
+    )
 
-    return export_html(kernel, path)
 
-
-exporter.provide(_export_html)
+exporter.provide(_method)
 
 
 def _inside_ipython() -> Any:

@@ -183,6 +183,19 @@ def _compile_arguments(command: argparse.ArgumentParser) -> None:
     add("--locs", action="store_true", help="write the source line of each op into the IR")
 
 
+def report(options: argparse.Namespace) -> int:
+    """Writes one HTML page with all cards of a saved notebook: `blocknb report notebook.ipynb`. The page needs no network, no kernel and no
+    Jupyter."""
+    from blocknb.notebook.report import command
+
+    return command(options.notebook, options.out)
+
+
+def _report_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("notebook", metavar="NOTEBOOK", help="a notebook with outputs (.ipynb)")
+    command.add_argument("-o", "--out", default=None, metavar="PAGE", help="the page (the notebook's name with .html)")
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": doctor,
     "bench": bench,
@@ -190,6 +203,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fuzz": fuzz,
     "bisect": bisect,
     "compile": compile,
+    "report": report,
 }
 
 
@@ -212,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _bench_arguments(command)
         if run is fuzz:
             _fuzz_arguments(command)
+        if run is report:
+            _report_arguments(command)
         if run is compile:
             _compile_arguments(command)
         if run is bisect:

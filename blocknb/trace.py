@@ -36,6 +36,10 @@ class Note:
     kind: str = "info"
     failed: bool = False
 
+    def __repr__(self) -> str:
+        place = f", line {self.loc.line}" if self.loc is not None else ""
+        return f"<Note of {self.origin} ({self.kind}{place}): {self.text[:200]}>"
+
 
 def left_out(optimization: str, origin: str, error: Exception) -> Note:
     """The note for an optimization that failed with `error`. The compilation continues without it.
@@ -82,6 +86,11 @@ class Stage:
     skipped: bool = False
     edited: bool = False
     resume: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """A line, because the IR of a stage fills pages: print `stage.text` for that."""
+        state = "disabled" if self.skipped else "changed" if self.changed else "unchanged"
+        return f"<Stage {self.name}: {state}, {len(self.notes)} notes, {self.milliseconds:.2f} ms>"
 
     def edit(self, text: str) -> Any:
         """Replaces the IR after this stage by `text`, and compiles on: the passes after it, and code generation.
@@ -133,6 +142,9 @@ class Stages(Sequence[Stage]):
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
         return self._make()
+
+    def __repr__(self) -> str:
+        return f"<Stages: {', '.join(stage.name for stage in self)}>"
 
     def note(self, note: Note) -> None:
         """Adds a note of a launch to the first stage, once. Stages that were not computed yet stay so."""
@@ -204,6 +216,15 @@ class Trace:
     from_cache: bool = False
     disassemble: Callable[[bytes], Any] | None = None
     list_code: Callable[[str], str] | None = None
+
+    def __repr__(self) -> str:
+        """A few lines: the whole of a trace is far too long to read."""
+        signature = ", ".join([*self.signature.values(), *(f"{n}={v!r}" for n, v in self.constants.items())])
+        texts = [name for name in ("llvm", "ptx", "object", "cubin") if name in self.artifacts]
+        return (
+            f"<Trace of {self.name} for {self.target} ({signature[:300]}): {len(self.stages)} stages, {len(self.notes)} notes, "
+            f"{', '.join(texts) or 'no code'}, {self.total_milliseconds:.0f} ms>"
+        )
 
     @property
     def notes(self) -> tuple[Note, ...]:

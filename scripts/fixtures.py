@@ -64,9 +64,51 @@ def documents() -> dict[str, dict[str, Any]]:
     }
 
 
+def plotted() -> dict[str, Any]:
+    """Parts of documents, and what their plots show: the page and Matplotlib must agree (see notebook/plot_data.py)."""
+    from blocknb.notebook import plot_data
+    from blocknb.notebook.sweep import Series, Sweep
+
+    def lines(shown: plot_data.PlottedSweep) -> dict[str, Any]:
+        return {"unit": shown.unit, "series": [vars(series) for series in shown.series]}
+
+    def rates(*medians: float | None) -> tuple[list[float | None], ...]:
+        return tuple([None if v is None else v * factor for v in medians] for factor in (1.0, 0.75, 1.25))
+
+    sizes = [1024, 4096, 65536]
+    made = [
+        Sweep(
+            "add", "n", sizes, "GB/s",
+            [Series("add", "kernel", *rates(0.5, 2.0, 40.0)), Series("NumPy, one", "baseline", *rates(0.25, None, 30.0))],
+            runs=20, device="CPU", amounts=[0.012, 0.049, 0.78],
+        ),
+        Sweep("dot", "BLOCK", [16, 32, 64], "GFLOP/s", [Series("dot", "kernel", *rates(0.1, 0.25, 0.5))], amounts=[2.0, 2.0, 2.0]),
+        Sweep("gather", "n", ["a", True, 3], "ms", [Series("gather", "kernel", *rates(0.0001, 0.0002, 0.0004))], device="CPU"),
+        Sweep(
+            "add", "BLOCK", [64, 128], "TFLOP/s", [Series("add", "kernel", *rates(1.5, None, 12.0, 3.0))],
+            second=("num_warps", [4, 8]), amounts=[6.0, None, 6.0, 6.0],
+        ),
+    ]  # fmt: skip
+    sweeps = []
+    for sweep in made:
+        shows = ["time"] if sweep.unit == "ms" else ["rate", "time"]
+        head = list(sweep.records()[0])
+        sweeps.append(
+            {
+                "part": sweep.part,
+                "shown": {show: lines(plot_data.sweep(sweep.part, show)) for show in shows},
+                "logarithmic": plot_data.is_logarithmic(sweep.values),
+                "records": [head, *([row[name] for name in head] for row in sweep.records())],
+            }
+        )
+    time = {"n": 30, "cold": True, "median": 0.25, "low": 0.2, "high": 0.5, "device": "CPU"}
+    entries = [["add", time], ["lost", None], ["NumPy", {**time, "median": 0.75}]]
+    return {"sweeps": sweeps, "times": {"entries": entries, "shown": lines(plot_data.timed(map(tuple, entries)))}}
+
+
 def main(folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, made in documents().items():
+    for name, made in {**documents(), "plotted": plotted()}.items():
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{name}: {len(text)} characters")

@@ -35,6 +35,9 @@ class Listing:
     language: str
     lines: tuple[SassLine, ...]
 
+    def __repr__(self) -> str:
+        return f"<Listing of {self.language}: {len(self.lines)} lines>"
+
     @property
     def text(self) -> str:
         return "\n".join(line.text for line in self.lines)

@@ -101,6 +101,9 @@ class Func:
     hints: tuple[Hint, ...] = ()
     loc: Loc | None = None
 
+    def __repr__(self) -> str:
+        return f"<Func {self.name}: {self.level} IR, {sum(1 for _ in self.ops())} ops>"
+
     def replace(self, **changes: Any) -> Func:
         return replace(self, **changes)
 

@@ -24,6 +24,7 @@ from blocknb.notebook import (
     numbers,
     plots,
     sections,
+    static_plots,
     tiles,
     timelines,
 )
@@ -83,6 +84,9 @@ class Card:
     parts: Mapping[str, Any] = field(default_factory=dict)
     whole: bool = True
     _listed: dict[Any, list[Section]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Card of {self.name}: {self.where}>"
 
     @property
     def name(self) -> str:
@@ -224,9 +228,10 @@ class Card:
         return [s for s in self.sections if "all" in wanted or s.key in wanted or s is final]
 
     def html(self, limit: int = HTML_LIMIT, footer: str = html.INSTALL) -> str:
-        """The static page, of at most `limit` bytes."""
+        """The static page: the plots of the parts, then at most `limit` bytes."""
         opened = {"source", *self.opened}
-        return html.render((self.name, self.where), self.facts, self.rows, self.kept_sections, opened, limit, footer)
+        page = html.render((self.name, self.where), self.facts, self.rows, self.kept_sections, opened, limit, footer)
+        return static_plots.figures(self.parts) + page
 
     def text(self) -> str:
         """The card as plain text: the facts, the notes by line, and the expressions that give more."""
@@ -273,9 +278,10 @@ class Card:
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:
-        """The output of the cell, by MIME type, of at most `limit` bytes; `more` goes into the document."""
+        """The output of the cell, by MIME type, of at most `limit` bytes without pictures; `more` goes into the document."""
         bundle: dict[str, Any] = {"text/plain": self.text(), "text/html": self.html(), **plots.images(self.parts)}
-        left = limit - _bytes(bundle) - _bytes(more) - _bytes(dict(self.parts)) - SPARE
+        pictures = _bytes([bundle.get("image/png", ""), static_plots.figures(self.parts)])  # beyond the limit
+        left = limit + pictures - _bytes(bundle) - _bytes(more) - _bytes(dict(self.parts)) - SPARE
         made = self.document(left - max(HISTORY, history.size_without_texts(self.record.kernel) + SPARE // 4))
         history.keep_texts(self, made)
         left -= _bytes(made) - SPARE - _bytes(dict(self.parts))

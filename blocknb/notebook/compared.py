@@ -12,6 +12,7 @@ from typing import Any
 from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import comparison, numbers, repeats, timelines
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
+from blocknb.notebook.measurements import Measurements
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart
 from blocknb.profile import noise, timing
 from blocknb.profile.outputs import Judgement, PoisonedOutputs
@@ -24,6 +25,33 @@ SECONDS, MOST_SECONDS = 1.0, 4.0  # approximate duration of a measurement; the l
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 50
 
 Call = Callable[[], Any]
+
+
+class BenchTable(Measurements):
+    """Times in turns of a `kernel` (or of expressions), its variants and baselines; `part` has a row for each."""
+
+    key = "bench"
+
+    def __init__(self, kernel: str, part: Mapping[str, Any]):
+        self.kernel, self._part = kernel, dict(part)
+
+    @property
+    def part(self) -> dict[str, Any]:
+        return self._part
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each candidate: `ms` with its quartiles, and its time divided by that of the first with the interval."""
+        found = []
+        for row in self._part["rows"]:
+            time, ratio = row.get("time", {}), row.get("ratio", {})
+            made = {"label": row["label"], "kind": row["kind"], "error": row.get("error", "")}
+            made |= {"ms": time.get("median"), "ms_low": time.get("low"), "ms_high": time.get("high")}
+            made |= {"ratio": ratio.get("value"), "ratio_low": ratio.get("low"), "ratio_high": ratio.get("high")}
+            found.append({**made, "n": time.get("n"), "device": time.get("device", "")})
+        return found
+
+    def text(self) -> str:
+        return table(self._part)
 
 
 def rows(

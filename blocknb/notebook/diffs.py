@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from blocknb.notebook import document, history, sections
+from blocknb.notebook import document, history, sections, static_diff
 from blocknb.notebook.blobs import Blobs
 from blocknb.notebook.card import Card, newest
 from blocknb.notebook.observe import record_of
@@ -100,6 +100,11 @@ def part(a: Side, b: Side, blobs: Blobs) -> dict[str, Any]:
             },
         }
     }
+
+
+def static_page(a: Side, b: Side) -> str:
+    """The diff as HTML for pages without the extension."""
+    return static_diff.rendered((a.label, a.content["text"]), (b.label, b.content["text"]))
 
 
 def unified(a: Side, b: Side) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
 
 EVERYTHING = 1 << 40  # bytes
+_POLICY = "default-src 'none'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
 <noscript>{static}</noscript>
-<script type="{mime}">{document}</script>
-<script>{viewer}</script>
+{body}<script>{viewer}</script>
 </body>
 </html>
 """
@@ -61,17 +62,21 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
 
 def page(card: Card) -> str:
     """The text of the file."""
-    style, viewer = _viewer()
     found: dict[str, Any] = card.bundle(EVERYTHING)[document.MIME]
-    return _PAGE.format(
-        title=escape(f"{card.name}: {card.where}"),
-        style=style,
-        static=card.html(EVERYTHING, _FOOTER),
-        mime=document.MIME,
-        # In JSON, `<` occurs only in strings, where the escape has the same meaning, so no tag can begin or end.
-        document=json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"),
-        viewer=viewer,
-    )
+    return filled(f"{card.name}: {card.where}", script(found), card.html(EVERYTHING, _FOOTER))
+
+
+def filled(title: str, body: str, static: str) -> str:
+    """A page with the viewer. `body` and `static` are HTML; the latter is for readers without scripts."""
+    style, viewer = _viewer()
+    return _PAGE.format(policy=_POLICY, title=escape(title), style=style, static=static, body=body, viewer=viewer)
+
+
+def script(found: Mapping[str, Any]) -> str:
+    """The element that holds a document. The viewer puts the card behind it."""
+    # In JSON, `<` occurs only in strings, where the escape has the same meaning, so no tag can begin or end.
+    text = json.dumps(found, ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="{document.MIME}">{text}</script>\n'
 
 
 def _viewer() -> tuple[str, str]:

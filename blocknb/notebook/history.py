@@ -1,29 +1,37 @@
-"""The history of each kernel: its versions in this session, with their times and whether their results were right.
+"""The history of each kernel: its versions in this and in earlier sessions of the notebook, with their times and verdicts.
 
 A version is a changed source text; running the same text again adds a measurement to its version. Kernels are identified by qualified
 name, so a kernel that is defined again in a cell continues its history. A version keeps its last card (numbers and compiled code, never
-an array) and the texts of its document. At most 20 versions of a kernel are kept.
+an array) and the texts of its document. A version of an earlier session (see `history_file`) has its source and its numbers only. At
+most 20 versions of a kernel are kept. Each measurement is a run: of a cell, of changed knobs, or of an autotuner's configuration.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import difflib
 import itertools
 import json
+import math
+import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blocknb.notebook import document, numbers
+from blocknb.notebook import document, history_file, numbers
 from blocknb.notebook.blobs import Blobs, read
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.profile.timing import Timing
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
+from blocknb.tune.tuning import MEASURED, Trial, Tuning, as_keywords
 
 KEPT_VERSIONS, KEPT_KERNELS = 20, 200
+_IN_HISTORY = "_tuning_in_history"  # of a kernel's dictionary: the newest tuning whose trials are runs
+KEPT_RUNS, KEPT_TRIALS = 100, 16  # of a kernel in a document, and the fastest of a tuning
+CELL, KNOBS, AUTOTUNE = "cell", "knobs", "autotune"
 
 
 class Viewed(Protocol):
@@ -49,12 +57,33 @@ class VersionCard(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class VersionRun:
+    """One measurement of a version: by a cell, by changed knobs, or by an autotuner, with the settings that it differs by.
+
+    `time` is a time as a document holds it, or None; `verdict` is that of the comparison with the cell, or ""."""
+
+    id: str
+    version: str
+    what: str
+    settings: str
+    when: str
+    time: dict[str, Any] | None
+    verdict: str = ""
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The run as a file and a document hold it."""
+        return dict(vars(self))
+
+
+@dataclass(eq=False, repr=False)
 class Version:
     """One source text of a kernel.
 
     `number` counts from 1; `note` describes the change from the version before; `views` and `blobs` are those of its last document.
-    `verdicts` are the results of `--check` by what they belong to (`_judged`), the newest last.
+    `verdicts` are the results of `--check` by what they belong to (`_judged`), the newest last. A version of an earlier session has no
+    card until it runs again; `saved` is then its entry in the file.
     """
 
     key: str
@@ -67,25 +96,37 @@ class Version:
     measurements: int = 0
     views: list[dict[str, Any]] = field(default_factory=list)
     blobs: dict[str, str] = field(default_factory=dict)
+    saved: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Version {self.number}: {'not run' if self.time is None else numbers.timing(self.time)}>"
 
     @property
     def source(self) -> str:
+        if self.card is None:
+            return str(self.saved["source"])
         return self.card.views[0].trace.source if self.card.views[0].trace else ""
 
     @property
     def ok(self) -> bool | None:
         """The verdict on the card: of a check with the same source, constants, target and argument types. None without one."""
+        if self.card is None:
+            return bool(ok) if (ok := self.saved["ok"]) is not None else None
         found = self.verdicts.get(_judged(self.card))
         return None if found is None else found.ok
 
     @property
     def time(self) -> Timing | None:
         """The newest time of the version, with its device."""
+        if self.card is None:
+            return _timing(self.saved["time"])
         main = self.card.main
         return self.timing if main.timing is None else main.timing.on(numbers.place(main.compiled.target, main.device))
 
     @property
     def first_line(self) -> int:
+        if self.card is None:
+            return int(self.saved["first_line"])
         return self.card.views[0].trace.first_line if self.card.views[0].trace else 1
 
     def listing(self) -> dict[str, Any]:
@@ -95,6 +136,9 @@ class Version:
 
     def entry(self) -> dict[str, Any]:
         """The version as the document lists it, without its texts."""
+        if self.card is None:
+            kept = {name: value for name, value in self.saved.items() if name not in ("source", "verdicts")}
+            return {**kept, "earlier": True}
         speed, main = numbers.rate(self.card.main), self.card.main
         traces = [main.compiled.trace, *(v.trace for v in self.card.views if v.trace is not None)]
         trace = next((t for t in traces if t.target.is_gpu), None)  # of the code that ran, if that is GPU code
@@ -161,18 +205,112 @@ def name_of(kernel: Kernel) -> str:
 
 
 def versions(kernel: Kernel) -> list[Version]:
-    """The versions of a kernel, the oldest first."""
-    return list(_histories.get(name_of(kernel), {}).values())
+    """The versions of a kernel that ran in this session, the oldest first. Each has a card."""
+    return [version for version in all_versions(kernel) if version.card is not None]
+
+
+def all_versions(kernel: Kernel) -> list[Version]:
+    """The versions of a kernel, the oldest first, including those of earlier sessions of the notebook."""
+    return list(_known(kernel).values())
+
+
+def runs(kernel: Kernel) -> list[VersionRun]:
+    """The measurements of a kernel, the oldest first, including those of earlier sessions of the notebook."""
+    _known(kernel)
+    return list(_runs.get(name_of(kernel), {}).values())
+
+
+_runs: dict[str, dict[str, VersionRun]] = {}  # by kernel and id
+
+
+def _known(kernel: Kernel) -> dict[str, Version]:
+    """The versions of a kernel by key; the first question loads those of earlier sessions."""
+    name = name_of(kernel)
+    if name not in _histories:
+        saved, measured = history_file.load(name)
+        _histories[name] = {key: _restored(entry) for key, entry in saved.items()}
+        _runs[name] = {
+            key: VersionRun(**{n: run[n] for n in VersionRun.__dataclass_fields__}) for key, run in measured.items()
+        }
+        while len(_histories) > KEPT_KERNELS:
+            _runs.pop(_histories.popitem(last=False)[0], None)
+    return _histories[name]
+
+
+def _restored(entry: Mapping[str, Any]) -> Version:
+    """A version of an earlier session."""
+    found = Version(entry["version"], entry["number"], entry["note"], entry["first"], None, saved=entry)
+    found.timing, found.measurements = _timing(entry["time"]), entry["measurements"]
+    for key, kept in entry["verdicts"].items():
+        if isinstance(kept, list) and len(kept) == 2:
+            found.verdicts[key] = CheckVerdict(bool(kept[0]), str(kept[1]), next(_numbers))
+    return found
+
+
+def _timing(entry: Mapping[str, Any] | None) -> Timing | None:
+    if entry is None:
+        return None
+    figures = {name: entry[name] for name in ("median", "low", "high", "device")}
+    return Timing(runs=entry["n"], cold=bool(entry["cold"]), **figures)
+
+
+def save(card: VersionCard) -> None:
+    """Keeps the version of a card and the run of its cell for later sessions, with the newest times. Costs a few milliseconds."""
+    kernel = card.record.kernel
+    version = _known(kernel).get(document.hash_of(card.source))
+    if version is None or version.card is None:
+        return
+    measured = _runs[name_of(kernel)]
+    if (
+        run := next((r for r in reversed(measured.values()) if r.what == CELL and r.version == version.key), None)
+    ) and version.time:
+        measured[run.id] = dataclasses.replace(run, time=version.time.entry)
+    verdicts = {key: [verdict.ok, verdict.expression] for key, verdict in version.verdicts.items()}
+    entry = {**version.entry(), "source": version.source, "verdicts": verdicts}
+    new = {key: one.entry for key, one in measured.items() if key not in _saved or key == (run.id if run else "")}
+    history_file.save(name_of(kernel), {version.key: entry}, new)
+    _saved.update(new)
+
+
+_saved: set[str] = set()  # the ids of runs that the file has
+
+
+def add_run(
+    kernel: Kernel, version: str, what: str, settings: str, time: Mapping[str, Any] | None, verdict: str = ""
+) -> None:
+    """Adds a run to the history; `time` is a time as a document holds it. `save` keeps it."""
+    _known(kernel)
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    made = VersionRun(
+        uuid.uuid4().hex[:16], version, what, settings, when, None if time is None else dict(time), verdict
+    )
+    _runs[name_of(kernel)][made.id] = made
+
+
+def _add_tuning(kernel: Kernel, version: str) -> None:
+    """Adds the fastest configurations of a kernel's newest tuning, once."""
+    found = vars(kernel).get("tuning")
+    if not isinstance(found, Tuning) or found.from_disk or vars(kernel).get(_IN_HISTORY) is found:
+        return
+    vars(kernel)[_IN_HISTORY] = found
+    timed = [t for t in found.trials if t.status == MEASURED and math.isfinite(t.median)]
+    for trial in sorted(timed, key=lambda t: t.median)[:KEPT_TRIALS]:
+        verdict = "the best" if trial.config is found.best else ""
+        add_run(kernel, version, AUTOTUNE, as_keywords(trial.config), _trial_time(trial), verdict)
+
+
+def _trial_time(trial: Trial) -> dict[str, Any]:
+    """The median only: an autotuner's spread is not that of the quartiles."""
+    median = float(f"{trial.median:.6g}")
+    return {"n": trial.rounds, "cold": None, "median": median, "low": median, "high": median, "device": ""}
 
 
 def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> Version:
     """Adds a cell's measurement to the kernel's history: as a new version, or as a measurement of an existing one. `ok` is the result of
     checking `expression`."""
     kernel = card.record.kernel
-    known = _histories.setdefault(name_of(kernel), {})
+    known = _known(kernel)
     _histories.move_to_end(name_of(kernel))
-    while len(_histories) > KEPT_KERNELS:
-        _histories.popitem(last=False)
     key = document.hash_of(card.source)
     found = known.get(key)
     if found is None:
@@ -190,7 +328,14 @@ def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> V
     if card.main.timing is not None:
         found.timing = found.time
         found.measurements += 1
+        add_run(kernel, found.key, CELL, _settings(card), found.timing.entry if found.timing else None)
+    _add_tuning(kernel, found.key)
     return found
+
+
+def _settings(card: VersionCard) -> str:
+    """The constants of a cell's launch: "BLOCK=64, num_warps=4"."""
+    return ", ".join(f"{name}={value!r}" for name, value in card.main.compiled.trace.constants.items())
 
 
 def replace_card(old: VersionCard, new: VersionCard) -> None:
@@ -213,7 +358,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     The blobs hold the sources of all versions, and the stages of the newest other versions while the budget (characters) lasts. If not
     even the names of the stages fit, these are left out.
     """
-    found = versions(kernel)
+    found = all_versions(kernel)
     if not found:
         return None
     entries = {v.key: v.entry() for v in found}
@@ -229,13 +374,22 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
         if names < blobs.left:
             blobs.left -= names
             entries[version.key]["views"] = [_stages(view, version, blobs) for view in views]
-    return {"history": {"versions": list(entries.values())}, "blobs": blobs.added}
+    return {"history": {"versions": list(entries.values()), "runs": _run_entries(kernel)}, "blobs": blobs.added}
+
+
+def _run_entries(kernel: Kernel) -> list[dict[str, Any]]:
+    """The newest runs as a document lists them: with the number of their version instead of its key."""
+    versions_by_key = {version.key: version.number for version in all_versions(kernel)}
+    kept = [run for run in runs(kernel) if run.version in versions_by_key][-KEPT_RUNS:]
+    return [
+        {**{n: v for n, v in run.entry.items() if n != "id"}, "version": versions_by_key[run.version]} for run in kept
+    ]
 
 
 def size_without_texts(kernel: Kernel) -> int:
     """The size of a history without texts, in characters."""
-    entries = [{**version.entry(), "source": version.key} for version in versions(kernel)]
-    return _size({"history": {"versions": entries}, "blobs": {}})
+    entries = [{**version.entry(), "source": version.key} for version in all_versions(kernel)]
+    return _size({"history": {"versions": entries, "runs": _run_entries(kernel)}, "blobs": {}})
 
 
 def _size(value: Any) -> int:

@@ -47,6 +47,7 @@ color:var(--jp-content-font-color1,inherit);background:rgba(128,128,128,.1)}
 & i.w{color:var(--jp-error-color1,#dc2626)}
 & .bn-wrong{color:var(--jp-error-color1,#dc2626);font-weight:600}
 & u{text-decoration:none;background:rgba(46,160,67,.2)}
+@media print{&,& pre{max-height:none;overflow:visible}& pre{white-space:pre-wrap}}
 """.strip().replace("&", ".blocknb-card.blocknb-card")
 
 _OPENING = {"info": "<i>", "missed": "<i class=m>", "warning": "<i class=w>"}

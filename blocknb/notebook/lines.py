@@ -49,8 +49,7 @@ def blockbench(line: str, shell: Any) -> None:
     cache. The expressions run on copies of the arrays that they name, so your arrays do not change. Arrays that an expression reaches in
     another way (in a list, or through variables of a function) are not copied.
     """
-    from blocknb.notebook import compared, document
-    from blocknb.notebook.html import marked
+    from blocknb.notebook import compared
 
     expressions = [Expression(unquoted(word), shell) for word in split_words(line)]
     if not expressions:
@@ -59,11 +58,7 @@ def blockbench(line: str, shell: Any) -> None:
     gpu = any(map(_on_gpu, arrays))
     candidates = {e.text: ("baseline", e.on_copies()) for e in expressions}
     bench = compared.rows(candidates, gpu, device="GPU" if gpu else "CPU")
-    text = compared.table(bench)
-    made = {"schema": document.SCHEMA, "kind": "bench", "kernel": "bench", "version": "", "facts": [], "launches": []}
-    made |= {"source": {"file": "", "first_line": 1, "text": "", "hash": ""}, "views": [], "blobs": {}, "left_out": []}
-    page = f"<pre>{marked(text)}</pre>"
-    shell.display_pub.publish({"text/plain": text, "text/html": page, document.MIME: {**made, "bench": bench}})
+    shell.display_pub.publish(compared.BenchTable("bench", bench)._repr_mimebundle_())
 
 
 def _on_gpu(array: Any) -> bool:
@@ -86,7 +81,8 @@ def blockdiff(line: str, shell: Any) -> None:
     part = diffs.part(a, b, blobs)
     card = replace(b.card, parts={**b.card.parts, **part, "blobs": blobs.stored}, opened=("history",))
     bundle = live.bundle(card)
-    shell.display_pub.publish({**bundle, "text/plain": diffs.unified(a, b)})
+    page = diffs.static_page(a, b) + bundle["text/html"]
+    shell.display_pub.publish({**bundle, "text/plain": diffs.unified(a, b), "text/html": page})
 
 
 def _kernels(word: str, shell: Any) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, edits, extension, history, html, knobs, numbers, repeats
+from blocknb.notebook import document, edits, export, extension, history, html, knobs, numbers, repeats
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
@@ -129,6 +129,12 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
     modified = live.card.parts["modified"]
+    if modified["now"] is not None:
+        version = document.hash_of(live.cell.source)
+        history.add_run(
+            live.cell.record.kernel, version, history.KNOBS, modified["settings"], modified["now"], modified["verdict"]
+        )
+        history.save(live.cell)
     kept = replace(live.cell, parts={**live.cell.parts, "modified": modified})
     kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
     return {**_shown(live), "saved": _document(live, kept)}
@@ -164,6 +170,8 @@ def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     if later is live.cell:
         live.cell = live.card
     history.replace_card(later, live.card)
+    if live.card is live.cell:
+        history.save(live.card)  # now with the times of the repetitions
     return _shown(live)
 
 
@@ -175,6 +183,11 @@ def _shown(live: LiveCard) -> dict[str, Any]:
 def _document(live: LiveCard, card: Card) -> dict[str, Any]:
     found: dict[str, Any] = card.bundle(model=live.id, knobs=knobs.offered(card))[document.MIME]
     return found
+
+
+def _export(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The card of the run cell as one HTML file."""
+    return {"page": export.page(replace(live.cell, whole=True))}
 
 
 def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
@@ -211,6 +224,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "stage_text": _stage_text,
     "edit": _edit,
     "whole": _whole,
+    "export": _export,
     "version": _versions,
     "tiles": _tiles,
     "teach": _teach,

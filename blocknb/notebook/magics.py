@@ -315,6 +315,7 @@ class BlockMagics(Magics):
             if not session.quiet:
                 self._display(live.bundle(made))
                 repeats.repeat(record, repeats.IN_CELL)  # a later cell may reassign the arrays
+            history.save(made)
         if error is not None:
             raise error
         if not records and not failed and not session.quiet:

@@ -51,6 +51,9 @@ class Specialisation:
     why: str = ""
     busy: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Specialisation of {self.compiled.name}: {self.launches} launches, grid {self.grid}>"
+
     def add(self, launch: Launch) -> None:
         self.grid, self.arguments, self.snapshot = launch.grid, launch.arguments, launch.snapshot
         if not self.launches:
@@ -80,6 +83,9 @@ class KernelRecord:
     kernel: Kernel
     specialisations: dict[int, Specialisation] = field(default_factory=dict)
     latest: Specialisation | None = None
+
+    def __repr__(self) -> str:
+        return f"<KernelRecord of {self.kernel.__name__}: {self.launches} launches>"
 
     @property
     def launches(self) -> int:

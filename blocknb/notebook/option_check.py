@@ -25,7 +25,10 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
         return
     from blocknb.notebook.launch_check import LaunchCheck
 
-    ok = bool(np.all(to_numpy(expression())))
+    def holds() -> bool:
+        return bool(np.all(to_numpy(expression())))
+
+    ok, found.check = holds(), holds
     checks = [LaunchCheck.of(record.kernel, made) for made in list(record.specialisations.values())[-2:]]
     found.ok, found.checked = ok and all(check.right for check in checks), expression.text
     said = "✗ WRONG" if not ok else "correct" if found.ok else "correct in this run, but the launch has errors"

@@ -35,9 +35,8 @@ class Found:
     """The findings of options about one kernel.
 
     `facts` are lines for the card's head, `parts` go into its document, and `ok` is whether the result was right, by the expression
-    `checked`. `baselines` and
-    `variants` are measured together with the kernel, by label. `launch` is the cell's launch expression, and `expressions` are its
-    baselines.
+    `checked`; `check` evaluates it again. `baselines` and `variants` are measured together with the kernel, by label. `launch` is the
+    cell's launch expression, and `expressions` are its baselines.
     """
 
     launch: str = ""
@@ -47,6 +46,7 @@ class Found:
     parts: dict[str, Any] = field(default_factory=dict)
     ok: bool | None = None
     checked: str = ""
+    check: Callable[[], bool] | None = None
     baselines: dict[str, Callable[[], Any]] = field(default_factory=dict)
     variants: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from blocknb.runtime import parallel_compile
 if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
 
-SHOWN_TRIALS = 100
+SHOWN_TRIALS, TEXT_TRIALS = 100, 16
 
 
 def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[s
     if (more := len(rows) - 1 - SHOWN_TRIALS) > 0:
         rest = f"and {more} more; print(...) shows all"
         rows = [*rows[:-more], [*[""] * (len(rows[0]) - 1), rest]]
-    return {"text/plain": tuning.text(), "text/html": html.figures((tuning.title, tuning.headline), rows)}
+    return {"text/plain": tuning.text(TEXT_TRIALS), "text/html": html.figures((tuning.title, tuning.headline), rows)}
 
 
 def register(shell: Any) -> None:

@@ -72,10 +72,15 @@ def _repeated(kernel: Any, made: Specialisation) -> tuple[timing.Timing | None, 
 
 def too_large(snapshot: LaunchSnapshot, stored: Any, gpu: bool, sets: int = 1) -> str:
     """Why copies of what a launch writes do not fit into memory; "" if they do. `sets` of copies exist at the same time."""
-    needed, limit = sets * snapshot.copied_bytes(stored), min(MOST_BYTES, int(MOST_SHARE * _free(gpu)))
+    needed, limit = sets * snapshot.copied_bytes(stored), copies_limit(gpu)
     if needed <= limit:
         return ""
     return f"copies of what the kernel writes take {numbers.size(needed)}, and the limit is {numbers.size(limit)}"
+
+
+def copies_limit(gpu: bool) -> int:
+    """The bytes that copies for a measurement may take."""
+    return min(MOST_BYTES, int(MOST_SHARE * _free(gpu)))
 
 
 def _free(gpu: bool) -> int:

@@ -19,7 +19,8 @@ from IPython.core.error import UsageError
 
 from blocknb.errors import LaunchError
 from blocknb.language.types import FLOAT8
-from blocknb.notebook import numbers, plots
+from blocknb.notebook import numbers
+from blocknb.notebook.measurements import Measurements
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart, record_of
 from blocknb.profile import noise
 from blocknb.profile.ceilings import Ceilings, ceilings, remeasured
@@ -67,13 +68,16 @@ class Point:
         return made | {name: value for name, value in more.items() if value not in (None, "")}
 
 
-@dataclass
-class Roofline:
-    """The ceilings and points of one device. It displays itself; `part` is its form in a document, `plot()` a matplotlib Figure."""
+@dataclass(repr=False)
+class Roofline(Measurements):
+    """The ceilings and points of one device. `kernel` is the name of the first kernel."""
+
+    key = "roofline"
 
     limits: Ceilings
     points: list[Point] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    kernel: str = "roofline"
 
     @property
     def part(self) -> dict[str, Any]:
@@ -88,8 +92,9 @@ class Roofline:
         missing = [f"{name} was not measured: {why}" for name, why in self.limits.missing]
         return made | {"note": " ".join(f"{note.rstrip('.')}." for note in (*self.notes, *missing))}
 
-    def plot(self) -> Any:
-        return plots.roofline(self.part)
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each point: its work, `ms` with its quartiles, TFLOP/s, GB/s of unique bytes, and its share of the nearest roof."""
+        return [_record_of(point) for point in self.points]
 
     def text(self) -> str:
         """The points as a plain table, then the ceilings."""
@@ -106,11 +111,14 @@ class Roofline:
         title = f"ceilings of {part['device']}, measured {part['measured']}{age}"
         return "\n".join([*lines, title, *limits, part["note"]])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from blocknb.notebook.html import marked
 
-        text = self.text()
-        return {"text/plain": text, "text/html": f"<pre>{marked(text)}</pre>", **plots.images({"roofline": self.part})}
+def _record_of(point: Point) -> dict[str, Any]:
+    made = point.entry
+    time, ms = made.pop("time"), point.milliseconds
+    rates = {"tflops": None if point.flops is None else point.flops / ms / 1e9}
+    rates |= {"gbytes": None if point.bytes is None else point.bytes / ms / 1e6}
+    intensity = {"flop_per_byte": point.flops / point.bytes if point.flops is not None and point.bytes else None}
+    return made | {"ms": time["median"], "ms_low": time["low"], "ms_high": time["high"]} | rates | intensity
 
 
 def _row(point: Point) -> list[str]:
@@ -168,7 +176,7 @@ def roofline(
     if not all_found:
         raise LaunchError("a roofline needs a launched kernel, or a function that launches one")
     first = all_found[0]
-    found = Roofline(limits or ceilings(first.device))
+    found = Roofline(limits or ceilings(first.device), kernel=first.kernel.__name__)
     all_found += versions
     here = [one for one in all_found if one.device == first.device]
     found.notes += [f"{one.label} ran on another device and is omitted" for one in all_found if one not in here]
@@ -226,7 +234,7 @@ def _with_ceilings_again(
     high: Sequence[str],
 ) -> Roofline:
     """The same launches below ceilings that are measured again, because a launch was above one."""
-    found = Roofline(remeasured(first.device, old.limits))
+    found = Roofline(remeasured(first.device, old.limits), kernel=old.kernel)
     _add_points(found, first, here, times, baselines)
     found.notes.insert(
         0,

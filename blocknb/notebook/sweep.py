@@ -1,27 +1,33 @@
-"""A sweep: the time of a kernel over a tile size or a problem size, against baselines, with spread.
+"""A sweep: the time of a kernel over one or two parameters (a tile size, a problem size), against baselines, with spread.
 
-Each value of the axis gives launches (`replays`), which are repeated on copies of what they write, in turns with the baselines and with
-cold caches. The work counted from the IR converts times to TFLOP/s (kernels with dots) or GB/s; without a count, the sweep shows times.
-An interrupt ends the sweep and keeps the values that were measured.
+Each point gives launches (`replays`), which are repeated on copies of what they write, with cold caches. First each point is compiled,
+checked and timed a few times. Then all points and their baselines are timed in turns, so that a change of the clock rate or of the
+machine's load affects all of them; only these times count, unless an interrupt prevents them. The work counted from the IR converts times
+to TFLOP/s (kernels with dots) or GB/s; without a count, the sweep shows times.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.errors import KernelError, LaunchError
-from blocknb.notebook import numbers, plots
+from blocknb.notebook import numbers, plot_data, repeats
+from blocknb.notebook.measurements import Measurements
 from blocknb.notebook.progress import Progress
+from blocknb.profile import timing
 from blocknb.profile.replay import Replay
-from blocknb.profile.timing import Timing, interleaved
+from blocknb.profile.timing import Timing
 from blocknb.profile.work import Work
 
-SECONDS = 0.3  # to measure one value, all candidates together
+SECONDS = 0.3  # to measure one point, all candidates together
 ROUNDS = 20
+MOST_POINTS = 200
 
 
 class WrongOutputs(Exception):
@@ -29,13 +35,15 @@ class WrongOutputs(Exception):
 
 
 Clock = Callable[[Callable[[], Any]], float]
+#: From a point (the value of the axis, or a tuple of values for two axes) to its launches.
 Replays = Callable[[Any], Sequence[Replay]]
 Baselines = Callable[[Any], Mapping[str, Callable[[], Any]]]
+Setting = Callable[[Any], contextlib.AbstractContextManager[Any]]
 
 
 @dataclass
 class Series:
-    """One line of a sweep: median, low and high for each value, None if there is none."""
+    """One line of a sweep: median, low and high for each point, None if there is none."""
 
     label: str
     kind: str
@@ -53,10 +61,14 @@ class Series:
             column[:] = [None if v is None else v * factor for v in column]
 
 
-@dataclass
-class Sweep:
+@dataclass(repr=False)
+class Sweep(Measurements):
     """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the values left
-    out. `runs` is the fewest launches behind a number, all with cold caches on the `device`."""
+    out. A second axis has a name and values in `second`, and then a series has all its values for the first value, and so on. `amounts`
+    is what, divided by milliseconds, gives a number in the unit. `runs` is the fewest launches behind a number, all with cold caches on
+    the `device`."""
+
+    key = "sweep"
 
     kernel: str
     axis: str
@@ -67,6 +79,8 @@ class Sweep:
     notes: list[str] = field(default_factory=list)
     runs: int = 0
     device: str = ""
+    second: tuple[str, list[Any]] | None = None
+    amounts: list[float | None] = field(default_factory=list)
 
     @property
     def part(self) -> dict[str, Any]:
@@ -85,97 +99,183 @@ class Sweep:
                 for s in self.series
             ],
         }
+        if self.second:
+            made["second"] = {"axis": self.second[0], "values": self.second[1]}
+        if self.unit != "ms":
+            made["amounts"] = [None if v is None else float(f"{v:.9g}") for v in self.amounts]
         if self.notes:
             made["notes"] = self.notes
         return made | ({"cancelled": True} if self.cancelled else {})
 
-    def plot(self) -> Any:
-        """A matplotlib Figure."""
-        return plots.sweep(self.part)
+    @property
+    def points(self) -> list[tuple[Any, ...]]:
+        """The points in the order of the series: one value, or two."""
+        return list(itertools.product(self.values, *([self.second[1]] if self.second else [])))
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each point and series: the axes, the label, the kind, `ms` with its quartiles, and the rate with its quartiles."""
+        part, found = self.part, list[dict[str, Any]]()
+        names = [self.axis, *([self.second[0]] if self.second else [])]
+        times = plot_data.times(part)
+        for i, point in enumerate(self.points):
+            for series, (median, low, high) in zip(part["series"], times, strict=True):
+                row = {**dict(zip(names, point, strict=True)), "label": series["label"], "kind": series["kind"]}
+                row |= {"ms": median[i], "ms_low": low[i], "ms_high": high[i]}
+                if self.unit != "ms":
+                    row |= {"rate": series["median"][i], "rate_low": series["low"][i], "rate_high": series["high"][i]}
+                    row["unit"] = self.unit
+                found.append({**row, "device": self.device})
+        return found
 
     def text(self) -> str:
         """A plain table."""
-        head = [self.axis, *(f"{s.label} ({self.unit})" for s in self.series)]
+        shown = plot_data.sweep(self.part)
+        names = [self.axis, *([self.second[0]] if self.second else [])]
+        head = [*names, *(f"{s.label} ({shown.unit})" for s in shown.series)]
         rows = [
-            [str(v), *("" if s.median[i] is None else numbers.digits(s.median[i]) for s in self.series)]  # type: ignore[arg-type]
-            for i, v in enumerate(self.values)
+            [*map(str, point), *("" if (v := s.median[i]) is None else numbers.digits(v) for s in shown.series)]
+            for i, point in enumerate(self.points)
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in (head, *rows)]
-        return "\n".join(
-            [
-                *lines,
-                *self.notes,
-                *(["The sweep was interrupted. These results are partial."] if self.cancelled else []),
-            ]
-        )
+        partial = ["The sweep was interrupted. These results are partial."] if self.cancelled else []
+        return "\n".join([*lines, *self.notes, *partial])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from blocknb.notebook.html import marked
 
-        return {
-            "text/plain": self.text(),
-            "text/html": f"<pre>{marked(self.text())}</pre>",
-            "image/png": plots.png(self.plot()),
-        }
+@dataclass(eq=False)
+class _Point:
+    """A point that can be timed: its candidates by label, the work of its launches, and its times so far."""
+
+    value: Any
+    candidates: dict[str, Callable[[], Any]]
+    work: Work | None
+    gpu: bool
+    held: int
+    times: dict[str, Timing]
 
 
 def run(
     kernel: str,
-    axis: str,
+    axis: str | tuple[str, str],
     values: Iterable[Any],
     replays: Replays,
     baselines: Baselines = lambda value: {},
     clock: Clock | None = None,
-    setting: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    setting: Setting = contextlib.nullcontext,
     ahead: Callable[[Sequence[Any], Progress], None] = lambda values, progress: None,
 ) -> Sweep:
     """Measures each value inside its `setting`. A value whose kernel cannot be compiled or launched, or whose outputs are wrong, is left
     out, with a note.
 
-    `ahead` may compile for all values before the first measurement.
+    With two axes, the values are pairs. `ahead` may compile for all values before the first measurement.
     """
     values = list(values)
-    found = Sweep(kernel, axis)
-    rows: list[tuple[Any, dict[str, Timing], Work | None]] = []
+    first, second = (axis, None) if isinstance(axis, str) else axis
+    found = Sweep(kernel, first, second=(second, []) if second else None)
+    points: list[_Point] = []
+    group: list[_Point] = []  # those whose arrays are alive
+    groups = 0
     try:
-        with Progress(len(values), f"sweep of {axis}") as progress:
+        with Progress(2 * len(values), f"sweep of {axis if isinstance(axis, str) else ' and '.join(axis)}") as progress:
             ahead(values, progress)
             for value in values:
-                progress.step(f"{axis} = {value}")
+                progress.step(_named(axis, value))
                 with setting(value):
-                    if (row := _one(found, kernel, value, replays, baselines, clock)) is not None:
-                        rows.append((value, *row))
+                    if (made := _prepared(found, axis, value, replays, baselines, clock)) is None:
+                        continue
+                if group and made.held + sum(p.held for p in group) > repeats.copies_limit(made.gpu):
+                    _in_turns(found, group, clock, setting, progress)
+                    group, groups = [], groups + 1
+                points.append(made)
+                group.append(made)
                 if found.cancelled:
                     break
+            if group and not found.cancelled:
+                _in_turns(found, group, clock, setting, progress)
     except KeyboardInterrupt:
         found.cancelled = True
-    _fill(found, kernel, rows)
+    if groups:
+        found.notes.append(
+            f"The points were timed in {groups + 1} groups, because the arrays of all do not fit into memory."
+        )
+    _fill(found, values, points)
     return found
 
 
-def _one(
-    found: Sweep, kernel: str, value: Any, replays: Replays, baselines: Baselines, clock: Clock | None
-) -> tuple[dict[str, Timing], Work | None] | None:
-    """The times of one value and the work of its launches; None if the value was left out."""
+def _named(axis: str | tuple[str, str], value: Any) -> str:
+    """ "BLOCK = 64", or "BLOCK = 64, num_warps = 4"."""
+    pairs = [(axis, value)] if isinstance(axis, str) else zip(axis, value, strict=True)
+    return ", ".join(f"{name} = {one}" for name, one in pairs)
+
+
+def _prepared(
+    found: Sweep,
+    axis: str | tuple[str, str],
+    value: Any,
+    replays: Replays,
+    baselines: Baselines,
+    clock: Clock | None,
+) -> _Point | None:
+    """One point with a few times; None if it was left out."""
     try:
         launches = list(replays(value))
         if not launches:
             raise LaunchError("the expression launched no kernel")
-        candidates = {kernel: _all(launches), **baselines(value)}
+        candidates = {found.kernel: _all(launches), **baselines(value)}
         launches[0]()  # compiles and loads, and fails here if the target lacks resources
     except WrongOutputs as error:
-        found.notes.append(f"{found.axis} = {value}: ✗ WRONG, {error}")
+        found.notes.append(f"{_named(axis, value)}: ✗ WRONG, {error}")
         return None
     except KernelError as error:
-        found.notes.append(f"{found.axis} = {value}: {numbers.complaint(error)}")
+        found.notes.append(f"{_named(axis, value)}: {numbers.complaint(error)}")
         return None
     found.device = numbers.place(launches[0].compiled.target, launches[0].device)
-    times = interleaved(candidates, gpu=launches[0].gpu, rounds=ROUNDS, warmup=2, seconds=SECONDS, clock=clock)
+    gpu = launches[0].gpu
+    times = timing.interleaved(
+        candidates, gpu=gpu, rounds=timing.LEAST_ROUNDS, warmup=2, seconds=SECONDS / 2, clock=clock
+    )
     found.cancelled = times.cancelled
-    if kernel not in times:
+    if found.kernel not in times:
         return None
-    return dict(times), launches[0].work if len(launches) == 1 else total([r.work for r in launches])
+    work = launches[0].work if len(launches) == 1 else total([r.work for r in launches])
+    held = sum(int(a.get("bytes", 0)) for r in launches if r.given for a in r.arguments.values())
+    return _Point(value, candidates, work, gpu, held, dict(times))
+
+
+def _in_turns(found: Sweep, group: list[_Point], clock: Clock | None, setting: Setting, progress: Progress) -> None:
+    """Times all candidates of some points in turns, each inside the setting of its point."""
+    names = {f"{i}.{label}": (point, label) for i, point in enumerate(group) for label in point.candidates}
+    # A call of its own for each name: a baseline may be one function for all points.
+    calls = {name: functools.partial(point.candidates[label]) for name, (point, label) in names.items()}
+    inside = {id(calls[name]): point.value for name, (point, _) in names.items()}
+    measure = clock or timing.clock_of(group[0].gpu)
+
+    def timed(call: Callable[[], Any]) -> float:
+        with setting(inside[id(call)]):
+            return measure(call)
+
+    def going(times: Mapping[str, Sequence[float]]) -> Iterable[str]:
+        rounds = max(map(len, times.values()))
+        progress.say(f"in turns, round {rounds + 1} of at most {ROUNDS}")
+        return calls
+
+    seconds = SECONDS * len(group)
+    times = timing.interleaved(
+        calls,
+        gpu=group[0].gpu,
+        rounds=ROUNDS,
+        warmup=0,
+        seconds=seconds,
+        clock=timed,
+        going=going,  # type: ignore[arg-type]
+    )
+    found.cancelled = found.cancelled or times.cancelled
+    whole = not times.cancelled
+    for name, (point, label) in names.items():
+        if name in times and (whole or times[name].runs >= timing.LEAST_ROUNDS):
+            point.times[label] = times[name]
+    for point in group:
+        point.candidates.clear()  # frees their arrays
 
 
 def _all(launches: Sequence[Replay]) -> Callable[[], None]:
@@ -209,21 +309,47 @@ def total(works: Sequence[Work]) -> Work | None:
     )
 
 
-def _fill(found: Sweep, kernel: str, rows: list[tuple[Any, dict[str, Timing], Work | None]]) -> None:
-    """Converts times to series in a unit that all values support."""
-    found.unit = _unit([work for _, _, work in rows])
-    labels = list(dict.fromkeys(label for _, times, _ in rows for label in times))
-    found.values = [value for value, _, _ in rows]
-    found.runs = min((time.runs for _, times, _ in rows for time in times.values()), default=0)
-    for label in labels:
-        series = Series(label, "kernel" if label == kernel else "baseline")
-        for _, times, work in rows:
-            series.add(in_unit(found.unit, times[label], work) if label in times else None)
-        found.series.append(series)
+def _fill(found: Sweep, values: Sequence[Any], points: Sequence[_Point]) -> None:
+    """Converts times to series in a unit that all points support."""
+    found.unit = _unit([point.work for point in points])
+    measured = {_key(point.value): point for point in points}
+    rows = [measured.get(key) for key in _grid(found, values, points, measured)]
+    labels = list(dict.fromkeys(label for point in points for label in point.times))
+    found.runs = min((time.runs for point in points for time in point.times.values()), default=0)
+    found.series = [Series(label, "kernel" if label == found.kernel else "baseline") for label in labels]
+    for point in rows:
+        found.amounts.append(None if point is None else _amount(found.unit, point.work))
+        for series in found.series:
+            series.add(None if point is None else _numbers(found.unit, point, series.label))
+    _fit_unit(found)
+
+
+def _fit_unit(found: Sweep) -> None:
+    """Converts rates below 1 TFLOP/s to GFLOP/s."""
     if found.unit == "TFLOP/s" and max((v or 0 for s in found.series for v in s.median), default=1) < 1:
         found.unit = "GFLOP/s"
+        found.amounts = [None if v is None else v * 1e3 for v in found.amounts]
         for series in found.series:
             series.scale(1e3)
+
+
+def _grid(found: Sweep, values: Sequence[Any], points: Sequence[_Point], measured: Collection[str]) -> list[str]:
+    """Fills in the values of the axes; returns the keys of the points in the order of the series."""
+    if found.second is None:
+        found.values = [point.value for point in points]
+        return [_key(value) for value in found.values]
+    columns = [list(dict.fromkeys(v[i] for v in values if _key(v) in measured)) for i in (0, 1)]
+    found.values, found.second = columns[0], (found.second[0], columns[1])
+    return [_key(pair) for pair in itertools.product(*columns)]
+
+
+def _numbers(unit: str, point: _Point, label: str) -> tuple[float, float, float] | None:
+    time = point.times.get(label)
+    return None if time is None else in_unit(unit, time, point.work)
+
+
+def _key(value: Any) -> str:
+    return repr(value)  # a value may be a list
 
 
 def _unit(works: Sequence[Work | None]) -> str:
@@ -233,10 +359,17 @@ def _unit(works: Sequence[Work | None]) -> str:
     return "GB/s" if works and all(w is not None and w.unique_bytes for w in works) else "ms"
 
 
+def _amount(unit: str, work: Work | None) -> float | None:
+    """What, divided by milliseconds, gives a rate in the unit; None for the unit ms."""
+    if unit == "ms" or work is None:
+        return None
+    return (work.flops or 0) / 1e9 if unit == "TFLOP/s" else (work.unique_bytes or 0) / 1e6
+
+
 def in_unit(unit: str, time: Timing, work: Work | None) -> tuple[float, float, float]:
     """Median, low and high of a rate, or of the time where the unit is ms."""
-    if unit == "ms" or work is None:
+    amount = _amount(unit, work)
+    if amount is None:
         return time.median, time.low, time.high
-    amount = (work.flops or 0) / 1e9 if unit == "TFLOP/s" else (work.unique_bytes or 0) / 1e6
     low, high = (amount / t if t else math.inf for t in (time.high, time.low))
     return amount / time.median, low, high

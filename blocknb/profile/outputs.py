@@ -51,7 +51,7 @@ class PoisonedOutputs:
         for name in self.stored:
             for part, array in self.copies.views(name):
                 if not any(_overlap(part, other) for other in self._read):
-                    _poison(array)
+                    poison(array)
         launch()
         return {name: [_copy(array) for _, array in self.copies.views(name)] for name in self.stored}
 
@@ -94,7 +94,7 @@ def _is_float(array: Any) -> bool:
     return "float" in str(array.dtype)
 
 
-def _poison(array: Any) -> None:
+def poison(array: Any) -> None:
     if _is_float(array):
         array[...] = math.nan
     else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExaminedKernel(KernelInterface):
-    """The base class of `Kernel`."""
+    """A base class of `Kernel`."""
 
     def interpret(
         self,

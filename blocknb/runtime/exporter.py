@@ -1,19 +1,22 @@
-"""The function behind `kernel.export_html`. `runtime` may not import `notebook`, so `notebook` registers the function here."""
+"""The functions behind the methods of a kernel that the notebook's modules implement, such as `kernel.sweep`.
+
+`runtime` may not import `notebook`, so the package registers a function here that imports them when the first method is called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-Export = Callable[[Any, Any], Any]
-_provided: list[Export] = []
+Load = Callable[[str], Callable[..., Any]]
+_loaders: list[Load] = []
 
 
-def provide(function: Export) -> None:
-    """Registers `function(kernel, path)`, which writes a kernel's newest card to a file and returns the path."""
-    _provided[:] = [function]
+def provide(load: Load) -> None:
+    """Registers `load(name)`, which returns the implementation of a kernel's method."""
+    _loaders[:] = [load]
 
 
-def export(kernel: Any, path: Any) -> Any:
-    """Writes the newest card of a kernel to an HTML file, and returns its path."""
-    return _provided[0](kernel, path)
+def call(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the implementation of a kernel's method."""
+    return _loaders[0](name)(*args, **kwargs)

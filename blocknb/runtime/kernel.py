@@ -22,7 +22,7 @@ from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
-from blocknb.runtime import arguments, exporter, launch_context
+from blocknb.runtime import arguments, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE
 from blocknb.runtime.binding import (
@@ -41,9 +41,9 @@ from blocknb.runtime.binding import (
     unspecialized_names,
 )
 from blocknb.runtime.divisor_specialization import refined
-from blocknb.runtime.examined import ExaminedKernel
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
+from blocknb.runtime.measured import MeasuredKernel
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
 from blocknb.runtime.request import Request
 from blocknb.target import Target
@@ -77,6 +77,10 @@ class Launch:
     device: int
     snapshot: LaunchSnapshot | None = None
 
+    def __repr__(self) -> str:
+        device = "CPU" if self.device < 0 else f"GPU {self.device}"
+        return f"<Launch of {self.kernel.__name__}: grid {self.grid}, {self.milliseconds:.4g} ms, {device}>"
+
     @property
     def trace(self) -> Trace:
         return self.compiled.trace
@@ -101,7 +105,7 @@ class KernelParam:
         return self.default is not MISSING
 
 
-class Kernel(ExaminedKernel):
+class Kernel(MeasuredKernel):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
@@ -232,10 +236,6 @@ class Kernel(ExaminedKernel):
         if wanted is None:
             wanted = self.interpreted
         return this_thread.interprets if wanted is None else wanted is not False
-
-    def export_html(self, path: Any) -> Any:
-        """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
-        return exporter.export(self, path)
 
     # ---- launching -------------------------------------------------------------------------------------------------------
 

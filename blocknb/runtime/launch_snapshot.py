@@ -165,6 +165,16 @@ class LaunchCopies:
                     low, data = self.scratch[id(owner)]
                     data[:] = memory.bytes_of(owner, low, low + data.shape[0])
 
+    def restore(self) -> None:
+        """Fills the user's arrays with what the copies hold: their contents at the time of the copy, unless a launch wrote the copies.
+        An array that no longer exists is left out."""
+        for reference in self.snapshot.arrays.values():
+            for part in reference.ranges():
+                owner = part.owner()
+                if id(owner) in self.scratch:
+                    low, data = self.scratch[id(owner)]
+                    memory.bytes_of(owner, low, low + data.shape[0])[:] = data
+
     def of_copies(self) -> LaunchSnapshot:
         """The snapshot of the same launch on the copies, which live as long as this object."""
         arrays = {name: reference.moved(self.scratch) for name, reference in self.snapshot.arrays.items()}

@@ -100,12 +100,20 @@ class Tuning:
         """The kernel and the tuning key."""
         return ", ".join([self.kernel, *(f"{name} = {value}" for name, value in self.key.items())])
 
-    def text(self) -> str:
-        """The headline and the table."""
+    def text(self, most: int | None = None) -> str:
+        """The headline and the table, with at most so many configurations."""
         rows = self.rows()
+        more = (
+            []
+            if most is None or len(rows) - 1 <= most
+            else [f"  and {len(rows) - 1 - most} more; print(...) shows all"]
+        )
+        rows = rows[: None if most is None else most + 1]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [[*(t.rjust(w) for t, w in zip(row[:-1], widths, strict=False)), row[-1]] for row in rows]
-        return "\n".join([f"{self.title}: {self.headline}", *(("  " + "  ".join(line)).rstrip() for line in lines)])
+        return "\n".join(
+            [f"{self.title}: {self.headline}", *(("  " + "  ".join(line)).rstrip() for line in lines), *more]
+        )
 
     def __str__(self) -> str:
         return self.text()

@@ -8,11 +8,12 @@ import '../style/index.css';
 import { mount } from './core/mount';
 import { mountView } from './core/mount_view';
 import { problemOf, readable } from './core/documents';
+import { targetText, readTarget } from './core/link_target';
 
-const documents = document.querySelectorAll<HTMLScriptElement>(
+const scripts = document.querySelectorAll<HTMLScriptElement>(
   'script[type="application/vnd.blocknb.v1+json"]',
 );
-if (documents.length) {
+if (scripts.length) {
   const dark = matchMedia('(prefers-color-scheme: dark)');
   const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
   dark.addEventListener('change', applyTheme);
@@ -22,20 +23,33 @@ if (documents.length) {
 // For widgets in an application without CodeMirror (lab/load_core.ts), which has colours of its own.
 Object.assign(window, { blocknbViewer: { mountView } });
 
-for (const script of documents) {
+/** The card that the address names, and the place in it: `#card-2=passes.coalesce`. */
+const [named, place] = location.hash.slice(1).split('=');
+
+scripts.forEach((script, i) => {
+  const id = `card-${i + 1}`;
   const container = document.createElement('div');
+  container.id = id;
   script.after(container);
   try {
     const doc: unknown = JSON.parse(script.textContent ?? 'null');
     if (!readable(doc)) {
       throw new Error(problemOf(doc));
     }
-    mount(container, doc, {
+    const card = mount(container, doc, {
       state: 'saved',
       copy: (text) => void navigator.clipboard?.writeText(text),
+      link: (at) => `${location.href.replace(/#.*/, '')}#${id}=${targetText(at)}`,
     });
+    const at = named === id ? readTarget(place) : null;
+    if (at) {
+      card.open(at);
+    }
+    if (named === id) {
+      container.scrollIntoView();
+    }
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     container.textContent = `The viewer cannot read the document in this page: ${why}.`;
   }
-}
+});

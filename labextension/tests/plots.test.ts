@@ -2,7 +2,21 @@ import { beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { mount } from '../src/core/mount';
 import { count, digits, tick, time } from '../src/core/plot/numbers';
+import { benchPlot } from '../src/core/plot/bars';
+import { csvText, svgText } from '../src/core/plot/export';
+import {
+  isLogarithmic,
+  plottedSweep,
+  plottedTimes,
+  type Quantity,
+  sweepRecords,
+} from '../src/core/plot/series';
 import type { Document, Roofline, Sweep } from '../src/core/schema';
+import { problemOf } from '../src/core/documents';
+import { openTarget, targetOf, targetText, readTarget } from '../src/core/link_target';
+import { cardAddress, requestedTarget } from '../src/lab/address';
+import { versionRuns } from '../src/core/views/version_runs';
+import PLOTTED from './fixtures/plotted.json';
 import { Store } from '../src/core/store';
 import { plottedPoints, roofline, roofs } from '../src/core/views/roofline';
 import type { Mounted, ViewSpec } from '../src/core/views/spec';
@@ -294,4 +308,157 @@ test('a card has both tabs, and a plot keeps its keys', () => {
   expect(place.querySelectorAll('.bnb-roof')).toHaveLength(4);
   document.body.removeEventListener('keydown', outside);
   card.dispose();
+});
+
+describe('the numbers of plots', () => {
+  const sweeps = PLOTTED.sweeps as unknown as {
+    part: Sweep;
+    shown: Partial<Record<Quantity, ReturnType<typeof plottedSweep>>>;
+    logarithmic: boolean;
+    records: unknown[][];
+  }[];
+
+  test('are those that Matplotlib draws and that a CSV file of Python has', () => {
+    for (const { part, shown, logarithmic, records } of sweeps) {
+      expect(problemOf(document_({ sweep: part }))).toBe('');
+      for (const [show, wanted] of Object.entries(shown)) {
+        const found = plottedSweep(part, show as Quantity);
+        expect(found.unit).toBe(wanted.unit);
+        expect(found.series.map((s) => s.label)).toEqual(wanted.series.map((s) => s.label));
+        found.series.forEach((series, i) => {
+          for (const column of ['median', 'low', 'high'] as const) {
+            series[column].forEach((value, j) => {
+              const other = wanted.series[i][column][j];
+              expect(value === null).toBe(other === null);
+              expect(value ?? 0).toBeCloseTo(other ?? 0, 9);
+            });
+          }
+        });
+      }
+      expect(isLogarithmic(part.values)).toBe(logarithmic);
+      expect(sweepRecords(part)).toEqual(records);
+    }
+    const { entries, shown } = PLOTTED.times as never as { entries: never; shown: unknown };
+    expect(plottedTimes(entries)).toEqual(shown);
+  });
+
+  test('are drawn at the places of a linear and of a logarithmic scale', () => {
+    const { panel } = open(sweep, { sweep: sweeps[0].part });
+    const heights = (): number[] =>
+      [...panel.querySelectorAll('.bnb-plot-data > .bnb-mark')].map((m) =>
+        Number(/ ([\d.]+)\)/.exec(m.getAttribute('transform')!)![1]),
+      );
+    const select = (label: string, value: string): void => {
+      const found = [...panel.querySelectorAll('label')].find((l) => l.textContent!.startsWith(label))!;
+      const chosen = found.querySelector('select')!;
+      chosen.value = value;
+      chosen.dispatchEvent(new Event('change'));
+    };
+    const [a, b, c] = heights(); // 0.5, 2 and 40 GB/s
+    expect((a - c) / (b - c)).toBeCloseTo((40 - 0.5) / (40 - 2), 2);
+    select('vertical axis', 'log');
+    const [d, e, f] = heights();
+    expect((d - f) / (e - f)).toBeCloseTo(Math.log(40 / 0.5) / Math.log(40 / 2), 2);
+    select('show', 'time');
+    expect(panel.querySelector('.bnb-plot')!.getAttribute('aria-label')).toBe('µs over n');
+    expect(texts(panel, 'tbody tr')[0]).toContain('24 (');
+    expect(panel.innerHTML).not.toMatch(/NaN|Infinity/);
+  });
+
+  test('a heat map has a cell per point, and a missing one says so', () => {
+    const { panel } = open(sweep, { sweep: sweeps[3].part });
+    const cells = [...panel.querySelectorAll('.bnb-cell')];
+    expect(cells.map((cell) => cell.getAttribute('aria-label'))).toEqual([
+      'add, BLOCK = 64, num_warps = 4: 1.5 TFLOP/s',
+      'add, BLOCK = 128, num_warps = 4: 12 TFLOP/s',
+      'add, BLOCK = 64, num_warps = 8: not measured',
+      'add, BLOCK = 128, num_warps = 8: 3 TFLOP/s',
+    ]);
+    expect(panel.querySelectorAll('tbody tr')).toHaveLength(4);
+    expect(problemOf(document_({ sweep: { ...sweeps[3].part, values: [64] } }))).toContain('each point');
+  });
+
+  test('a saved plot has its styles, its legend and no scripts; a CSV file quotes what it must', () => {
+    const { panel } = open(sweep, { sweep: SWEPT });
+    const file = svgText(panel.querySelector('svg')!);
+    const parsed = new DOMParser().parseFromString(file, 'image/svg+xml');
+    expect(parsed.querySelector('parsererror')).toBeNull();
+    expect(parsed.documentElement.getAttribute('width')).toBe('720');
+    expect([...parsed.querySelectorAll('text')].map((t) => t.textContent)).toContain('cupy <b>');
+    expect(parsed.querySelector('script, [tabindex], [onclick]')).toBeNull();
+    expect(
+      csvText([
+        ['a,b', '"', null],
+        [1, true, 0.5],
+      ]),
+    ).toBe('"a,b","""",\r\n1,true,0.5\r\n');
+    const bars = benchPlot({ rounds: 3, rows: [{ label: '<b>', kind: 'kernel', error: 'failed' }] });
+    expect(bars.outerHTML).not.toMatch(/NaN|Infinity|<b>/);
+  });
+});
+
+test('the history shows earlier sessions and all runs', () => {
+  const time = { n: 30, cold: false, median: 0.25, low: 0.2, high: 0.5, device: 'CPU' };
+  const version = {
+    version: 'abcdef0123456789', number: 1, note: '', first: '2026-01-01T00:00:00+00:00', first_line: 1, source: null,
+    constants: {}, time, measurements: 1, rate: null, target: null, registers: null, shared_bytes: null,
+    spill_bytes: null, ok: false, earlier: true,
+  }; // prettier-ignore
+  const runs = ['cell', 'knobs', 'autotune'].map((what) => ({
+    version: 1, what, settings: 'BLOCK=64', when: '2026-01-01T00:00:00+00:00', time, verdict: 'noise',
+  })); // prettier-ignore
+  const two = [version, { ...version, version: 'abcdef0123456780', number: 2, ok: true, earlier: false }];
+  const doc = document_({ history: { versions: two, runs } });
+  expect(problemOf(doc)).toBe('');
+  const place = document.createElement('div');
+  place.append(...versionRuns(doc));
+  expect(place.querySelectorAll('.bnb-mark')).toHaveLength(2);
+  expect(place.querySelector('.bnb-mark')!.getAttribute('aria-label')).toContain('✗ wrong: 250 µs');
+  expect(texts(place, 'tbody tr')[0]).toContain('autotuner');
+  expect(place.innerHTML).not.toMatch(/NaN|undefined/);
+  expect(
+    problemOf(document_({ history: { versions: two, runs: [{ ...runs[0], time: 'soon' }] } as never })),
+  ).toContain('time');
+});
+
+describe('links', () => {
+  test('name a tab and a stage, and nothing else is read as one', () => {
+    expect(readTarget(targetText({ tab: 'passes', stage: 'coalesce' }))).toEqual({
+      tab: 'passes',
+      stage: 'coalesce',
+    });
+    expect(readTarget('sweep')).toEqual({ tab: 'sweep' });
+    for (const wrong of ['', null, 'a.b.c', '<b>', 'passes.', 'x'.repeat(100)]) {
+      expect(readTarget(wrong)).toBeNull();
+    }
+  });
+
+  test('to a notebook have the cell in the fragment, and open the card of that cell only', () => {
+    const from = { origin: 'http://here', pathname: '/user/me/lab/workspaces/x/tree/old.ipynb' } as Location;
+    const link = cardAddress('a b/c#1.ipynb', 'cell-1', { tab: 'passes', stage: 'parse' }, from);
+    expect(link).toBe('http://here/user/me/lab/tree/a%20b/c%231.ipynb?blocknb=passes.parse#cell-id=cell-1');
+    expect(requestedTarget('cell-1', new URL(link))).toEqual({ tab: 'passes', stage: 'parse' });
+    expect(requestedTarget('cell-2', new URL(link))).toBeNull();
+    const seven = { origin: 'http://here', pathname: '/notebooks/c.ipynb' } as Location;
+    expect(cardAddress('c.ipynb', '1', { tab: 'code' }, seven)).toBe(
+      'http://here/notebooks/c.ipynb?blocknb=code#cell-id=1',
+    );
+  });
+
+  test('are copied from the foot of a card, which has only what its host can do', () => {
+    const place = document.createElement('div');
+    document.body.append(place);
+    const copy = vi.fn();
+    const card = mount(place, document_({ sweep: SWEPT }), { state: 'saved' });
+    const foot = place.querySelector<HTMLElement>('.bnb-share')!;
+    expect(foot.hidden).toBe(true);
+    card.connect({ state: 'saved', copy, link: (at) => `here#${targetText(at)}` });
+    expect(foot.hidden).toBe(false);
+    openTarget(place, { tab: 'sweep' });
+    expect(targetOf(place)).toEqual({ tab: 'sweep' });
+    [...foot.querySelectorAll('button')].find((b) => b.textContent === 'Copy link')!.click();
+    expect(copy).toHaveBeenCalledWith('here#sweep');
+    expect([...foot.querySelectorAll<HTMLElement>('button')].filter((b) => !b.hidden)).toHaveLength(1);
+    card.dispose();
+  });
 });

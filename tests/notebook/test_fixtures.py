@@ -33,6 +33,11 @@ def fresh(tmp_path_factory):
     return folder
 
 
+def test_the_page_and_matplotlib_are_tested_with_the_same_numbers(fresh):
+    stored, made = (json.loads((at / "plotted.json").read_text(encoding="utf-8")) for at in (STORED, fresh))
+    assert stored == made, "run python scripts/fixtures.py"
+
+
 @pytest.mark.parametrize("name", ["scale", "versions", "diff", "bench"])
 def test_a_fixture_has_the_shape_of_a_fresh_document(fresh, name):
     stored, made = (json.loads((at / f"{name}.json").read_text(encoding="utf-8")) for at in (STORED, fresh))

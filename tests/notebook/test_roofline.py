@@ -11,6 +11,7 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from matplotlib.figure import Figure
 from test_sweep import CELL, LAUNCH, accumulate, launched, ticking
 
 import blocknb
@@ -186,8 +187,8 @@ def test_a_kernel_without_a_launch_gives_an_error_with_a_hint() -> None:
 def test_blocknb_roofline_displays_itself() -> None:
     found = blocknb.roofline(launched()[0], limits=LIMITS, clock=ticking())
     bundle = found._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", "image/png"} and "accumulate" in bundle["text/plain"]
-    (axes,) = found.plot().axes
+    assert set(bundle) == {"text/plain", "text/html", "image/png", MIME} and "accumulate" in bundle["text/plain"]
+    axes = found.plot(Figure().subplots())
     assert axes.get_xscale() == axes.get_yscale() == "log"
     texts = [t.get_text().strip() for t in axes.texts]
     assert "accumulate" in texts and any(t.startswith("memory: 10 GB/s") for t in texts)

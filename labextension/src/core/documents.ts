@@ -59,6 +59,7 @@ import {
   type Time,
   type Modified,
   type Version,
+  type VersionRun,
   type VersionView,
   type View,
   type WidgetPart,
@@ -208,8 +209,17 @@ const version = shaped<Version>(
     spill_bytes: number_or_null,
     ok: nullable(flag),
   },
-  { views: list(versionView, 100) },
+  { views: list(versionView, 100), earlier: flag },
 );
+const versionRun = shaped<VersionRun>({
+  version: integer(),
+  what: word,
+  settings: word,
+  when: word,
+  time: nullable(time),
+  verdict: word,
+});
+const history = object({ versions: list(version, 10_000) }, { runs: list(versionRun, 10_000) });
 
 const side = shaped<DiffSide>(
   { label: word, language: oneOf('ir', 'python'), first_line: line, text: reference },
@@ -247,11 +257,12 @@ const roofline = shaped<Roofline>(
 );
 
 const figures = list(nullable(number(0, 1e30)), 1000);
+const axisValues = list(either(number(), word, flag), 1000);
 const sweep = all(
   shaped<Sweep>(
     {
       axis: word,
-      values: list(either(number(), word, flag), 1000),
+      values: axisValues,
       unit: oneOf('GB/s', 'TFLOP/s', 'GFLOP/s', 'ms'),
       series: list(
         shaped<SweepSeries>({
@@ -264,12 +275,22 @@ const sweep = all(
         100,
       ),
     },
-    { cancelled: flag, notes: list(word, 1000), n: count, cold: flag, device: word },
+    {
+      cancelled: flag,
+      notes: list(word, 1000),
+      n: count,
+      cold: flag,
+      device: word,
+      second: object({ axis: word, values: axisValues }),
+      amounts: figures,
+    },
   ),
   holds<Sweep>(
-    ({ values, series }) =>
-      series.every((s) => [s.median, s.low, s.high].every((numbers) => numbers.length === values.length)),
-    'a sweep with a number for each value',
+    ({ values, second, amounts, series }) =>
+      [...series.flatMap((s) => [s.median, s.low, s.high]), ...(amounts ? [amounts] : [])].every(
+        (numbers) => numbers.length === values.length * (second?.values.length ?? 1),
+      ),
+    'a sweep with a number for each point',
   ),
 );
 
@@ -391,7 +412,7 @@ const document = shaped<Document>(
     headline: list(tuple(word, text(1 << 16), list(text(1 << 16), 100)), 100),
     knobs,
     show: list(word, 100),
-    history: object({ versions: list(version, 10_000) }),
+    history,
     diff,
     bench,
     roofline,

@@ -3,6 +3,7 @@
  * control only where the host has the capability that it needs.
  */
 
+import type { LinkTarget } from './link_target';
 import type { Document, Listing } from './schema';
 
 /** live: a kernel answers. disconnected: the kernel answered before and has stopped. saved: the card has had no kernel. */
@@ -29,6 +30,8 @@ export interface Host {
   cancel?(): void;
   /** Fetches a listing that the document does not contain. */
   fetchBlob?(hash: string): Promise<Listing>;
+  /** Returns a link that opens the card at a place. */
+  link?(target: LinkTarget): string;
   /** Copies a text to the clipboard. */
   copy?(text: string): void;
   /** Runs the cell of the card, as JupyterLab does for Shift+Enter (next), Ctrl+Enter (stay) and Alt+Enter (insert). */

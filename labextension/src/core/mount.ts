@@ -10,9 +10,11 @@ import { fetchDeferred } from './deferred';
 import { header } from './header';
 import type { Host } from './host';
 import { keyHelp, listenKeys } from './keys';
+import { type LinkTarget, openTarget } from './link_target';
 import { paintSwitches } from './pane_switches';
 import type { Document } from './schema';
 import { type Change, Store } from './store';
+import { shareFoot } from './share';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
@@ -32,6 +34,8 @@ export interface Card {
   connect(host: Host): void;
   /** Mounts a second instance of a view in an element, with the choices of `from` (by default: of the view in the card). */
   dock(key: string, element: HTMLElement, from?: Mounted | null): Docked;
+  /** Opens a tab, and in the Passes tab a stage. */
+  open(target: LinkTarget): void;
   dispose(): void;
 }
 
@@ -89,11 +93,13 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
   }
   const stopDeferred = fetchDeferred(store);
   listenKeys(root, store, active, help.flip);
+  shareFoot(root, store);
   element.replaceChildren(root);
   return {
     update: (next) => store.update(next),
     connect: (next) => store.connect(next),
     dock: (key, where, from) => dockView(key, where, store, from ?? mounted.get(key)),
+    open: (target) => openTarget(root, target),
     dispose() {
       stop();
       stopDeferred();

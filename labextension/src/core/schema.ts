@@ -229,10 +229,19 @@ export interface SweepSeries {
   high: (number | null)[];
 }
 
-/** Measurements of a kernel and its baselines over the values of one parameter: at least `n` runs for each number. */
+/** A value of an axis. */
+export type AxisValue = number | string | boolean;
+
+/**
+ * Measurements of a kernel and its baselines over the values of one parameter, or of two: at least `n` runs for each number. With a
+ * second axis, a series has all its values for the first value of the first axis, and so on. `amounts` has a number per point: divided
+ * by milliseconds, it gives a rate in the unit.
+ */
 export interface Sweep {
   axis: string;
-  values: (number | string | boolean)[];
+  values: AxisValue[];
+  second?: { axis: string; values: AxisValue[] };
+  amounts?: (number | null)[];
   unit: 'GB/s' | 'TFLOP/s' | 'GFLOP/s' | 'ms';
   n?: number;
   cold?: boolean;
@@ -265,6 +274,16 @@ export interface Modified {
   notes: string[];
 }
 
+/** One measurement of a version (by its number): by a cell, by changed knobs, or by a configuration of an autotuner. */
+export interface VersionRun {
+  version: number;
+  what: string;
+  settings: string;
+  when: string;
+  time: Time | null;
+  verdict: string;
+}
+
 /** The stages of one target of a version. `text` is null if the document omits it. */
 export interface VersionView {
   target: string;
@@ -294,6 +313,8 @@ export interface Version {
   ok: boolean | null;
   /** Absent for the version of this card. */
   views?: VersionView[];
+  /** Whether the version ran in an earlier session only. */
+  earlier?: boolean;
 }
 
 /** One side of a comparison. */
@@ -436,7 +457,7 @@ export interface Document {
   knobs?: Knobs;
   /** Keys of the view, stage or level of code to open first. */
   show?: string[];
-  history?: { versions: Version[] };
+  history?: { versions: Version[]; runs?: VersionRun[] };
   diff?: Diff;
   bench?: Bench;
   roofline?: Roofline;

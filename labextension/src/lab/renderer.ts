@@ -12,8 +12,10 @@ import { Widget } from '@lumino/widgets';
 
 import type { CellState, Host, RunCell } from '../core/host';
 import { type Card, mount } from '../core/mount';
+import type { LinkTarget } from '../core/link_target';
 import { readable } from '../core/documents';
 import { type Document, type Listing, MIME } from '../core/schema';
+import { cardAddress, requestedTarget } from './address';
 import { cellHost } from './cell_host';
 import type { Docks, Place } from './dock';
 import { cellOf } from './link';
@@ -56,6 +58,8 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private timer = 0;
   /** The cell of the card, once the card is in a notebook. */
   private place: Place | null = null;
+  /** Whether the card was opened at the place that the address names. */
+  private requested = false;
 
   constructor(private readonly app: Application) {
     super();
@@ -108,6 +112,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       this.widget.connect();
     } else if (this.card && readable(doc)) {
       this.settle(doc);
+      this.openRequested();
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
       this.contentChanged?.connect(this.onContentChanged, this);
@@ -192,6 +197,21 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
+  /** Opens the tab and the stage that the address of the page names, once. */
+  private openRequested(): void {
+    const panel = this.panel;
+    const target = panel && requestedTarget(this.cellId(panel));
+    if (target && !this.requested) {
+      this.requested = true;
+      this.card?.open(target);
+    }
+  }
+
+  /** The id of the cell with this output. */
+  private cellId(panel: NotebookPanel): string | undefined {
+    return panel.content.widgets.find((cell) => cell.node.contains(this.node))?.model.id;
+  }
+
   private get panel(): NotebookPanel | null {
     return this.app.tracker.find((panel) => panel.node.contains(this.node)) ?? null;
   }
@@ -211,6 +231,9 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         },
       }),
       copy: (text) => void navigator.clipboard?.writeText(text),
+      ...(panel && {
+        link: (target: LinkTarget) => cardAddress(panel.context.path, this.cellId(panel) ?? '', target),
+      }),
       ...(connection && {
         request: async (what: string, content: Record<string, unknown>) =>
           (await connection.request(what, content as JSONObject)).content,

@@ -1,8 +1,11 @@
 /** The Bench view: interleaved timings of the kernel, of variants without a pass, and of baselines, as a table with bars. */
 
 import { h, svg } from '../dom';
+import { benchPlot } from '../plot/bars';
+import { saveButtons } from '../plot/export';
 import { ratio, time, timing } from '../plot/numbers';
-import type { BenchRow } from '../schema';
+import type { Cell } from '../plot/series';
+import type { Bench, BenchRow } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
@@ -38,17 +41,28 @@ class BenchView implements Mounted {
     if (!found) {
       return;
     }
+    const plot = benchPlot(found);
     const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
     const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
     const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
     const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
     const body = h('tbody', {}, ...found.rows.map((row) => line(row, most)));
     this.panel.replaceChildren(
+      h(
+        'div.bnb-tools',
+        {},
+        ...saveButtons(
+          `${this.store.doc.kernel}-bench`,
+          () => plot,
+          () => benchRecords(found),
+        ),
+      ),
       h('table.bnb-table', {}, h('caption', {}, caption), h('thead', {}, head), body),
       found.busy ? h('p.bnb-warning', {}, `▲ ${found.busy}`) : '',
       ...found.rows
         .filter((row) => row.note)
         .map((row) => h('p.bnb-quiet', {}, h('code', {}, row.label), `: ${row.note}`)),
+      h('div.bnb-file-plot', { 'aria-hidden': 'true' }, plot),
     );
   }
 }
@@ -80,4 +94,29 @@ function bar(median: number, low: number, high: number): SVGElement {
     svg('rect', { x: 0, y: 3, width: median * WIDTH, height: 8 }),
     svg('line', { x1: low * WIDTH, x2: high * WIDTH, y1: 7, y2: 7 }),
   );
+}
+
+/** Returns the rows of a benchmark with their head, as `to_csv` in Python writes them. */
+export function benchRecords(part: Bench): Cell[][] {
+  const head = [
+    'label',
+    'kind',
+    'error',
+    'ms',
+    'ms_low',
+    'ms_high',
+    'ratio',
+    'ratio_low',
+    'ratio_high',
+    'n',
+    'device',
+  ];
+  const rows = part.rows.map(({ label, kind, error, time: t, ratio: r }): Cell[] => [
+    label,
+    kind,
+    error ?? '',
+    ...[t?.median, t?.low, t?.high, r?.value, r?.low, r?.high, t?.n].map((v) => v ?? null),
+    t?.device ?? '',
+  ]);
+  return [head, ...rows];
 }

@@ -11,6 +11,7 @@ import type { Listing, Version } from '../schema';
 import type { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
+import { versionRuns } from './version_runs';
 
 export const history: ViewSpec = {
   key: 'history',
@@ -36,6 +37,7 @@ class HistoryView implements Mounted {
     'aria-label': 'What to compare',
     title: 'The source, or the IR after a pass',
   });
+  private readonly runs = h('div.bnb-results');
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly text = h('div.bnb-listing');
   private readonly listings = new Map<string, Promise<Map<string, Listing>>>();
@@ -56,7 +58,7 @@ class HistoryView implements Mounted {
     const switches = paneSwitches(store, pane, 'wrap', 'unified');
     const tools = h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first, switches);
     pane.append(tools, this.status, this.text);
-    panel.append(this.table, pane);
+    panel.append(this.table, this.runs, pane);
     this.reset();
   }
 
@@ -89,6 +91,7 @@ class HistoryView implements Mounted {
       [this.a, this.b] = places.every((i) => i >= 0) ? places : [this.a, this.b];
     }
     this.paintTable();
+    this.runs.replaceChildren(...versionRuns(this.store.doc));
     const shownHere = this.store.stages.map((stage) => stage.name);
     const names = mergeOrders([shownHere, ...this.versions.map((version) => this.passes(version) ?? [])]);
     const options = [h('option', { value: SOURCE }, 'source')];
@@ -120,7 +123,7 @@ class HistoryView implements Mounted {
     const caption = h(
       'caption',
       {},
-      'Versions of this kernel in this session. Running the same source again adds a measurement.',
+      'Versions of this kernel, those of earlier sessions included. Running the same source again adds a measurement.',
     );
     this.table.replaceChildren(h('table.bnb-table', {}, caption, h('thead', {}, head), body));
   }
@@ -143,7 +146,8 @@ class HistoryView implements Mounted {
       });
       return h('td', {}, input);
     };
-    const here = version.version === this.store.doc.version ? ' (this card)' : '';
+    const own = version.version === this.store.doc.version;
+    const here = own ? ' (this card)' : version.earlier ? ' (earlier session)' : '';
     const times = version.measurements > 1 ? `${version.measurements} measurements` : '';
     const cells = [
       version.note || 'first',
@@ -186,7 +190,7 @@ class HistoryView implements Mounted {
     }
     if (!a || !b) {
       const reason = this.store.host.request
-        ? 'the kernel has discarded it'
+        ? 'the kernel has discarded it, or it is of an earlier session'
         : 'the saved document does not contain it, and no kernel is connected';
       this.text.append(
         h(

@@ -7,8 +7,10 @@ import { scaleLog } from 'd3-scale';
 import { line, symbolCircle, symbolSquare, symbolTriangle } from 'd3-shape';
 
 import { h, svg } from '../dom';
+import { saveButtons } from '../plot/export';
 import { EDGE, explore, frame, HEIGHT, mark, powers, WIDTH } from '../plot/frame';
 import { age, count, digits, rate, tick, timing } from '../plot/numbers';
+import type { Cell } from '../plot/series';
 import { table } from '../plot/table';
 import type { Ceiling, PointKind, Roofline, RooflinePoint } from '../schema';
 import type { Store } from '../store';
@@ -69,6 +71,7 @@ export function roofs(part: Roofline): { slanted: Ceiling[]; flat: Ceiling[] } {
 }
 
 class RooflineView implements Mounted {
+  private readonly tools = h('div.bnb-tools');
   private readonly plot = h('div.bnb-plot-place');
   private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
@@ -81,7 +84,7 @@ class RooflineView implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    panel.append(this.plot, this.status, this.below);
+    panel.append(this.tools, this.plot, this.status, this.below);
     this.paint();
   }
 
@@ -94,11 +97,16 @@ class RooflineView implements Mounted {
   private paint(): void {
     const part = this.store.doc.roofline;
     if (!part) {
+      this.tools.replaceChildren();
       this.plot.replaceChildren(h('p.bnb-empty', {}, roofline.empty(this.store.doc, this.store) ?? ''));
       this.below.replaceChildren();
       return;
     }
     const points = plottedPoints(part);
+    const plot = (): SVGSVGElement | null => this.plot.querySelector('svg');
+    this.tools.replaceChildren(
+      ...saveButtons(`${this.store.doc.kernel}-roofline`, plot, () => rooflineRecords(part)),
+    );
     this.status.textContent = points.length ? 'Hover over a shape, or use Tab and the arrow keys.' : '';
     this.plot.replaceChildren(
       points.length && part.ceilings.length ? draw(part, points, (t) => (this.status.textContent = t)) : '',
@@ -293,4 +301,37 @@ function ceilingTable(part: Roofline): HTMLElement {
     ['', 'rate', 'interquartile range', 'measured by'],
     rows,
   );
+}
+
+/** Returns the points with their head, for a CSV file. */
+export function rooflineRecords(part: Roofline): Cell[][] {
+  const head = [
+    'label',
+    'kind',
+    'flops',
+    'bytes',
+    'roof',
+    'percent',
+    'ms',
+    'ms_low',
+    'ms_high',
+    'tflops',
+    'gbytes',
+    'flop_per_byte',
+  ];
+  const rows = part.points.map(({ label, kind, flops, bytes, roof, percent, time }): Cell[] => [
+    label,
+    kind,
+    flops,
+    bytes,
+    roof ?? null,
+    percent ?? null,
+    time.median,
+    time.low,
+    time.high,
+    flops === null ? null : flops / time.median / 1e9,
+    bytes === null ? null : bytes / time.median / 1e6,
+    flops !== null && bytes ? flops / bytes : null,
+  ]);
+  return [head, ...rows];
 }

@@ -1,0 +1,58 @@
+"""The methods of a kernel that measure launches and show them in a notebook: `sweep`, `bench`, `roofline`, `history`, `export_html`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from blocknb.runtime import exporter
+from blocknb.runtime.examined import ExaminedKernel
+
+
+class MeasuredKernel(ExaminedKernel):
+    """A base class of `Kernel`. Each result displays itself, and has `plot()`, `to_pandas()`, `to_csv(path)` and `records()`."""
+
+    def sweep(
+        self,
+        axes: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        launch: Callable[..., Any] | None = None,
+        baselines: Mapping[str, Callable[..., Any]] | None = None,
+        check: Callable[..., Any] | None = None,
+        **more: Iterable[Any],
+    ) -> Any:
+        """Measures the kernel for all values of one parameter, or of two: `kernel.sweep(BLOCK=[256, 512], num_warps=[1, 2, 4])`.
+
+        The names are constants or options; the last launch of a `%%blockkernel` cell is repeated on copies, and a point with other
+        outputs is left out as wrong. With `launch`, the names are those of its parameters, and it is called for each point:
+
+            add.sweep(n=[2**k for k in range(10, 24)], launch=lambda n: add[grid](x[:n], y[:n], out[:n], n, BLOCK=1024),
+                      check=lambda n: (out[:n] == x[:n] + y[:n]).all(), baselines={"NumPy": lambda n: np.add(x[:n], y[:n])})
+
+        Its launches write to copies; `check` is called after a real launch, and then the arrays get their contents back. All points and
+        baselines are timed in turns with cold caches. `axes` holds the axes by name if a name is taken. Raises LaunchError, and returns
+        the points so far after an interrupt."""
+        return exporter.call("sweep", self, {**(axes or {}), **more}, launch=launch, baselines=baselines, check=check)
+
+    def bench(
+        self, baselines: Mapping[str, Callable[[], Any]] | None = None, without: Iterable[str | Iterable[str]] = ()
+    ) -> Any:
+        """Measures the last launch of a `%%blockkernel` cell in turns with functions that do the same work: `kernel.bench({"NumPy": f})`.
+
+        Each entry of `without` is an optional pass, or several, without which the kernel is compiled and measured, too. The baselines are
+        called as they are. Raises LaunchError if there is no such launch, or its arrays no longer exist."""
+        return exporter.call("bench", self, baselines or {}, without)
+
+    def roofline(self, baselines: Mapping[str, Callable[[], Any]] | None = None) -> Any:
+        """The roofline of the last launch of a `%%blockkernel` cell, with the earlier versions of the kernel and with `baselines`, which
+        are functions that do the same work. Raises LaunchError if there is no such launch."""
+        return exporter.call("roofline_of", self, baselines or {})
+
+    def history(self) -> Any:
+        """The versions of the kernel, those of earlier sessions of the notebook included, with their times and verdicts, and the runs of
+        cells, knobs and autotuners. It is empty for a kernel that no cell has launched."""
+        return exporter.call("history_of", self)
+
+    def export_html(self, path: Any) -> Any:
+        """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
+        return exporter.call("export_html", self, path)

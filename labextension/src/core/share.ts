@@ -1,0 +1,47 @@
+/** The foot of a card: a link to what it shows, and the card as one HTML file, where the host or its kernel can make them. */
+
+import { button, h } from './dom';
+import { targetOf } from './link_target';
+import { download } from './plot/export';
+import type { Store } from './store';
+
+/** Creates the foot of a card and appends it. */
+export function shareFoot(root: HTMLElement, store: Store): void {
+  const said = h('span.bnb-quiet', { role: 'status' });
+  const link = button(
+    'Copy link',
+    () => {
+      const { host } = store;
+      host.copy?.(host.link?.(targetOf(root)) ?? '');
+      said.textContent = 'The link is copied.';
+    },
+    { title: 'Copy a link to this tab and stage' },
+  );
+  const file = button('Save HTML', () => store.run(saveFile(store, said)), {
+    title: 'Save this card as one HTML file that needs no kernel',
+  });
+  const foot = h('footer.bnb-share', {}, said, link, file);
+  const paint = (): void => {
+    link.hidden = !(store.host.copy && store.host.link);
+    file.hidden = !(store.host.request && store.doc.model);
+    foot.hidden = link.hidden && file.hidden;
+  };
+  store.subscribe((change) => {
+    if (change === 'host' || change === 'document') {
+      paint();
+    }
+  });
+  paint();
+  root.append(foot);
+}
+
+async function saveFile(store: Store, said: HTMLElement): Promise<void> {
+  said.textContent = 'The kernel makes the file…';
+  try {
+    const { page } = (await store.host.request!('export', {})) as { page: string };
+    download(`${store.doc.kernel.replace(/[^\w.-]+/g, '_')}.html`, 'text/html', page);
+    said.textContent = 'The file is saved.';
+  } catch (error) {
+    said.textContent = `The kernel could not make the file: ${(error as Error).message}`;
+  }
+}
