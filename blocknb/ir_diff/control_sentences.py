@@ -150,9 +150,8 @@ def moved_between_blocks(telling: Telling) -> Iterator[ChangeSentence]:
         at = f" at line {line}" if line else ""
         telling.tell(matches)
         if names:
-            made = telling.sentence("", 0, matches)
             text = f"{plural(len(names), 'op')} moved {where}{at}: {counted(names)}"
-            yield ChangeSentence(text, PLACE + 15, made.before, made.after, made.lines)
+            yield telling.sentence(text, PLACE + 15, matches, lines=False)
 
 
 def reordered(telling: Telling) -> Iterator[ChangeSentence]:

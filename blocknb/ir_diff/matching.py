@@ -16,7 +16,7 @@ Each match has a kind:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,19 +84,19 @@ def classified(
     matches: list[OpMatch] = []
     explained: set[int] = set(taken)
     stayed = _in_order(one, two, counterpart)
-    definition = _same_values(one, two, counterpart, successors)
+    gone = [id for id in one.ops if id not in counterpart]
+    merged = _merged(one, [id for id in gone if id not in successors], counterpart)
+    definitions = _definitions(one, two, counterpart, successors, merged)
     for id, heir in counterpart.items():
-        matches.append(_pair(one, two, id, heir, stayed, definition))
+        matches.append(_pair(one, two, id, heir, stayed, definitions))
     for id, made in successors.items():
         name = one.ops[id].op.name
         copies = tuple(new for new in made if new not in explained and two.ops[new].op.name == name)
         if copies:
             matches.append(OpMatch("duplicated", (id,), ((counterpart[id],) if id in counterpart else ()) + copies))
             explained |= set(copies)
-    gone = [id for id in one.ops if id not in counterpart]
     matches += _replacements(gone, successors, explained)
     replaced = {id for match in matches for id in match.before}
-    merged = _merged(one, [id for id in gone if id not in replaced], counterpart)
     for id in gone:
         if id in merged:
             matches.append(OpMatch("merged", (id,), (counterpart[merged[id]],)))
@@ -116,7 +116,25 @@ def _successors(one: IndexedFunc, two: IndexedFunc) -> dict[int, list[int]]:
         same = [was for was in sources if one.ops[was].op.name == position.op.name]
         for was in same[:1] or sources:
             found[was].append(id)
+    _made_again(one, two, found)
     return found
+
+
+def _made_again(one: IndexedFunc, two: IndexedFunc, found: dict[int, list[int]]) -> None:
+    """Adds removed ops that have no successor, with new ops of the same name and place in the source that name no old op.
+
+    Such a new op was made from one that did not outlive the pass, so that `was` leads nowhere."""
+    orphans: dict[Any, list[int]] = defaultdict(list)
+    known = {id for made in found.values() for id in made}
+    for id, position in two.ops.items():
+        if id not in one.ops and id not in known and position.op.was:
+            orphans[position.op.name, position.op.loc].append(id)
+    lost = [id for id in one.ops if id not in two.ops and id not in found]
+    places = Counter((one.ops[id].op.name, one.ops[id].op.loc) for id in lost)
+    for id in lost:
+        key = one.ops[id].op.name, one.ops[id].op.loc
+        if places[key] == 1 and key in orphans:
+            found[id] = orphans[key]
 
 
 def _heir(
@@ -155,18 +173,23 @@ def increasing(numbers: Sequence[int]) -> list[int]:
     return run[::-1]
 
 
-def _same_values(
-    one: IndexedFunc, two: IndexedFunc, counterpart: Mapping[int, int], successors: Mapping[int, Sequence[int]]
-) -> dict[Value, tuple]:
-    """A name for the definition of each value of `two`, in terms of `one` where its op comes from there."""
+def _definitions(
+    one: IndexedFunc,
+    two: IndexedFunc,
+    counterpart: Mapping[int, int],
+    successors: Mapping[int, Sequence[int]],
+    merged: Mapping[int, int],
+) -> tuple[dict[Value, tuple], dict[Value, tuple]]:
+    """A name for the definition of each value of each side, in terms of `one` where its op comes from there. Merged ops have one name."""
     origin = {new: old for old, made in successors.items() for new in made}
     origin |= {new: old for old, new in counterpart.items()}
-    found = {}
+    old_names = {value: (kind, merged.get(id, id), place) for value, (kind, id, place) in one.definitions.items()}
+    names: dict[Value, tuple] = {}
     for value, (kind, id, place) in two.definitions.items():
-        old = origin.get(id)
-        known = old is not None and one.ops[old].op.name == two.ops[id].op.name
-        found[value] = (kind, old, place) if known else (kind, id, place) if kind == "param" else ("new", id, place)
-    return found
+        old = origin.get(id, id)
+        known = id in origin and one.ops[old].op.name == two.ops[id].op.name
+        names[value] = (kind, old, place) if known or kind == "param" else ("new", id, place)
+    return old_names, names
 
 
 def _pair(
@@ -175,7 +198,7 @@ def _pair(
     old: int,
     new: int,
     stayed: set[int],
-    definition: Mapping[Value, tuple],
+    definitions: tuple[Mapping[Value, tuple], Mapping[Value, tuple]],
 ) -> OpMatch:
     """The match of an op with the op that continues it."""
     a, b = one.ops[old], two.ops[new]
@@ -187,7 +210,7 @@ def _pair(
         attributes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         what += ["attributes"] if attributes else []
         what += sorted({_type_change(x.type, y.type) for x, y in zip(a.op.results, b.op.results, strict=False)} - {""})
-        if [one.definitions[v] for v in a.op.args] != [definition[v] for v in b.op.args]:
+        if [definitions[0][v] for v in a.op.args] != [definitions[1][v] for v in b.op.args]:
             what.append("operands")
     moves = []
     if (a.parent, a.block) != (b.parent, b.block) and not _renewed(one, a.parent, two, b.parent, a.block == b.block):

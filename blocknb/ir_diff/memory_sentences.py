@@ -145,7 +145,7 @@ def synchronization(telling: Telling) -> Iterator[ChangeSentence]:
         side = telling.matching.after if kind == "added" else telling.matching.before
         for place, group in _by_next(side, barriers, kind).items():
             text = f"{ops_text(len(group), 'barrier')} {verb}{f' before {place}' if place else ''}"
-            yield _at(telling.sentence(text, SYNCHRONIZATION + 5, group), text)
+            yield telling.sentence(text, SYNCHRONIZATION + 5, group, lines=not place)
         others = [m for m in matches if m not in barriers]
         if others:
             text = f"{verb}: {counted(telling.op(match).name for match in others)}"
@@ -180,7 +180,3 @@ def _next_access(side: IndexedFunc, id: int) -> int | None:
                 return other
     return None
 
-
-def _at(made: ChangeSentence, text: str) -> ChangeSentence:
-    """A sentence whose text names its place itself."""
-    return ChangeSentence(text, made.weight, made.before, made.after, made.lines)

@@ -9,7 +9,7 @@ from typing import Any
 
 from blocknb.ir.core import Op
 from blocknb.ir_diff.matching import Matching, OpMatch
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, REDUCTIONS
 
 #: Weights of sentences, by subject.
 STRUCTURE, MEMORY, SYNCHRONIZATION, COMPUTE, LAYOUT, PLACE, ARITHMETIC = 90, 80, 70, 60, 50, 30, 10
@@ -42,6 +42,16 @@ class Telling:
     compared: bool = False
     told: set[int] = field(default_factory=set)  # positions of matches
 
+    def __post_init__(self) -> None:
+        combining = [match for match in self.matching.matches if self._combines(match)]
+        self.tell(combining)
+
+    def _combines(self, match: OpMatch) -> bool:
+        """Whether the ops stand in the block of a reduction, whose own sentences suffice."""
+        sides = ((self.matching.before, match.before), (self.matching.after, match.after))
+        ops = [(side, side.ops[id].parent) for side, ids in sides for id in ids]
+        return all(parent >= 0 and side.ops[parent].op.name in REDUCTIONS for side, parent in ops)
+
     def left(self, *kinds: str) -> list[OpMatch]:
         """The matches of some kinds that no rule has told."""
         matches = enumerate(self.matching.matches)
@@ -52,13 +62,13 @@ class Telling:
         ids = set(map(id, matches))
         self.told |= {i for i, match in enumerate(self.matching.matches) if id(match) in ids}
 
-    def sentence(self, text: str, weight: int, matches: Sequence[OpMatch], after: Iterable[int] = ()) -> ChangeSentence:
-        """A sentence on matches, which it marks as told. The lines of their ops follow the text. `after` are further ops of the right."""
+    def sentence(self, text: str, weight: int, matches: Sequence[OpMatch], lines: bool = True) -> ChangeSentence:
+        """A sentence on matches, which it marks as told. The lines of their ops follow the text, if `lines`."""
         self.tell(matches)
         left = tuple(dict.fromkeys(id for match in matches for id in match.before))
-        right = tuple(dict.fromkeys([*(id for match in matches for id in match.after), *after]))
-        lines = self.lines(left, right)
-        return ChangeSentence(text + _places(lines), weight, left, right, lines)
+        right = tuple(dict.fromkeys((id for match in matches for id in match.after)))
+        places = self.lines(left, right)
+        return ChangeSentence(text + (_places(places) if lines else ""), weight, left, right, places)
 
     def lines(self, left: Iterable[int], right: Iterable[int]) -> tuple[int, ...]:
         """The source lines of ops of the left side; where there are none, of the right side."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from blocknb.ir_diff.matching import OpMatch
@@ -22,22 +23,21 @@ from blocknb.ir_diff.telling import (
     ops_text,
     plural,
 )
-from blocknb.language.ops import OPS
-from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import SharedLayout
+from blocknb.language.ops import OPS, REDUCTIONS
+from blocknb.language.types import Buffer, Tile
 
 #: What an attribute means, with its new value, the verb in front; ops that have none of these words name the attribute.
 _ATTRIBUTES = {
-    ("load", "vec"): "{verb} {value} elements per instruction",
-    ("store", "vec"): "{verb} {value} elements per instruction",
-    ("copy_async", "vec"): "{verb} {value} elements per instruction",
-    ("dot", "instr"): "{verb} the instruction `{value}`",
-    ("dot", "in_flight"): "may stay in flight ({value})",
-    ("*", "emit"): "emitted {value}",
+    ("load", "vec"): "{access} {value} per instruction",
+    ("store", "vec"): "{access} {value} per instruction",
+    ("copy_async", "vec"): "{access} {value} per instruction",
+    ("dot", "instr"): "{use} the instruction `{value}`",
+    ("dot", "in_flight"): "may stay in flight, {value} at a time",
+    ("*", "emit"): "{be} emitted {value}",
 }
 _EMISSIONS = {"at_use": "where the result is used", "in_pieces": "in pieces", "again": "again where the result is used"}
 #: Attributes that another one or a layout explains.
-_SILENT = frozenset({"layout", "warps", "registers", "offset", "type", "align", "shape", "end", "permuted_rows"})
+_SILENT = frozenset({"layout", "warps", "registers", "offset", "type", "align", "shape", "end", "permuted_rows", "types", "keep"})
 
 
 def attributes(telling: Telling) -> Iterator[ChangeSentence]:
@@ -65,14 +65,13 @@ def _attribute_text(
     subject = ops_text(len(matches), name) if name != "*" else f"{plural(len(matches), 'op')} ({counted(names)})"
     form = _ATTRIBUTES.get((name, attribute))
     instead = f" instead of {old}" if old != "None" else ""
+    one = len(matches) == 1
     if form is None or new == "None":
         had = f"`{attribute}` = {new}" if new != "None" else f"no `{attribute}`"
-        return f"{subject} {'has' if len(matches) == 1 else 'have'} {had}{instead}"
-    verb = ("uses" if attribute == "instr" else "accesses") if len(matches) == 1 else ("use" if attribute == "instr" else "access")
-    if attribute == "emit":
-        verb = "is" if len(matches) == 1 else "are"
-        return f"{subject} {verb} emitted {_EMISSIONS.get(new, new)}"
-    return f"{subject} {form.format(verb=verb, value=new)}{instead}"
+        return f"{subject} {'has' if one else 'have'} {had}{instead}"
+    verbs = {"access": "accesses", "use": "uses", "be": "is"} if one else {"access": "access", "use": "use", "be": "are"}
+    value = plural(int(new), "element") if attribute == "vec" else _EMISSIONS.get(new, new)
+    return f"{subject} {form.format(value=value, **verbs)}{instead}"
 
 
 def _value(value: Any) -> str:
@@ -81,41 +80,41 @@ def _value(value: Any) -> str:
 
 def layouts(telling: Telling) -> Iterator[ChangeSentence]:
     """Tiles with another layout, and ops that propose or use another one. Names (`#a`) are those of the two listings."""
-    groups: dict[tuple[str | None, str | None], list[OpMatch]] = defaultdict(list)
-    for match in telling.left("changed"):
-        if "layout" in match.what:
-            pairs = zip(*(_results(telling, match, side) for side in (0, 1)), strict=False)
-            old, new = next((a, b) for a, b in pairs if a != b)
-            groups[old, new].append(match)
+    groups: dict[tuple[Any, Any], list[OpMatch]] = defaultdict(list)
     for match in telling.matching.of_kind("changed"):
-        if "layout" in match.attributes and "layout" not in match.what and match.attributes["layout"][1] is not None:
-            old, new = (_name(telling, side, layout) for side, layout in enumerate(match.attributes["layout"]))
-            groups[old, new].append(match)
-    fresh: dict[str | None, int] = {new: len(matches) for (old, new), matches in groups.items() if old is None}
+        if (pair := _layout_change(telling, match)) is not None:
+            groups[pair].append(match)
+    fresh = {new: matches for (old, new), matches in groups.items() if old is None}
     if len(fresh) > 1:
-        matches = [m for (old, _), found in groups.items() if old is None for m in found]
-        most = sorted(fresh.items(), key=lambda item: -item[1])
-        text = f"{plural(len(matches), 'op')} got a layout, {len(fresh)} layouts in all: "
-        text += ", ".join(f"`{name}` for {count}" for name, count in most[:4]) + (", …" if len(most) > 4 else "")
-        made = telling.sentence("", LAYOUT, matches)
-        yield ChangeSentence(text, LAYOUT, made.before, made.after, made.lines)
+        every = [match for matches in fresh.values() for match in matches]
+        most = sorted(fresh.items(), key=lambda item: -len(item[1]))
+        text = f"{plural(len(every), 'op')} got a layout, {len(fresh)} layouts in all: "
+        text += ", ".join(f"`{_name(telling, 1, new)}` for {len(matches)}" for new, matches in most[:4])
+        yield telling.sentence(text + (", …" if len(most) > 4 else ""), LAYOUT, every, lines=False)
     for (old, new), matches in groups.items():
-        if old is None and len(fresh) > 1:
+        if old is not None:
+            was, now = _name(telling, 0, old), _name(telling, 1, new)
+            now = str(new) if was == now else now
+            text = f"layout `{was}` became `{now}` on {plural(len(matches), 'op')}"
+        elif len(fresh) == 1:
+            text = f"{plural(len(matches), 'op')} got the layout `{_name(telling, 1, new)}`"
+        else:
             continue
-        text = f"{plural(len(matches), 'op')} got the layout `{new}`" if old is None else f"layout `{old}` became `{new}` on {plural(len(matches), 'op')}"
-        made = telling.sentence("", LAYOUT, matches)
-        yield ChangeSentence(text, LAYOUT, made.before, made.after, made.lines)
+        yield telling.sentence(text, LAYOUT, matches, lines=False)
 
 
-def _results(telling: Telling, match: OpMatch, side: int) -> list[str | None]:
-    op = telling.matching.op_after(match.after[0]) if side else telling.matching.op_before(match.before[0])
-    return [_name(telling, side, getattr(value.type, "layout", None)) for value in op.results]
+def _layout_change(telling: Telling, match: OpMatch) -> tuple[Any, Any] | None:
+    """The layouts of an op before and after: of its results, or of its attribute `layout`. None if they are equal."""
+    if "layout" in match.what:
+        ops = telling.matching.op_before(match.before[0]), telling.op(match)
+        sides = ([getattr(value.type, "layout", None) for value in op.results] for op in ops)
+        return next((a, b) for a, b in zip(*sides, strict=False) if a != b)
+    old, new = match.attributes.get("layout", (None, None))
+    return None if new is None else (old, new)
 
 
-def _name(telling: Telling, side: int, layout: Any) -> str | None:
+def _name(telling: Telling, side: int, layout: Any) -> str:
     """The name of a layout in the listing of a side."""
-    if not isinstance(layout, Layout | SharedLayout):
-        return None
     func = telling.matching.after if side else telling.matching.before
     return func.layout_names.get(str(layout), str(layout))
 
@@ -138,6 +137,11 @@ def replacements(telling: Telling) -> Iterator[ChangeSentence]:
 def copies(telling: Telling) -> Iterator[ChangeSentence]:
     """Ops with several copies: for other layouts, or for other blocks."""
     after = telling.matching.after
+    stepped = [m for m in telling.left("duplicated") if telling.op(m).name in REDUCTIONS and _in_one_block(telling, m)]
+    if stepped:
+        steps = max(len(match.after) for match in stepped)
+        text = f"{ops_text(len(stepped), telling.op(stepped[0]).name)} {telling.now} {steps} steps{' each' if len(stepped) > 1 else ''}"
+        yield telling.sentence(f"{text}: within a warp, and across warps", MEMORY + 1, stepped)
     groups: dict[str, list[OpMatch]] = defaultdict(list)
     for match in telling.left("duplicated"):
         places = {(after.ops[id].parent, after.ops[id].block) for id in match.after}
@@ -152,6 +156,11 @@ def copies(telling: Telling) -> Iterator[ChangeSentence]:
         yield telling.sentence(text, COMPUTE if notable else PLACE, matches)
 
 
+def _in_one_block(telling: Telling, match: OpMatch) -> bool:
+    """Whether the copies of an op stand in one block."""
+    return len({(p.parent, p.block) for id in match.after if (p := telling.matching.after.ops[id])}) == 1
+
+
 def types(telling: Telling) -> Iterator[ChangeSentence]:
     """Values of another element type or shape."""
     groups: dict[tuple[str, str], list[OpMatch]] = defaultdict(list)
@@ -161,16 +170,20 @@ def types(telling: Telling) -> Iterator[ChangeSentence]:
         old, new = telling.matching.op_before(match.before[0]), telling.op(match)
         pair = next((a.type, b.type) for a, b in zip(old.results, new.results, strict=False) if a.type != b.type)
         groups[_plain(pair[0]), _plain(pair[1])].append(match)
+    if len(groups) > 2:
+        every = [match for matches in groups.values() for match in matches]
+        names = counted(telling.op(match).name for match in every)
+        yield telling.sentence(f"{plural(len(every), 'value')} have another type: {names}", COMPUTE - 10, every)
+        return
     for (old_type, new_type), matches in groups.items():
-        text = f"{plural(len(matches), 'value')} of type `{new_type}` instead of `{old_type}`"
+        verb = "has" if len(matches) == 1 else "have"
+        text = f"{plural(len(matches), 'value')} {verb} the type `{new_type}` instead of `{old_type}`"
         yield telling.sentence(text, COMPUTE - 10, matches)
 
 
 def _plain(kind: Any) -> str:
     """A type without its layout."""
-    return str(kind.with_layout(None) if hasattr(kind, "with_layout") else kind).split(", ")[0].rstrip(">") + (
-        ">" if "<" in str(kind) else ""
-    )
+    return str(replace(kind, layout=None) if isinstance(kind, Tile | Buffer) else kind)
 
 
 def operands(telling: Telling) -> Iterator[ChangeSentence]:
