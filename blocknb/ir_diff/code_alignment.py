@@ -63,23 +63,14 @@ class CodeDifference:
     """The difference of two listings of one language.
 
     `pairs` are the lines that correspond to each other (0-based), `same` those of them that do the same; `sentences` the summary.
+    `is_same`: the texts differ in names only.
     """
 
     pairs: tuple[tuple[int, int], ...]
     same: frozenset[tuple[int, int]]
     sentences: tuple[ChangeSentence, ...]
 
-    @property
-    def first(self) -> tuple[int, int] | None:
-        """The first lines where the listings part, or None if they are the same up to names."""
-        i = j = 0
-        for pair in sorted(self.same):
-            if pair != (i, j):
-                return i, j
-            i, j = i + 1, j + 1
-        return None if not self.sentences and self.is_whole else (i, j)
-
-    is_whole: bool = False
+    is_same: bool = False
 
 
 def reduced(line: str, language: str) -> str:
@@ -148,7 +139,8 @@ def _class_sentences(
     for kind in sorted(worth, key=lambda kind: -abs(counts[1][kind] - counts[0][kind])):
         text = f"{counts[1][kind] - counts[0][kind]:+d} {kind} ({counts[0][kind]} → {counts[1][kind]})".replace("-", "−", 1)
         yield ChangeSentence(text, 60, lines=_where(one, two, kind))
-    rest = sorted(set(changed) - set(worth), key=lambda kind: -abs(counts[1][kind] - counts[0][kind]))[:MOST_CLASSES]
+    others = [kind for kind in changed if kind not in worth]
+    rest = sorted(others, key=lambda kind: -abs(counts[1][kind] - counts[0][kind]))[:MOST_CLASSES]
     if rest:
         each = ", ".join(f"{counts[1][kind] - counts[0][kind]:+d} {kind}".replace("-", "−", 1) for kind in rest)
         yield ChangeSentence(f"other instructions: {each}", 20)

@@ -18,13 +18,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb.ir.core import Func, Op, Value
 from blocknb.ir_diff.indexed import IndexedFunc
 from blocknb.language.ops import OPS
-from blocknb.language.types import Tile
+from blocknb.language.types import Buffer, Tile
 
 KINDS = ("kept", "moved", "changed", "replaced", "duplicated", "merged", "added", "removed")
 
@@ -232,7 +232,8 @@ def _type_change(a: Any, b: Any) -> str:
     """ "layout" if two types differ only in their layouts, "type" if in more, "" if they are equal."""
     if a == b:
         return ""
-    if isinstance(a, Tile) and isinstance(b, Tile) and a.with_layout(None) == b.with_layout(None):
+    both = type(a) is type(b) and isinstance(a, Tile | Buffer)
+    if both and replace(a, layout=None) == replace(b, layout=None):
         return "layout"
     return "type"
 

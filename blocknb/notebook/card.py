@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
+from blocknb.notebook import change_sentences, document, extension, history, html, numbers, plots, sections, tiles, timelines
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
@@ -225,13 +225,16 @@ class Card:
             targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
+        told = change_sentences.part([view.trace for view in self.views]) if self.whole else None
         made = document.build(
-            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn]))
+            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn, told]))
         )
         more = dict(self.parts)
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
+        if told is not None:
+            made["changes"] = told
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:

@@ -61,12 +61,17 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
 
 def page(card: Card) -> str:
     """The text of the file."""
-    style, viewer = _viewer()
     found: dict[str, Any] = card.bundle(EVERYTHING)[document.MIME]
+    return document_page(f"{card.name}: {card.where}", found, card.html(EVERYTHING, _FOOTER))
+
+
+def document_page(title: str, found: dict[str, Any], static: str) -> str:
+    """The text of a file that shows a document; `static` is HTML for readers without scripts."""
+    style, viewer = _viewer()
     return _PAGE.format(
-        title=escape(f"{card.name}: {card.where}"),
+        title=escape(title),
         style=style,
-        static=card.html(EVERYTHING, _FOOTER),
+        static=static,
         mime=document.MIME,
         # In JSON, `<` occurs only in strings, where the escape has the same meaning, so no tag can begin or end.
         document=json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"),

@@ -18,7 +18,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, edits, extension, history, html, knobs, numbers, repeats
+from blocknb.notebook import change_sentences, document, edits, extension, history, html, knobs, numbers, repeats
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
@@ -187,6 +187,12 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"accesses": {op: a for op, a in accesses.items() if data.get("op") in (None, int(op))}}
 
 
+def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The sentences on the difference of two stages of one target, by number."""
+    trace = live.card.views[int(data["view"])].trace
+    return {"sentences": [] if trace is None else change_sentences.between(trace, int(data["a"]), int(data["b"]))}
+
+
 #: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
@@ -196,6 +202,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "whole": _whole,
     "version": _versions,
     "tiles": _tiles,
+    "changes": _changes,
 }
 
 
