@@ -31,6 +31,9 @@ import {
   type Bench,
   type BenchRow,
   type Ceiling,
+  type ChangesPart,
+  type Compared,
+  type ComparedSide,
   type Diff,
   type DiffSide,
   type Document,
@@ -279,6 +282,23 @@ const modified = shaped<Modified>({
 const packed = text(1 << 26);
 const part = shaped<TilesPart>({}, { view: integer(-1, 1000), packed, why: text(1 << 16) });
 
+const changesPart = shaped<ChangesPart>({}, { packed, why: text(1 << 16) });
+
+const languages = oneOf('ir', 'llvm', 'ptx', 'sass', 'asm');
+const comparedSide = shaped<ComparedSide>({
+  label: word,
+  kernel: word,
+  target: word,
+  constants: words,
+  options: words,
+  first_line: line,
+  source: reference,
+  levels: list(object({ key: word, language: languages, text: reference }), 1000),
+  resources,
+  time: nullable(time),
+});
+const compared = shaped<Compared>({ sides: list(comparedSide, 100, 2), packed });
+
 const document = shaped<Document>(
   {
     schema: integer(SCHEMA, SCHEMA),
@@ -303,6 +323,8 @@ const document = shaped<Document>(
     sweep,
     tiles: part,
     timeline: part,
+    changes: changesPart,
+    compare: compared,
     modified,
     deferred: flag,
   },

@@ -10,7 +10,7 @@ import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
 import { tabs } from './tabs';
-import { VIEWS } from './views';
+import { COMPARISON, VIEWS } from './views';
 import { fetchDeferred } from './deferred';
 import type { Mounted, ViewSpec } from './views/spec';
 
@@ -71,6 +71,11 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   if (shown.length) {
     bar.show(firstTab(doc, shown));
   }
+  store.open = (view, level) => {
+    store.requestedLevel = level ?? null;
+    bar.show(view);
+    mounted.get(view)?.update('view');
+  };
   const stopDeferred = fetchDeferred(store);
   root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) {
@@ -120,6 +125,9 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 /** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
+  if (doc.kind === 'compare' && doc.compare) {
+    return COMPARISON;
+  }
   return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 

@@ -341,6 +341,39 @@ export interface TilesPart {
 /** The packed timeline of the view with this index (see views/timeline.ts), or the reason why there is none. */
 export type TimelinePart = TilesPart;
 
+/** One change in words (blocknb/ir_diff). `before` and `after` are ids of ops on both sides, `lines` the source lines. */
+export interface ChangeSentence {
+  text: string;
+  /** The greater, the more important: 0 to 100. */
+  weight: number;
+  before: number[];
+  after: number[];
+  lines: number[];
+}
+
+/** The packed sentences by view and pass, or the reason why there are none. */
+export type ChangesPart = Omit<TilesPart, 'view'>;
+
+/** One side of a comparison of compilations. */
+export interface ComparedSide {
+  label: string;
+  kernel: string;
+  target: string;
+  constants: Record<string, string>;
+  options: Record<string, string>;
+  first_line: number;
+  source: string | null;
+  levels: { key: string; language: string; text: string | null }[];
+  resources: Resources;
+  time: Time | null;
+}
+
+/** Two or more compilations; `packed` has the comparison of the first side with each other one (see views/compare.ts). */
+export interface Compared {
+  sides: ComparedSide[];
+  packed: string;
+}
+
 /** The document of a card. */
 export interface Document {
   schema: number;
@@ -365,6 +398,8 @@ export interface Document {
   sweep?: Sweep;
   tiles?: TilesPart;
   timeline?: TimelinePart;
+  changes?: ChangesPart;
+  compare?: Compared;
   /** What the knobs were changed to after the cell ran. */
   modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */

@@ -4,6 +4,7 @@
  */
 
 import type { Language } from '../cm/languages';
+import { lineColoursSwitch } from '../cm/line_colours';
 import { pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
 import type { Listing, View } from '../schema';
@@ -49,7 +50,7 @@ class Code implements Mounted {
       this.showSource = this.first.hidden;
       this.arrange();
     });
-    panel.append(h('div.bnb-tools', {}, this.toggle), this.grid);
+    panel.append(h('div.bnb-tools', {}, this.toggle, lineColoursSwitch(store)), this.grid);
     this.first.append(h('div.bnb-tools', {}, h('span.bnb-level', {}, 'source')));
     this.grid.append(this.first);
     const box = this.first.appendChild(h('div.bnb-listing'));
@@ -154,7 +155,9 @@ class Column {
 
   /** Sets the available levels. Keeps the selected level if the new target has it. */
   setLevels(found: Level[]): void {
-    const before = this.choice.value;
+    const asked = this.kind === 'machine' ? this.store.requestedLevel : null;
+    const before = asked ?? this.choice.value;
+    this.store.requestedLevel = asked ? null : this.store.requestedLevel;
     this.levels = found;
     const selected = found.some((l) => l.value === before)
       ? before

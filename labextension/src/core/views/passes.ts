@@ -6,10 +6,13 @@
 import { diffPane, type DiffPane } from '../cm/diff';
 import { pane, type Pane } from '../cm/pane';
 import { button, h, uniqueId } from '../dom';
+import { origins } from '../origins';
 import type { Document, Note, Stage } from '../schema';
 import type { Store } from '../store';
+import { ChangeList } from './change_sentences';
 import { StageEditor } from './edit';
 import { notesList } from './notes';
+import { OpLife } from './op_life';
 import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
 
@@ -37,6 +40,8 @@ class Passes implements Mounted {
   });
   private readonly about = h('div.bnb-about');
   private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
+  private readonly life = new OpLife(this.store, (stage) => this.choose(stage));
+  private readonly changes = new ChangeList(this.store, 'passes');
   private readonly text = h('div.bnb-listing');
   private readonly compare = h('select.bnb-select', { 'aria-label': 'Compare with' });
   private readonly search = h('input.bnb-filter', {
@@ -128,6 +133,8 @@ class Passes implements Mounted {
           ),
           this.about,
           this.provenance,
+          this.life.element,
+          this.changes.element,
           this.text,
         ),
       ),
@@ -364,10 +371,12 @@ class Passes implements Mounted {
   private paintOpHistory(): void {
     const op = this.store.selection?.op;
     this.provenance.textContent = op === null || op === undefined ? '' : opHistory(this.stages, op);
+    this.life.show();
   }
 
   private async paintText(): Promise<void> {
     this.closeEditor(true);
+    this.store.run(this.changes.show(this.base, this.chosen));
     const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
     const other = this.stages[this.base];
@@ -390,7 +399,11 @@ class Passes implements Mounted {
       this.text.replaceChildren();
       const sides = [
         { listing: before, label: `IR after ${other.name}` },
-        { listing, label: `IR after ${stage.name}` },
+        {
+          listing,
+          label: `IR after ${stage.name}`,
+          hints: { origins: origins(this.stages, this.base, this.chosen) },
+        },
       ] as const;
       const [a, b] = this.base < this.chosen ? sides : [sides[1], sides[0]];
       this.diff = diffPane(this.text, a, b, 'ir', this.store, 'passes');
