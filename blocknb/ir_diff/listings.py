@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Iterator
 
 from blocknb.ir.text import print_lines
 from blocknb.ir_diff.indexed import IndexedFunc
@@ -31,7 +32,22 @@ def aligned_lines(matching: Matching) -> tuple[list[Run], list[Run]]:
     pairs = sorted((one[a], two[b], kinds[a]) for a, b in matching.counterpart.items() if a in one and b in two)
     kept = [pairs[i] for i in increasing([j for _, j, _ in pairs])]
     same = [(i, j) for i, j, kind in kept if kind != "changed"]
+    same = sorted([*same, *_lines_without_ops(matching, [(i, j) for i, j, _ in kept])])
     return runs(same), runs((i, j) for i, j, kind in kept if kind == "changed")
+
+
+def _lines_without_ops(matching: Matching, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Equal lines that show no op, such as the end of a block, between pairs of lines that correspond."""
+    texts = [[(text, op) for text, op, _ in print_lines(side.func)] for side in (matching.before, matching.after)]
+    ends = len(texts[0]), len(texts[1])
+    for (i0, j0), (i1, j1) in zip([(-1, -1), *pairs], [*pairs, ends], strict=True):
+        gaps = [
+            [(number, text) for number, (text, op) in enumerate(side[first + 1 : end], first + 1) if op is None]
+            for side, first, end in zip(texts, (i0, j0), (i1, j1), strict=True)
+        ]
+        found = difflib.SequenceMatcher(None, *([text for _, text in gap] for gap in gaps), autojunk=False)
+        for x, y, n in found.get_matching_blocks():
+            yield from ((gaps[0][x + k][0], gaps[1][y + k][0]) for k in range(n))
 
 
 def _line_of(func: IndexedFunc) -> dict[int, int]:

@@ -66,7 +66,8 @@ class Telling:
         """A sentence on matches, which it marks as told. The lines of their ops follow the text, if `lines`."""
         self.tell(matches)
         left = tuple(dict.fromkeys(id for match in matches for id in match.before))
-        right = tuple(dict.fromkeys((id for match in matches for id in match.after)))
+        right = tuple(dict.fromkeys(id for match in matches for id in match.after))
+        right = tuple(sorted(right, key=lambda id: is_arithmetic(self.matching.op_after(id).name)))
         places = self.lines(left, right)
         return ChangeSentence(text + (_places(places) if lines else ""), weight, left, right, places)
 

@@ -64,7 +64,8 @@ def _attribute_text(
     names = [telling.op(match).name for match in matches]
     subject = ops_text(len(matches), name) if name != "*" else f"{plural(len(matches), 'op')} ({counted(names)})"
     form = _ATTRIBUTES.get((name, attribute))
-    instead = f" instead of {old}" if old != "None" else ""
+    code = f"`{old}`" if attribute == "instr" else old
+    instead = f" instead of {code}" if old != "None" else ""
     one = len(matches) == 1
     if form is None or new == "None":
         had = f"`{attribute}` = {new}" if new != "None" else f"no `{attribute}`"

@@ -11,6 +11,7 @@ import { h } from '../dom';
 import { commonSubsequence, type DiffHints, type Difference, difference, type Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
+import { alignment } from './alignment';
 import { explanations } from './explain';
 import { layoutTable } from './ir_docs';
 import { language, type Language } from './languages';
@@ -63,6 +64,7 @@ export function diffPane(
         () => {},
       ),
       EditorView.decorations.of(marks(side.listing, marked[where], found)),
+      alignment(found.hunks, where, side.listing.text),
       keymap.of([
         { key: 'n', run: goToNextChunk },
         { key: 'p', run: goToPreviousChunk },
@@ -115,7 +117,7 @@ export function summary(found: Difference, byText: boolean): string {
     [found.added.size - found.copies.size, 'added'],
     [found.removed.size, 'removed'],
     [found.moved.size, 'moved (↕)'],
-    [found.copies.size, 'copied (⧉)'],
+    [found.copies.size, 'copied (∥)'],
   ] as const;
   const counted = parts.filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
   return counted.length ? `Ops: ${counted.join(', ')}.` : 'The ops are identical.';
@@ -222,10 +224,10 @@ function marks(listing: Listing, found: readonly Word[], difference: Difference)
       ranges.push(moved.range(at));
     }
     if (origin !== undefined) {
-      ranges.push(sign('⧉', `This op is a copy of op ${origin}.`).range(at));
+      ranges.push(sign('∥', `This op is a copy of op ${origin}.`).range(at));
     } else if (count) {
       const copies = count > 1 ? 'copies' : 'copy';
-      ranges.push(sign('⧉', `This op has ${count} more ${copies} on the right.`).range(at));
+      ranges.push(sign('∥', `This op has ${count} more ${copies} on the right.`).range(at));
     }
   });
   return Decoration.set(ranges, true);

@@ -51,7 +51,7 @@ export function lifeOf(stages: readonly Stage[], op: number): LifeEvent[] {
         : 'removed';
       events.push({ stage: i, sign: heirs.length ? '⇒' : '✕', text, op: heirs[0] ?? null });
     } else if (heirs.length && i > born) {
-      events.push({ stage: i, sign: '⧉', text: `copied to op ${heirs.slice(0, 4).join(', ')}`, op: first });
+      events.push({ stage: i, sign: '∥', text: `copied to op ${heirs.slice(0, 4).join(', ')}`, op: first });
     } else if (stage.retyped.some((id) => own.has(id))) {
       events.push({ stage: i, sign: '◇', text: 'retyped', op: stage.retyped.find((id) => own.has(id))! });
     } else if (stage.moved.some((id) => own.has(id))) {
