@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from blocknb.language.constants import constexpr as constexpr
     from blocknb.notebook.export import export_html as export_html
     from blocknb.notebook.roofline import roofline as roofline
+    from blocknb.notebook.side_by_side import compare as compare
     from blocknb.runtime.descriptor import TensorDescriptor as TensorDescriptor
     from blocknb.runtime.interrupts import stop_launches as stop_launches
     from blocknb.runtime.kernel import Kernel as Kernel
@@ -93,6 +94,7 @@ _ORIGINS = {
     "reinterpret": ("runtime.interface", "reinterpret"),
     "roofline": ("notebook.roofline", "roofline"),
     "export_html": ("notebook.export", "export_html"),
+    "compare": ("notebook.side_by_side", "compare"),
     "stop_launches": ("runtime.interrupts", "stop_launches"),
     **{name: ("errors", name) for name in _ERRORS},
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import (
+    change_sentences,
     document,
     extension,
     headline,
@@ -267,14 +268,17 @@ class Card:
             targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
+        told = change_sentences.part([view.trace for view in self.views]) if self.whole else None
         made = document.build(
-            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn]))
+            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn, told]))
         )
         more = dict(self.parts)
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
         made["headline"] = headline.headline(self)
+        if told is not None:
+            made["changes"] = told
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ in another block, or if it is not in the longest common run of ops that kept the
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op
+from blocknb.ir_diff.matching import increasing
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def changes(before: Func, after: Func) -> Changes:
     old, new = dict(_placed(before.body, -1, 0)), dict(_placed(after.body, -1, 0))
     both = [op for op in new if op in old]
     order = {op: i for i, op in enumerate(op for op in old if op in new)}
-    stayed = {both[i] for i in _increasing([order[op] for op in both])}
+    stayed = {both[i] for i in increasing([order[op] for op in both])}
     made = tuple(op for op in new if op not in old)
     return Changes(
         made,
@@ -52,20 +52,3 @@ def _placed(block: Block, parent: int, index: int) -> Iterator[tuple[int, tuple[
 
 def _types(op: Op) -> tuple:
     return tuple(value.type for value in op.results)
-
-
-def _increasing(numbers: Sequence[int]) -> list[int]:
-    """The positions of a longest increasing run (patience sorting)."""
-    ends: list[int] = []  # the smallest last number of a run of each length
-    places: list[int] = []  # its position
-    before: list[int] = []
-    for i, number in enumerate(numbers):
-        at = bisect_left(ends, number)
-        ends[at : at + 1] = [number]
-        places[at : at + 1] = [i]
-        before.append(places[at - 1] if at else -1)
-    run, i = [], places[-1] if places else -1
-    while i >= 0:
-        run.append(i)
-        i = before[i]
-    return run[::-1]

@@ -1,7 +1,7 @@
 """`%blockdiff A B`: two kernels, two versions of one kernel, or two passes, next to each other on a card and as a unified diff in text.
 
-A side is `softmax` (the newest version of a kernel) or `softmax@2` (a version by number). A suffix such as `:coalesce` selects the IR
-after that pass; without it, the side is the source.
+A side is `softmax` (the newest version of a kernel) or `softmax@2` (a version by number); `softmax@sm_80` compiles it for a target. A
+suffix such as `:coalesce` selects the IR after that pass. Without it, the page shows all levels (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -17,26 +17,31 @@ from blocknb.notebook import document, history, sections, static_diff
 from blocknb.notebook.blobs import Blobs
 from blocknb.notebook.card import Card, newest
 from blocknb.notebook.observe import record_of
+from blocknb.target import UnknownTarget
+from blocknb.trace import Trace
 
-_SIDE = re.compile(r"(?P<name>[\w.]+)(@(?P<number>\d+))?(:(?P<stage>\w+))?$")
+_SIDE = re.compile(r"(?P<name>[\w.]+)(@(?P<number>\d+))?(@(?P<target>sm_\w+|cpu[\w:-]*))?(:(?P<stage>\w+))?$")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its card, its label, its version, and its text as a blob's content. `stage` is "" for the source."""
+    """One side: its card, its label, its version, and its text as a blob's content. `stage` is "" for the source.
+
+    `target` is the target that the side names, or ""."""
 
     card: Card
     label: str
     version: str
     stage: str
     content: dict[str, Any]
+    target: str = ""
 
 
 def side(text: str, shell: Any) -> Side:
     """Parses the text of a side. Raises UsageError with the possible names."""
     found = _SIDE.match(text)
     if found is None:
-        raise UsageError(f"{text!r} is not a kernel, kernel@version or kernel:pass")
+        raise UsageError(f"{text!r} is not a kernel, kernel@version, kernel@target or kernel:pass")
     kernel = kernel_of(found["name"], shell)
     known = history.versions(kernel)
     if found["number"]:
@@ -53,9 +58,10 @@ def side(text: str, shell: Any) -> Side:
         body = card.source.rstrip("\n")
         first = kernel.source.first_line
         source = {"text": body, "lines": [first + i for i in range(body.count("\n") + 1)]}
+    target = found["target"] or ""
     if not found["stage"]:
-        return Side(card, text, version, "", source)
-    return Side(card, text, version, found["stage"], _stage(card, found["stage"]))
+        return Side(card, text, version, "", source, target)
+    return Side(card, text, version, found["stage"], _stage(card, found["stage"], target), target)
 
 
 def kernel_of(name: str, shell: Any) -> Any:
@@ -74,9 +80,20 @@ def kernel_of(name: str, shell: Any) -> Any:
     return value
 
 
-def _stage(card: Card, name: str) -> dict[str, Any]:
+def trace_of(card: Card, target: str = "") -> Trace:
+    """The compilation of a card for a target; by default that for a GPU, if it has one. Raises UsageError for an unknown target."""
     traces = [view.trace for view in card.views if view.trace is not None]
-    trace = next((t for t in traces if t.target.is_gpu), traces[0])
+    if not target:
+        return next((t for t in traces if t.target.is_gpu), traces[0])
+    found = next((t for t in traces if str(t.target) == target), None)
+    try:
+        return found or card.main.compiled.retarget(target).trace
+    except UnknownTarget as error:
+        raise UsageError(f"{error.message}; {error.hint}") from None
+
+
+def _stage(card: Card, name: str, target: str) -> dict[str, Any]:
+    trace = trace_of(card, target)
     for section in sections.stage_sections(trace, "", ""):
         if section.key == name:
             return document.content_of(section)
@@ -87,7 +104,7 @@ def part(a: Side, b: Side, blobs: Blobs) -> dict[str, Any]:
     """The document's part "diff"."""
     return {
         "diff": {
-            "by_op": a.card.record is b.card.record and bool(a.stage and b.stage),
+            "by_op": a.card.record is b.card.record and bool(a.stage and b.stage) and a.target == b.target,
             **{
                 key: {
                     "label": s.label,

@@ -100,14 +100,15 @@ def _view(target: DocumentTarget, texts: list[RankedText]) -> dict[str, Any]:
         ],
         "code": {key: by_key[key] for key in ("llvm", "ptx", "sass", "assembly") if by_key.get(key)},
         "later": [section.key for section in target.sections if section.later],
-        "resources": _resources(trace),
+        "resources": resources_of(trace),
         "warnings": list(trace.resources.warnings),
         "milliseconds": {name: round(ms, 4) for name, ms in trace.milliseconds.items()},
         "from_cache": trace.from_cache,
     }
 
 
-def _resources(trace: Trace) -> dict[str, Any]:
+def resources_of(trace: Trace) -> dict[str, Any]:
+    """The resources of a compilation, with the occupancy."""
     names = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "threads")
     found = {name: getattr(trace.resources, name) for name in names}
     held = occupancy(trace.target, trace.resources)

@@ -66,17 +66,22 @@ def _on_gpu(array: Any) -> bool:
 
 
 def blockdiff(line: str, shell: Any) -> None:
-    """Compare two kernels, versions or passes: `%blockdiff softmax@1 softmax@2`, `%blockdiff softmax:parse softmax:coalesce`.
+    """Compare kernels, versions, targets or passes: `%blockdiff softmax@1 softmax@2`, `%blockdiff softmax:parse softmax:coalesce`.
 
-    A side is the name of a kernel (its newest version). Add `@2` to select a version, and `:coalesce` to select the IR after that pass.
+    A side is the name of a kernel (its newest version). Add `@2` to select a version, `@sm_80` to compile it for a target, and `:coalesce`
+    to select the IR after that pass. Without a pass, the page shows source, IR, machine code, resources and times side by side.
     """
-    from blocknb.notebook import diffs, live
+    from blocknb.notebook import diffs, live, side_by_side
     from blocknb.notebook.blobs import Blobs
 
     words = line.split()
     if len(words) != 2:
         raise UsageError("%blockdiff takes two sides: %blockdiff softmax@1 softmax@2")
     a, b = (diffs.side(word, shell) for word in words)
+    if not a.stage and not b.stage:
+        page = side_by_side.SideBySide([side_by_side.of_card(s.card, s.label, s.target) for s in (a, b)])
+        shell.display_pub.publish({**page.bundle(), "text/plain": f"{page.text()}\n{diffs.unified(a, b)}"})
+        return
     blobs = Blobs(40_000)
     part = diffs.part(a, b, blobs)
     card = replace(b.card, parts={**b.card.parts, **part, "blobs": blobs.stored}, opened=("history",))

@@ -18,7 +18,18 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, edits, export, extension, history, html, knobs, numbers, repeats
+from blocknb.notebook import (
+    change_sentences,
+    document,
+    edits,
+    export,
+    extension,
+    history,
+    html,
+    knobs,
+    numbers,
+    repeats,
+)
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
@@ -217,6 +228,12 @@ def _teach(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The sentences on the difference of two stages of one target, by number."""
+    trace = live.card.views[int(data["view"])].trace
+    return {"sentences": [] if trace is None else change_sentences.between(trace, int(data["a"]), int(data["b"]))}
+
+
 #: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
@@ -228,6 +245,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "version": _versions,
     "tiles": _tiles,
     "teach": _teach,
+    "changes": _changes,
 }
 
 

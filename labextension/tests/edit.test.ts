@@ -43,7 +43,8 @@ describe('edits of a stage', () => {
     await until(() => field(panel) === null);
     const { view } = request.mock.calls[0][1];
     const stage = doc.views[view as number].stages!.find((one, i) => i > 0 && one.changed)!.name;
-    expect(request.mock.calls).toEqual([
+    const edits = () => request.mock.calls.filter(([what]) => what !== 'changes');
+    expect(edits()).toEqual([
       ['stage_text', { view, stage }],
       ['edit', { view, stage, text: 'one\nthree' }],
     ]);
@@ -52,7 +53,7 @@ describe('edits of a stage', () => {
     await until(() => named(panel, 'Discard edits')?.hidden === false);
     named(panel, 'Discard edits')!.click();
     await until(() => named(panel, 'Discard edits')!.hidden);
-    expect(request.mock.lastCall).toEqual(['edit', { stage: null }]);
+    expect(edits().at(-1)).toEqual(['edit', { stage: null }]);
   });
 
   test('a problem is shown with its line and carets, and its place is selected', async () => {

@@ -92,8 +92,12 @@ export function list(element: Check, most = 100_000, least = 0): Check {
       for (; at < found.length; at++) {
         element(found[at], path);
       }
-    } catch {
-      element(found[at], `${path}[${at}]`); // a path for each element would take most of the time of a check
+    } catch (error) {
+      if (!(error instanceof Invalid)) {
+        throw error;
+      }
+      // The message begins with the path of the list: a path for each element would take most of the time of a check.
+      throw new Invalid(`${path}[${at}]${error.message.slice(path.length)}`);
     }
   };
 }

@@ -33,6 +33,9 @@ import {
   type BenchRow,
   type Ceiling,
   type Composed,
+  type ChangesPart,
+  type Compared,
+  type ComparedSide,
   type Diff,
   type DiffSide,
   type Document,
@@ -394,6 +397,23 @@ function within(part: Composed, count: number): boolean {
     : !('box' in part) || part.children.every((one) => within(one, count));
 }
 
+const changesPart = shaped<ChangesPart>({}, { packed, why: text(1 << 16) });
+
+const languages = oneOf('ir', 'llvm', 'ptx', 'sass', 'asm');
+const comparedSide = shaped<ComparedSide>({
+  label: word,
+  kernel: word,
+  target: word,
+  constants: words,
+  options: words,
+  first_line: line,
+  source: reference,
+  levels: list(object({ key: word, language: languages, text: reference }), 1000),
+  resources,
+  time: nullable(time),
+});
+const compared = shaped<Compared>({ sides: list(comparedSide, 100, 2), packed });
+
 const document = shaped<Document>(
   {
     schema: integer(SCHEMA, SCHEMA),
@@ -421,6 +441,8 @@ const document = shaped<Document>(
     timeline: part,
     memory,
     teaching,
+    changes: changesPart,
+    compare: compared,
     modified,
     deferred: flag,
     widget,

@@ -16,9 +16,22 @@ export interface Hunk {
   toB: number;
 }
 
+/** Lines [i, i + n) on the left correspond to lines [j, j + n) on the right. */
+export type Run = readonly [number, number, number];
+
+/** What else is known about two listings: see the fields. */
+export interface DiffHints {
+  /** Maps an op of the right listing to the ops of the left one that it replaces or copies. */
+  origins?: ReadonlyMap<number, readonly number[]>;
+  /** The lines that correspond, as the kernel matched them: equal ones, and those that differ. Nothing is compared then. */
+  matched?: { same: readonly Run[]; aligned: readonly Run[] };
+}
+
 /** The result of a diff: hunks of lines, and sets of op ids. */
 export interface Difference {
   hunks: Hunk[];
+  /** Maps each further copy of an op to the op on the left. */
+  copies: Map<number, number>;
   /** Ops whose order relative to the other ops changed. */
   moved: Set<number>;
   /** Ops whose line has another text. */
@@ -58,16 +71,22 @@ export function expandLayouts(text: readonly string[]): string[] {
  * Compares two listings. By default it matches op ids, which are valid within one compilation. `byText` compares two versions or two
  * kernels: it matches lines up to one consistent renaming of their values (`%12`).
  */
-export function difference(a: Listing, b: Listing, byText = false): Difference {
+export function difference(a: Listing, b: Listing, byText = false, hints: DiffHints = {}): Difference {
   const one = split(a);
   const two = split(b);
   const found: Difference = {
     hunks: [],
+    copies: new Map(),
     moved: new Set(),
     changed: new Set(),
     added: new Set(),
     removed: new Set(),
   };
+  if (hints.matched) {
+    const [same, aligned] = [hints.matched.same, hints.matched.aligned].map(pairsOf);
+    found.hunks = hunksBetween(same, one.text.length, two.text.length, aligned);
+    return found;
+  }
   if (byText) {
     const { same, renamed } = matchUpToRenaming(one.text, two.text);
     const whole = hunksBetween(same, one.text.length, two.text.length, renamed);
@@ -78,7 +97,8 @@ export function difference(a: Listing, b: Listing, byText = false): Difference {
   }
   one.text = expandLayouts(one.text);
   two.text = expandLayouts(two.text);
-  const pairs = opPairs(one, two, found);
+  const heirs = heirsOf(one, two, hints.origins, found.copies);
+  const pairs = opPairs(one, { ...two, op: two.op.map((op) => heirs.get(op) ?? op) }, found);
   let [i, j] = [0, 0];
   const rows: [number, number][] = []; // pairs of equal lines
   for (const [x, y] of [...pairs, [one.text.length, two.text.length] as [number, number]]) {
@@ -90,6 +110,42 @@ export function difference(a: Listing, b: Listing, byText = false): Difference {
   }
   found.hunks = hunksBetween(rows, one.text.length, two.text.length, pairs);
   return found;
+}
+
+function pairsOf(runs: readonly Run[]): [number, number][] {
+  return runs.flatMap(([i, j, n]) => Array.from({ length: n }, (_, k): [number, number] => [i + k, j + k]));
+}
+
+const OP = /^(\s*)(?:[^=]*= )?([a-z_0-9]+)/;
+
+/**
+ * Maps the new op that continues a removed one to its id: of the same name, at the same depth where there are several. Other new ops of
+ * that name are copies, and so are new ops with the name of an op that stays.
+ */
+function heirsOf(
+  one: Lines,
+  two: Lines,
+  origins: DiffHints['origins'],
+  copies: Map<number, number>,
+): Map<number, number> {
+  const heirs = new Map<number, number>();
+  const form = (line: string): string[] => OP.exec(line)?.slice(1) ?? ['', ''];
+  const old = new Map(one.op.map((op, i) => [op, form(one.text[i])]));
+  const stays = new Set(two.op.filter((op) => old.has(op)));
+  const made = new Map<number, { op: number; indent: string }[]>();
+  two.op.forEach((op, j) => {
+    const [indent, name] = form(two.text[j]);
+    const origin = origins?.get(op)?.find((id) => old.get(id)?.[1] === name);
+    if (op >= 0 && origin !== undefined && !old.has(op)) {
+      made.set(origin, [...(made.get(origin) ?? []), { op, indent }]);
+    }
+  });
+  for (const [origin, ops] of made) {
+    const indent = old.get(origin)![0];
+    const heir = stays.has(origin) ? null : (ops.find((one) => one.indent === indent) ?? ops[0]).op;
+    ops.forEach(({ op }) => (op === heir ? heirs.set(op, origin) : copies.set(op, origin)));
+  }
+  return heirs;
 }
 
 /** Returns pairs of lines that show the same op, in an order that both sides share. Fills the sets of `found`. */

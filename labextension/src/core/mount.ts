@@ -17,7 +17,7 @@ import { type Change, Store } from './store';
 import { shareFoot } from './share';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
-import { VIEWS } from './views';
+import { COMPARISON, VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
 
 /** A view in an element outside of the card. `view` keeps the choices of the user for the next instance. */
@@ -91,6 +91,11 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
   if (shown.length) {
     bar.show(firstTab(doc, shown));
   }
+  store.open = (view, level) => {
+    store.requestedLevel = level ?? null;
+    bar.show(view);
+    mounted.get(view)?.update('view');
+  };
   const stopDeferred = fetchDeferred(store);
   listenKeys(root, store, active, help.flip);
   shareFoot(root, store);
@@ -192,6 +197,9 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 /** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
+  if (doc.kind === 'compare' && doc.compare) {
+    return COMPARISON;
+  }
   return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 

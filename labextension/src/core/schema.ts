@@ -6,6 +6,10 @@
  * `documents.ts` checks all of it.
  */
 
+import type { Memory } from './memory_part';
+
+export type * from './memory_part';
+
 /** The newest schema that this code reads. */
 export const SCHEMA = 4;
 
@@ -381,61 +385,43 @@ export interface WidgetPart {
   documents: Document[];
 }
 
-/** Bytes before and after the cell, and their peak (null: not measured). */
-export interface MemoryPool {
-  name: string;
-  before: number;
-  after: number;
-  peak: number | null;
-}
-
-/** What the launches of a kernel allocated: bytes and blocks (null on a CPU), and the highest peak of one launch. */
-export interface MemoryLaunch {
-  kernel: string;
-  device: number;
-  launches: number;
-  bytes: number | null;
-  blocks: number | null;
-  peak: number;
-}
-
-/** The copies of one line of code. `line` is a line of the kernel’s cell, or null. `by`: "blocknb" made them for a launch. */
-export interface MemoryCopy {
-  direction: string;
-  bytes: number;
-  times: number;
-  line: number | null;
-  place: string;
-  code: string;
-  by: string;
-}
-
-/** Memory that names hold together. `new`: it did not exist before the cell. */
-export interface MemoryArray {
-  names: string[];
-  bytes: number;
-  arrays: number;
-  what: string;
-  place: string;
-  new: boolean;
-}
-
-/** The memory of a cell. `kept` bytes of new arrays have a name after it, and `unnamed` bytes exist without one. */
-export interface Memory {
-  pools: MemoryPool[];
-  launches: MemoryLaunch[];
-  copies: MemoryCopy[];
-  arrays: MemoryArray[];
-  more_arrays: number;
-  kept: number;
-  unnamed: number;
-  notes: string[];
-}
-
 /** The views that teach, each with its packed content (see core/teaching.ts), and whether the card begins with them. */
 export type TeachingKey = 'step' | 'launch' | 'footprint';
 export interface Teaching extends Partial<Record<TeachingKey, TilesPart>> {
   learn?: boolean;
+}
+
+/** One change in words (blocknb/ir_diff). `before` and `after` are ids of ops on both sides, `lines` the source lines. */
+export interface ChangeSentence {
+  text: string;
+  /** The greater, the more important: 0 to 100. */
+  weight: number;
+  before: number[];
+  after: number[];
+  lines: number[];
+}
+
+/** The packed sentences by view and pass, or the reason why there are none. */
+export type ChangesPart = Omit<TilesPart, 'view'>;
+
+/** One side of a comparison of compilations. */
+export interface ComparedSide {
+  label: string;
+  kernel: string;
+  target: string;
+  constants: Record<string, string>;
+  options: Record<string, string>;
+  first_line: number;
+  source: string | null;
+  levels: { key: string; language: string; text: string | null }[];
+  resources: Resources;
+  time: Time | null;
+}
+
+/** Two or more compilations; `packed` has the comparison of the first side with each other one (see views/compare.ts). */
+export interface Compared {
+  sides: ComparedSide[];
+  packed: string;
 }
 
 /** The document of a card. */
@@ -466,6 +452,8 @@ export interface Document {
   timeline?: TimelinePart;
   memory?: Memory;
   teaching?: Teaching;
+  changes?: ChangesPart;
+  compare?: Compared;
   /** What the knobs were changed to after the cell ran. */
   modified?: Modified;
   /** Whether a live kernel has slow parts of the document, and the repetitions of the launch, on request. */

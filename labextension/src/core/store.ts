@@ -12,10 +12,14 @@ import type { Document, Listing, Stage, View } from './schema';
 import { Shown } from './shown';
 import { upgrade } from './upgrade';
 
-/** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
+/**
+ * `lines`: source lines of the cell. `op`: the id of an op, and `ops` those of more. `from`: the view where the user selected it, which
+ * does not scroll.
+ */
 export interface Selection {
   lines: readonly number[];
   op: number | null;
+  ops?: readonly number[];
   from: string;
 }
 
@@ -51,6 +55,11 @@ export class Store {
 
   /** What the views show, for the traits of a widget. */
   readonly shown = new Shown();
+
+  /** Opens a view, and in it a level of code. The card sets this. */
+  open: (view: string, level?: string) => void = () => {};
+  /** The level of machine code that `open` asked for; the Code view takes it. */
+  requestedLevel: string | null = null;
 
   private budget = new Budget();
   private readonly listeners = new Set<(change: Change) => void>();

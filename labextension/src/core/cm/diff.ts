@@ -8,10 +8,14 @@ import { EditorState, type Extension, type Range, type Text } from '@codemirror/
 import { Decoration, EditorView, keymap, lineNumbers, WidgetType } from '@codemirror/view';
 
 import { h } from '../dom';
-import { commonSubsequence, type Difference, difference, type Hunk } from '../hunks';
+import { commonSubsequence, type DiffHints, type Difference, difference, type Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
+import { alignment } from './alignment';
+import { explanations } from './explain';
+import { layoutTable } from './ir_docs';
 import { language, type Language } from './languages';
+import { foldLayouts, withRelated } from './related_ops';
 import { highlightSelection, links } from './links';
 import { readOnly } from './pane';
 import { wrapping } from './wrap';
@@ -21,6 +25,8 @@ export interface Side {
   listing: Listing;
   label: string;
   firstLine?: number;
+  /** Of the right side: what is known about the two listings besides their texts. */
+  hints?: DiffHints;
 }
 
 /** A mounted diff. */
@@ -35,14 +41,16 @@ export interface DiffPane {
 /** Shows `a` on the left and `b` on the right. `byText`: the op ids of the two are unrelated, as in two versions of a kernel. */
 export function diffPane(
   parent: HTMLElement,
-  a: Side,
-  b: Side,
+  left: Side,
+  right: Side,
   name: Language,
   store: Store,
   key: string,
   byText = false,
 ): DiffPane {
-  const found = difference(a.listing, b.listing, byText);
+  const tables = foldLayouts(left, right);
+  const { a, b } = tables;
+  const found = difference(a.listing, b.listing, byText, b.hints);
   const marked = changedWords(found.hunks, a.listing.text, b.listing.text);
   const editor = (side: Side, where: 'a' | 'b'): { doc: string; extensions: Extension } => ({
     doc: side.listing.text,
@@ -52,7 +60,13 @@ export function diffPane(
       language(name),
       links(store, `${key}-${where}`, () => side.listing),
       wrapping(store),
+      layoutTable.of(tables[where === 'a' ? 'left' : 'right']),
+      explanations(
+        () => name,
+        () => {},
+      ),
       EditorView.decorations.of(marks(side.listing, marked[where], found)),
+      alignment(found.hunks, where, side.listing.text),
       keymap.of([
         { key: 'n', run: goToNextChunk },
         { key: 'p', run: goToPreviousChunk },
@@ -62,7 +76,7 @@ export function diffPane(
   const element = parent.appendChild(h('div.bnb-diff'));
   element.append(h('p.bnb-quiet.bnb-summary', {}, summary(found, byText)));
   const labels = h('div.bnb-sides', {}, h('span', {}, a.label), h('span', {}, b.label));
-  element.append(labels);
+  element.append(labels, ...tables.elements);
   const view = new MergeView({
     a: editor(a, 'a'),
     b: editor(b, 'b'),
@@ -72,8 +86,9 @@ export function diffPane(
     diffConfig: { override: (x, y) => changes(found.hunks, x, y) },
   });
   const highlight = (): void => {
-    highlightSelection(view.a, a.listing, store.selection, `${key}-a`);
-    highlightSelection(view.b, b.listing, store.selection, `${key}-b`);
+    const selection = withRelated(store.selection, found, b.hints?.origins);
+    highlightSelection(view.a, a.listing, selection, `${key}-a`);
+    highlightSelection(view.b, b.listing, selection, `${key}-b`);
   };
   highlight();
   return {
@@ -101,9 +116,10 @@ export function summary(found: Difference, byText: boolean): string {
   }
   const parts = [
     [found.changed.size, 'changed'],
-    [found.added.size, 'added'],
+    [found.added.size - found.copies.size, 'added'],
     [found.removed.size, 'removed'],
     [found.moved.size, 'moved (↕)'],
+    [found.copies.size, 'copied (∥)'],
   ] as const;
   const counted = parts.filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
   return counted.length ? `Ops: ${counted.join(', ')}.` : 'The ops are identical.';
@@ -167,18 +183,28 @@ function changedRanges(tokens: readonly string[], kept: ReadonlySet<number>, lin
   return found;
 }
 
-class Moved extends WidgetType {
-  toDOM(): HTMLElement {
-    return h('span.bnb-moved', { title: 'This op moved.', 'aria-label': 'moved:' }, '↕ ');
+/** A sign before the line of an op. */
+class OpSign extends WidgetType {
+  constructor(
+    private readonly sign: string,
+    private readonly title: string,
+  ) {
+    super();
   }
 
-  eq(): boolean {
-    return true;
+  toDOM(): HTMLElement {
+    return h('span.bnb-moved', { title: this.title, 'aria-label': this.title }, `${this.sign} `);
+  }
+
+  eq(other: OpSign): boolean {
+    return other.sign === this.sign && other.title === this.title;
   }
 }
 
 const word = Decoration.mark({ class: 'bnb-word' });
-const moved = Decoration.widget({ widget: new Moved(), side: -1 });
+const sign = (text: string, title: string): Decoration =>
+  Decoration.widget({ widget: new OpSign(text, title), side: -1 });
+const moved = sign('↕', 'This op moved.');
 
 function marks(listing: Listing, found: readonly Word[], difference: Difference) {
   const doc = EditorState.create({ doc: listing.text }).doc;
@@ -187,9 +213,23 @@ function marks(listing: Listing, found: readonly Word[], difference: Difference)
     const begin = doc.line(line + 1).from;
     ranges.push(word.range(begin + from, begin + to));
   }
+  const copied = new Map<number, number>();
+  difference.copies.forEach((origin) => copied.set(origin, (copied.get(origin) ?? 0) + 1));
   listing.ops?.forEach((op, i) => {
-    if (difference.moved.has(op) && i < doc.lines) {
-      ranges.push(moved.range(doc.line(i + 1).from));
+    if (i >= doc.lines) {
+      return;
+    }
+    const at = doc.line(i + 1).from;
+    const count = copied.get(op);
+    const origin = difference.copies.get(op);
+    if (difference.moved.has(op)) {
+      ranges.push(moved.range(at));
+    }
+    if (origin !== undefined) {
+      ranges.push(sign('∥', `This op is a copy of op ${origin}.`).range(at));
+    } else if (count) {
+      const copies = count > 1 ? 'copies' : 'copy';
+      ranges.push(sign('∥', `This op has ${count} more ${copies} on the right.`).range(at));
     }
   });
   return Decoration.set(ranges, true);

@@ -1,15 +1,17 @@
-/** Explains machine instructions in a listing: by a tooltip at the pointer, and by a callback for the line of the cursor. */
+/** Explains machine instructions, and words of the IR (`ir_docs`), in a listing: by a tooltip at the pointer, and by a callback for the line of the cursor. */
 
 import type { Extension } from '@codemirror/state';
 import { EditorView, hoverTooltip } from '@codemirror/view';
 
 import { h } from '../dom';
 import { explain } from '../explain';
+import { irDocs } from './ir_docs';
 import type { Language } from './languages';
 
 /** Creates the extension. `onExplain` receives the explanation for the line of the cursor, or ''. */
 export function explanations(get: () => Language, onExplain: (text: string) => void): Extension {
   return [
+    irDocs(() => get() === 'ir'),
     hoverTooltip(
       (view, position) => {
         const line = view.state.doc.lineAt(position);

@@ -41,7 +41,8 @@ export function linesOf(listing: Listing, selection: Selection | null): { ops: n
   const found = { ops: [] as number[], lines: [] as number[] };
   if (selection) {
     listing.lines.forEach((line, i) => {
-      if (selection.op !== null && listing.ops?.[i] === selection.op) {
+      const op = listing.ops?.[i] ?? -1;
+      if (op >= 0 && (op === selection.op || selection.ops?.includes(op))) {
         found.ops.push(i);
       } else if (line > 0 && selection.lines.includes(line)) {
         found.lines.push(i);

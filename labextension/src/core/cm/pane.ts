@@ -9,6 +9,7 @@ import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { explanations } from './explain';
 import { language, type Language } from './languages';
+import { lineColours } from './line_colours';
 import { highlightSelection, links } from './links';
 import { theme } from './theme';
 import { wrapping } from './wrap';
@@ -72,6 +73,7 @@ export function pane(
         highlighted.of([]),
         links(store, key, () => current),
         wrapping(store),
+        lineColours(store, () => current),
         explanations(() => currentLanguage, onExplain),
       ],
     }),

@@ -4,6 +4,7 @@
  */
 
 import type { Language } from '../cm/languages';
+import { lineColoursSwitch } from '../cm/line_colours';
 import { pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
 import { paneSwitches } from '../pane_switches';
@@ -57,7 +58,7 @@ class Code implements Mounted {
       },
       { title: 'The source of the kernel beside its code; the cell shows the same text' },
     );
-    panel.append(h('div.bnb-tools', {}, this.toggle), this.grid);
+    panel.append(h('div.bnb-tools', {}, this.toggle, lineColoursSwitch(store)), this.grid);
     const switches = paneSwitches(store, this.first, 'wrap');
     this.first.append(h('div.bnb-tools', {}, h('span.bnb-level', {}, 'source'), switches));
     this.grid.append(this.first);
@@ -167,7 +168,9 @@ class Column {
 
   /** Sets the available levels. Keeps the selected level if the new target has it. */
   setLevels(found: Level[]): void {
-    const before = this.choice.value;
+    const asked = this.kind === 'machine' ? this.store.requestedLevel : null;
+    const before = asked ?? this.choice.value;
+    this.store.requestedLevel = asked ? null : this.store.requestedLevel;
     this.levels = found;
     const selected = found.some((l) => l.value === before)
       ? before

@@ -2,6 +2,7 @@
 
 import { bench } from './bench';
 import { code } from './code';
+import { compare } from './compare';
 import { footprint } from './footprint';
 import { history } from './history';
 import { knobs } from './knobs';
@@ -16,7 +17,10 @@ import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
 
-/** All views. */
+/** The views of a comparison of compilations, which has no card of its own. */
+export const COMPARISON: readonly ViewSpec[] = [compare];
+
+/** All views of a card. */
 export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,

@@ -7,11 +7,15 @@ import { comparison, type Comparison } from '../cm/comparison';
 import { pane, type Pane } from '../cm/pane';
 import { button, h, uniqueId } from '../dom';
 import { paneSwitches, split } from '../pane_switches';
+import { origins } from '../origins';
 import type { Document, Note, Stage } from '../schema';
 import type { ShownParts } from '../shown';
 import type { Store } from '../store';
+import { ChangeList } from './change_sentences';
 import { StageEditor } from './edit';
 import { notesList } from './notes';
+import { OpLife } from './op_life';
+import { passFinder } from './pass_finder';
 import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
 
@@ -40,22 +44,13 @@ class Passes implements Mounted {
   });
   private readonly about = h('div.bnb-about');
   private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
+  private readonly life = new OpLife(this.store, (stage) => this.choose(stage));
+  private readonly changes = new ChangeList(this.store, 'passes');
   private readonly text = h('div.bnb-listing');
   private readonly compare = h('select.bnb-select', {
     'aria-label': 'Compare with',
     title: 'Show the difference to the IR after another pass (key d: the previous pass)',
   });
-  private readonly search = h('input.bnb-filter', {
-    type: 'search',
-    placeholder: 'text in the IR',
-    'aria-label': 'Text to find in the IR',
-    title: 'A text such as an op or a layout',
-  });
-  private readonly searchMode = h('select.bnb-select', {
-    'aria-label': 'Effect of the pass on the text',
-    title: 'Whether the pass adds or removes the text',
-  });
-  private readonly answer = h('span.bnb-quiet', { role: 'status' });
   private readonly edit = button('Edit', () => this.store.run(this.openEditor()), {
     title: 'Edit the IR after this pass, and compile on from it',
   });
@@ -106,11 +101,6 @@ class Passes implements Mounted {
       this.store.run(this.paintText());
     });
     this.filterField = filter;
-    this.searchMode.append(
-      h('option', { value: 'adds' }, 'adds'),
-      h('option', { value: 'removes' }, 'removes'),
-    );
-    this.search.addEventListener('keydown', (event) => event.key === 'Enter' && this.store.run(this.find()));
     this.listen();
     panel.append(this.layout(h('label', { for: hide.id }, hide, ' hide passes without changes')));
     this.chosen = this.firstStage();
@@ -134,19 +124,27 @@ class Passes implements Mounted {
   }
 
   private layout(hide: HTMLElement): HTMLElement {
-    const finder = h(
-      'div.bnb-tools.bnb-finder',
-      {},
-      h('label', {}, 'first pass that ', this.searchMode),
-      this.search,
-      button('Find', () => this.store.run(this.find()), {
-        title: 'Select the first pass that adds or removes this text',
-      }),
-      this.answer,
+    const finder = passFinder(
+      this.store,
+      () => this.stages,
+      (at) => {
+        [this.chosen, this.base] = [at, at - 1];
+        this.paintList();
+        this.paintStage();
+      },
     );
     const side = h('div.bnb-side', {}, h('div.bnb-tools', {}, this.filterField, hide), this.list, finder);
     const tools = h('div.bnb-tools');
-    const main = h('div.bnb-main', {}, tools, this.about, this.provenance, this.text);
+    const main = h(
+      'div.bnb-main',
+      {},
+      tools,
+      this.about,
+      this.provenance,
+      this.life.element,
+      this.changes.element,
+      this.text,
+    );
     const { element, toggle } = split(side, main, 'passes');
     const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
     tools.append(
@@ -274,29 +272,6 @@ class Passes implements Mounted {
     return true;
   }
 
-  /** Finds the first pass that adds or removes a text, and compares it with the previous pass. */
-  private async find(): Promise<void> {
-    const wanted = this.search.value;
-    const adds = this.searchMode.value === 'adds';
-    if (!wanted) {
-      return;
-    }
-    const texts = await Promise.all(this.stages.map((stage) => this.store.listing(stage.text)));
-    const has = texts.map((listing) => listing?.text.includes(wanted) ?? false);
-    const at = has.findIndex((found, i) => (adds ? found && !has[i - 1] : !found && i > 0 && has[i - 1]));
-    if (at < 0) {
-      this.answer.textContent = `No pass ${adds ? 'adds' : 'removes'} “${wanted}”.`;
-      return;
-    }
-    const effect =
-      at === 0 ? 'The initial IR contains it' : `${this.stages[at].name} ${adds ? 'adds' : 'removes'} it`;
-    this.answer.textContent = `${effect}.`;
-    this.chosen = at;
-    this.base = at - 1;
-    this.paintList();
-    this.paintStage();
-  }
-
   dispose(): void {
     this.single?.dispose();
     this.diff?.dispose();
@@ -406,10 +381,12 @@ class Passes implements Mounted {
   private paintOpHistory(): void {
     const op = this.store.selection?.op;
     this.provenance.textContent = op === null || op === undefined ? '' : opHistory(this.stages, op);
+    this.life.show();
   }
 
   private async paintText(): Promise<void> {
     this.closeEditor(true);
+    this.store.run(this.changes.show(this.base, this.chosen));
     const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
     const other = this.stages[this.base];
@@ -433,7 +410,11 @@ class Passes implements Mounted {
       this.text.replaceChildren();
       const sides = [
         { listing: before, label: `IR after ${other.name}` },
-        { listing, label: `IR after ${stage.name}` },
+        {
+          listing,
+          label: `IR after ${stage.name}`,
+          hints: { origins: origins(this.stages, this.base, this.chosen) },
+        },
       ] as const;
       const [a, b] = this.base < this.chosen ? sides : [sides[1], sides[0]];
       this.diff = comparison(this.text, [a, b], 'ir', this.store, 'passes');

@@ -1,0 +1,164 @@
+"""Sentences on control flow: attributes of the function, warp roles, unrolled and changed loops, ops that moved between blocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from blocknb.ir_diff.matching import OpMatch
+from blocknb.ir_diff.telling import (
+    LAYOUT,
+    PLACE,
+    STRUCTURE,
+    ChangeSentence,
+    Telling,
+    counted,
+    is_structural,
+    joined,
+    plural,
+)
+from blocknb.language.ops import LOOPS
+
+_ATTRIBUTES = {
+    "num_warps": ("{} warps per CTA", STRUCTURE),
+    "num_ctas": ("{} CTAs per cluster", STRUCTURE),
+    "shared_bytes": ("{} bytes of shared memory", STRUCTURE - 20),
+    "programs": ("{} programs per CTA", STRUCTURE),
+}
+_LEVELS = {
+    "tile": "tiles have no layouts",
+    "distributed": "every tile has a layout",
+    "memory": "shared memory is explicit",
+}
+#: Attributes of a function that repeat what its ops say, or options of the compilation.
+_SILENT = frozenset({"without", "fast_math", "persist"})
+
+
+def function_attributes(telling: Telling) -> Iterator[ChangeSentence]:
+    """The level and the attributes of the function itself."""
+    a, b = telling.matching.before.func, telling.matching.after.func
+    if a.level != b.level:
+        yield ChangeSentence(f"the IR is at the level “{b.level}”: {_LEVELS[b.level]}", LAYOUT + 5)
+    names = [*{**a.attrs, **b.attrs}]
+    for name in names:
+        old, new = a.attrs.get(name), b.attrs.get(name)
+        if old == new or name in _SILENT:
+            continue
+        form, weight = _ATTRIBUTES.get(name, ("`" + name + "` = {}", PLACE))
+        text = "the kernel has " + (form.format(new) if new is not None else f"no `{name}`")
+        yield ChangeSentence(text + (f" instead of {old}" if old is not None else ""), weight)
+
+
+def warp_roles(telling: Telling) -> Iterator[ChangeSentence]:
+    """A function that was cut into producer and consumer warps."""
+    after = telling.matching.after
+    for match in telling.left("added"):
+        op = telling.op(match)
+        if op.name != "roles":
+            continue
+        telling.tell([match])
+        consumers, producers = op.attrs["warps"]
+        groups = op.attrs.get("consumer_groups") or 1
+        cut = f"{plural(consumers, 'consumer warp')}" + (f" in {groups} groups" if groups > 1 else "")
+        both = [m for m in telling.matching.of_kind("duplicated") if {"consumer", "producer"} <= _roles(telling, m)]
+        telling.tell(both)
+        text = f"the warps have roles: {cut} compute, {plural(producers, 'producer warp')} copies"
+        text += f"; both roles run {plural(len(both), 'op')}" if both else ""
+        yield ChangeSentence(text, STRUCTURE + 5, (), (op.id,))
+        moved = [m for m in telling.left("moved") if "block" in m.what and after.role_of(m.after[0]) == "consumer"]
+        if moved:
+            yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
+
+
+def _roles(telling: Telling, match: OpMatch) -> set[str]:
+    return {telling.matching.after.role_of(id) for id in match.after}
+
+
+def unrolled_loops(telling: Telling) -> Iterator[ChangeSentence]:
+    """Loops that are gone, or that have another loop besides, and whose ops have copies."""
+    before = telling.matching.before
+    loops = [id for id, position in before.ops.items() if position.op.name in LOOPS]
+    for loop in loops:
+        inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
+        gone = loop not in telling.matching.counterpart
+        stays = {id for m in inside for id in m.after if telling.matching.after.loop_of(id) >= 0}
+        if not inside or not (gone or len(stays) > len(inside)):
+            continue
+        times = max(len(match.after) for match in inside)
+        around = [m for m in telling.matching.matches if loop in m.before]
+        ends = [m for m in telling.left("removed", "merged") if before.loop_of(m.before[0]) == loop]
+        line = before.line(loop)
+        if not gone and not _repeats(telling, loop, inside):
+            continue
+        what = f"was unrolled {times} times" if gone else f"runs {times} iterations at once"
+        text = (
+            f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
+        )
+        telling.tell([*inside, *around, *ends])
+        ids = tuple(id for match in inside for id in match.after)
+        yield ChangeSentence(text, STRUCTURE, (loop,), ids, (line,) if line else ())
+
+
+def _repeats(telling: Telling, loop: int, inside: list[OpMatch]) -> bool:
+    """Whether copies of a loop's effects, not only of its addresses, stand in one loop."""
+    after = telling.matching.after
+    effects = [m for m in inside if telling.op(m).name in ("load", "store", "dot")]
+    return any(len({after.loop_of(id) for id in m.after}) == 1 for m in effects) and loop >= 0
+
+
+def loops(telling: Telling) -> Iterator[ChangeSentence]:
+    """Loops that carry other values, or that are new, gone or copied."""
+    for match in telling.left("changed"):
+        old, new = telling.matching.op_before(match.before[0]), telling.op(match)
+        if new.name not in LOOPS:
+            continue
+        more = len(new.results) - len(old.results)
+        if more > 0:
+            names = [value.name for value in new.blocks[0].args[-more:] if value.name]
+            named = f": {joined([f'`{name}`' for name in dict.fromkeys(names)])}" if names else ""
+            yield telling.sentence(f"the loop carries {plural(more, 'more value')}{named}", PLACE + 5, [match])
+        elif more < 0:
+            yield telling.sentence(f"the loop carries {plural(-more, 'value')} less", PLACE + 5, [match])
+        elif [*map(str, match.what)] == ["operands"] and not telling.compared:
+            telling.tell([match])  # what it starts from is told where that was made
+    for kind, verb in (("added", "a new loop surrounds"), ("removed", "is gone")):
+        for match in telling.left(kind):
+            op = telling.op(match)
+            if op.name not in LOOPS:
+                continue
+            inside = sum(1 for block in op.blocks for _ in block.ops)
+            text = f"{verb} {plural(inside, 'op')}" if kind == "added" else f"the loop {verb}"
+            yield telling.sentence(text, STRUCTURE - 5, [match])
+
+
+def moved_between_blocks(telling: Telling) -> Iterator[ChangeSentence]:
+    """Ops that are in another block: out of a loop, or into a branch."""
+    before, after = telling.matching.before, telling.matching.after
+    groups: dict[tuple[str, int], list[OpMatch]] = defaultdict(list)
+    for match in telling.left("moved", "changed"):
+        old, new = match.before[0], match.after[0]
+        if "block" not in match.what or set(match.what) - {"block", "operands", "order"}:
+            continue
+        loop = before.loop_of(old)
+        inner = after.loop_of(new)
+        if loop >= 0 and telling.matching.counterpart.get(loop) != inner:
+            groups["out of the loop", before.line(loop) or 0].append(match)
+        elif inner >= 0 and loop < 0:
+            groups["into the loop", after.line(inner) or 0].append(match)
+        else:
+            groups["to another block", 0].append(match)
+    for (where, line), matches in groups.items():
+        names = [telling.op(match).name for match in matches if not is_structural(telling.op(match).name)]
+        at = f" at line {line}" if line else ""
+        telling.tell(matches)
+        if names:
+            text = f"{plural(len(names), 'op')} moved {where}{at}: {counted(names)}"
+            yield telling.sentence(text, PLACE + 15, matches, lines=False)
+
+
+def reordered(telling: Telling) -> Iterator[ChangeSentence]:
+    """Ops that moved past their neighbours."""
+    matches = [m for m in telling.left("moved") if not is_structural(telling.op(m).name)]
+    if matches:
+        names = counted(telling.op(match).name for match in matches)
+        yield telling.sentence(f"{plural(len(matches), 'op')} moved past other ops: {names}", 5, matches)

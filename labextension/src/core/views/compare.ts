@@ -1,0 +1,227 @@
+/**
+ * The Compare view: two or more compilations side by side (blocknb/notebook/side_by_side.py). A table has their settings, resources and
+ * times. Below it, the first side is compared with one of the others at a chosen level: source, IR after a pass, LLVM, PTX, SASS.
+ */
+
+import { type Check, flag, integer, list, nullable, object, text, tuple, word } from '../check';
+import { diffPane, type DiffPane } from '../cm/diff';
+import type { Language } from '../cm/languages';
+import { h, renderBackquotes } from '../dom';
+import type { Run } from '../hunks';
+import { count, size, timing } from '../plot/numbers';
+import type { ChangeSentence, Compared, ComparedSide } from '../schema';
+import type { Store } from '../store';
+import { sentenceList, sentenceLists } from './change_sentences';
+import type { Mounted, ViewSpec } from './spec';
+
+/** A level of two sides: its sentences, and the lines that correspond. */
+interface ComparedLevel {
+  key: string;
+  differs: boolean;
+  sentences: ChangeSentence[];
+  same: Run[];
+  aligned: Run[];
+}
+
+/** The comparison of the first side with the side number `side`. */
+interface ComparedPair {
+  side: number;
+  label: string;
+  first: string;
+  parts_at: string | null;
+  levels: ComparedLevel[];
+}
+
+const runs = list(tuple(integer(0, 1e7), integer(0, 1e7), integer(1, 1e7)), 1_000_000);
+const level = object({ key: word, differs: flag, sentences: sentenceList, same: runs, aligned: runs });
+const pairs: Check = list(
+  object({
+    side: integer(1, 100),
+    label: word,
+    first: text(1 << 16),
+    parts_at: nullable(word),
+    levels: list(level, 1000),
+  }),
+  100,
+);
+
+const TITLES: Readonly<Record<string, string>> = {
+  source: 'source',
+  llvm: 'LLVM',
+  ptx: 'PTX',
+  sass: 'SASS',
+  assembly: 'assembly',
+};
+
+export const compare: ViewSpec = {
+  key: 'compare',
+  title: 'Compare',
+  tooltip: 'The compilations side by side',
+  empty: (doc) => (doc.compare ? null : 'Use blocknb.compare(a, b) or %blockdiff a b.'),
+  mount: (panel, store) => new CompareView(panel, store),
+};
+
+class CompareView implements Mounted {
+  private readonly table = h('div.bnb-results', { tabindex: 0, role: 'region', 'aria-label': 'Sides' });
+  private readonly first = h('p.bnb-parting', { role: 'status' });
+  private readonly pair = h('select.bnb-select', { 'aria-label': 'Side on the right' });
+  private readonly level = h('select.bnb-select', { 'aria-label': 'Level' });
+  private readonly told = h('div.bnb-changes');
+  private readonly text = h('div.bnb-listing');
+  private pairs: ComparedPair[] = [];
+  private diff: DiffPane | null = null;
+  private token = 0;
+
+  constructor(
+    panel: HTMLElement,
+    private readonly store: Store,
+  ) {
+    this.pair.addEventListener('change', () => this.choosePair());
+    this.level.addEventListener('change', () => store.run(this.paintLevel()));
+    const base = this.compared.sides[0].label;
+    panel.append(
+      this.table,
+      h(
+        'div.bnb-tools',
+        {},
+        h('label', {}, `${base} and `, this.pair),
+        h('label', {}, 'at the level ', this.level),
+      ),
+      this.first,
+      this.told,
+      this.text,
+    );
+    store.run(this.load());
+  }
+
+  update(change: string): void {
+    if (change === 'selection') {
+      this.diff?.highlight();
+    } else if (change !== 'host') {
+      this.store.run(this.load());
+    }
+  }
+
+  dispose(): void {
+    this.diff?.dispose();
+  }
+
+  private get compared(): Compared {
+    return this.store.doc.compare!;
+  }
+
+  private async load(): Promise<void> {
+    const found = (await this.store.inflated(this.compared.packed, pairs)) as ComparedPair[] | null;
+    this.pairs = (found ?? []).filter(({ side }) => side < this.compared.sides.length);
+    this.table.replaceChildren(sidesTable(this.compared.sides));
+    this.pair.replaceChildren(...this.pairs.map((one, i) => h('option', { value: i }, one.label)));
+    this.choosePair();
+  }
+
+  private get chosen(): ComparedPair | undefined {
+    return this.pairs[Number(this.pair.value)];
+  }
+
+  private choosePair(): void {
+    const pair = this.chosen;
+    if (!pair) {
+      return;
+    }
+    this.first.replaceChildren(h('strong', {}, 'First difference: '), ...renderBackquotes(`${pair.first}.`));
+    const before = this.level.value;
+    const keys = pair.levels.map(({ key }) => key);
+    const selected = keys.includes(before) ? before : (pair.parts_at ?? 'source');
+    this.level.replaceChildren(
+      ...pair.levels.map(({ key, differs }) => {
+        const title = TITLES[key] ?? `IR after ${key}`;
+        return h('option', { value: key, selected: key === selected }, differs ? title : `${title} (same)`);
+      }),
+    );
+    this.store.run(this.paintLevel());
+  }
+
+  private async paintLevel(): Promise<void> {
+    const token = ++this.token;
+    const pair = this.chosen;
+    const level = pair?.levels.find(({ key }) => key === this.level.value);
+    if (!pair || !level) {
+      return;
+    }
+    const sides = [this.compared.sides[0], this.compared.sides[pair.side]];
+    const found = sides.map((side) => textOf(side, level.key));
+    const [a, b] = await Promise.all(found.map(({ hash }) => this.store.listing(hash)));
+    if (token !== this.token) {
+      return;
+    }
+    this.diff?.dispose();
+    this.diff = null;
+    this.told.replaceChildren(...sentenceLists(level.sentences, this.store, 'compare'));
+    this.told.hidden = !level.sentences.length;
+    if (!a || !b) {
+      const why = 'This text is not stored, to keep the notebook small. Export the comparison to see it.';
+      this.text.replaceChildren(h('p.bnb-empty', {}, why));
+      return;
+    }
+    this.text.replaceChildren();
+    const isSource = level.key === 'source';
+    const [left, right] = [a, b].map((listing, i) => ({
+      listing,
+      label: sides[i].label,
+      firstLine: isSource ? sides[i].first_line : 1,
+    }));
+    const hints = { matched: { same: level.same, aligned: level.aligned } };
+    this.diff = diffPane(
+      this.text,
+      left,
+      { ...right, hints },
+      found[0].language,
+      this.store,
+      'compare',
+      true,
+    );
+  }
+}
+
+function textOf(side: ComparedSide, key: string): { hash: string | null; language: Language } {
+  if (key === 'source') {
+    return { hash: side.source, language: 'python' };
+  }
+  const found = side.levels.find((one) => one.key === key);
+  return { hash: found?.text ?? null, language: (found?.language ?? 'text') as Language };
+}
+
+/** The table of the sides: a row for each fact, a column for each side. Facts that differ are marked. */
+function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
+  const setting = (side: ComparedSide, name: string): string =>
+    side.constants[name] ?? side.options[name] ?? '';
+  const all = [...new Set(sides.flatMap((side) => Object.keys({ ...side.constants, ...side.options })))];
+  const names = all.filter((name) => sides.some((side) => setting(side, name) !== setting(sides[0], name)));
+  const equal = all
+    .filter((name) => !names.includes(name))
+    .map((name) => `${name}=${setting(sides[0], name)}`);
+  const facts: [string, (side: ComparedSide) => string][] = [
+    ['kernel', (side) => side.kernel],
+    ['target', (side) => side.target],
+    ...names.map((name): [string, (side: ComparedSide) => string] => [name, (side) => setting(side, name)]),
+    ['time', (side) => (side.time ? timing(side.time) : 'not measured')],
+    ['registers per thread', (side) => count(side.resources.registers)],
+    ['spills per thread', (side) => bytes(side.resources.spill_bytes)],
+    ['shared memory per CTA', (side) => bytes(side.resources.shared_bytes)],
+    ['threads per CTA', (side) => count(side.resources.threads)],
+    ['occupancy', (side) => (side.resources.occupancy ? `${side.resources.occupancy.percent} %` : '')],
+  ];
+  const rows = facts.map(([title, of]) => {
+    const values = sides.map(of);
+    const differs = values.some((value) => value !== values[0]);
+    const row = h('tr', { class: differs ? 'bnb-differs' : null }, h('th', { scope: 'row' }, title));
+    row.append(...values.map((value) => h('td', {}, value)));
+    return row;
+  });
+  const head = h('tr', {}, h('td'), ...sides.map((side) => h('th', { scope: 'col' }, side.label)));
+  const caption = equal.length ? h('caption', {}, `Equal on all sides: ${equal.join(', ')}.`) : null;
+  return h('table.bnb-table', {}, caption, h('thead', {}, head), h('tbody', {}, ...rows));
+}
+
+function bytes(value: number | null): string {
+  return value === null ? '' : size(value);
+}
