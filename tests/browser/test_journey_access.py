@@ -16,6 +16,7 @@ OWN = (
     "Code",
     "Passes",
     "Resources",
+    "Memory",
     "Tiles",
     "Bench",
     "History",

@@ -113,7 +113,8 @@ function table(title: string, heads: string[], rows: HTMLElement[]): HTMLElement
     h('thead', {}, head),
     h('tbody', {}, ...rows),
   );
-  return h('div.bnb-memory', {}, body);
+  // A narrow card scrolls the table, and the keyboard has to reach what scrolls.
+  return h('div.bnb-memory', { tabindex: 0, role: 'group', 'aria-label': title }, body);
 }
 
 function line(name: string | HTMLElement, cells: (string | Node)[]): HTMLElement {
