@@ -184,7 +184,7 @@ def verdict(card: VersionCard) -> tuple[str, str] | None:
     """The line of a card's head on an earlier `--check`; None if there was none.
 
     The verdict counts for the same source, constants, target and argument types. Otherwise the line names the version that was checked."""
-    found = versions(card.record.kernel)
+    found = all_versions(card.record.kernel)
     checked = [(v, key, known) for v in found for key, known in v.verdicts.items()]
     if not checked:
         return None

@@ -124,7 +124,7 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
 
 def fact(made: Any, constant: Any = None) -> str:
     """The line of a card on a Sweep; the best point of a ConstantSweep is compared with that of the cell."""
-    from blocknb.notebook import numbers
+    from blocknb.notebook import numbers, plot_data
 
     kernel = next((s for s in made.series if s.kind == "kernel"), None)
     if kernel is None:
@@ -133,7 +133,8 @@ def fact(made: Any, constant: Any = None) -> str:
     known = [(m, p) for m, p in zip(kernel.median, made.points, strict=True) if m is not None]
     amount, point = better(known, key=lambda item: item[0])
     best = point[0] if len(point) == 1 else point
-    shown = numbers.time(amount) if made.unit == "ms" else numbers.rate_text(amount, made.unit)
+    unit, factor = plot_data.fitting(made.unit, amount)
+    shown = f"{numbers.digits(amount * factor)} {unit}"
     names, count = made.axis, numbers.plural(len(known), "value")
     if made.second:
         names, count = f"{made.axis} and {made.second[0]}", numbers.plural(len(known), "point")

@@ -36,7 +36,8 @@ class LaunchSweep:
 
     def __init__(self, kernel: Any, launch: Callable[[], Any], check: Callable[[], bool] | None, text: str = "check"):
         self.kernel, self.launch, self.check, self.text = kernel, launch, check, text
-        self.partial = self.large = ""
+        self.partial = self.large = self.updated = ""
+        self.undecided = False
 
     def __call__(self, value: Any) -> list[Replay]:
         """The launches for one value, which the variables have already. Raises WrongOutputs if the check fails."""
@@ -61,6 +62,7 @@ class LaunchSweep:
             assert alive is not None
             if repeats.too_large(launch.snapshot, compiled.stored, gpu):
                 self.large = "copies of what the kernel writes do not fit into memory"
+            self.updated = self.updated or next(iter(sorted(compiled.stored & compiled.loaded)), "")
             kept.append((copies, alive, frozenset(compiled.stored - compiled.loaded)))
 
         with captured(take):
@@ -82,7 +84,9 @@ class LaunchSweep:
         finally:
             for copies, _, _ in reversed(kept):  # the first launch's copies last: they are the oldest contents
                 copies.restore()
-        raise WrongOutputs(f"`{self.text}` does not hold")
+        if not self.updated:
+            raise WrongOutputs(f"`{self.text}` does not hold")
+        self.undecided = True
 
     @property
     def notes(self) -> list[str]:
@@ -91,6 +95,9 @@ class LaunchSweep:
             return [UNCHECKED.format("add --check EXPR (check= in Python) to check each value")]
         if self.large:
             return [UNCHECKED.format(self.large)]
+        if self.undecided:
+            why = f"the kernel updates `{self.updated}` in place, and the launches of the sweep start from the result of the cell"
+            return [UNCHECKED.format(why)]
         if self.partial:
             hint = "write it for the elements that the launch writes, such as out[:n]"
             return [UNCHECKED.format(f"`{self.partial}` also reads elements that the launches do not write; {hint}")]
