@@ -6,6 +6,7 @@ e2m1 has a sign, two bits of exponent and one of mantissa: 0, 0.5, 1, 1.5, 2, 3,
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Self
 
@@ -62,7 +63,7 @@ class MXFP4Tensor(_Codes):
         numbers = numbers.to(torch.float32)
         size = numbers.abs()
         code = torch.zeros_like(size, dtype=torch.uint8)
-        for below, (low, high) in enumerate(zip(_E2M1, _E2M1[1:], strict=False)):
+        for below, (low, high) in enumerate(itertools.pairwise(_E2M1)):
             middle = (low + high) / 2
             code += size >= middle if below % 2 else size > middle  # a tie goes to the even code
         return code | (torch.signbit(numbers).to(torch.uint8) << 3)

@@ -34,7 +34,6 @@ from blocknb.runtime.binding import (
     check_options,
     ignored_options,
     interpret_options,
-    launch_error,
     normal_grid,
     place,
     similar,
