@@ -78,7 +78,7 @@ def _operands(frame: Frame, input: Any, other: Any, max_num_imprecise_acc: Any) 
             f"max_num_imprecise_acc is {max_num_imprecise_acc}, but the inner size is only {k}",
             "leave it out: blocknb accumulates in fp32",
             "max_num_imprecise_acc",
-        )
+        ).in_triton(f"max_num_imprecise_acc ({max_num_imprecise_acc}) must be <= K ({k})")
     return input, other
 
 

@@ -22,6 +22,7 @@ from blocknb.frontend.merge import (
     Role,
     close,
     identical,
+    is_integer,
     is_runtime,
     leaves,
     literal_fits,
@@ -182,29 +183,42 @@ def changeable(frame: Frame, assigned: Iterable[str], before: dict[str, Any], in
 class Carried:
     """The names that a loop carries: their trees before the loop, the run-time leaves, and the block arguments of these.
 
-    The loop carries only the `MOVING` fields of a record, and all fields if the name is in `all_fields`.
+    The loop carries the `MOVING` fields of a record, and of the others those in `fields`: (name, index of the leaf). An integer constant
+    in such a field is int64, as where branches merge records.
     """
 
-    def __init__(self, frame: Frame, names: Iterable[str], all_fields: Iterable[str] = ()):
-        self.frame, self.trees, self.all_fields = frame, {n: frame.names[n] for n in names}, set(all_fields)
+    def __init__(self, frame: Frame, names: Iterable[str], fields: Iterable[tuple[str, int]] = ()):
+        self.frame, self.trees, self.fields = frame, {n: frame.names[n] for n in names}, set(fields)
         self.slots = [(n, leaf) for n, tree in self.trees.items() for leaf, carried in self.leaves(n, tree) if carried]
-        self.initial = [frame.emit.runtime(leaf) for _, leaf in self.slots]
+        self.initial = [
+            frame.emit.number(leaf, t.int64)
+            if carried is Role.FIXED and type(leaf) is int
+            else frame.emit.runtime(leaf)
+            for n, tree in self.trees.items()
+            for leaf, carried in self.leaves(n, tree)
+            if carried
+        ]
 
-    def leaves(self, name: str, tree: Any) -> Iterator[tuple[Any, bool]]:
-        """The leaves of a name's tree, each with whether it is carried."""
-        for leaf, role in placed_leaves(tree):
-            yield leaf, is_runtime(leaf) and (role != Role.FIXED or name in self.all_fields)
+    def leaves(self, name: str, tree: Any) -> Iterator[tuple[Any, Role | None]]:
+        """The leaves of a name's tree, each with its role if the loop carries it, or None."""
+        for index, (leaf, role) in enumerate(placed_leaves(tree)):
+            carried = is_runtime(leaf) and (role != Role.FIXED or (name, index) in self.fields)
+            yield leaf, role if carried else None
 
-    def names_with_all_fields(self) -> set[str]:
-        """The names in `all_fields`, and those for which the body changed a leaf that the loop does not carry."""
-        found = set(self.all_fields)
+    def changed_fields(self, whole: bool) -> set[tuple[str, int]]:
+        """The `fields`, and those that the body changed while the loop does not carry them; with `whole` all fields of these records."""
+        found = set(self.fields)
         for name, tree in self.trees.items():
             now = self.frame.names[name]
             if not isinstance(now, Undefined) and same_shape(tree, now):
                 pairs = zip(self.leaves(name, tree), leaves(now), strict=True)
-                if any(not carried and is_runtime(x) and not identical(x, y) for (x, carried), y in pairs):
-                    found.add(name)
-        return found
+                found |= {
+                    (name, index)
+                    for index, ((x, carried), y) in enumerate(pairs)
+                    if carried is None and is_runtime(x) and not identical(x, y)
+                }
+        names = {name for name, _ in found} if whole else set()
+        return found | {(name, index) for name in names for index, _ in enumerate(leaves(self.trees[name]))}
 
     def changed(self, names: Iterable[str]) -> list[str]:
         """The names whose value differs from that after the last `bind`."""
@@ -232,12 +246,14 @@ class Carried:
             if not same_shape(tree, now):
                 self.changed_type(name, tree, now)
             for (before, carried), after in zip(self.leaves(name, tree), leaves(now), strict=True):
-                if not carried:
+                if carried is None:
                     if not identical(before, after):
                         self.changed_type(name, before, after)
                     continue
                 kind = next(initial).type
-                if after.type != kind if isinstance(after, Value) else not fits(after, kind):
+                if carried is Role.FIXED and kind.dtype == t.int64 and is_integer(after):
+                    pass  # `close` widens it
+                elif after.type != kind if isinstance(after, Value) else not fits(after, kind):
                     self.changed_type(name, Value(kind), after)
                 found.append((after, kind))
         return found
@@ -278,17 +294,17 @@ def rounds(frame: Frame, before: dict[str, Any], possible: list[str], candidates
 
     The caller binds the names and visits the body. The last round carries all names that the earlier ones have carried or changed.
     """
-    mark, all_fields = frame.emit.mark(), set[str]()
+    mark, fields = frame.emit.mark(), set[tuple[str, int]]()
     for round in range(ROUNDS):
         frame.names = dict(before)
-        carried = Carried(frame, candidates, all_fields)
+        carried = Carried(frame, candidates, fields)
         yield carried
-        changed, found = carried.changed(possible), carried.names_with_all_fields()
-        if (changed == candidates and found == all_fields) or round == ROUNDS - 1:
+        changed, found = carried.changed(possible), carried.changed_fields(whole=round == ROUNDS - 2)
+        if (changed == candidates and found == fields) or round == ROUNDS - 1:
             return
         frame.emit.rewind(mark)
         keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
-        candidates, all_fields = [n for n in possible if n in keep], found
+        candidates, fields = [n for n in possible if n in keep], found
 
 
 def same_tree(a: Any, b: Any) -> bool:

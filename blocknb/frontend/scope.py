@@ -171,12 +171,13 @@ class Frame:
                 raise Mismatch(f"`{name}` {found.why}", found.hint)
             return found
         if name in self.source.local_names:
-            raise Mismatch(f"`{name}` is used before it is assigned", f"assign `{name}` on every path that leads here")
+            hint = f"assign `{name}` on every path that leads here"
+            raise Mismatch(f"`{name}` is used before it is assigned", hint).in_triton(f"{name} is not defined")
         try:
             return as_constant(name, self.source.lookup(name))
         except KeyError:
             hint = meant([*self.names, *self.source.visible()], name)
-            raise Mismatch(f"unknown name `{name}`", hint) from None
+            raise Mismatch(f"unknown name `{name}`", hint).in_triton(f"{name} is not defined") from None
 
     def assign(self, name: str, value: Any, node: ast.AST) -> None:
         if isinstance(value, Value) and not value.name:
