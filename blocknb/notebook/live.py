@@ -121,10 +121,32 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     live.cell = replace(live.cell)
     live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
     live.unedited = None  # the change compiled the kernel itself
-    modified = live.card.parts["modified"]
+    return _shown_and_saved(live)
+
+
+def _shown_and_saved(live: LiveCard) -> dict[str, Any]:
+    """The document to show, and the one to save: that of the run cell, which names what the user changed after it."""
+    modified = live.card.parts.get("modified")
+    if modified is None:
+        return _shown(live)
     kept = replace(live.cell, parts={**live.cell.parts, "modified": modified})
     kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
     return {**_shown(live), "saved": _document(live, kept)}
+
+
+def _measure(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """Measures what a view of the page shows, for the run cell, and adds it to the card."""
+    from IPython.core.getipython import get_ipython
+
+    from blocknb.notebook import measure
+
+    before = live.cell
+    found = measure.measure(before, str(data["view"]), data, get_ipython())
+    facts = (*before.more_facts, *found.facts)
+    live.cell = replace(before, parts={**before.parts, **found.parts}, more_facts=facts)
+    history.replace_card(before, live.cell)
+    live.card = live.cell if live.card is before else replace(live.card, parts={**live.card.parts, **found.parts})
+    return _shown_and_saved(live)
 
 
 def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +218,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "whole": _whole,
     "version": _versions,
     "tiles": _tiles,
+    "measure": _measure,
 }
 
 

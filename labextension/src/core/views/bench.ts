@@ -1,6 +1,7 @@
 /** The Bench view: interleaved timings of the kernel, of variants without a pass, and of baselines, as a table with bars. */
 
 import { h, svg } from '../dom';
+import { measureControls, textField } from '../measure';
 import { ratio, time, timing } from '../plot/numbers';
 import type { BenchRow } from '../schema';
 import type { Store } from '../store';
@@ -10,12 +11,25 @@ export const bench: ViewSpec = {
   key: 'bench',
   title: 'Bench',
   tooltip: 'Times of the kernel, of variants without a pass, and of baselines, measured in turns',
-  empty: (doc) =>
+  empty: (doc, store) =>
     doc.bench
       ? null
-      : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
+      : store.host.request
+        ? 'Nothing was compared yet. Compare the kernel with an expression, or with itself without each pass.'
+        : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
   mount: (panel, store) => new BenchView(panel, store),
+  measure: controls,
 };
+
+function controls(store: Store): HTMLElement {
+  const tooltip =
+    'An expression that does the same work. Without one, the kernel is compared with itself without each pass.';
+  const [label, baseline] = textField('baseline', '', tooltip, 'np.exp(x)');
+  return measureControls(store, 'bench', 'Measure the kernel and the others in turns', {
+    elements: [label],
+    content: () => ({ baseline: baseline.value }),
+  });
+}
 
 const KINDS = { kernel: 'kernel', without: 'without a pass', baseline: 'baseline' } as const;
 
