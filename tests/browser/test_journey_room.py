@@ -90,7 +90,10 @@ def test_a_docked_view_stays_linked_and_follows_the_next_run_of_its_cell(card, r
     line.hover()
     eventually(lambda: room.lit(2), bool)  # in the cell
     assert card.panel(".bnb-highlight-op").count, "and in the card"
-    models = lambda: [output["data"][MIME]["model"] for output in room.output(2) if MIME in output.get("data", {})]
+
+    def models():
+        return [output["data"][MIME]["model"] for output in room.output(2) if MIME in output.get("data", {})]
+
     before = models()
     card.panel(".bnb-stages").focus()
     page.press("Shift+Enter")  # runs the cell of the card

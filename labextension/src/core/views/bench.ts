@@ -55,7 +55,7 @@ class BenchView implements Mounted {
     const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
     const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
     const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
-    const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
+    const head = h('tr', {}, ...titles.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))));
     const body = h('tbody', {}, ...found.rows.map((row) => line(row, most)));
     this.panel.replaceChildren(
       h('table.bnb-table', {}, h('caption', {}, caption), h('thead', {}, head), body),
