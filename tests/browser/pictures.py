@@ -88,7 +88,7 @@ class Studio:
         """Takes the pictures of the header or of a view at all widths. The theme is set already."""
         if what != "Header":
             self.card.open(what)
-            self.card.panel(CONTENT.get(what, "div >> nth=0")).wait("attached")  # texts are inflated asynchronously
+            self.card.panel(CONTENT.get(what, "* >> nth=0")).wait("attached")  # texts are inflated asynchronously
         part = self.card(".bnb-head") if what == "Header" else self.card.panel
         for width in WIDTHS:
             self.card.run("(card, width) => { card.style.width = `${width}px`; }", width)

@@ -69,7 +69,5 @@ def test_a_header_whose_terms_float_is_a_difference(studio, page):
 def test_the_stored_pictures_are_small_and_complete():
     stored = {file.name: file.stat().st_size for file in STORED.iterdir()}
     assert sum(stored.values()) < MOST_BYTES
-    wanted = {
-        Shot(what, theme, width).file.name for what in ("Header", *VIEWS) for theme in THEMES for width in _widths()
-    }
+    wanted = {Shot(what, theme, width).file.name for what in ("Header", *VIEWS) for theme in THEMES for width in WIDTHS}
     assert set(stored) == wanted | {"card.json.gz"}
