@@ -129,7 +129,7 @@ def _paired(
     counterpart = {id: front[id] for id in one.ops if front.get(id) in two.ops}
     taken = set(counterpart.values())
     groups: dict[Hashable, list[int]] = defaultdict(list)
-    for id in two.ops:
+    for id, position in two.ops.items():
         if id not in taken:
             groups[position.op.name, roots_b.get(id, frozenset()), _path(two, id)].append(id)
     for id, position in one.ops.items():

@@ -146,9 +146,32 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
             live.cell.record.kernel, version, history.KNOBS, modified["settings"], modified["now"], modified["verdict"]
         )
         history.save(live.cell)
+    return _shown_and_saved(live)
+
+
+def _shown_and_saved(live: LiveCard) -> dict[str, Any]:
+    """The document to show, and the one to save: that of the run cell, which names what the user changed after it."""
+    modified = live.card.parts.get("modified")
+    if modified is None:
+        return _shown(live)
     kept = replace(live.cell, parts={**live.cell.parts, "modified": modified})
     kept = replace(kept, more_facts=(*live.cell.more_facts, *live.card.more_facts))
     return {**_shown(live), "saved": _document(live, kept)}
+
+
+def _measure(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """Measures what a view of the page shows, for the run cell, and adds it to the card."""
+    from IPython.core.getipython import get_ipython
+
+    from blocknb.notebook import page_measurements
+
+    before = live.cell
+    found = page_measurements.measure(before, str(data["view"]), data, get_ipython())
+    facts = (*before.more_facts, *found.facts)
+    live.cell = replace(before, parts={**before.parts, **found.parts}, more_facts=facts)
+    history.replace_card(before, live.cell)
+    live.card = live.cell if live.card is before else replace(live.card, parts={**live.card.parts, **found.parts})
+    return _shown_and_saved(live)
 
 
 def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
@@ -246,6 +269,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "tiles": _tiles,
     "teach": _teach,
     "changes": _changes,
+    "measure": _measure,
 }
 
 

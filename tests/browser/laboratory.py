@@ -42,15 +42,16 @@ def complaints(page: Page) -> list[str]:
 
 
 class Lab:
-    """A running server. `folder` contains its notebooks. `app` is "lab", or "tree" for Notebook 7."""
+    """A running server. `folder` contains its notebooks. `app` is "lab", or "tree" for Notebook 7. `root` is the checkout to load."""
 
-    def __init__(self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0):
-        assert (EXTENSION / "package.json").is_file(), "labextension/dist is missing: run make install, or jlpm build"
+    def __init__(self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0, root: Path = ROOT):
+        built = root / EXTENSION.relative_to(ROOT)
+        assert (built / "package.json").is_file(), f"{built} is missing: run make install, or jlpm build"
         self.place, self.app, self.port = place, app, port
         self.folder = place / "notebooks"
         self.folder.mkdir(parents=True)
         (place / "jupyter" / "labextensions").mkdir(parents=True)
-        (place / "jupyter" / "labextensions" / "blocknb").symlink_to(EXTENSION)
+        (place / "jupyter" / "labextensions" / "blocknb").symlink_to(built)
         spec = (
             place / "jupyter" / "kernels" / "python3"
         )  # comes before a kernel spec of the environment, which may set variables
@@ -61,7 +62,7 @@ class Lab:
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))
         own = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
             "JUPYTER_PATH": str(place / "jupyter"),
             "JUPYTER_CONFIG_DIR": str(place / "config"),
             "JUPYTER_DATA_DIR": str(place / "data"),

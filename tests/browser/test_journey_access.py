@@ -80,7 +80,7 @@ def theme(request, page):
     page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
 
 
-def test_axe_finds_no_serious_problem_in_any_view_and_theme(theme, views, page, screenshots, request):
+def test_axe_finds_nothing_in_any_view_and_theme(theme, views, page, screenshots, request):
     """A quick run looks at each view in one of the two themes."""
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
     found = {}
@@ -90,7 +90,6 @@ def test_axe_finds_no_serious_problem_in_any_view_and_theme(theme, views, page, 
         card.screenshot(screenshots / f"{title.lower()}-{theme}.png")
         problems = card.run(
             "async (card) => (await axe.run(card, { resultTypes: ['violations'] })).violations"
-            ".filter((v) => ['serious', 'critical'].includes(v.impact))"
             ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`)"
         )
         if problems:

@@ -88,8 +88,9 @@ export function tabs(label: string, list: readonly Tab[], onShow: (key: string) 
       entries.forEach((one, i) => {
         one.tab.empty = empty[i];
         paintHead(one);
-        const used = one.panel.contains(document.activeElement) && empty[i] !== null;
-        if (one.seen && !used) {
+        const busy = one.panel.querySelector('[aria-busy=true]') !== null;
+        const used = busy || one.panel.contains(document.activeElement);
+        if (one.seen && (empty[i] === null || !used)) {
           fill(one);
         }
       });

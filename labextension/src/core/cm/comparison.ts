@@ -1,4 +1,7 @@
-/** A comparison of two listings: side by side, or in one column. It follows the setting of the store. */
+/**
+ * A comparison of two listings: side by side, or in one column. It follows the setting of the store, and has one column where two would
+ * be too narrow to read.
+ */
 
 import { h } from '../dom';
 import { difference } from '../hunks';
@@ -6,6 +9,9 @@ import type { Store } from '../store';
 import { diffPane, type Side, summary } from './diff';
 import type { Language } from './languages';
 import { unifiedPane } from './unified';
+
+/** The least width of two columns in CSS pixels. */
+const NARROW = 440;
 
 /** A mounted comparison. */
 export interface Comparison {
@@ -23,8 +29,11 @@ export function comparison(
   key: string,
   byText = false,
 ): Comparison {
+  const inOneColumn = (): boolean =>
+    store.display.unified || (parent.clientWidth > 0 && parent.clientWidth < NARROW);
+  let unified = inOneColumn();
   const build = (): Comparison => {
-    if (!store.display.unified) {
+    if (!unified) {
       return diffPane(parent, sides[0], sides[1], name, store, key, byText);
     }
     const [a, b] = sides;
@@ -43,19 +52,22 @@ export function comparison(
       },
     };
   };
-  let { unified } = store.display;
   let shown = build();
-  const stop = store.subscribe((change) => {
-    if (change === 'display' && unified !== store.display.unified) {
-      ({ unified } = store.display);
+  const follow = (): void => {
+    if (unified !== inOneColumn()) {
+      unified = inOneColumn();
       shown.dispose();
       shown = build();
     }
-  });
+  };
+  const stop = store.subscribe((change) => change === 'display' && follow());
+  const resized = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(follow);
+  resized?.observe(parent);
   return {
     highlight: () => shown.highlight(),
     dispose() {
       stop();
+      resized?.disconnect();
       shown.dispose();
     },
   };

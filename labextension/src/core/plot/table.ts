@@ -9,7 +9,9 @@ export function table(
   rows: readonly (readonly string[])[],
 ): HTMLElement {
   const element = h('table.bnb-table', {}, h('caption', {}, caption));
-  element.append(h('thead', {}, h('tr', {}, ...head.map((text) => h('th', { scope: 'col' }, text)))));
+  element.append(
+    h('thead', {}, h('tr', {}, ...head.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))))),
+  );
   const body = h('tbody');
   for (const [first, ...rest] of rows) {
     body.append(h('tr', {}, h('th', { scope: 'row' }, first), ...rest.map((text) => h('td', {}, text))));

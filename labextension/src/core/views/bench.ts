@@ -3,6 +3,7 @@
 import { h, svg } from '../dom';
 import { benchPlot } from '../plot/bars';
 import { saveButtons } from '../plot/export';
+import { measureControls, textField } from '../measure';
 import { ratio, time, timing } from '../plot/numbers';
 import type { Cell } from '../plot/series';
 import type { Bench, BenchRow } from '../schema';
@@ -13,12 +14,25 @@ export const bench: ViewSpec = {
   key: 'bench',
   title: 'Bench',
   tooltip: 'Times of the kernel, of variants without a pass, and of baselines, measured in turns',
-  empty: (doc) =>
+  empty: (doc, store) =>
     doc.bench
       ? null
-      : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
+      : store.host.request
+        ? 'Nothing was compared yet. Compare the kernel with an expression, or with itself without each pass.'
+        : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
   mount: (panel, store) => new BenchView(panel, store),
+  measure: controls,
 };
+
+function controls(store: Store): HTMLElement {
+  const tooltip =
+    'An expression that does the same work. Without one, the kernel is compared with itself without each pass.';
+  const [label, baseline] = textField('baseline', '', tooltip, 'np.exp(x)');
+  return measureControls(store, 'bench', 'Measure the kernel and the others in turns', {
+    elements: [label],
+    content: () => ({ baseline: baseline.value }),
+  });
+}
 
 const KINDS = { kernel: 'kernel', without: 'without a pass', baseline: 'baseline' } as const;
 
@@ -45,7 +59,7 @@ class BenchView implements Mounted {
     const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
     const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
     const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
-    const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
+    const head = h('tr', {}, ...titles.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))));
     const body = h('tbody', {}, ...found.rows.map((row) => line(row, most)));
     this.panel.replaceChildren(
       h(

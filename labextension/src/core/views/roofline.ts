@@ -8,6 +8,7 @@ import { line, symbolCircle, symbolSquare, symbolTriangle } from 'd3-shape';
 
 import { h, svg } from '../dom';
 import { saveButtons } from '../plot/export';
+import { measureControls } from '../measure';
 import { EDGE, explore, frame, HEIGHT, mark, powers, WIDTH } from '../plot/frame';
 import { age, count, digits, rate, tick, timing } from '../plot/numbers';
 import type { Cell } from '../plot/series';
@@ -20,9 +21,15 @@ export const roofline: ViewSpec = {
   key: 'roofline',
   title: 'Roofline',
   tooltip: 'How close the launch comes to the limits of the device',
-  empty: (doc) =>
-    doc.roofline ? null : `There is no roofline yet. Run %roofline ${doc.kernel} in a cell to measure one.`,
+  empty: (doc, store) =>
+    doc.roofline
+      ? null
+      : store.host.request
+        ? 'No roofline was measured yet. The first one of a device takes some seconds, to measure its limits.'
+        : `There is no roofline yet. Run %roofline ${doc.kernel} in a cell to measure one.`,
   mount: (panel, store) => new RooflineView(panel, store),
+  measure: (store) =>
+    measureControls(store, 'roofline', 'Measure the launch of the cell against the limits of its device'),
 };
 
 /** Width of the right margin, which holds the names of the horizontal ceilings. */

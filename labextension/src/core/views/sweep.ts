@@ -8,6 +8,7 @@ import { area, line } from 'd3-shape';
 
 import { h, svg } from '../dom';
 import { saveButtons } from '../plot/export';
+import { measureControls, textField } from '../measure';
 import type { Scale, Tick } from '../plot/frame';
 import { DASHES, EDGE, explore, frame, HEIGHT, mark, powers, SHAPES, WIDTH } from '../plot/frame';
 import { heatMap } from '../plot/heatmap';
@@ -31,14 +32,42 @@ export const sweep: ViewSpec = {
   key: 'sweep',
   title: 'Sweep',
   tooltip: 'Times over the values of a constant or of a problem size',
-  empty: (doc) =>
+  empty: (doc, store) =>
     doc.sweep
       ? null
-      : 'There is no sweep. %%blockkernel --sweep NAME=VALUES measures the kernel over a tile size or a problem size.',
+      : store.host.request
+        ? 'No sweep was measured yet. Choose a constant or an option, and the values to measure.'
+        : 'There is no sweep. %%blockkernel --sweep NAME=VALUES measures the kernel over a tile size or a problem size.',
   mount: (panel, store) => new SweepView(panel, store),
+  measure: controls,
 };
 
 type ScaleKind = 'linear' | 'log';
+/** Creates the fields of a sweep: a constant or an option, and its values, by default those of its knob. */
+function controls(store: Store): HTMLElement {
+  const { constants = [], num_warps, num_stages } = store.doc.knobs ?? {};
+  const options = Object.entries({ num_warps, num_stages }).map(([name, knob]) => ({
+    name,
+    choices: knob?.choices ?? [],
+  }));
+  const axes = [...constants, ...options];
+  const axis = h('select.bnb-select', {
+    'aria-label': 'Axis of the sweep',
+    title: 'What changes in the sweep',
+  });
+  axis.append(...axes.map(({ name }) => h('option', { value: name }, name)));
+  const choices = (): string => (axes.find(({ name }) => name === axis.value)?.choices ?? []).join(', ');
+  const [label, values] = textField(
+    'values',
+    choices(),
+    'Values separated by commas, or a range such as 64..1024',
+  );
+  axis.addEventListener('change', () => (values.value = choices()));
+  return measureControls(store, 'sweep', 'Measure the launch of the cell for each value', {
+    elements: [h('label', {}, 'over ', axis), label],
+    content: () => ({ axis: axis.value, values: values.value }),
+  });
+}
 
 class SweepView implements Mounted {
   private readonly tools = h('div.bnb-tools');

@@ -328,13 +328,18 @@ class Tiles implements Mounted {
       step: 1,
       value: savedPrograms ? Math.max(0, list.indexOf(this.program)) : this.program,
       'aria-label': 'Program',
+      title: 'The program whose accesses are shown (← →)',
       'aria-valuetext': programName(this.program, this.facts!.grid, this.facts!.order),
       'data-tool': 'program',
     });
     input.addEventListener('input', () =>
       this.selectProgram(savedPrograms ? list[Number(input.value)] : Number(input.value)),
     );
-    const quantity = h('select.bnb-select', { 'aria-label': 'Numbers and colours', 'data-tool': 'quantity' });
+    const quantity = h('select.bnb-select', {
+      'aria-label': 'Numbers and colours',
+      title: 'What the numbers and colours of the elements show',
+      'data-tool': 'quantity',
+    });
     quantity.append(
       ...quantitiesOf(this.op).map((q) => h('option', { value: q, selected: q === this.quantity }, q)),
     );
@@ -343,9 +348,17 @@ class Tiles implements Mounted {
       this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     });
     this.tools.replaceChildren(
-      button('‹', () => this.step(-1), { 'aria-label': 'Previous program', 'data-tool': 'previous' }),
+      button('‹', () => this.step(-1), {
+        'aria-label': 'Previous program',
+        title: 'Previous program (←)',
+        'data-tool': 'previous',
+      }),
       input,
-      button('›', () => this.step(1), { 'aria-label': 'Next program', 'data-tool': 'next' }),
+      button('›', () => this.step(1), {
+        'aria-label': 'Next program',
+        title: 'Next program (→)',
+        'data-tool': 'next',
+      }),
       h('span.bnb-program-name', {}, programName(this.program, this.facts!.grid, this.facts!.order)),
       ...this.iterationControl(),
       h('label', {}, 'show ', quantity),
@@ -375,6 +388,7 @@ class Tiles implements Mounted {
       min: 0,
       max: iterations - 1,
       value: this.iteration,
+      title: 'The iteration of the loop',
       'data-tool': 'iteration',
     });
     input.addEventListener('change', () => {
@@ -389,7 +403,11 @@ class Tiles implements Mounted {
     if (!this.op.dot) {
       return [];
     }
-    const choice = h('select.bnb-select', { 'aria-label': 'Tile of the dot', 'data-tool': 'side' });
+    const choice = h('select.bnb-select', {
+      'aria-label': 'Tile of the dot',
+      title: 'An operand or the result of the dot',
+      'data-tool': 'side',
+    });
     for (const [side, label] of [
       [-1, 'result'],
       [0, 'left operand'],

@@ -64,7 +64,12 @@ export class TileSheet {
       { tabindex: 0, role: 'group', 'aria-label': 'A row of the tile' },
       this.rows,
     );
-    this.table = h('details', {}, h('summary', {}, 'This row of the tile as a table'), box);
+    this.table = h(
+      'details',
+      {},
+      h('summary', { title: 'Show or hide the places of these elements' }, 'This row of the tile as a table'),
+      box,
+    );
     this.table.addEventListener('toggle', () => this.paintTable());
     this.element = h('div', {}, this.grid.element, this.description, this.table);
   }

@@ -207,7 +207,10 @@ class TimelineView implements Mounted {
       this.box.replaceChildren();
       return;
     }
-    const choice = h('select.bnb-select', { 'aria-label': 'Zoom' });
+    const choice = h('select.bnb-select', {
+      'aria-label': 'Zoom',
+      title: 'The length of a clock cycle on the page',
+    });
     choice.append(...ZOOMS.map((z) => h('option', { value: z, selected: z === this.zoom }, `× ${z}`)));
     choice.addEventListener('change', () => {
       this.zoom = Number(choice.value);
