@@ -153,7 +153,8 @@ def copies(telling: Telling) -> Iterator[ChangeSentence]:
         more = sum(len(match.after) for match in matches)
         notable = any(not is_arithmetic(telling.op(match).name) for match in matches)
         verb = "has" if len(matches) == 1 else "have"
-        text = f"{plural(len(matches), 'op')} {verb} copies{f' {why}' if why else ''}, {more} in all: {names}"
+        text = f"{plural(len(matches), 'op')} {verb} {'more ' if telling.compared else ''}copies"
+        text += f"{f' {why}' if why and not telling.compared else ''}, {more} in all: {names}"
         yield telling.sentence(text, COMPUTE if notable else PLACE, matches)
 
 
@@ -255,4 +256,5 @@ def _counted(telling: Telling, kind: str, verb: str) -> Iterator[ChangeSentence]
     if rest:
         names = counted(telling.op(match).name for match in rest)
         verb = f"{'was' if len(rest) == 1 else 'were'} {verb}"
-        yield telling.sentence(f"{plural(len(rest), 'op')} of arithmetic {verb}: {names}", ARITHMETIC, rest)
+        weight = COMPUTE - 5 if telling.compared else ARITHMETIC  # of two sources, arithmetic is what the user wrote
+        yield telling.sentence(f"{plural(len(rest), 'op')} of arithmetic {verb}: {names}", weight, rest)
