@@ -77,33 +77,31 @@ def _roles(telling: Telling, match: OpMatch) -> set[str]:
 
 
 def unrolled_loops(telling: Telling) -> Iterator[ChangeSentence]:
-    """Loops that are gone, or that have another loop besides, and whose ops have copies."""
+    """Loops that are gone, or that do the work of several iterations in one, and whose ops have copies."""
     before = telling.matching.before
-    loops = [id for id, position in before.ops.items() if position.op.name in LOOPS]
-    for loop in loops:
+    for loop in [id for id, position in before.ops.items() if position.op.name in LOOPS]:
         inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
         gone = loop not in telling.matching.counterpart
-        stays = {id for m in inside for id in m.after if telling.matching.after.loop_of(id) >= 0}
-        if not inside or not (gone or len(stays) > len(inside)):
+        if not inside or not (gone or _repeats(telling, inside)):
             continue
         times = max(len(match.after) for match in inside)
-        around = [m for m in telling.matching.matches if loop in m.before]
-        ends = [m for m in telling.left("removed", "merged") if before.loop_of(m.before[0]) == loop]
+        moved = [m for m in telling.left("moved", "removed", "merged") if before.loop_of(m.before[0]) == loop]
+        telling.tell([*inside, *(moved if gone else ()), *(m for m in telling.matching.matches if loop in m.before)])
         line = before.line(loop)
-        if not gone and not _repeats(telling, loop, inside):
-            continue
         what = f"was unrolled {times} times" if gone else f"runs {times} iterations at once"
-        text = f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
-        telling.tell([*inside, *around, *ends])
+        text = (
+            f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
+        )
         ids = tuple(id for match in inside for id in match.after)
-        yield ChangeSentence(text, STRUCTURE, (loop,), ids, (line,) if line else ())
+        old = (loop, *(match.before[0] for match in inside))
+        yield ChangeSentence(text, STRUCTURE, old, ids, (line,) if line else ())
 
 
-def _repeats(telling: Telling, loop: int, inside: list[OpMatch]) -> bool:
-    """Whether copies of a loop's effects, not only of its addresses, stand in one loop."""
+def _repeats(telling: Telling, inside: list[OpMatch]) -> bool:
+    """Whether copies of accesses or products, not only of addresses, stand in one loop."""
     after = telling.matching.after
-    effects = [m for m in inside if telling.op(m).name in ("load", "store", "dot")]
-    return any(len({after.loop_of(id) for id in m.after}) == 1 for m in effects) and loop >= 0
+    effects = [match for match in inside if telling.op(match).name in ("load", "store", "dot")]
+    return any(len({after.loop_of(id) for id in match.after}) == 1 for match in effects)
 
 
 def loops(telling: Telling) -> Iterator[ChangeSentence]:

@@ -15,7 +15,6 @@ Each match has a kind:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from typing import Any
 
 from blocknb.ir.core import Func, Op, Value
 from blocknb.ir_diff.indexed import IndexedFunc, OpPosition
+from blocknb.ir_diff.sequences import increasing
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 
@@ -154,23 +154,6 @@ def _in_order(one: IndexedFunc, two: IndexedFunc, counterpart: Mapping[int, int]
     """The old ops that are in the longest run of ops that kept their order."""
     pairs = sorted((two.ops[new].order, one.ops[old].order, old) for old, new in counterpart.items())
     return {pairs[i][2] for i in increasing([old for _, old, _ in pairs])}
-
-
-def increasing(numbers: Sequence[int]) -> list[int]:
-    """The positions of a longest increasing run (patience sorting)."""
-    ends: list[int] = []  # the smallest last number of a run of each length
-    places: list[int] = []  # its position
-    before: list[int] = []
-    for i, number in enumerate(numbers):
-        at = bisect_left(ends, number)
-        ends[at : at + 1] = [number]
-        places[at : at + 1] = [i]
-        before.append(places[at - 1] if at else -1)
-    run, i = [], places[-1] if places else -1
-    while i >= 0:
-        run.append(i)
-        i = before[i]
-    return run[::-1]
 
 
 def _definitions(

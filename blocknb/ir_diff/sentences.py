@@ -7,8 +7,7 @@ are sorted by weight: what costs or saves time first, index arithmetic last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 from blocknb.ir_diff import control_sentences, memory_sentences, value_sentences
 from blocknb.ir_diff.matching import Matching

@@ -14,7 +14,7 @@ from blocknb.language.ops import OPS, REDUCTIONS
 #: Weights of sentences, by subject.
 STRUCTURE, MEMORY, SYNCHRONIZATION, COMPUTE, LAYOUT, PLACE, ARITHMETIC = 90, 80, 70, 60, 50, 30, 10
 #: Ops whose names have a plural that a reader expects. All others are named as code.
-NOUNS = frozenset("load store barrier fence dot loop".split())
+NOUNS = frozenset(["load", "store", "barrier", "fence", "dot", "loop"])
 MOST_LINES = 4  # lines named in a sentence
 MOST_NAMES = 6  # kinds of ops counted in a sentence
 _WORDS = {"for": "loop", "while": "loop"}

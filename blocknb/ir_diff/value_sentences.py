@@ -37,7 +37,9 @@ _ATTRIBUTES = {
 }
 _EMISSIONS = {"at_use": "where the result is used", "in_pieces": "in pieces", "again": "again where the result is used"}
 #: Attributes that another one or a layout explains.
-_SILENT = frozenset({"layout", "warps", "registers", "offset", "type", "align", "shape", "end", "permuted_rows", "types", "keep"})
+_SILENT = frozenset(
+    {"layout", "warps", "registers", "offset", "type", "align", "shape", "end", "permuted_rows", "types", "keep"}
+)
 
 
 def attributes(telling: Telling) -> Iterator[ChangeSentence]:
@@ -58,9 +60,7 @@ def attributes(telling: Telling) -> Iterator[ChangeSentence]:
     telling.tell([m for m in quiet if set(m.attributes) <= _SILENT - {"layout"}])
 
 
-def _attribute_text(
-    telling: Telling, name: str, attribute: str, old: str, new: str, matches: list[OpMatch]
-) -> str:
+def _attribute_text(telling: Telling, name: str, attribute: str, old: str, new: str, matches: list[OpMatch]) -> str:
     names = [telling.op(match).name for match in matches]
     subject = ops_text(len(matches), name) if name != "*" else f"{plural(len(matches), 'op')} ({counted(names)})"
     form = _ATTRIBUTES.get((name, attribute))
@@ -70,7 +70,9 @@ def _attribute_text(
     if form is None or new == "None":
         had = f"`{attribute}` = {new}" if new != "None" else f"no `{attribute}`"
         return f"{subject} {'has' if one else 'have'} {had}{instead}"
-    verbs = {"access": "accesses", "use": "uses", "be": "is"} if one else {"access": "access", "use": "use", "be": "are"}
+    verbs = (
+        {"access": "accesses", "use": "uses", "be": "is"} if one else {"access": "access", "use": "use", "be": "are"}
+    )
     value = plural(int(new), "element") if attribute == "vec" else _EMISSIONS.get(new, new)
     return f"{subject} {form.format(value=value, **verbs)}{instead}"
 
@@ -136,26 +138,32 @@ def replacements(telling: Telling) -> Iterator[ChangeSentence]:
 
 
 def copies(telling: Telling) -> Iterator[ChangeSentence]:
-    """Ops with several copies: for other layouts, or for other blocks."""
-    after = telling.matching.after
+    """Ops with several copies: for other layouts, or for other blocks; reductions that run in steps."""
     stepped = [m for m in telling.left("duplicated") if telling.op(m).name in REDUCTIONS and _in_one_block(telling, m)]
     if stepped:
         steps = max(len(match.after) for match in stepped)
-        text = f"{ops_text(len(stepped), telling.op(stepped[0]).name)} {telling.now} {steps} steps{' each' if len(stepped) > 1 else ''}"
+        each = " each" if len(stepped) > 1 else ""
+        text = f"{ops_text(len(stepped), telling.op(stepped[0]).name)} {telling.now} {steps} steps{each}"
         yield telling.sentence(f"{text}: within a warp, and across warps", MEMORY + 1, stepped)
     groups: dict[str, list[OpMatch]] = defaultdict(list)
     for match in telling.left("duplicated"):
-        places = {(after.ops[id].parent, after.ops[id].block) for id in match.after}
-        kinds = {tuple(str(value.type) for value in after.ops[id].op.results) for id in match.after}
-        groups["for other blocks" if len(places) > 1 else "for other layouts" if len(kinds) > 1 else ""].append(match)
-    for why, matches in groups.items():
+        groups[_reason(telling, match)].append(match)
+    for reason, matches in groups.items():
         names = counted(telling.op(match).name for match in matches)
         more = sum(len(match.after) for match in matches)
         notable = any(not is_arithmetic(telling.op(match).name) for match in matches)
-        verb = "has" if len(matches) == 1 else "have"
-        text = f"{plural(len(matches), 'op')} {verb} {'more ' if telling.compared else ''}copies"
-        text += f"{f' {why}' if why and not telling.compared else ''}, {more} in all: {names}"
-        yield telling.sentence(text, COMPUTE if notable else PLACE, matches)
+        text = f"{plural(len(matches), 'op')} {'has' if len(matches) == 1 else 'have'} "
+        text += "more copies" if telling.compared else f"copies{reason}"
+        yield telling.sentence(f"{text}, {more} in all: {names}", COMPUTE if notable else PLACE, matches)
+
+
+def _reason(telling: Telling, match: OpMatch) -> str:
+    """What the copies of an op are for."""
+    if not _in_one_block(telling, match):
+        return " for other blocks"
+    ops = [telling.matching.op_after(id) for id in match.after]
+    kinds = {tuple(str(value.type) for value in op.results) for op in ops}
+    return " for other layouts" if len(kinds) > 1 else ""
 
 
 def _in_one_block(telling: Telling, match: OpMatch) -> bool:
@@ -204,7 +212,9 @@ def operands(telling: Telling) -> Iterator[ChangeSentence]:
     telling.tell(rest)
     if arithmetic:
         names = counted(telling.op(match).name for match in arithmetic)
-        yield telling.sentence(f"{plural(len(arithmetic), 'op')} read other values: {names}", ARITHMETIC - 3, arithmetic)
+        yield telling.sentence(
+            f"{plural(len(arithmetic), 'op')} read other values: {names}", ARITHMETIC - 3, arithmetic
+        )
 
 
 def _new_operands(telling: Telling, matches: list[OpMatch]) -> str:
@@ -251,7 +261,9 @@ def _counted(telling: Telling, kind: str, verb: str) -> Iterator[ChangeSentence]
         if not is_arithmetic(name):
             notable[name].append(match)
     for name, found in notable.items():
-        yield telling.sentence(f"{ops_text(len(found), name)} {verb}", MEMORY - 8 if OPS[name].kind == "memory" else COMPUTE, found)
+        yield telling.sentence(
+            f"{ops_text(len(found), name)} {verb}", MEMORY - 8 if OPS[name].kind == "memory" else COMPUTE, found
+        )
     rest = [m for m in matches if is_arithmetic(telling.op(m).name)]
     if rest:
         names = counted(telling.op(match).name for match in rest)

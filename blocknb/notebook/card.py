@@ -14,7 +14,18 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import change_sentences, document, extension, history, html, numbers, plots, sections, tiles, timelines
+from blocknb.notebook import (
+    change_sentences,
+    document,
+    extension,
+    history,
+    html,
+    numbers,
+    plots,
+    sections,
+    tiles,
+    timelines,
+)
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section

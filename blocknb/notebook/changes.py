@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op
-from blocknb.ir_diff.matching import increasing
+from blocknb.ir_diff.sequences import increasing
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,3 @@ def _placed(block: Block, parent: int, index: int) -> Iterator[tuple[int, tuple[
 
 def _types(op: Op) -> tuple:
     return tuple(value.type for value in op.results)
-

@@ -235,7 +235,9 @@ def _sides(item: Any, targets: Sequence[str]) -> list[ComparedSide]:
     if not targets:
         return [ComparedSide(label, trace, time)]
     if compiled is None:
-        raise LaunchError("a Trace cannot be compiled for other targets", hint="pass the kernel, or kernel.compile(...)")
+        raise LaunchError(
+            "a Trace cannot be compiled for other targets", hint="pass the kernel, or kernel.compile(...)"
+        )
     traces = [compiled.retarget(target).trace for target in targets]
     return [
         ComparedSide(f"{label} on {target}", found, time if str(found.target) == str(compiled.target) else None)
@@ -273,9 +275,7 @@ def _unique(labels: Sequence[str], sides: Sequence[ComparedSide]) -> list[str]:
     """Labels that differ: with the constants, options and target that tell sides apart."""
     if len(set(labels)) == len(labels):
         return list(labels)
-    facts = [
-        {**side.trace.constants, **_chosen(side.trace), "target": str(side.trace.target)} for side in sides
-    ]
+    facts = [{**side.trace.constants, **_chosen(side.trace), "target": str(side.trace.target)} for side in sides]
     telling = [name for name in facts[0] if len({repr(fact.get(name)) for fact in facts}) > 1]
     found = [
         f"{label} ({', '.join(f'{name}={fact.get(name)}' for name in telling)})" if telling else f"{label} ({i})"

@@ -34,7 +34,7 @@ def test_instructions_are_counted_by_class():
     more = SASS.replace("    EXIT", "    LDSM.16.M88.4 R4, [R2]\n    LDSM.16.M88.4 R8, [R3]\n    EXIT")
     texts = [sentence.text for sentence in compare_code(SASS, more, "sass").sentences]
     assert texts == ["+2 ldmatrix (0 → 2)", "8 instructions instead of 6"]
-    assert [s.text for s in compare_code(more, SASS, "sass").sentences][0] == "−2 ldmatrix (2 → 0)"
+    assert compare_code(more, SASS, "sass").sentences[0].text == "−2 ldmatrix (2 → 0)"
 
 
 def test_registers_and_spills_come_first():

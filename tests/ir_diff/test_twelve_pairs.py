@@ -165,7 +165,9 @@ def test_every_notable_op_that_differs_is_in_a_sentence(name):
         for side, ids, told_ids in sides:
             inside = [i for i in ids if side.ops[i].parent < 0 or side.ops[side.ops[i].parent].op.name != "reduce"]
             names = {i: side.ops[i].op.name for i in inside}
-            untold += [(i, n) for i, n in names.items() if not is_arithmetic(n) and not is_structural(n) and i not in told_ids]
+            untold += [
+                (i, n) for i, n in names.items() if not is_arithmetic(n) and not is_structural(n) and i not in told_ids
+            ]
     assert untold == []
 
 
@@ -201,7 +203,9 @@ def test_no_op_of_two_compilations_of_one_source_is_matched_against_its_id(name)
 def test_no_op_of_a_changed_source_is_matched_with_an_op_of_another_line():
     one, two = trace("first_rows"), trace("second_rows")
     front = match_front_ends(one, two)
-    lines = [{op.id: op.loc.line - made.first_line for op in made.stages[0].after.ops() if op.loc} for made in (one, two)]
+    lines = [
+        {op.id: op.loc.line - made.first_line for op in made.stages[0].after.ops() if op.loc} for made in (one, two)
+    ]
     names = [{op.id: op.name for op in made.stages[0].after.ops()} for made in (one, two)]
     wrong = [(a, b) for a, b in front.items() if lines[0][a] != lines[1][b] or names[0][a] != names[1][b]]
     assert wrong == []

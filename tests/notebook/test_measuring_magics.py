@@ -171,7 +171,10 @@ def test_blockdiff_compares_versions_and_passes(shell):
     text = shell.displayed[0]["text/plain"]
     assert "-    tl.store(out + at, 2.0 *" in text and "+    tl.store(out + at, 3.0 *" in text
     (made,) = shell.documents
-    assert made["kind"] == "compare" and [side["label"] for side in made["compare"]["sides"]] == ["double@1", "double@2"]
+    assert made["kind"] == "compare" and [side["label"] for side in made["compare"]["sides"]] == [
+        "double@1",
+        "double@2",
+    ]
     assert "2.0 *" in read(made["blobs"], made["compare"]["sides"][0]["source"])["text"]
     shell.run("%blockdiff double:parse double:coalesce")
     (made,) = shell.documents
