@@ -42,7 +42,9 @@ export function alignment(hunks: readonly Hunk[], side: 'a' | 'b', text: string)
   const ranges: Range<Decoration>[] = blankLines(hunks, side)
     .filter(([line]) => line < doc.lines)
     .map(([line, lines]) =>
-      Decoration.widget({ widget: new BlankLines(lines), side: -2, block: true }).range(doc.line(line + 1).from),
+      Decoration.widget({ widget: new BlankLines(lines), side: -2, block: true }).range(
+        doc.line(line + 1).from,
+      ),
     );
   return EditorView.decorations.of(Decoration.set(ranges, true));
 }

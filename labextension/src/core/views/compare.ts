@@ -191,17 +191,17 @@ function textOf(side: ComparedSide, key: string): { hash: string | null; languag
 
 /** The table of the sides: a row for each fact, a column for each side. Facts that differ are marked. */
 function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
-  const setting = (side: ComparedSide, name: string): string => side.constants[name] ?? side.options[name] ?? '';
+  const setting = (side: ComparedSide, name: string): string =>
+    side.constants[name] ?? side.options[name] ?? '';
   const all = [...new Set(sides.flatMap((side) => Object.keys({ ...side.constants, ...side.options })))];
   const names = all.filter((name) => sides.some((side) => setting(side, name) !== setting(sides[0], name)));
-  const equal = all.filter((name) => !names.includes(name)).map((name) => `${name}=${setting(sides[0], name)}`);
+  const equal = all
+    .filter((name) => !names.includes(name))
+    .map((name) => `${name}=${setting(sides[0], name)}`);
   const facts: [string, (side: ComparedSide) => string][] = [
     ['kernel', (side) => side.kernel],
     ['target', (side) => side.target],
-    ...names.map((name): [string, (side: ComparedSide) => string] => [
-      name,
-      (side) => setting(side, name),
-    ]),
+    ...names.map((name): [string, (side: ComparedSide) => string] => [name, (side) => setting(side, name)]),
     ['time', (side) => (side.time ? timing(side.time) : 'not measured')],
     ['registers per thread', (side) => count(side.resources.registers)],
     ['spills per thread', (side) => bytes(side.resources.spill_bytes)],
