@@ -10,7 +10,7 @@ import type { Host } from './host';
 import type { Document } from './schema';
 import { Store } from './store';
 import { tabs } from './tabs';
-import { COMPARISON, VIEWS } from './views';
+import { VIEWS } from './views';
 import { fetchDeferred } from './deferred';
 import type { Mounted, ViewSpec } from './views/spec';
 
@@ -122,13 +122,12 @@ function paintNotice(notice: HTMLElement, store: Store): void {
   }
 }
 
-/** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */
+/** Returns the views of a document: all views of one kernel for a compiled kernel, and the nonempty ones for any other document. */
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
-  if (doc.kind === 'compare' && doc.compare) {
-    return COMPARISON;
-  }
-  return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
+  return doc.kind === 'compile'
+    ? VIEWS.filter((view) => view.key !== 'compare')
+    : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 
 /** Returns the view to open first. The document can name it by the key of a view, of a stage or of a level of code. */

@@ -13,10 +13,7 @@ import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
 
-/** The views of a comparison of compilations, which has no card of its own. */
-export const COMPARISON: readonly ViewSpec[] = [compare];
-
-/** All views of a card. */
+/** All views. */
 export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,
@@ -28,4 +25,5 @@ export const VIEWS: readonly ViewSpec[] = [
   bench,
   history,
   knobs,
+  compare,
 ];
