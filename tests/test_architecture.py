@@ -30,6 +30,7 @@ ROWS = (
     ("language", "layouts"),
     ("ir",),
     ("trace",),
+    ("ir_diff",),
     ("frontend", "analysis"),
     ("passes", "eager"),
     ("codegen", "footprint"),

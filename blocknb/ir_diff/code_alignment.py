@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from blocknb.ir_diff.sequences import equal_runs
 from blocknb.ir_diff.telling import ChangeSentence, joined
 from blocknb.trace import Resources
 
@@ -96,10 +97,9 @@ def compare_code(
             pairs += run
             same |= set(run)
         elif tag == "replace":
-            opcodes = [
-                [_opcode(line, language) for line in side] for side in (a.split("\n")[i0:i1], b.split("\n")[j0:j1])
-            ]
-            for x, y, n in difflib.SequenceMatcher(None, *opcodes, autojunk=False).get_matching_blocks():
+            texts = (a.split("\n")[i0:i1], b.split("\n")[j0:j1])
+            opcodes = [[_opcode(line, language) for line in side] for side in texts]
+            for x, y, n in equal_runs(opcodes[0], opcodes[1]):
                 pairs += [(i0 + x + k, j0 + y + k) for k in range(n)]
     told = (*_resource_sentences(resources), *_class_sentences(a, b, language, lines_a, lines_b))
     return CodeDifference(tuple(pairs), frozenset(same), told, len(same) == len(one) == len(two))

@@ -16,6 +16,7 @@ from blocknb.errors import Loc
 from blocknb.ir.core import Op
 from blocknb.ir_diff.indexed import IndexedFunc, source_line
 from blocknb.ir_diff.matching import Matching, classified
+from blocknb.ir_diff.sequences import equal_runs
 from blocknb.language.ops import OPS
 from blocknb.trace import Trace
 
@@ -35,7 +36,7 @@ def match_traces(a: Trace, b: Trace, stage_a: int = -1, stage_b: int = -1) -> Ma
 
 def origins(trace: Trace) -> dict[int, tuple[int, ...]]:
     """The ops of the front end from which each op of any stage was made, by id; those of the front end come from themselves."""
-    found = {op.id: (op.id,) for op in trace.stages[0].after.ops()}
+    found: dict[int, tuple[int, ...]] = {op.id: (op.id,) for op in trace.stages[0].after.ops()}
     for stage in trace.stages[1:]:
         for op in stage.after.ops():
             if op.id not in found:
@@ -70,7 +71,8 @@ def _ops(func: IndexedFunc) -> list[tuple[int, Op]]:
 def line_map(a: Trace, b: Trace) -> tuple[dict[int, int], list[tuple[range, range]]]:
     """Maps each line of the one source to the same line of the other; and the ranges of lines that changed."""
     one, two = (trace.source.rstrip("\n").split("\n") for trace in (a, b))
-    lines, hunks = {}, []
+    lines: dict[int, int] = {}
+    hunks = []
     for tag, i0, i1, j0, j1 in difflib.SequenceMatcher(None, one, two, autojunk=False).get_opcodes():
         of_a, of_b = range(a.first_line + i0, a.first_line + i1), range(b.first_line + j0, b.first_line + j1)
         if tag == "equal":
@@ -84,12 +86,13 @@ def _place(loc: Loc | None, kernel: Loc | None, lines: Mapping[int, int] | None 
     """The place of an op in terms of the right source: the columns and the chain of calls; None if the right source lacks its line."""
     chain: list[tuple] = []
     while loc is not None:
+        own = kernel is not None and loc.file == kernel.file
         line: int | None = loc.line
-        if kernel is not None and loc.file == kernel.file and lines is not None:
+        if own and lines is not None:
             line = lines.get(loc.line)
             if line is None:
                 return None
-        chain.append((loc.function, line, loc.column, loc.end_column))
+        chain.append(("" if own else loc.function, line, loc.column, loc.end_column))  # two kernels have two names
         loc = loc.caller
     return tuple(chain) or None
 
@@ -104,11 +107,9 @@ def _grouped(func: IndexedFunc, kernel: Loc | None, lines: Mapping[int, int] | N
 
 def _aligned(left: Sequence[Op], right: Sequence[Op]) -> Iterable[tuple[Op, Op]]:
     """Pairs ops in order: a longest common subsequence of their names and attributes, then one of their names in the gaps."""
-    exact = difflib.SequenceMatcher(None, [*map(_spelt, left)], [*map(_spelt, right)], autojunk=False)
     i = j = 0
-    for at_a, at_b, size in exact.get_matching_blocks():
-        names = [[op.name for op in side] for side in (left[i:at_a], right[j:at_b])]
-        for x, y, n in difflib.SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():
+    for at_a, at_b, size in equal_runs([*map(_spelt, left)], [*map(_spelt, right)]):
+        for x, y, n in equal_runs([op.name for op in left[i:at_a]], [op.name for op in right[j:at_b]]):
             yield from zip(left[i + x : i + x + n], right[j + y : j + y + n], strict=True)
         yield from zip(left[at_a : at_a + size], right[at_b : at_b + size], strict=True)
         i, j = at_a + size, at_b + size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from blocknb.ir.core import Op
 from blocknb.ir_diff.matching import OpMatch
 from blocknb.ir_diff.telling import (
     LAYOUT,
@@ -21,6 +22,7 @@ from blocknb.language.ops import LOOPS
 
 _ATTRIBUTES = {
     "num_warps": ("{} warps per CTA", STRUCTURE),
+    "num_stages": ("{} stages", STRUCTURE),
     "num_ctas": ("{} CTAs per cluster", STRUCTURE),
     "shared_bytes": ("{} bytes of shared memory", STRUCTURE - 20),
     "programs": ("{} programs per CTA", STRUCTURE),
@@ -64,10 +66,10 @@ def warp_roles(telling: Telling) -> Iterator[ChangeSentence]:
         telling.tell(both)
         text = f"the warps have roles: {cut} compute, {plural(producers, 'producer warp')} copies"
         text += f"; both roles run {plural(len(both), 'op')}" if both else ""
-        yield ChangeSentence(text, STRUCTURE + 5, (), (op.id,))
+        yield ChangeSentence(text, STRUCTURE + 5, (), (op.id, *(id for match in both for id in match.after)))
         moved = [m for m in telling.left("moved") if "block" in m.what and after.role_of(m.after[0]) == "consumer"]
-        if moved:
-            yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
+    if moved:
+        yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
 
 
 def _roles(telling: Telling, match: OpMatch) -> set[str]:
@@ -75,43 +77,47 @@ def _roles(telling: Telling, match: OpMatch) -> set[str]:
 
 
 def unrolled_loops(telling: Telling) -> Iterator[ChangeSentence]:
-    """Loops that are gone, or that have another loop besides, and whose ops have copies."""
+    """Loops that are gone, or that do the work of several iterations in one, and whose ops have copies."""
     before = telling.matching.before
-    loops = [id for id, position in before.ops.items() if position.op.name in LOOPS]
-    for loop in loops:
-        inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
-        gone = loop not in telling.matching.counterpart
-        stays = {id for m in inside for id in m.after if telling.matching.after.loop_of(id) >= 0}
-        if not inside or not (gone or len(stays) > len(inside)):
-            continue
-        times = max(len(match.after) for match in inside)
-        around = [m for m in telling.matching.matches if loop in m.before]
-        ends = [m for m in telling.left("removed", "merged") if before.loop_of(m.before[0]) == loop]
-        line = before.line(loop)
-        if not gone and not _repeats(telling, loop, inside):
-            continue
-        what = f"was unrolled {times} times" if gone else f"runs {times} iterations at once"
-        text = (
-            f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
-        )
-        telling.tell([*inside, *around, *ends])
-        ids = tuple(id for match in inside for id in match.after)
-        yield ChangeSentence(text, STRUCTURE, (loop,), ids, (line,) if line else ())
+    for loop in [id for id, position in before.ops.items() if position.op.name in LOOPS]:
+    inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
+    gone = loop not in telling.matching.counterpart
+    if not inside or not (gone or _repeats(telling, inside)):
+        continue
+    yield _unrolled(telling, loop, gone, inside)
 
 
-def _repeats(telling: Telling, loop: int, inside: list[OpMatch]) -> bool:
-    """Whether copies of a loop's effects, not only of its addresses, stand in one loop."""
+def _unrolled(telling: Telling, loop: int, gone: bool, inside: list[OpMatch]) -> ChangeSentence:
+    """The sentence on an unrolled loop, whose ops have the copies `inside`."""
+    before = telling.matching.before
+    times = max(len(match.after) for match in inside)
+    moved = [m for m in telling.left("moved", "removed", "merged") if before.loop_of(m.before[0]) == loop]
+    telling.tell([*inside, *(moved if gone else ()), *(m for m in telling.matching.matches if loop in m.before)])
+    line = before.line(loop)
+    what = f"was unrolled {times} times" if gone else f"runs {times} iterations at once"
+    text = (
+        f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
+    )
+    ids = tuple(id for match in inside for id in match.after)
+    old = (loop, *(match.before[0] for match in inside))
+    return ChangeSentence(text, STRUCTURE, old, ids, (line,) if line else ())
+
+
+def _repeats(telling: Telling, inside: list[OpMatch]) -> bool:
+    """Whether copies of accesses or products, not only of addresses, stand in one loop."""
     after = telling.matching.after
-    effects = [m for m in inside if telling.op(m).name in ("load", "store", "dot")]
-    return any(len({after.loop_of(id) for id in m.after}) == 1 for m in effects) and loop >= 0
+    effects = [match for match in inside if telling.op(match).name in ("load", "store", "dot")]
+    return any(len({after.loop_of(id) for id in match.after}) == 1 for match in effects)
 
 
 def loops(telling: Telling) -> Iterator[ChangeSentence]:
     """Loops that carry other values, or that are new, gone or copied."""
-    for match in telling.left("changed"):
+    for match in telling.left("changed", "moved", "kept"):
         old, new = telling.matching.op_before(match.before[0]), telling.op(match)
         if new.name not in LOOPS:
             continue
+        if bounds := _bounds(telling, old, new):
+            yield telling.sentence(f"the loop runs {bounds}", STRUCTURE - 2, [match])
         more = len(new.results) - len(old.results)
         if more > 0:
             names = [value.name for value in new.blocks[0].args[-more:] if value.name]
@@ -119,7 +125,7 @@ def loops(telling: Telling) -> Iterator[ChangeSentence]:
             yield telling.sentence(f"the loop carries {plural(more, 'more value')}{named}", PLACE + 5, [match])
         elif more < 0:
             yield telling.sentence(f"the loop carries {plural(-more, 'value')} less", PLACE + 5, [match])
-        elif [*map(str, match.what)] == ["operands"] and not telling.compared:
+        elif match.what == ("operands",) and not telling.compared:
             telling.tell([match])  # what it starts from is told where that was made
     for kind, verb in (("added", "a new loop surrounds"), ("removed", "is gone")):
         for match in telling.left(kind):
@@ -129,6 +135,22 @@ def loops(telling: Telling) -> Iterator[ChangeSentence]:
             inside = sum(1 for block in op.blocks for _ in block.ops)
             text = f"{verb} {plural(inside, 'op')}" if kind == "added" else f"the loop {verb}"
             yield telling.sentence(text, STRUCTURE - 5, [match])
+
+
+def _bounds(telling: Telling, old: Op, new: Op) -> str:
+    """How the constants of a range differ: "with the step 2 instead of 1"."""
+    found = []
+    for place, word in enumerate(("from", "to", "with the step")):
+        if old.name != "for" or new.name != "for":
+            continue
+        sides = ((telling.matching.before, old), (telling.matching.after, new))
+        was, now = (side.definer(op.args[place]) for side, op in sides)
+        if was is not None and now is not None and was.name == now.name == "const":
+            values = was.attrs["value"], now.attrs["value"]
+            if values[0] != values[1]:
+                found.append(f"{word} {values[1]} instead of {values[0]}")
+                telling.tell(match for match in telling.left("changed") if now.id in match.after)
+    return ", ".join(found)
 
 
 def moved_between_blocks(telling: Telling) -> Iterator[ChangeSentence]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from blocknb.ir.text import print_lines
 from blocknb.ir_diff.indexed import IndexedFunc
-from blocknb.ir_diff.matching import Matching, increasing
+from blocknb.ir_diff.matching import Matching
+from blocknb.ir_diff.sequences import equal_runs, increasing
 
 #: Lines [i, i + n) of the left text correspond to lines [j, j + n) of the right one.
 Run = tuple[int, int, int]
@@ -45,8 +45,7 @@ def _lines_without_ops(matching: Matching, pairs: list[tuple[int, int]]) -> Iter
             [(number, text) for number, (text, op) in enumerate(side[first + 1 : end], first + 1) if op is None]
             for side, first, end in zip(texts, (i0, j0), (i1, j1), strict=True)
         ]
-        found = difflib.SequenceMatcher(None, *([text for _, text in gap] for gap in gaps), autojunk=False)
-        for x, y, n in found.get_matching_blocks():
+        for x, y, n in equal_runs(*([text for _, text in gap] for gap in gaps)):
             yield from ((gaps[0][x + k][0], gaps[1][y + k][0]) for k in range(n))
 
 

@@ -15,14 +15,14 @@ Each match has a kind:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb.ir.core import Func, Op, Value
-from blocknb.ir_diff.indexed import IndexedFunc
+from blocknb.ir_diff.indexed import IndexedFunc, OpPosition
+from blocknb.ir_diff.sequences import increasing
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 
@@ -88,7 +88,7 @@ def classified(
     merged = _merged(one, [id for id in gone if id not in successors], counterpart)
     definitions = _definitions(one, two, counterpart, successors, merged)
     for id, heir in counterpart.items():
-        matches.append(_pair(one, two, id, heir, stayed, definitions))
+        matches.append(_pair(one.ops[id], two.ops[heir], counterpart, id in stayed, definitions))
     for id, made in successors.items():
         name = one.ops[id].op.name
         copies = tuple(new for new in made if new not in explained and two.ops[new].op.name == name)
@@ -156,23 +156,6 @@ def _in_order(one: IndexedFunc, two: IndexedFunc, counterpart: Mapping[int, int]
     return {pairs[i][2] for i in increasing([old for _, old, _ in pairs])}
 
 
-def increasing(numbers: Sequence[int]) -> list[int]:
-    """The positions of a longest increasing run (patience sorting)."""
-    ends: list[int] = []  # the smallest last number of a run of each length
-    places: list[int] = []  # its position
-    before: list[int] = []
-    for i, number in enumerate(numbers):
-        at = bisect_left(ends, number)
-        ends[at : at + 1] = [number]
-        places[at : at + 1] = [i]
-        before.append(places[at - 1] if at else -1)
-    run, i = [], places[-1] if places else -1
-    while i >= 0:
-        run.append(i)
-        i = before[i]
-    return run[::-1]
-
-
 def _definitions(
     one: IndexedFunc,
     two: IndexedFunc,
@@ -193,15 +176,13 @@ def _definitions(
 
 
 def _pair(
-    one: IndexedFunc,
-    two: IndexedFunc,
-    old: int,
-    new: int,
-    stayed: set[int],
+    a: OpPosition,
+    b: OpPosition,
+    counterpart: Mapping[int, int],
+    in_order: bool,
     definitions: tuple[Mapping[Value, tuple], Mapping[Value, tuple]],
 ) -> OpMatch:
     """The match of an op with the op that continues it."""
-    a, b = one.ops[old], two.ops[new]
     what = []
     attributes = {}
     if a.op is not b.op:
@@ -213,19 +194,12 @@ def _pair(
         if [definitions[0][v] for v in a.op.args] != [definitions[1][v] for v in b.op.args]:
             what.append("operands")
     moves = []
-    if (a.parent, a.block) != (b.parent, b.block) and not _renewed(one, a.parent, two, b.parent, a.block == b.block):
+    if (counterpart.get(a.parent, a.parent), a.block) != (b.parent, b.block):
         moves.append("block")
-    elif old not in stayed:
+    elif not in_order:
         moves.append("order")
     kind = "changed" if what else "moved" if moves else "kept"
-    return OpMatch(kind, (old,), (new,), (*what, *moves), attributes)
-
-
-def _renewed(one: IndexedFunc, a: int, two: IndexedFunc, b: int, same_block: bool) -> bool:
-    """Whether the enclosing op of the left side is, under a new id, that of the right side."""
-    if a < 0 or b < 0 or not same_block:
-        return False
-    return a in two.ops[b].op.was and one.ops[a].op.name == two.ops[b].op.name
+    return OpMatch(kind, (a.op.id,), (b.op.id,), (*what, *moves), attributes)
 
 
 def _type_change(a: Any, b: Any) -> str:

@@ -11,6 +11,7 @@ from blocknb.ir_diff.matching import OpMatch
 from blocknb.ir_diff.telling import (
     MEMORY,
     PLACE,
+    STRUCTURE,
     SYNCHRONIZATION,
     ChangeSentence,
     Telling,
@@ -42,17 +43,14 @@ def asynchronous_copies(telling: Telling) -> Iterator[ChangeSentence]:
             groups[name, stages, len(ahead), after.role_of(copies[-1])].append((match, copies))
     for (name, stages, ahead, role), found in groups.items():
         matches = [match for match, _ in found]
-        loads = sum(telling.matching.op_before(id).name == "load" for match in matches for id in match.before)
-        into = f"circular buffers of {stages} stages" if loads > 1 else f"a circular buffer of {stages} stages"
-        text = f"{ops_text(loads, 'load')} {telling.now} {_ENGINE.get(name, f'`{name}`')} into "
+        count = sum(telling.matching.op_before(id).name == "load" for match in matches for id in match.before)
+        into = f"circular buffers of {stages} stages" if count > 1 else f"a circular buffer of {stages} stages"
+        text = f"{ops_text(count, 'load')} {telling.now} {_ENGINE.get(name, f'`{name}`')} into "
         text += into if stages > 1 else "shared memory"
         if ahead:
             text += f"; the copies of the first {plural(ahead, 'iteration')} stand before the loop"
         text += f", in the {role} warps" if role else ""
-        yield telling.sentence(text, STRUCTURE_OF_COPIES, matches)
-
-
-STRUCTURE_OF_COPIES = 100  # the copies matter most where they are
+        yield telling.sentence(text, STRUCTURE + 10, matches)
 
 
 def _stages(func: IndexedFunc, copy: int) -> int:

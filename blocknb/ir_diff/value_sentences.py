@@ -138,25 +138,32 @@ def replacements(telling: Telling) -> Iterator[ChangeSentence]:
 
 
 def copies(telling: Telling) -> Iterator[ChangeSentence]:
-    """Ops with several copies: for other layouts, or for other blocks."""
-    after = telling.matching.after
+    """Ops with several copies: for other layouts, or for other blocks; reductions that run in steps."""
     stepped = [m for m in telling.left("duplicated") if telling.op(m).name in REDUCTIONS and _in_one_block(telling, m)]
     if stepped:
         steps = max(len(match.after) for match in stepped)
-        text = f"{ops_text(len(stepped), telling.op(stepped[0]).name)} {telling.now} {steps} steps{' each' if len(stepped) > 1 else ''}"
+        each = " each" if len(stepped) > 1 else ""
+        text = f"{ops_text(len(stepped), telling.op(stepped[0]).name)} {telling.now} {steps} steps{each}"
         yield telling.sentence(f"{text}: within a warp, and across warps", MEMORY + 1, stepped)
     groups: dict[str, list[OpMatch]] = defaultdict(list)
     for match in telling.left("duplicated"):
-        places = {(after.ops[id].parent, after.ops[id].block) for id in match.after}
-        kinds = {tuple(str(value.type) for value in after.ops[id].op.results) for id in match.after}
-        groups["for other blocks" if len(places) > 1 else "for other layouts" if len(kinds) > 1 else ""].append(match)
-    for why, matches in groups.items():
+        groups[_reason(telling, match)].append(match)
+    for reason, matches in groups.items():
         names = counted(telling.op(match).name for match in matches)
         more = sum(len(match.after) for match in matches)
         notable = any(not is_arithmetic(telling.op(match).name) for match in matches)
-        verb = "has" if len(matches) == 1 else "have"
-        text = f"{plural(len(matches), 'op')} {verb} copies{f' {why}' if why else ''}, {more} in all: {names}"
-        yield telling.sentence(text, COMPUTE if notable else PLACE, matches)
+        text = f"{plural(len(matches), 'op')} {'has' if len(matches) == 1 else 'have'} "
+        text += "more copies" if telling.compared else f"copies{reason}"
+        yield telling.sentence(f"{text}, {more} in all: {names}", COMPUTE if notable else PLACE, matches)
+
+
+def _reason(telling: Telling, match: OpMatch) -> str:
+    """What the copies of an op are for."""
+    if not _in_one_block(telling, match):
+        return " for other blocks"
+    ops = [telling.matching.op_after(id) for id in match.after]
+    kinds = {tuple(str(value.type) for value in op.results) for op in ops}
+    return " for other layouts" if len(kinds) > 1 else ""
 
 
 def _in_one_block(telling: Telling, match: OpMatch) -> bool:
@@ -261,4 +268,5 @@ def _counted(telling: Telling, kind: str, verb: str) -> Iterator[ChangeSentence]
     if rest:
         names = counted(telling.op(match).name for match in rest)
         verb = f"{'was' if len(rest) == 1 else 'were'} {verb}"
-        yield telling.sentence(f"{plural(len(rest), 'op')} of arithmetic {verb}: {names}", ARITHMETIC, rest)
+        weight = COMPUTE - 5 if telling.compared else ARITHMETIC  # of two sources, arithmetic is what the user wrote
+        yield telling.sentence(f"{plural(len(rest), 'op')} of arithmetic {verb}: {names}", weight, rest)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op
-from blocknb.ir_diff.matching import increasing
+from blocknb.ir_diff.sequences import increasing
 
 
 @dataclass(frozen=True)

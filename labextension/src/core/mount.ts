@@ -17,7 +17,7 @@ import { type Change, Store } from './store';
 import { shareFoot } from './share';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
-import { COMPARISON, VIEWS } from './views';
+import { VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
 
 /** A view in an element outside of the card. `view` keeps the choices of the user for the next instance. */
@@ -194,13 +194,12 @@ function paintNotice(notice: HTMLElement, store: Store): void {
   }
 }
 
-/** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */
+/** Returns the views of a document: all views of one kernel for a compiled kernel, and the nonempty ones for any other document. */
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
-  if (doc.kind === 'compare' && doc.compare) {
-    return COMPARISON;
-  }
-  return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
+  return doc.kind === 'compile'
+    ? VIEWS.filter((view) => view.key !== 'compare')
+    : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 
 /** The views that answer an option of the cell, such as `--sweep`. The document has their part only if the cell asked for it. */

@@ -17,10 +17,7 @@ import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
 
-/** The views of a comparison of compilations, which has no card of its own. */
-export const COMPARISON: readonly ViewSpec[] = [compare];
-
-/** All views of a card. */
+/** All views. */
 export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,
@@ -36,4 +33,5 @@ export const VIEWS: readonly ViewSpec[] = [
   bench,
   history,
   knobs,
+  compare,
 ];

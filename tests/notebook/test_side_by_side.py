@@ -1,0 +1,134 @@
+"""`blocknb.compare`: two or more compilations on one page, with the first place where they part."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb.errors import LaunchError
+from blocknb.notebook import extension
+from blocknb.notebook.blobs import read, unpack
+from blocknb.notebook.document import MIME
+from blocknb.notebook.side_by_side import MOST_SIDES
+
+X = np.zeros(4096, np.float32)
+
+
+@blocknb.kernel
+def double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2.0 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@blocknb.kernel
+def triple(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 3.0 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return double.compile(X, X, 4096, BLOCK=256, target="sm_90a")
+
+
+@pytest.fixture(scope="module")
+def page(compiled):
+    return blocknb.compare(compiled, double.compile(X, X, 4096, BLOCK=1024, target="sm_90a"))
+
+
+def pairs(found):
+    return unpack(found[MIME]["compare"]["packed"])
+
+
+def level(pair, key):
+    return next(one for one in pair["levels"] if one["key"] == key)
+
+
+def test_settings_of_a_knob_part_in_the_front_end_and_have_labels_that_tell_them_apart(page):
+    assert [side.label for side in page.sides] == ["double (BLOCK=256)", "double (BLOCK=1024)"]
+    (pair,) = pairs(page.bundle())
+    assert pair["parts_at"] == "parse" and pair["first"].startswith(
+        "the source is the same; they part in the IR of the front end"
+    )
+    assert not level(pair, "source")["differs"]
+    registers = [side.trace.resources.registers for side in page.sides]
+    texts = [told["text"] for told in level(pair, "sass")["sentences"]]
+    assert texts[0] == f"{registers[1]} registers per thread instead of {registers[0]}"
+
+
+def test_the_widths_of_global_accesses_are_those_of_the_machine_code(page):
+    """256 elements on four warps are two per thread: the PTX has 64-bit accesses, that of 1024 elements 128-bit ones."""
+    (pair,) = pairs(page.bundle())
+    widths = [set(re.findall(r"ld\.global\S*\.v(\d)\.", side.trace.ptx)) for side in page.sides]
+    assert widths == [{"2"}, {"4"}]
+    texts = [told["text"] for told in level(pair, "ptx")["sentences"]]
+    assert {f"global {what}s of 128 bits instead of 64 bits" for what in ("load", "store")} <= set(texts)
+
+
+def test_two_sources_part_at_the_line_that_differs(compiled):
+    found = blocknb.compare(compiled, triple.compile(X, X, 4096, BLOCK=256, target="sm_90a"))
+    (pair,) = pairs(found.bundle())
+    assert pair["parts_at"] == "source" and "`def triple" in pair["first"]
+    told = level(pair, "parse")["sentences"]
+    assert [one["text"] for one in told] == [f"1 `const` has `value` = 3.0 instead of 2.0 (line {told[0]['lines'][0]})"]
+
+
+def test_targets_are_sides_and_the_matched_lines_are_inside_the_texts(compiled):
+    found = blocknb.compare(compiled, targets=("sm_80", "sm_90a"))
+    assert [side.label for side in found.sides] == ["double on sm_80", "double on sm_90a"]
+    bundle = found.bundle()
+    made = bundle[MIME]
+    (pair,) = pairs(bundle)
+    for one in pair["levels"]:
+        texts = []
+        for side in made["compare"]["sides"]:
+            name = (
+                side["source"]
+                if one["key"] == "source"
+                else next(x["text"] for x in side["levels"] if x["key"] == one["key"])
+            )
+            texts.append(read(made["blobs"], name)["text"].split("\n"))
+        for runs in (one["same"], one["aligned"]):
+            assert all(i + n <= len(texts[0]) and j + n <= len(texts[1]) for i, j, n in runs)
+            assert runs == sorted(runs)
+    assert made["left_out"] == [] and len(json.dumps(made)) < 300_000
+
+
+def test_equal_compilations_have_no_difference(compiled):
+    (pair,) = pairs(blocknb.compare(compiled, compiled.trace).bundle())
+    assert pair["first"] == "all levels are the same" and pair["parts_at"] is None
+
+
+def test_a_comparison_needs_two_to_six_sides_that_were_compiled(compiled):
+    with pytest.raises(LaunchError, match="2 to 6 sides, not 1"):
+        blocknb.compare(compiled)
+    with pytest.raises(LaunchError, match="not 7"):
+        blocknb.compare(*[compiled] * (MOST_SIDES + 1))
+
+    @blocknb.kernel
+    def fresh(x):
+        tl.store(x, 1.0)
+
+    with pytest.raises(LaunchError, match="has not been launched"):
+        blocknb.compare(compiled, fresh)
+    with pytest.raises(LaunchError, match="cannot be compiled for other targets"):
+        blocknb.compare(compiled.trace, targets=["sm_80", "sm_90a"])
+    with pytest.raises(LaunchError, match="1 labels for 2 sides"):
+        blocknb.compare(compiled, compiled, labels=["a"])
+
+
+def test_the_exported_page_is_one_file_with_all_texts(page, tmp_path, monkeypatch):
+    folder = tmp_path / "blocknb"
+    (folder / "viewer").mkdir(parents=True)
+    (folder / "viewer" / "viewer.js").write_text("")
+    (folder / "viewer" / "blocknb.css").write_text("")
+    monkeypatch.setattr(extension, "installed", lambda: ("0.1.0", folder))
+    text = page.export_html(tmp_path / "compare.html").read_text("utf-8")
+    found = json.loads(re.search(rf'<script type="{re.escape(MIME)}">(.*?)</script>', text, re.DOTALL)[1])
+    assert found["kind"] == "compare" and found["left_out"] == []
+    assert "http:" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
