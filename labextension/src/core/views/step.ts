@@ -327,12 +327,23 @@ class StepView implements Mounted {
     for (const source of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
       source.classList.toggle('bnb-step-now', Number(source.dataset.source) === now.line);
     }
+    this.scrollTo(now.line);
     this.showCurrent(now);
     if (tell) {
       placeOf(this.store).set(
         { program: facts.runs[0].program, line: now.line, iteration: now.occurrence },
         'step',
       );
+    }
+  }
+
+  /** Scrolls the lines, and not the page, to a line. */
+  private scrollTo(line: number): void {
+    const row = this.lines.querySelector<HTMLElement>(`[data-source="${line}"]`);
+    if (row) {
+      const top = row.offsetTop - this.lines.offsetTop;
+      const last = top + 2 * row.offsetHeight - this.lines.clientHeight;
+      this.lines.scrollTop = Math.max(last, Math.min(this.lines.scrollTop, top - 2 * row.offsetHeight));
     }
   }
 
