@@ -15,7 +15,10 @@ KERNELS = {
     "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
     "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["async copy b"]),
 }
-VIEWS = ["Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"]
+VIEWS = [
+    *("Code", "Passes", "Resources", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
+]
 
 
 def cells(name, wanted):

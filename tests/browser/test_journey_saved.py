@@ -8,7 +8,10 @@ import pytest
 from browser import eventually
 from laboratory import MIME, SCRIPT, Card, Notebook
 
-VIEWS = ["Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"]
+VIEWS = [
+    *("Code", "Passes", "Resources", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
+]
 
 
 def explore(card):
