@@ -26,6 +26,11 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+KERNEL = {
+    "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+    "display_name": "Python 3",
+    "language": "python",
+}
 
 #: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
 #: when the server forwards a buffered message of a restarted kernel together with its topic.
@@ -51,6 +56,11 @@ class Lab:
         self.folder.mkdir(parents=True)
         (place / "jupyter" / "labextensions").mkdir(parents=True)
         (place / "jupyter" / "labextensions" / "blocknb").symlink_to(EXTENSION)
+        kernel = (
+            place / "jupyter" / "kernels" / "python3"
+        )  # before a kernelspec of the machine, which may have another environment
+        kernel.mkdir(parents=True)
+        (kernel / "kernel.json").write_text(json.dumps(KERNEL))
         (place / "config" / "labconfig").mkdir(parents=True)
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))

@@ -76,7 +76,8 @@ class StepView implements Mounted {
   }
 
   update(change: string): void {
-    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     } else if (change === 'host') {
       this.programs.forEach((input) => (input.disabled = !this.store.host.request));
