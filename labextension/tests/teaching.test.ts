@@ -268,6 +268,28 @@ describe('the card for learners', () => {
   });
 });
 
+test('several targets stand side by side, with their notes and their code', async () => {
+  const one = fixture('learn');
+  const gpu = one.views.find((view) => view.target?.startsWith('sm_'))!;
+  one.views.push({ ...gpu, label: 'sm_80', target: 'sm_80', code: { ptx: undefined as unknown as string } });
+  const { open } = shown(one);
+  const panel = open('resources');
+  const columns = (): HTMLElement[] => [...panel.querySelectorAll<HTMLElement>('.bnb-target-column')];
+  expect(columns().map((column) => column.dataset.target)).toEqual(['sm_90a', 'sm_80']);
+  const notes = gpu.stages!.flatMap((stage) => stage.notes);
+  expect(columns().map((column) => column.querySelectorAll('li').length)).toEqual([
+    notes.length,
+    notes.length,
+  ]);
+  const choice = panel.querySelector<HTMLSelectElement>('[aria-label="Compare the targets by"]')!;
+  choice.value = 'ptx';
+  choice.dispatchEvent(new Event('change'));
+  await until(() => text(columns()[0]).includes('.target sm_90a'));
+  await until(() => text(columns()[1]).includes('does not contain this text'));
+  const single = shown(fixture('learn')).open('resources');
+  expect(single.querySelector<HTMLElement>('.bnb-targets-beside')!.hidden).toBe(true);
+});
+
 test('a place tells its listeners what changed, and by whom, once', () => {
   const place = new PlaceState();
   const heard = vi.fn();

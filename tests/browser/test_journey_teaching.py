@@ -150,7 +150,7 @@ def test_six_launches_play_at_thirty_frames_a_second_and_count_the_bytes_of_the_
         )
         asked = notebook.add(print_totals)
         notebook.run(asked)
-        printed = "".join(o.get("text", "") for o in notebook.output(asked))
+        printed = eventually(lambda at=asked: "".join(o.get("text", "") for o in notebook.output(at)), bool)
         loaded, stored, first = map(int, re.findall(r"\d+", printed))
         assert counted(launch) == {"loaded": loaded, "first": first, "reused": loaded - first, "stored": stored}
         card.screenshot(screenshots / f"launch-{name}.png")

@@ -242,3 +242,11 @@ def test_a_launch_without_its_arrays_has_a_reason():
     made = card.card_of(observed(lambda: add(X, Y, np.empty(1000, np.float32), block=128)))
     (found,) = part.parts_of(made, "step", {}, (part.LIVE,))
     assert found == {"why": "the arrays of the launch are no longer available; run the cell again."}
+
+
+def test_several_targets_are_views_of_one_card():
+    record = observed(LAUNCHES["add"])
+    made = card.card_of(record, "sm_80,sm_90a,sm_80")
+    assert [view.label for view in made.views] == ["CPU", "sm_80", "sm_90a"]
+    assert all(view.trace is not None and view.trace.ptx for view in made.views[1:])
+    assert shown(made, "launch")["machine"]["chip"] == "A100"
