@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -250,3 +251,32 @@ def test_several_targets_are_views_of_one_card():
     assert [view.label for view in made.views] == ["CPU", "sm_80", "sm_90a"]
     assert all(view.trace is not None and view.trace.ptx for view in made.views[1:])
     assert shown(made, "launch")["machine"]["chip"] == "A100"
+
+
+@blocknb.kernel
+def printing_kernel(out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.static_print("compiled", BLOCK)
+    print("at", at)
+    tl.device_print("device", at)
+    tl.store(out + at, at)
+
+
+def test_a_recording_prints_nothing_and_leaves_the_output_of_other_threads_alone(capsys):
+    out = np.zeros(4, np.int32)
+    made = card.card_of(observed(lambda: printing_kernel[(1,)](out, BLOCK=4)))
+    capsys.readouterr()
+    stdout = sys.stdout
+    seen = []
+    given = arguments_of(made.record.kernel, made.main)
+    original = recorded.__globals__["interpreted"].run
+
+    def run(*args, **kwargs):
+        seen.append(sys.stdout is stdout)
+        return original(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blocknb.runtime.interpreted.run", run)
+        record = recorded(made.record.kernel, made.main, (0, 0, 0), given)
+    assert seen == [True] and [one.name for one in record.assigned] == ["out", "BLOCK", "at"]
+    assert capsys.readouterr().out == ""

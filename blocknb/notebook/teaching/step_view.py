@@ -8,9 +8,7 @@ stored once. A part beyond its budget ends early, and says where.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,10 +226,10 @@ def recorded(kernel: Any, made: Specialisation, program: Sequence[int], given: M
     """Runs one program of a launch in the interpreter and records it. Raises KernelError and the exceptions of the kernel's Python."""
     binding, values = kernel.bound_call((), dict(given))
     kinds, raws = kernel.describe(binding, values)
-    with contextlib.redirect_stdout(io.StringIO()):  # the cell has printed already
-        return interpreted.run(
-            kernel, binding, kinds, raws, values, made.grid, [program], record=tuple(program), most=MOST_EVENTS
-        )
+    ids = tuple(program)  # muted, because the launch has printed already, and a cell may run in another thread
+    return interpreted.run(
+        kernel, binding, kinds, raws, values, made.grid, [ids], record=ids, most=MOST_EVENTS, muted=True
+    )
 
 
 def step_parts(
