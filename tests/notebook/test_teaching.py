@@ -280,3 +280,28 @@ def test_a_recording_prints_nothing_and_leaves_the_output_of_other_threads_alone
         record = recorded(made.record.kernel, made.main, (0, 0, 0), given)
     assert seen == [True] and [one.name for one in record.assigned] == ["out", "BLOCK", "at"]
     assert capsys.readouterr().out == ""
+
+
+@blocknb.kernel
+def asserting_kernel(out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, helper(at))
+
+
+@blocknb.kernel
+def helper(x):
+    twice = x * 2
+    return twice + x
+
+
+def test_a_program_that_fails_or_does_not_exist_has_a_reason():
+    out = np.zeros(8, np.int32)
+    made = card.card_of(observed(lambda: asserting_kernel[(1,)](out, BLOCK=8)))
+    (found,) = part.parts_of(made, "step", {"programs": [1]}, (part.LIVE,))
+    assert "program 1 is out of range: the grid has 1 programs" in found["why"]
+    (ran,) = shown(made, "step", programs=[0])["runs"]
+    assert [event[1] for event in ran["events"]] == ["set", "set", "set", "store"]  # no event inside the helper
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blocknb.runtime.interpreted.run", lambda *a, **k: 1 / 0)
+        (failed,) = shown(made, "step", programs=[0])["runs"]
+    assert failed["error"] == "ZeroDivisionError: division by zero" and failed["events"] == []

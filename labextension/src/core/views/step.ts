@@ -42,7 +42,7 @@ class StepView implements Mounted {
   private readonly slider = h('input', { type: 'range', min: 0, value: 0, 'aria-label': 'Executed line' });
   private readonly tools = h('div.bnb-tools');
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where', role: 'status' });
-  private readonly lines = h('div.bnb-step-lines', { role: 'table', 'aria-label': 'Source and values' });
+  private readonly lines = h('div.bnb-step-lines', { role: 'group', 'aria-label': 'Source and values' });
   private readonly results = h('div.bnb-step-results', { 'aria-label': 'Result' });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly stopPlace: () => void;
