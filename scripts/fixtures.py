@@ -61,6 +61,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "versions": run(CELL.format(options="", extra="values = values + 1.0\n    ", factor="3.0")),
         "diff": run("%blockdiff scale:parse scale:coalesce"),
         "bench": run("%blockbench np.sum(x) np.sort(x)"),
+        "learn": run(CELL.format(options="--learn --step 0,3", extra="", factor="4.0")),
     }
 
 

@@ -6,7 +6,7 @@ emitter computes each op at once. Promotion, errors and hints are therefore thos
 """
 
 from blocknb.eager.interpreter import Interpreter
-from blocknb.eager.record import Assigned, Run
+from blocknb.eager.record import Accessed, Assigned, Run
 from blocknb.eager.values import EagerValue
 
-__all__ = ["Assigned", "EagerValue", "Interpreter", "Run"]
+__all__ = ["Accessed", "Assigned", "EagerValue", "Interpreter", "Run"]

@@ -73,7 +73,8 @@ class Interpreter:
     ):
         self.source, self.arguments, self.space, self.grid, self.run = source, arguments, space, grid, run
         self.lanes = False  # whether values represent many scalars at once
-        self.prints = True  # static_print prints only once, as at compile time
+        self.prints = not run.muted  # static_print prints only once, as at compile time
+        self.printer: Callable[..., None] = print if not run.muted else lambda *args, **kwargs: None
         self.sources: dict[types.CodeType, Source] = {}
         self._functions: dict[Any, types.FunctionType] = {}
         self._pending: list[Any] = []  # partial results of and, or, chained comparisons and conditional expressions
@@ -104,7 +105,8 @@ class Interpreter:
 
     def flush_output(self) -> None:
         """Writes the pending output of the kernel."""
-        print(lines(self.space.printed, len(self.space.printed)), end="")
+        if not self.run.muted:
+            print(lines(self.space.printed, len(self.space.printed)), end="")
         self.space.printed.clear()
 
     def _of_the_kernel(self, error: Exception) -> Exception:
@@ -174,7 +176,9 @@ class Interpreter:
         """The Python callable for a call of `function` in the kernel."""
         if function is builtins.breakpoint or function is pdb.set_trace:
             return debugger(function, self.sources)
-        if function is builtins.print or function is builtins.range or hasattr(function, "blocknb_eager"):
+        if function is builtins.print:
+            return self.printer
+        if function is builtins.range or hasattr(function, "blocknb_eager"):
             return function
         if isinstance(function, type) and function not in calls.PYTHON and function is not constexpr:
             return function

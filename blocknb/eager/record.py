@@ -61,7 +61,7 @@ class Run:
     run["mask", 3]                 # the same for one of many programs
 
     `accessed` has the memory accesses of the recorded program, and `addresses` the address of element 0 of each array. A record of more
-    than `most` entries ends the run, and `cut` is then true.
+    than `most` entries ends the run, and `cut` is then true. The kernel prints nothing if the run is `muted`.
     """
 
     kernel: Any
@@ -74,6 +74,7 @@ class Run:
     addresses: dict[str, int] = field(default_factory=dict)
     most: int | None = None
     cut: bool = False
+    muted: bool = False
 
     def __repr__(self) -> str:
         count = len(self.programs)

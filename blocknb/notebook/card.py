@@ -34,6 +34,7 @@ from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
 from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile.timeline_spans import Timeline
+from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -323,24 +324,29 @@ def _launched(made: Specialisation) -> dict[str, Any]:
 
 
 def card_of(record: KernelRecord, target: str | None = None, opened: Collection[str] = ()) -> Card:
-    """The card of a KernelRecord, with the code for `target` next to the code that ran. After a run on the CPU, `target` is sm_90a by
-    default."""
+    """The card of a KernelRecord, with the code for each of the targets that `target` names, separated by commas, next to the code that
+    ran. After a run on the CPU, `target` is sm_90a by default."""
     assert record.latest is not None
     made, name = record.latest.compiled, record.kernel.__name__
     role = "ran" if record.latest.launches else "compiled"
     label, place = str(made.target) if made.target.is_gpu else "CPU", numbers.place(made.target, record.latest.device)
-    ran = View(role, label, place, f"{name}.latest.trace", made.trace)
+    views = [View(role, label, place, f"{name}.latest.trace", made.trace)]
     if target is None and not made.target.is_gpu:
         target = DEFAULT_VIEW
-    if target is None or target in (str(made.target), "cpu" if not made.target.is_gpu else ""):
-        return Card(record, (ran,), opened)
+    own = (str(made.target), "cpu" if not made.target.is_gpu else "")
+    for other in dict.fromkeys((target or "").split(",")):
+        if other and other not in own:
+            views.append(_other_view(made, name, other))
+    return Card(record, tuple(views), opened)
+
+
+def _other_view(made: Compiled, name: str, target: str) -> View:
+    """The view of a target that the code did not run on."""
     expression = f"{name}.latest.retarget({target!r}).trace"
     try:
-        trace = made.retarget(target, made.options["without"]).trace
-        view = View("view", target, target, expression, trace)
+        return View("view", target, target, expression, made.retarget(target, made.options["without"]).trace)
     except KernelError as error:
-        view = View("view", target, target, expression, None, numbers.complaint(error))
-    return Card(record, (ran, view), opened)
+        return View("view", target, target, expression, None, numbers.complaint(error))
 
 
 def newest(record: KernelRecord) -> Card:

@@ -58,7 +58,7 @@ class Views:
     """
 
     def __init__(self, target: str | None):
-        self.target, self.begun = target, set[str]()
+        self.target, self.begun = target and target.partition(",")[0], set[str]()  # the first of several
 
     def __call__(
         self, source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], target: Any

@@ -115,13 +115,14 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     if "without" in wanted:
         options["without"] = tuple(sorted(wanted["without"]))
     check_options(kernel.source, options)
-    target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
+    targets = [str(view.trace.target) for view in card.views[1:] if view.trace is not None]
+    target = ",".join(targets) or None
     why = why_not_compared(made) if run else "the change was not run"
     given = made.snapshot.arguments(()) if not why and made.snapshot else None
     constants |= _derived(kernel, made, constants, given)
     record, found = KernelRecord(kernel), None
     with apart(kernel):
-        compiled = _compiled(made, constants, options, target)
+        compiled = _compiled(made, constants, options, targets[0] if targets else None)
         if given is not None:
             more = {**constants, **{n: v for n, v in options.items() if n in OPTIONS}}
 

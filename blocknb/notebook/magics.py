@@ -111,7 +111,8 @@ class BlockMagics(Magics):
         action=Once,
         metavar="NAME",
         help="Also show the code for this target: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a... (after a run on the "
-        "CPU, sm_90a is the default). The option does not change where the kernel runs: the arrays decide that.",
+        "CPU, sm_90a is the default), or for several, as columns: sm_80,sm_90a. The option does not change where the kernel runs: the "
+        "arrays decide that.",
     )
     @argument(
         "--launch",
@@ -193,8 +194,8 @@ class BlockMagics(Magics):
             options = parse_argstring(self.blockkernel, line)
         except UsageError as error:
             raise UsageError(f"{error}; {_meant(str(error), line)}see %%blockkernel? for the options") from None
-        if options.target is not None:
-            _check_target(options.target)
+        for target in (options.target or "").split(",") if options.target is not None else ():
+            _check_target(target)
         try:
             parse_checks(options.checked)
         except ValueError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,7 +85,9 @@ def _parsed(
     attributes = {name: value for name, value in options.items() if name != "without" and value is not None}
     target = target_of(common_device(kernel.source, binding.names, kinds, values))
     by_parameter = {p.name: given[p.name] for p in kernel.source.parameters}
-    with contextlib.redirect_stdout(io.StringIO()):  # static_print prints when the kernel is compiled
+    # static_print prints when the kernel is compiled. In another thread, as that of a card's page, a cell may print at the same time.
+    alone = threading.current_thread() is threading.main_thread()
+    with contextlib.redirect_stdout(io.StringIO()) if alone else contextlib.nullcontext():
         return parse(kernel.source, by_parameter, attributes, target, invoke=invoke)
 
 

@@ -69,13 +69,14 @@ def run(
     watch: Iterable[str] = (),
     record: Any = None,
     most: int | None = None,
+    muted: bool = False,
 ) -> Run:
-    """Interprets the programs of a grid, or the given `programs`, in order, until the record has `most` entries. Raises the exceptions of
-    the kernel."""
+    """Interprets the programs of a grid, or the given `programs`, in order, until the record has `most` entries. A `muted` run prints
+    nothing. Raises the exceptions of the kernel."""
     chosen = _programs(grid, programs)
     if isinstance(watch, str):
         raise LaunchError(f"watch={watch!r} is a string, not a list of names", hint=f"pass watch=[{watch!r}]")
-    report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record), most=most)
+    report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record), most=most, muted=muted)
     space = AddressSpace() if record is None else RecordingAddressSpace(report)
     given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
     options = dict(kernel.options)

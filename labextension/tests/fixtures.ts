@@ -7,7 +7,7 @@ import { type Card, mount } from '../src/core/mount';
 import type { Document } from '../src/core/schema';
 
 /** The names of the fixture documents. */
-export type Name = 'scale' | 'versions' | 'diff' | 'bench';
+export type Name = 'scale' | 'versions' | 'diff' | 'bench' | 'learn';
 
 /** Returns a fresh copy of a document. */
 export function fixture(name: Name): Document {

@@ -16,17 +16,8 @@ KERNELS = {
     "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["async copy b"]),
 }
 VIEWS = [
-    "Code",
-    "Passes",
-    "Resources",
-    "Memory",
-    "Tiles",
-    "Timeline",
-    "Roofline",
-    "Sweep",
-    "Bench",
-    "History",
-    "Knobs",
+    *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
 ]
 
 

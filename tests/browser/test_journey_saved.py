@@ -9,17 +9,8 @@ from browser import eventually
 from laboratory import MIME, SCRIPT, Card, Notebook
 
 VIEWS = [
-    "Code",
-    "Passes",
-    "Resources",
-    "Memory",
-    "Tiles",
-    "Timeline",
-    "Roofline",
-    "Sweep",
-    "Bench",
-    "History",
-    "Knobs",
+    *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
 ]
 
 

@@ -38,7 +38,7 @@ def test_the_page_and_matplotlib_are_tested_with_the_same_numbers(fresh):
     assert stored == made, "run python scripts/fixtures.py"
 
 
-@pytest.mark.parametrize("name", ["scale", "versions", "diff", "bench"])
+@pytest.mark.parametrize("name", ["scale", "versions", "diff", "bench", "learn"])
 def test_a_fixture_has_the_shape_of_a_fresh_document(fresh, name):
     stored, made = (json.loads((at / f"{name}.json").read_text(encoding="utf-8")) for at in (STORED, fresh))
     hint = "run python scripts/fixtures.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -242,3 +243,65 @@ def test_a_launch_without_its_arrays_has_a_reason():
     made = card.card_of(observed(lambda: add(X, Y, np.empty(1000, np.float32), block=128)))
     (found,) = part.parts_of(made, "step", {}, (part.LIVE,))
     assert found == {"why": "the arrays of the launch are no longer available; run the cell again."}
+
+
+def test_several_targets_are_views_of_one_card():
+    record = observed(LAUNCHES["add"])
+    made = card.card_of(record, "sm_80,sm_90a,sm_80")
+    assert [view.label for view in made.views] == ["CPU", "sm_80", "sm_90a"]
+    assert all(view.trace is not None and view.trace.ptx for view in made.views[1:])
+    assert shown(made, "launch")["machine"]["chip"] == "A100"
+
+
+@blocknb.kernel
+def printing_kernel(out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.static_print("compiled", BLOCK)
+    print("at", at)
+    tl.device_print("device", at)
+    tl.store(out + at, at)
+
+
+def test_a_recording_prints_nothing_and_leaves_the_output_of_other_threads_alone(capsys):
+    out = np.zeros(4, np.int32)
+    made = card.card_of(observed(lambda: printing_kernel[(1,)](out, BLOCK=4)))
+    capsys.readouterr()
+    stdout = sys.stdout
+    seen = []
+    given = arguments_of(made.record.kernel, made.main)
+    original = recorded.__globals__["interpreted"].run
+
+    def run(*args, **kwargs):
+        seen.append(sys.stdout is stdout)
+        return original(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blocknb.runtime.interpreted.run", run)
+        record = recorded(made.record.kernel, made.main, (0, 0, 0), given)
+    assert seen == [True] and [one.name for one in record.assigned] == ["out", "BLOCK", "at"]
+    assert capsys.readouterr().out == ""
+
+
+@blocknb.kernel
+def asserting_kernel(out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, helper(at))
+
+
+@blocknb.kernel
+def helper(x):
+    twice = x * 2
+    return twice + x
+
+
+def test_a_program_that_fails_or_does_not_exist_has_a_reason():
+    out = np.zeros(8, np.int32)
+    made = card.card_of(observed(lambda: asserting_kernel[(1,)](out, BLOCK=8)))
+    (found,) = part.parts_of(made, "step", {"programs": [1]}, (part.LIVE,))
+    assert "program 1 is out of range: the grid has 1 programs" in found["why"]
+    (ran,) = shown(made, "step", programs=[0])["runs"]
+    assert [event[1] for event in ran["events"]] == ["set", "set", "set", "store"]  # no event inside the helper
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blocknb.runtime.interpreted.run", lambda *a, **k: 1 / 0)
+        (failed,) = shown(made, "step", programs=[0])["runs"]
+    assert failed["error"] == "ZeroDivisionError: division by zero" and failed["events"] == []

@@ -1,23 +1,21 @@
 """The document's part "teaching": what the Step, Launch and Footprint views show, each under its key, packed like the tiles.
 
-Nothing of it is computed unless a cell option asks for it (`options.py`), or the page of a live card does. The page gets as much as is
-useful to look at; the notebook saves at most `SAVED` characters of each view.
+Nothing of it is computed or imported unless a cell option asks for it (`options.py`), or the page of a live card does. The page gets as
+much as is useful to look at; the notebook saves at most `SAVED` characters of each view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook.blobs import pack
-from blocknb.notebook.teaching import footprint_view, launch_tiles, step_view
-from blocknb.notebook.teaching.arguments import footprint_of
-from blocknb.profile.occupancy import occupancy
-from blocknb.runtime import machine
 
 if TYPE_CHECKING:
     from blocknb.notebook.card import Card
+    from blocknb.notebook.teaching.launch_tiles import LaunchMachine
 
 KEY = "teaching"
 SAVED = 30_000  # characters of one view in a saved card
@@ -56,8 +54,6 @@ def answer(card: Card, asked: Mapping[str, Any]) -> tuple[dict[str, Any], Card]:
 
 
 def _with(card: Card, teaching: Mapping[str, Any]) -> Card:
-    from dataclasses import replace
-
     return replace(card, parts={**card.parts, KEY: teaching})
 
 
@@ -69,11 +65,16 @@ def of_other_code(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step(card: Card, asked: Mapping[str, Any], limits: Sequence[int]) -> list[dict[str, Any]]:
+    from blocknb.notebook.teaching import step_view
+
     programs = [int(program) for program in asked.get("programs", (0,))][:2]
     return step_view.step_parts(card.record.kernel, card.main, programs or [0], limits)
 
 
 def _launch(card: Card, asked: Mapping[str, Any], limits: Sequence[int]) -> list[dict[str, Any]]:
+    from blocknb.notebook.teaching import launch_tiles
+    from blocknb.notebook.teaching.arguments import footprint_of
+
     found, order, runs_on = footprint_of(card.record.kernel, card.main), _launch_order(card), _machine(card)
     first = max(0, min(int(asked.get("first", 0)), found.account.launch.programs - 1))
     parts = []
@@ -88,6 +89,9 @@ def _launch(card: Card, asked: Mapping[str, Any], limits: Sequence[int]) -> list
 
 
 def _footprint(card: Card, asked: Mapping[str, Any], limits: Sequence[int]) -> list[dict[str, Any]]:
+    from blocknb.notebook.teaching import footprint_view
+    from blocknb.notebook.teaching.arguments import footprint_of
+
     found = footprint_of(card.record.kernel, card.main)
     parts = []
     for limit in limits:
@@ -105,16 +109,22 @@ WRITERS: dict[str, Writer] = {"step": _step, "launch": _launch, "footprint": _fo
 
 def _launch_order(card: Card) -> list[int] | None:
     """The numbers of the programs in the order in which the displayed GPU launches them; None: the order of the grid."""
+    from blocknb.notebook.teaching.launch_tiles import MOST_ORDERED
+
     found = card.tiles[1]
-    if found is None or found.width is None or found.programs_launched > launch_tiles.MOST_ORDERED:
+    if found is None or found.width is None or found.programs_launched > MOST_ORDERED:
         return None
     x, y, _ = card.main.grid
     ids = map(found.place, range(found.programs_launched))
     return [i + x * (j + y * k) for i, j, k in ids]
 
 
-def _machine(card: Card) -> launch_tiles.LaunchMachine | None:
+def _machine(card: Card) -> LaunchMachine | None:
     """The GPU of the displayed code: the device that ran it, or the usual chip of its architecture."""
+    from blocknb.notebook.teaching.launch_tiles import MULTIPROCESSORS, LaunchMachine
+    from blocknb.profile.occupancy import occupancy
+    from blocknb.runtime import machine
+
     view = next((v for v in card.views if v.trace is not None and v.trace.target.is_gpu), None)
     if view is None or view.trace is None:
         return None
@@ -122,6 +132,6 @@ def _machine(card: Card) -> launch_tiles.LaunchMachine | None:
     each = held.blocks_per_sm if held is not None else 1
     if card.main.compiled.target.is_gpu and card.main.device >= 0:
         count = machine.properties(card.main.device)["multiprocessor_count"]
-        return launch_tiles.LaunchMachine(view.place, count, each)
-    known = launch_tiles.MULTIPROCESSORS.get(str(view.trace.target).rstrip("a"))
-    return None if known is None else launch_tiles.LaunchMachine(*known, each)
+        return LaunchMachine(view.place, count, each)
+    known = MULTIPROCESSORS.get(str(view.trace.target).rstrip("a"))
+    return None if known is None else LaunchMachine(*known, each)

@@ -8,9 +8,7 @@ stored once. A part beyond its budget ends early, and says where.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.eager.record import Accessed, Assigned, Run
-from blocknb.errors import KernelError
+from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook.blobs import pack
 from blocknb.notebook.check_compare import to_numpy
 from blocknb.notebook.observe import Specialisation
@@ -228,10 +226,10 @@ def recorded(kernel: Any, made: Specialisation, program: Sequence[int], given: M
     """Runs one program of a launch in the interpreter and records it. Raises KernelError and the exceptions of the kernel's Python."""
     binding, values = kernel.bound_call((), dict(given))
     kinds, raws = kernel.describe(binding, values)
-    with contextlib.redirect_stdout(io.StringIO()):  # the cell has printed already
-        return interpreted.run(
-            kernel, binding, kinds, raws, values, made.grid, [program], record=tuple(program), most=MOST_EVENTS
-        )
+    ids = tuple(program)  # muted, because the launch has printed already, and a cell may run in another thread
+    return interpreted.run(
+        kernel, binding, kinds, raws, values, made.grid, [ids], record=ids, most=MOST_EVENTS, muted=True
+    )
 
 
 def step_parts(
@@ -239,12 +237,13 @@ def step_parts(
 ) -> list[dict[str, Any]]:
     """The part for one or two programs (by number; axis 0 of the grid runs fastest), once for each of the `limits`: characters when packed.
 
-    Raises LaunchError if the arrays are gone, and KeyError for a program that the grid does not have.
+    Raises LaunchError if the arrays are gone, and for a program that the grid does not have.
     """
     total = math.prod(made.grid)
     for program in programs:
         if not 0 <= program < total:
-            raise KeyError(f"program {program} is out of range: the grid has {total} programs")
+            hint = "programs are numbered from 0; axis 0 of the grid runs fastest"
+            raise LaunchError(f"program {program} is out of range: the grid has {total} programs", hint=hint)
     runs: list[tuple[int, Run | None, str]] = []
     for program in programs:
         given = arguments_of(kernel, made, made.compiled.stored)
@@ -254,6 +253,8 @@ def step_parts(
             runs.append((program, recorded(kernel, made, ids, given), ""))
         except KernelError as error:
             runs.append((program, None, error.message))
+        except Exception as error:  # of the kernel's own Python: the view shows it
+            runs.append((program, None, f"{type(error).__name__}: {error}"))
     results = _results(kernel, made)
     return [_within(limit, lambda table, most: _part(made, runs, table, most, results)) for limit in limits]
 
@@ -274,8 +275,13 @@ def _within(limit: int, write: Callable[[ValueTable, int], dict[str, Any]]) -> d
 def _results(kernel: Any, made: Specialisation) -> dict[str, np.ndarray]:
     """The arrays that the kernel stores to, as the launch left them, by name."""
     given = arguments_of(kernel, made)
-    written = {name: given[name] for name in given if name in made.compiled.stored and hasattr(given[name], "shape")}
-    return {name: to_numpy(a) for name, a in written.items() if 0 < math.prod(a.shape) <= MOST_RESULT}
+    arrays = {name: given[name] for name in given if name in made.compiled.stored and _is_array(given[name])}
+    return {name: to_numpy(a) for name, a in arrays.items() if 0 < math.prod(a.shape) <= MOST_RESULT}
+
+
+def _is_array(value: Any) -> bool:
+    """Whether an argument is an array of NumPy, CuPy or torch, and not a descriptor or a reinterpreted array."""
+    return isinstance(value, np.ndarray) or any(hasattr(value, name) for name in ("__cuda_array_interface__", "detach"))
 
 
 def _part(
@@ -291,11 +297,7 @@ def _part(
         if run is None:
             written.append({"program": program, "events": [], "cut": "", "error": error})
             continue
-        named = {
-            n: ArgumentArray(n, run.addresses[n], tuple(a["shape"]), tuple(a.get("strides", ())))
-            for n, a in arrays.items()
-            if n in run.addresses
-        }
+        named = {n: _argument_array(n, run.addresses[n], a) for n, a in arrays.items() if n in run.addresses}
         writer = _RunWriter(run, named, table, table.bytes + budget // len(runs))
         events = writer.events()
         written.append({"program": program, "events": events, "cut": writer.cut, "error": ""})
@@ -304,3 +306,10 @@ def _part(
         f"{', '.join(in_place)}: the kernel updates it, and the values are those after the launch." if in_place else ""
     )
     return {"grid": list(made.grid), "runs": written, "values": table.values, "results": outputs, "note": note}
+
+
+def _argument_array(name: str, address: int, summary: Mapping[str, Any]) -> ArgumentArray:
+    shape, strides = tuple(summary["shape"]), tuple(summary.get("strides", ()))
+    if len(strides) != len(shape):
+        strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return ArgumentArray(name, address, shape, strides)

@@ -67,7 +67,9 @@ export function strip(store: Store, bar: Tabs): Strip {
   function paint(): void {
     const { modified } = store.doc;
     const { status } = knobsOf(store);
-    const text = status || (modified ? `${modified.settings}: ${modified.text}` : '');
+    const text = [modified ? `${modified.settings}: ${modified.text}.` : '', status]
+      .filter(Boolean)
+      .join(' ');
     verdict.replaceChildren(...renderBackquotes(text));
   }
 

@@ -187,9 +187,11 @@ export async function load<T>(
   }
   const doc = store.doc;
   const answer = (await request('teach', { part: view, ...asked })) as { part: TilesPart; saved: TilesPart };
-  doc.teaching = { ...doc.teaching, [view]: answer.saved };
-  if (!doc.modified && store.doc === doc) {
-    save?.(doc);
+  if (store.doc === doc) {
+    store.doc = { ...doc, teaching: { ...doc.teaching, [view]: answer.saved } };
+    if (!doc.modified) {
+      save?.(store.doc);
+    }
   }
   if (!answer.part.packed) {
     return { facts: null, why: answer.part.why ?? '' };

@@ -1,12 +1,21 @@
 /** Helpers for pictures on a canvas: sharp pixels on any screen, colours that differ for colour-blind readers, and hatching. */
 
-/** Colours of the Okabe-Ito palette. A pattern or a number says the same as the colour. */
-export const LOAD = '#0072b2';
-export const STORE = '#d55e00';
+/** Colours of the Okabe-Ito palette for a light and a dark page. A pattern or a number says the same as the colour. */
+const ACCESSES = {
+  light: { load: '#0072b2', store: '#d55e00', past: 0.16 },
+  dark: { load: '#56b4e9', store: '#e69f00', past: 0.22 },
+} as const;
 export const CLASH = '#c01f1f';
 
+/** Returns the colours of accesses on the page of an element, and the opacity of an earlier access. */
+export function accessColours(element: Element): { load: string; store: string; past: number } {
+  const channels = getComputedStyle(element).color.match(/\d+(\.\d+)?/g) ?? [];
+  const bright = channels.slice(0, 3).reduce((sum, c) => sum + Number(c), 0) > 3 * 128; // the text
+  return bright ? ACCESSES.dark : ACCESSES.light;
+}
+
 /** The colours of programs, in turn. */
-export const PROGRAMS = [
+const PROGRAMS = [
   '#8fc1e3',
   '#f2c77e',
   '#8fd3b6',
@@ -16,6 +25,13 @@ export const PROGRAMS = [
   '#e8b49a',
   '#c3d98b',
 ] as const;
+
+/** Returns the colour of a program, which differs from that of its neighbours along each axis of the grid. */
+export function programColour(program: number, grid: readonly number[]): string {
+  const [x, y] = grid;
+  const at = (program % x) + 3 * (Math.floor(program / x) % y) + 5 * Math.floor(program / (x * y));
+  return PROGRAMS[at % PROGRAMS.length];
+}
 
 /** Sets the size of a canvas in CSS pixels and returns its context, scaled for the screen. Null without graphics. */
 export function sharp(

@@ -5,11 +5,10 @@
 
 import { h } from '../dom';
 import { indexText, type LaunchArray, type LaunchFacts } from '../teaching';
-import { cssColour, fit, hatch, LOAD, sharp, STORE, type PictureScale } from './canvas';
+import { accessColours, cssColour, fit, hatch, sharp, type PictureScale } from './canvas';
 
 const WIDTH = 300;
 const HEIGHT = 264;
-const PAST = 0.16; // opacity of one earlier access
 
 interface Picture {
   array: LaunchArray;
@@ -29,7 +28,8 @@ export class LaunchPictures {
   private pictures: Picture[] = [];
   /** The number of steps in the past canvas. */
   private painted = 0;
-  private patterns: { store: CanvasPattern | string } | null = null;
+  private colours: ReturnType<typeof accessColours> | null = null;
+  private stored: CanvasPattern | string = '';
 
   /** `describe` receives the text of the element under the pointer. */
   constructor(private readonly describe: (text: string) => void) {}
@@ -46,8 +46,7 @@ export class LaunchPictures {
     this.element.replaceChildren(
       ...this.pictures.filter((_, i) => used.has(i)).map((one) => this.figure(one)),
     );
-    const pen = this.pictures.find((one) => one.pen)?.pen;
-    this.patterns = pen ? { store: hatch(pen, STORE) } : null;
+    this.colours = null;
   }
 
   private figure(one: Picture): HTMLElement {
@@ -76,8 +75,16 @@ export class LaunchPictures {
 
   /** Paints the steps `from` to `to` as current, and all earlier ones as the past. */
   paint(from: number, to: number): void {
-    if (!this.facts || !this.patterns) {
+    const pen0 = this.pictures.find((one) => one.pen)?.pen;
+    if (!this.facts || !pen0) {
       return;
+    }
+    const colours = accessColours(this.element);
+    const { load, store, past } = colours;
+    if (this.colours !== colours) {
+      this.colours = colours; // the first time, and in another theme
+      this.stored = hatch(pen0, store);
+      this.painted = Infinity;
     }
     if (this.painted > from) {
       this.pictures.forEach((one) => one.pastPen?.clearRect(0, 0, one.width, one.height));
@@ -86,8 +93,8 @@ export class LaunchPictures {
     for (; this.painted < from; this.painted++) {
       this.each(this.painted, this.painted, (one, kind, x, y, w, hh) => {
         const pen = one.pastPen!;
-        pen.globalAlpha = PAST;
-        pen.fillStyle = kind === 'load' ? LOAD : STORE;
+        pen.globalAlpha = past;
+        pen.fillStyle = kind === 'load' ? load : store;
         pen.fillRect(x, y, w, hh);
       });
     }
@@ -107,11 +114,11 @@ export class LaunchPictures {
       const pen = one.pen!;
       const loads = kind === 'load';
       pen.globalAlpha = loads ? 0.35 : 0.8;
-      pen.fillStyle = loads ? LOAD : this.patterns!.store;
+      pen.fillStyle = loads ? load : this.stored;
       pen.fillRect(x, y, w, hh);
       pen.globalAlpha = 1;
       if (single || w * hh > 40) {
-        pen.strokeStyle = loads ? LOAD : STORE;
+        pen.strokeStyle = loads ? load : store;
         pen.lineWidth = single ? 2 : 1;
         pen.strokeRect(x + 0.5, y + 0.5, Math.max(1, w - 1), Math.max(1, hh - 1));
       }

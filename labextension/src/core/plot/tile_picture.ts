@@ -2,7 +2,7 @@
 
 import { h } from '../dom';
 import { elementsOf, indexText, type StepValue } from '../teaching';
-import { cssColour, fit, hatch, sharp } from './canvas';
+import { CLASH, cssColour, fit, hatch, sharp } from './canvas';
 
 const SMALL = { width: 64, height: 20 };
 const LARGE = { width: 560, height: 300 };
@@ -65,19 +65,15 @@ function shade(value: StepValue, x: number): string {
   if (value.kind === 'u1') {
     return x ? '#5aa9dd' : '#ffffff';
   }
-  const low = value.low ?? smallest(value);
+  const low = value.low ?? 0;
   const high = value.high ?? low;
   const signed = low < 0 && high > 0;
   const reach = signed ? Math.max(-low, high) : high - low;
-  const at = reach > 0 ? (signed ? x / reach : (x - low) / reach) : 0.5;
+  const at = reach > 0 ? (signed ? x / reach : (x - low) / reach) : x === 0 ? 0 : 0.5;
   const strength = Math.min(1, Math.abs(at));
   const [r, g, b] = at < 0 ? [213, 94, 0] : [0, 114, 178];
   const mix = (c: number): number => Math.round(255 + (c - 255) * (0.06 + 0.8 * strength));
   return `rgb(${mix(r)} ${mix(g)} ${mix(b)})`;
-}
-
-function smallest(value: StepValue): number {
-  return value.shape.length ? 0 : 1;
 }
 
 function paint(
@@ -88,7 +84,7 @@ function paint(
   high: number,
   mask?: Grid | null,
 ): void {
-  const odd = hatch(pen, '#c01f1f', true, 5);
+  const odd = hatch(pen, CLASH, true, 5);
   const off = hatch(pen, 'rgb(110 110 110 / 70%)', false, 6);
   for (let i = 0; i < grid.size; i++) {
     const x = (i % grid.columns) * wide;
@@ -118,9 +114,17 @@ export function thumbnail(
     return null;
   }
   const canvas = h('canvas.bnb-thumbnail', { 'aria-hidden': 'true' });
-  const pen = sharp(canvas, width, height);
-  if (pen) {
-    paint(pen, value, grid, width / grid.columns, height / grid.rows);
+  const small = document.createElement('canvas'); // one pixel per element, then enlarged without seams
+  small.width = grid.columns;
+  small.height = grid.rows;
+  const [pen, dots] = [sharp(canvas, width, height), small.getContext('2d')];
+  if (pen && dots) {
+    for (let i = 0; i < grid.size; i++) {
+      dots.fillStyle = Number.isFinite(grid.data[i]) ? shade(value, grid.data[i]) : CLASH;
+      dots.fillRect(i % grid.columns, Math.floor(i / grid.columns), 1, 1);
+    }
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(small, 0, 0, width, height);
   }
   return canvas;
 }

@@ -5,7 +5,7 @@
 
 import { button, h, renderBackquotes } from '../dom';
 import { placeOf } from '../place';
-import { CLASH, cssColour, hatch, PROGRAMS, sharp } from '../plot/canvas';
+import { CLASH, cssColour, hatch, programColour, sharp } from '../plot/canvas';
 import type { Store } from '../store';
 import {
   emptyReason,
@@ -69,7 +69,8 @@ class FootprintView implements Mounted {
   }
 
   update(change: string): void {
-    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     }
   }
@@ -229,10 +230,10 @@ class FootprintView implements Mounted {
         pen.fillRect(...at);
       };
       if (map.marks[i] & CLASHES) {
-        fill(writes ? CLASH : PROGRAMS[first % PROGRAMS.length]);
+        fill(writes ? CLASH : programColour(first, this.facts!.grid));
         fill(writes ? crossed : shared);
       } else if (first >= 0) {
-        fill(PROGRAMS[first % PROGRAMS.length]);
+        fill(programColour(first, this.facts!.grid));
       }
       if (first < 0 || map.marks[i] & HOLES) {
         fill(holes);

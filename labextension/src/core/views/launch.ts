@@ -89,7 +89,8 @@ class LaunchView implements Mounted {
   }
 
   update(change: string): void {
-    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     }
   }

@@ -7,6 +7,7 @@ import { h } from '../dom';
 import type { Document, View } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
+import { TargetColumns } from './target_columns';
 
 const CPU =
   'These figures exist for GPU targets only. A CPU runs the programs one after another on its threads.';
@@ -31,10 +32,13 @@ function emptyReason(doc: Document): string | null {
 const isGpu = (view: View): boolean => view.target?.startsWith('sm_') ?? false;
 
 class ResourcesView implements Mounted {
+  private readonly columns: TargetColumns;
+
   constructor(
     private readonly panel: HTMLElement,
     private readonly store: Store,
   ) {
+    this.columns = new TargetColumns(store);
     this.paint();
   }
 
@@ -42,6 +46,15 @@ class ResourcesView implements Mounted {
     if (change === 'document' || change === 'view') {
       this.paint();
     }
+    if (change === 'document') {
+      this.columns.paint();
+    } else if (change === 'selection') {
+      this.columns.highlight();
+    }
+  }
+
+  dispose(): void {
+    this.columns.dispose();
   }
 
   private paint(): void {
@@ -60,7 +73,7 @@ class ResourcesView implements Mounted {
     for (const view of views) {
       parts.push(h('h4.bnb-heading', {}, view.label), ...about(view));
     }
-    this.panel.replaceChildren(...parts);
+    this.panel.replaceChildren(...parts, this.columns.element);
   }
 }
 

@@ -43,7 +43,7 @@ class StepView implements Mounted {
   private readonly slider = h('input', { type: 'range', min: 0, value: 0, 'aria-label': 'Executed line' });
   private readonly tools = h('div.bnb-tools');
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where', role: 'status' });
-  private readonly lines = h('div.bnb-step-lines', { role: 'table', 'aria-label': 'Source and values' });
+  private readonly lines = h('div.bnb-step-lines', { role: 'group', 'aria-label': 'Source and values' });
   private readonly results = h('div.bnb-step-results', { 'aria-label': 'Result' });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly stopPlace: () => void;
@@ -77,7 +77,8 @@ class StepView implements Mounted {
   }
 
   update(change: string): void {
-    if ((change === 'document' || change === 'host') && launchKey(this.store) !== this.loaded) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     } else if (change === 'host') {
       this.programs.forEach((input) => (input.disabled = !this.store.host.request));
@@ -328,12 +329,23 @@ class StepView implements Mounted {
     for (const source of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
       source.classList.toggle('bnb-step-now', Number(source.dataset.source) === now.line);
     }
+    this.scrollTo(now.line);
     this.showCurrent(now);
     if (tell) {
       placeOf(this.store).set(
         { program: facts.runs[0].program, line: now.line, iteration: now.occurrence },
         'step',
       );
+    }
+  }
+
+  /** Scrolls the lines, and not the page, to a line. */
+  private scrollTo(line: number): void {
+    const row = this.lines.querySelector<HTMLElement>(`[data-source="${line}"]`);
+    if (row) {
+      const top = row.offsetTop - this.lines.offsetTop;
+      const last = top + 2 * row.offsetHeight - this.lines.clientHeight;
+      this.lines.scrollTop = Math.max(last, Math.min(this.lines.scrollTop, top - 2 * row.offsetHeight));
     }
   }
 

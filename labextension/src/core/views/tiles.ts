@@ -3,8 +3,9 @@
  * transactions of the op and the order in which programs cover their output. It highlights the op in the code.
  */
 
+import { button, h, renderBackquotes, uniqueId } from '../dom';
+import { mend } from '../mend';
 import { split } from '../pane_switches';
-import { button, h, uniqueId } from '../dom';
 import { programs } from '../plot/programs';
 import type { ShownParts } from '../shown';
 import type { Selection, Store } from '../store';
@@ -287,8 +288,9 @@ class Tiles implements Mounted {
   }
 
   private paintList(): void {
-    const rows = this.facts!.ops.map((op, i) =>
-      h(
+    const rows = this.facts!.ops.map((op, i) => {
+      const bad = mend(op, this.accesses?.[op.op]) !== null;
+      return h(
         'li.bnb-stage',
         { role: 'option', id: uniqueId('tile'), 'data-op': i, 'aria-selected': String(i === this.chosen) },
         h('span.bnb-stage-name', {}, title(op)),
@@ -296,10 +298,11 @@ class Tiles implements Mounted {
         h(
           'span.bnb-stage-time.bnb-verdict',
           {},
+          bad ? '△ ' : '',
           this.accesses || op.shared || op.dot ? verdict(op, this.accesses?.[op.op]) : '…',
         ),
-      ),
-    );
+      );
+    });
     this.list.replaceChildren(...rows);
     this.list.setAttribute('aria-activedescendant', rows[this.chosen]?.id ?? '');
     rows[this.chosen]?.scrollIntoView?.({ block: 'nearest' });
@@ -427,6 +430,10 @@ class Tiles implements Mounted {
     const texts = known ? sentences(this.op, this.access) : [];
     this.numbers.replaceChildren(...texts.map((text) => h('li', {}, text)));
     this.numbers.firstElementChild?.classList.add('bnb-verdict');
+    const change = known ? mend(this.op, this.access, this.facts!.arrays[this.access?.array ?? '']) : null;
+    if (change) {
+      this.numbers.append(h('li.bnb-mend', {}, ...renderBackquotes(change)));
+    }
   }
 
   private paintMap(): void {
