@@ -11,13 +11,15 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from blocknb.notebook import numbers
 
-DEPTH, MOST = 3, 20_000
+DEPTH, MOST = 3, 10_000
+_WITHOUT_ARRAYS = frozenset({int, float, complex, bool, str, bytes, type(None), type})
 CPU = -1  # the device of host memory; GPUs count from 0
 #: Names of IPython for earlier outputs. `Out` has the same values under better names.
 _OUTPUTS = ("_", "__", "___")
@@ -74,11 +76,12 @@ class Holder:
 
 def memory_of(value: Any) -> HeldMemory | None:
     """The memory behind an array; None for any other object, and for an array without memory."""
-    if isinstance(value, np.ndarray):
+    kind = type(value)  # not `isinstance`, which would load a module or an object that is loaded on first use
+    if issubclass(kind, np.ndarray):
         return _of_numpy(value)
-    if isinstance(value, getattr(sys.modules.get("cupy"), "ndarray", ())):
+    if issubclass(kind, getattr(sys.modules.get("cupy"), "ndarray", ())):
         return _of_cupy(value)
-    if isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ())):
+    if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())) and kind.__name__ in ("Tensor", "Parameter"):
         return _of_torch(value)
     return None
 
@@ -93,7 +96,7 @@ def _of_cupy(value: Any) -> HeldMemory | None:
 
 
 def _of_torch(value: Any) -> HeldMemory | None:
-    if value.layout is not sys.modules["torch"].strided:
+    if value.layout is not sys.modules["torch"].strided or value.device.type not in ("cpu", "cuda"):
         return None
     storage, device = value.untyped_storage(), value.device.index if value.is_cuda else CPU
     what = f"torch {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
@@ -120,11 +123,17 @@ def _shape(array: Any, owner: Any) -> str:
     return f"{'' if owner is None else 'view of '}{shown.dtype} {tuple(map(int, shown.shape))}"
 
 
-def held(namespace: Mapping[str, Any]) -> dict[tuple[int, int], HeldMemory]:
-    """The memory that the names of a namespace hold, by device and address. Results of earlier cells are called Out[n]."""
+def held(namespace: Mapping[str, Any], cut: set[str] | None = None) -> dict[tuple[int, int], HeldMemory]:
+    """The memory that the names of a namespace hold, by device and address. Results of earlier cells are called Out[n].
+
+    Adds the names whose values have more than MOST parts to `cut`. The rest of such a value is not searched."""
     found: dict[tuple[int, int], HeldMemory] = {}
     for name, value in _named(namespace):
         for memory in _memories(value):
+            if memory is None:
+                if cut is not None:
+                    cut.add(name)
+                continue
             memory = found.setdefault(memory.key, memory)
             if name not in _OUTPUTS or not memory.names:
                 memory.names[name] = memory.names.get(name, 0) + 1
@@ -140,30 +149,37 @@ def _named(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in items if name.startswith("_") and not _OF_IPYTHON.match(name))
 
 
-def _memories(value: Any) -> Iterator[HeldMemory]:
-    """The memory of the arrays in a value, with an entry for each array."""
-    seen, left, stack = set[int](), MOST, [(value, 0)]
-    while stack and left:
+def _memories(value: Any) -> Iterator[HeldMemory | None]:
+    """The memory of the arrays in a value, with an entry for each array; None at the end of a search that is cut off."""
+    seen, stack = set[int](), [(value, 0)]
+    while stack:
         one, depth = stack.pop()
-        if isinstance(one, str | bytes | int | float | type) or id(one) in seen:
+        if id(one) in seen:
             continue
-        left -= 1
+        if len(seen) >= MOST:
+            yield None
+            return
         seen.add(id(one))
         if (memory := memory_of(one)) is not None:
             if memory.bytes:
                 yield memory
         elif depth < DEPTH:
-            stack += [(part, depth + 1) for part in _parts(one)]
+            parts = list(islice(_parts(one), MOST + 1))
+            stack += [(part, depth + 1) for part in parts if type(part) not in _WITHOUT_ARRAYS]
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return list(value.values())[:MOST]
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)[:MOST]
-    module = type(value).__module__
-    if module == "__main__" or module.startswith(("cupyx.", "scipy.sparse")):
-        return list(getattr(value, "__dict__", {}).values())
+    """The values in a container. The methods are those of the built-in class, so that no code of the user runs."""
+    kind = type(value)
+    for container in (list, tuple, set, frozenset):
+        if issubclass(kind, container):
+            return container.__iter__(value)
+    if issubclass(kind, dict):
+        return dict.values(value)
+    if kind.__dictoffset__ and (
+        kind.__module__ == "__main__" or kind.__module__.startswith(("cupyx.", "scipy.sparse"))
+    ):
+        return list(value.__dict__.values())
     return ()
 
 

@@ -74,7 +74,11 @@ class CellMemory:
                 self.pools.stop()
             except Exception as error:  # a fault of a kernel has broken the CUDA context
                 self._unreadable(error)
-        self.after = holders.held(self.namespace)
+        cut = set[str]()
+        self.after = holders.held(self.namespace, cut)
+        if cut:
+            names = ", ".join(f"`{name}`" for name in sorted(cut)[:SHOWN_NAMES])
+            self.notes.append(f"{names}: only {holders.MOST:,} of the objects inside were searched for arrays.")
 
     def _watch_gpu(self, late: bool) -> None:
         cupy = sys.modules.get("cupy")
@@ -93,7 +97,7 @@ class CellMemory:
         self.notes.append(f"CuPy's pools cannot be read: {error}")
 
     def _begins(self, kernel: Any, compiled: Any, snapshot: Any) -> None:
-        if self.pools is None and compiled.target.is_gpu:
+        if self.pools is None and not self.notes and compiled.target.is_gpu:
             self._watch_gpu(late=True)
         if self.pools is not None and self.pools.thread == threading.get_ident():
             self.pools.launch = Allocations()
@@ -102,8 +106,9 @@ class CellMemory:
     def _ended(self, launch: Any) -> None:
         row = self.launches.setdefault(launch.kernel.__name__, LaunchMemory(launch.device))
         row.launches += 1
-        row.peak = max(row.peak, self.traced.since(self._mark))
-        if self.pools is not None and self.pools.launch is not None and self.pools.thread == threading.get_ident():
+        if self.pools is None:
+            row.peak = max(row.peak, self.traced.since(self._mark))
+        elif self.pools.launch is not None and self.pools.thread == threading.get_ident():
             made, self.pools.launch = self.pools.launch, None
             row.bytes, row.blocks = row.bytes + made.bytes, row.blocks + made.blocks
             row.peak = max(row.peak, made.peak)
@@ -113,13 +118,15 @@ class CellMemory:
     def part(self, trace: Trace, shell: Any) -> Row:
         """The document's part; `trace` is that of the card, whose lines the copies are linked to."""
         lasting = self._lasting()
-        shown = holders.grouped(self.after.values())
-        new = {(holder.names, holder.place) for holder in holders.grouped(lasting)}
+        new = {memory.key for memory in lasting}
+        older = [memory for memory in self.after.values() if memory.key not in new]
+        shown = [(holder, True) for holder in holders.grouped(lasting)] + [(h, False) for h in holders.grouped(older)]
+        shown.sort(key=lambda row: -row[0].bytes)
         return {
             "pools": self._pool_rows(),
             "launches": self._launch_rows(),
             "copies": self._copy_rows(trace, shell),
-            "arrays": [_array_row(holder, (holder.names, holder.place) in new) for holder in shown[:SHOWN_ROWS]],
+            "arrays": [_array_row(*row) for row in shown[:SHOWN_ROWS]],
             "more_arrays": len(shown[SHOWN_ROWS:]),
             "kept": sum(memory.bytes for memory in lasting if memory.countable),
             "unnamed": self._unnamed(),
@@ -222,9 +229,13 @@ class CellMemory:
         mine = [row for row in part["copies"] if not row["by"]]
         for direction in dict.fromkeys(row["direction"] for row in mine):
             rows = [row for row in mine if row["direction"] == direction]
-            count = numbers.plural(sum(row["times"] for row in rows), "copy").replace("copys", "copies")
+            count = _count(sum(row["times"] for row in rows), "copy", "copies")
             said.append(f"{count} from {direction} ({numbers.size(sum(row['bytes'] for row in rows))})")
         return [("memory", ", ".join(said))]
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _is_plain(memory: holders.HeldMemory) -> bool:
@@ -255,7 +266,7 @@ def section(part: Row) -> Section:
         sizes = ("–" if row[key] is None else numbers.size(row[key]) for key in ("before", "after", "peak"))
         texts.append(f"{row['name']:44}" + "".join(f"{size:>12}" for size in sizes))
     for row in part["launches"]:
-        count = numbers.plural(row["launches"], "launch").replace("launchs", "launches")
+        count = _count(row["launches"], "launch", "launches")
         took = (
             ""
             if row["bytes"] is None

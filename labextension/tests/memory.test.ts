@@ -87,7 +87,7 @@ describe('the Memory view', () => {
   });
 
   test('a card without figures says why, and the first tab is Memory if the cell asks for it', () => {
-    expect(shown(doc()).open('memory').textContent).toContain('another cell, or of a changed knob');
+    expect(shown(doc()).open('memory').textContent).toContain('the output of another cell');
     const { root } = shown({ ...doc(GPU), show: ['memory'] });
     expect(root.querySelector('[role=tab][aria-selected=true]')!.textContent).toBe('Memory');
   });

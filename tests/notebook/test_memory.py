@@ -110,7 +110,32 @@ def test_a_list_that_holds_itself_and_a_long_one_end_the_search():
     loop: list = [np.ones(3)]
     loop.append(loop)
     assert len(holders.held({"loop": loop})) == 1
-    assert len(holders.held({"long": list(map(str, range(10 * holders.MOST)))})) == 0
+    cut = set[str]()
+    assert len(holders.held({"texts": list(map(str, range(10 * holders.MOST))), "numbers": [0.5] * 100_000}, cut)) == 0
+    assert cut == set()
+    many = [np.ones(1) for _ in range(holders.MOST + 5)]
+    assert len(holders.held({"many": many}, cut)) == holders.MOST - 1
+    assert cut == {"many"}
+
+
+def test_the_search_runs_no_code_of_the_user():
+    class Lazy:
+        @property
+        def __class__(self):
+            raise AssertionError("loaded")
+
+    class Rows(list):
+        def __iter__(self):
+            raise AssertionError("computed")
+
+    found = holders.held({"lazy": Lazy(), "rows": Rows([np.ones(5)])})
+    assert [m.bytes for m in found.values()] == [40]
+
+
+def test_a_list_that_grows_has_a_row_for_its_new_arrays(shell):
+    shell.run_cell("history = [np.ones(100) for _ in range(4)]").raise_error()
+    rows = [row for row in part(shell, "history.append(np.ones(1000))")["arrays"] if row["names"] == ["history"]]
+    assert [(row["bytes"], row["new"]) for row in rows] == [(8000, True), (3200, False)]
 
 
 # ---- the CPU -----------------------------------------------------------------------------------------------------------------

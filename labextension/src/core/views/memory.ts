@@ -10,7 +10,7 @@ import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
 const NONE =
-  'There are no figures of memory. They describe a %%blockkernel cell, and this is the output of another cell, or of a changed knob.';
+  'There are no figures of memory. They describe a %%blockkernel cell, and this is the output of another cell.';
 
 export const memory: ViewSpec = {
   key: 'memory',
