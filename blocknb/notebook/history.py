@@ -30,7 +30,7 @@ from blocknb.tune.tuning import MEASURED, Trial, Tuning, as_keywords
 
 KEPT_VERSIONS, KEPT_KERNELS = 20, 200
 _IN_HISTORY = "_tuning_in_history"  # of a kernel's dictionary: the newest tuning whose trials are runs
-KEPT_RUNS, KEPT_TRIALS = 100, 16  # of a kernel in a document, and the fastest of a tuning
+KEPT_RUNS, SHOWN_RUNS, KEPT_TRIALS = 200, 40, 16  # of a kernel, of its document, and the fastest of a tuning
 CELL, KNOBS, AUTOTUNE = "cell", "knobs", "autotune"
 
 
@@ -228,7 +228,9 @@ def _known(kernel: Kernel) -> dict[str, Version]:
     name = name_of(kernel)
     if name not in _histories:
         saved, measured = history_file.load(name)
-        _histories[name] = {key: _restored(entry) for key, entry in saved.items()}
+        newest = sorted(saved.items(), key=lambda item: item[1]["number"])[-KEPT_VERSIONS:]
+        _histories[name] = {key: _restored(entry) for key, entry in newest}
+        _saved.update(measured)
         _runs[name] = {
             key: VersionRun(**{n: run[n] for n in VersionRun.__dataclass_fields__}) for key, run in measured.items()
         }
@@ -284,7 +286,10 @@ def add_run(
     made = VersionRun(
         uuid.uuid4().hex[:16], version, what, settings, when, None if time is None else dict(time), verdict
     )
-    _runs[name_of(kernel)][made.id] = made
+    found = _runs[name_of(kernel)]
+    found[made.id] = made
+    while len(found) > KEPT_RUNS:
+        found.pop(next(iter(found)))
 
 
 def _add_tuning(kernel: Kernel, version: str) -> None:
@@ -380,7 +385,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
 def _run_entries(kernel: Kernel) -> list[dict[str, Any]]:
     """The newest runs as a document lists them: with the number of their version instead of its key."""
     versions_by_key = {version.key: version.number for version in all_versions(kernel)}
-    kept = [run for run in runs(kernel) if run.version in versions_by_key][-KEPT_RUNS:]
+    kept = [run for run in runs(kernel) if run.version in versions_by_key][-SHOWN_RUNS:]
     return [
         {**{n: v for n, v in run.entry.items() if n != "id"}, "version": versions_by_key[run.version]} for run in kept
     ]

@@ -143,6 +143,7 @@ class BlockMagics(Magics):
     )
     @argument(
         "--checked",
+        action=Once,
         nargs="?",
         const=True,
         default=False,

@@ -79,12 +79,10 @@ class Measurements:
         return {**made, self.key: self.part}
 
     def __repr__(self) -> str:
+        """The table, cut to a few lines: `text()` has all of them."""
         lines = self.text().split("\n")
-        return (
-            "\n".join([*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines: print(... .text())"])
-            if len(lines) > MOST_LINES
-            else "\n".join(lines)
-        )
+        rest = [f"and {len(lines) - MOST_LINES} more lines: print(result.text())"] if len(lines) > MOST_LINES else []
+        return "\n".join([*lines[:MOST_LINES], *rest])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         text = repr(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +38,16 @@ def images(parts: Mapping[str, Any]) -> dict[str, str]:
     for name in DRAWN:
         if drawable(name, parts.get(name)):
             try:
-                return {"image/png": base64.b64encode(png(figure(name, parts[name]))).decode()}
+                return {"image/png": _picture(name, json.dumps(parts[name]))}
             except ImportError:
                 return {}
     return {}
+
+
+@functools.lru_cache(maxsize=16)
+def _picture(name: str, text: str) -> str:
+    """The picture of a part in JSON, in base64."""
+    return base64.b64encode(png(figure(name, json.loads(text)))).decode()
 
 
 def drawable(name: str, part: Any) -> bool:

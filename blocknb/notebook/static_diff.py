@@ -11,9 +11,10 @@ from html import escape
 
 CONTEXT, MOST_BYTES, LONGEST_LINE = 2, 24_000, 300
 _STYLE = (
-    "<style>.blocknb-diff pre{overflow:auto;line-height:1.35;font-size:12px}.blocknb-diff del{background:rgba(248,81,73,.2);"
+    "<style>.blocknb-diff.blocknb-diff pre{overflow:auto;line-height:1.35;font-size:12px;font-family:ui-monospace,monospace}"
+    ".blocknb-diff del{background:rgba(248,81,73,.2);"
     "text-decoration:none}.blocknb-diff ins{background:rgba(46,160,67,.2);text-decoration:none}"
-    "@media print{.blocknb-diff pre{white-space:pre-wrap;overflow:visible}}</style>"
+    "@media print{.blocknb-diff.blocknb-diff pre{white-space:pre-wrap;overflow:visible}}</style>"
 )
 
 

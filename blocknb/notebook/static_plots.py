@@ -7,6 +7,8 @@ the picture itself. The SVG is a data URI: an image can neither run scripts nor 
 from __future__ import annotations
 
 import base64
+import functools
+import json
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -20,12 +22,16 @@ MOST_VALUES = 6  # of the alternative text
 def figures(parts: Mapping[str, Any]) -> str:
     """The figures of all parts that can be drawn; "" without Matplotlib."""
     try:
-        return "".join(_figure(name, parts[name]) for name in plots.DRAWN if plots.drawable(name, parts.get(name)))
+        drawn = [name for name in plots.DRAWN if plots.drawable(name, parts.get(name))]
+        return "".join(_figure(name, json.dumps(parts[name])) for name in drawn)
     except ImportError:
         return ""
 
 
-def _figure(name: str, part: Mapping[str, Any]) -> str:
+@functools.lru_cache(maxsize=16)
+def _figure(name: str, text: str) -> str:
+    """The figure of a part in JSON. It is kept, because each change of a knob shows the plots of the cell again."""
+    part = json.loads(text)
     figure = plots.figure(name, part)
     picture, kind = plots.svg(figure), "svg+xml"
     if len(picture) > MOST_BYTES:

@@ -88,7 +88,7 @@ class Sweep(Measurements):
         rounded = lambda column: [None if v is None else float(f"{v:.5g}") for v in column]  # noqa: E731
         made: dict[str, Any] = {
             "axis": self.axis,
-            "values": self.values,
+            "values": _plain(self.values),
             "unit": self.unit,
             "n": self.runs,
             "cold": True,
@@ -100,7 +100,7 @@ class Sweep(Measurements):
             ],
         }
         if self.second:
-            made["second"] = {"axis": self.second[0], "values": self.second[1]}
+            made["second"] = {"axis": self.second[0], "values": _plain(self.second[1])}
         if self.unit != "ms":
             made["amounts"] = [None if v is None else float(f"{v:.9g}") for v in self.amounts]
         if self.notes:
@@ -140,6 +140,12 @@ class Sweep(Measurements):
         lines = ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in (head, *rows)]
         partial = ["The sweep was interrupted. These results are partial."] if self.cancelled else []
         return "\n".join([*lines, *self.notes, *partial])
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    """Values as JSON holds them: NumPy's numbers as Python's, and other objects as text."""
+    found = [value.item() if hasattr(value, "item") else value for value in values]
+    return [value if isinstance(value, (int, float, str, bool)) else str(value) for value in found]
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import json
 import re
 import sys
 from typing import Any
@@ -191,7 +192,8 @@ def test_a_check_of_an_update_in_place_decides_nothing(shell, monkeypatch):  # n
 def test_a_kernel_measures_itself_in_code(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     run_cell(shell, monkeypatch, "", LAUNCH)
     kernel, x, total = (shell.user_ns[name] for name in ("add_up", "x", "total"))
-    found = kernel.sweep(BLOCK=[64, 128], num_warps=[1, 2])
+    found = kernel.sweep(BLOCK=np.array([64, 128]), num_warps=[1, 2])
+    assert json.dumps(found.part)
     assert found.second == ("num_warps", [1, 2]) and len(found.records()) == 4
     sizes = kernel.sweep(
         n=[500, 1000],

@@ -287,7 +287,7 @@ def test_a_row_of_the_history_names_the_target_that_ran_before_one_that_is_displ
     assert row["target"] == "sm_80" and row["time"]["device"] == "CPU"
 
 
-@pytest.mark.parametrize("option", ["--target sm_80", "--check True", "--launch 1"])
+@pytest.mark.parametrize("option", ["--target sm_80", "--check True", "--launch 1", "--checked race"])
 def test_an_option_that_takes_one_value_is_refused_twice(shell, capsys, option):
     result, _ = shell.run(f"%%blockkernel {option} {option}\nout[0]"), None
     assert type(result.error_in_exec).__name__ == "UsageError"
