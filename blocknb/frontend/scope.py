@@ -171,8 +171,8 @@ class Frame:
                 raise Mismatch(f"`{name}` {found.why}", found.hint)
             return found
         if name in self.source.local_names:
-            hint = f"assign `{name}` on every path that leads here"
-            raise Mismatch(f"`{name}` is used before it is assigned", hint).in_triton(f"{name} is not defined")
+            before = f"assign `{name}` on every path that leads here"
+            raise Mismatch(f"`{name}` is used before it is assigned", before).in_triton(f"{name} is not defined")
         try:
             return as_constant(name, self.source.lookup(name))
         except KeyError:

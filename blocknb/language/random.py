@@ -56,6 +56,7 @@ def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
     """
     seed = tl.to_tensor(seed)
     tl.static_assert(not seed.dtype.is_ptr(), "the seed is a pointer; load it first: tl.load(seed_ptr)")
+    tl.static_assert(seed.dtype.is_int(), "the seed must be an integer")
     seed = seed.to(uint64)
     c0 = tl.to_tensor(c0)
     c1 = tl.to_tensor(c1)

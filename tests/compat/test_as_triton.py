@@ -99,6 +99,19 @@ def test_a_kernel_from_a_text_ignores_names_that_its_function_assigns_later():
 
 
 @blocknb.kernel
+def drawn(x, seed):
+    tl.store(x, tl.rand(seed, 0))
+
+
+def test_a_seed_is_an_integer():
+    x = np.zeros(1, np.float32)
+    with pytest.raises(CompilationError, match="the seed must be an integer"):
+        drawn[(1,)](x, 2.5)
+    drawn[(1,)](x, 2)
+    assert 0 < x[0] < 1
+
+
+@blocknb.kernel
 def parity(x, out, N: tl.constexpr):
     bits = tl.load(x + tl.arange(0, N)) != 0
     tl.store(out, tl.sum(bits, dtype=tl.int1).to(tl.int32))
