@@ -68,8 +68,8 @@ def warp_roles(telling: Telling) -> Iterator[ChangeSentence]:
         text += f"; both roles run {plural(len(both), 'op')}" if both else ""
         yield ChangeSentence(text, STRUCTURE + 5, (), (op.id, *(id for match in both for id in match.after)))
         moved = [m for m in telling.left("moved") if "block" in m.what and after.role_of(m.after[0]) == "consumer"]
-    if moved:
-        yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
+        if moved:
+            yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
 
 
 def _roles(telling: Telling, match: OpMatch) -> set[str]:
