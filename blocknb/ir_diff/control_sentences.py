@@ -68,8 +68,8 @@ def warp_roles(telling: Telling) -> Iterator[ChangeSentence]:
         text += f"; both roles run {plural(len(both), 'op')}" if both else ""
         yield ChangeSentence(text, STRUCTURE + 5, (), (op.id, *(id for match in both for id in match.after)))
         moved = [m for m in telling.left("moved") if "block" in m.what and after.role_of(m.after[0]) == "consumer"]
-    if moved:
-        yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
+        if moved:
+            yield telling.sentence(f"{plural(len(moved), 'op')} moved into the consumer warps", PLACE, moved)
 
 
 def _roles(telling: Telling, match: OpMatch) -> set[str]:
@@ -80,11 +80,10 @@ def unrolled_loops(telling: Telling) -> Iterator[ChangeSentence]:
     """Loops that are gone, or that do the work of several iterations in one, and whose ops have copies."""
     before = telling.matching.before
     for loop in [id for id, position in before.ops.items() if position.op.name in LOOPS]:
-    inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
-    gone = loop not in telling.matching.counterpart
-    if not inside or not (gone or _repeats(telling, inside)):
-        continue
-    yield _unrolled(telling, loop, gone, inside)
+        inside = [m for m in telling.left("duplicated") if before.loop_of(m.before[0]) == loop]
+        gone = loop not in telling.matching.counterpart
+        if inside and (gone or _repeats(telling, inside)):
+            yield _unrolled(telling, loop, gone, inside)
 
 
 def _unrolled(telling: Telling, loop: int, gone: bool, inside: list[OpMatch]) -> ChangeSentence:
@@ -95,9 +94,7 @@ def _unrolled(telling: Telling, loop: int, gone: bool, inside: list[OpMatch]) ->
     telling.tell([*inside, *(moved if gone else ()), *(m for m in telling.matching.matches if loop in m.before)])
     line = before.line(loop)
     what = f"was unrolled {times} times" if gone else f"runs {times} iterations at once"
-    text = (
-        f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
-    )
+    text = f"the loop {f'at line {line} ' if line else ''}{what}: {plural(len(inside), 'op')} have {times} copies each"
     ids = tuple(id for match in inside for id in match.after)
     old = (loop, *(match.before[0] for match in inside))
     return ChangeSentence(text, STRUCTURE, old, ids, (line,) if line else ())
