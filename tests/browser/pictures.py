@@ -41,7 +41,7 @@ TALLEST = 1200  # CSS pixels of a picture; the rest below is cut
 COLOURS = 64
 
 CLEARLY = 48  # of 255: the difference of a channel that counts
-MOST_DIFFERING = 0.03  # of the pixels
+MOST_DIFFERING = 0.015  # of the pixels
 MOST_TALLER = 0.03  # of the height
 
 
