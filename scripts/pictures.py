@@ -41,7 +41,7 @@ def main() -> int:
             studio = pictures.Studio(lab, lab.page(browser))
             for theme in pictures.THEMES:
                 studio.theme(theme)
-                for what in ("Header", *pictures.VIEWS):
+                for what in (*pictures.HEADERS, *pictures.VIEWS):
                     for shot, picture in studio.take(what, theme):
                         pictures.store(shot, picture)
         finally:

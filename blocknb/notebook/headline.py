@@ -40,9 +40,9 @@ def _time(made: Specialisation, whole: bool) -> Entry:
 
 def share_of_roof(made: Specialisation, time: Timing) -> str:
     """ "62 % of the memory roof"; "" without measured ceilings, or if the launch is faster than they allow."""
-    from blocknb.notebook.roofline import nearest
     from blocknb.profile.ceilings import known
     from blocknb.profile.replay import work_of
+    from blocknb.profile.roof import nearest
 
     if not made.launches or (limits := known(made.device)) is None:
         return ""

@@ -117,7 +117,7 @@ def roofline(line: str, shell: Any) -> None:
     they write. A baseline is an expression that does the work of the first kernel; it runs on copies of the arrays that it names. The
     ceilings of a device are measured once, which takes some seconds, and then stored.
     """
-    from blocknb.notebook.roofline import show
+    from blocknb.notebook.roofline_line import show
 
     show(line, shell)
 

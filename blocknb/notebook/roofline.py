@@ -12,19 +12,17 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from IPython.core.error import UsageError
-
 from blocknb.errors import LaunchError
-from blocknb.language.types import FLOAT8
 from blocknb.notebook import numbers
 from blocknb.notebook.measurements import Measurements
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart, record_of
 from blocknb.profile import noise
 from blocknb.profile.ceilings import Ceilings, ceilings, remeasured
 from blocknb.profile.replay import Replay, captured_by, work_of
+from blocknb.profile.roof import nearest
 from blocknb.profile.timing import Timing, Timings, interleaved
 from blocknb.profile.work import Work
 from blocknb.runtime.compile import Compiled
@@ -246,7 +244,7 @@ def _with_ceilings_again(
 def _subjects(subject: Any) -> list[Subject]:
     if not isinstance(subject, KernelInterface):
         return [Subject(r.kernel.__name__, r.compiled, r.device, r.work, r.kernel, r) for r in captured_by(subject)]
-    record = _record(subject)
+    record = launched_record(subject)
     made, kernel = record.latest, record.kernel
     assert made is not None
     work, replay = work_of(made.compiled, made.arguments, made.grid), _replay(record, made)
@@ -273,32 +271,7 @@ def point(
     )
 
 
-def nearest(work: Work, milliseconds: float, compiled: Any, limits: Ceilings) -> tuple[str | None, float | None]:
-    """The ceiling that bounds this work first, and the percentage of it that a time reaches."""
-    bounds: dict[str, float] = {}  # milliseconds that each ceiling needs
-    if work.unique_bytes and (memory := limits.memory_ms(sum(work.read.values()), sum(work.written.values()))):
-        bounds["memory"] = memory
-    if work.flops and (unit := limits.get(arithmetic(compiled))):
-        bounds[unit.name] = work.flops / unit.value / 1e9
-    if not bounds:
-        return None, None
-    name = max(bounds, key=lambda n: bounds[n])
-    return name, round(100 * bounds[name] / milliseconds, 1)
-
-
-def arithmetic(compiled: Any) -> str:
-    """The arithmetic ceiling for a kernel: tensor cores if a pass selected them, by the type of the operands."""
-    if compiled.target.is_gpu:
-        for stage in reversed(compiled.trace.stages):
-            for op in stage.after.ops():
-                if op.name == "dot" and op.attrs.get("instr"):
-                    dtype = op.args[0].type.dtype
-                    return f"tensor {'fp8' if dtype in FLOAT8 else 'tf32' if dtype.name == 'fp32' else dtype.name}"
-            break
-    return "FP32"
-
-
-def _record(kernel: Any) -> KernelRecord:
+def launched_record(kernel: Any) -> KernelRecord:
     while not isinstance(kernel, Kernel):  # unwraps autotuners and heuristics
         kernel = vars(kernel)["fn"]
     found = record_of(kernel)
@@ -364,23 +337,3 @@ def earlier(kernel: Any) -> list[Subject]:
         label, replay = f"{kernel.__name__}@{version.number}", _replay(record, made)
         found.append(Subject(label, made.compiled, made.device, work, record.kernel, replay, time, version.key))
     return found
-
-
-def show(line: str, shell: Any) -> None:
-    """`%roofline` (see `lines`): the card of the first kernel with its roofline."""
-    from blocknb.notebook import diffs, live
-    from blocknb.notebook.card import card_of
-    from blocknb.notebook.expressions import Expression
-    from blocknb.notebook.options import split_words, unquoted
-
-    head, *rest = line.split("--baseline")
-    names = [unquoted(word) for word in split_words(head)]
-    if not names:
-        raise UsageError("%roofline takes kernel names: %roofline softmax --baseline scipy.special.softmax(x, 1)")
-    kernels = [diffs.kernel_of(name, shell) for name in names]
-    expressions = [Expression(unquoted(text.strip()), shell) for text in rest]
-    record = _record(kernels[0])
-    baselines = {e.text: e.on_copies() for e in expressions}
-    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0]))
-    card = replace(card_of(record), parts={"roofline": made.part}, opened=("roofline",))
-    shell.display_pub.publish({**live.bundle(card), "text/plain": made.text()})

@@ -144,7 +144,9 @@ describe('numbers', () => {
 
 describe('roofline', () => {
   test('an empty view says how to measure one', () => {
-    expect(roofline.empty(document_({}), null as never)).toContain('%roofline softmax');
+    expect(roofline.empty(document_({}), { host: { state: 'saved' } } as never)).toContain(
+      '%roofline softmax',
+    );
     expect(roofline.empty(document_({ roofline: MEASURED }), null as never)).toBeNull();
   });
 
@@ -223,7 +225,7 @@ describe('roofline', () => {
 
 describe('sweep', () => {
   test('an empty view says how to measure one', () => {
-    expect(sweep.empty(document_({}), null as never)).toContain('--sweep');
+    expect(sweep.empty(document_({}), { host: { state: 'saved' } } as never)).toContain('--sweep');
   });
 
   test('a wide range of numbers has a logarithmic axis, and names are evenly spaced', () => {

@@ -24,6 +24,7 @@ from PIL import Image
 
 STORED = Path(__file__).parent / "pictures"
 DOCUMENT = STORED / "card.json.gz"
+HEADERS = ("Header", "Facts")
 VIEWS = ("Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs")
 CONTENT = {
     "Code": ".cm-line:has-text('.target') >> nth=0",
@@ -40,13 +41,13 @@ TALLEST = 1200  # CSS pixels of a picture; the rest below is cut
 COLOURS = 64
 
 CLEARLY = 48  # of 255: the difference of a channel that counts
-MOST_DIFFERING = 0.03  # of the pixels
+MOST_DIFFERING = 0.015  # of the pixels
 MOST_TALLER = 0.03  # of the height
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture: the header ("Header") or the panel of a view, in a theme, at a width."""
+    """One picture: the header ("Header"), the header with all facts ("Facts") or the panel of a view, in a theme, at a width."""
 
     what: str
     theme: str
@@ -85,17 +86,18 @@ class Studio:
         self.page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[name])
 
     def take(self, what: str, theme: str) -> Iterator[tuple[Shot, Image.Image]]:
-        """Takes the pictures of the header or of a view at all widths. The theme is set already."""
-        if what != "Header":
+        """Takes the pictures of a header or of a view at all widths. The theme is set already."""
+        self.card.run("(card, open) => { card.querySelector('details').open = open; }", what == "Facts")
+        if what not in HEADERS:
             self.card.open(what)
             self.card.panel(CONTENT.get(what, "* >> nth=0")).wait("attached")  # texts are inflated asynchronously
-        part = self.card(".bnb-head") if what == "Header" else self.card.panel
+        part = self.card(".bnb-head") if what in HEADERS else self.card.panel
         for width in WIDTHS:
             self.card.run("(card, width) => { card.style.width = `${width}px`; }", width)
             settled = "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))"
             self.page.run(settled)
-            yield Shot(what, theme, width), self._picture(part, HEADER if what == "Header" else PANEL)
-        self.card.run("(card) => { card.style.width = ''; }")
+            yield Shot(what, theme, width), self._picture(part, HEADER if what in HEADERS else PANEL)
+        self.card.run("(card) => { card.style.width = ''; card.querySelector('details').open = false; }")
 
     def _picture(self, part: Any, factor: int) -> Image.Image:
         with tempfile.NamedTemporaryFile(suffix=".png") as file:

@@ -25,6 +25,7 @@ from blocknb.notebook.document import MIME
 from blocknb.profile import ceilings
 from blocknb.profile.ceilings import Ceiling, Ceilings
 from blocknb.profile.microbenchmarks import product_kernel
+from blocknb.profile.roof import arithmetic
 
 LIMITS = Ceilings(
     "a device",
@@ -198,13 +199,13 @@ def test_tensor_cores_are_found_in_the_code_for_a_gpu() -> None:
     arrays, sizes = ["*fp16:16"] * 3, ["i32:16"] * 3
     blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 4}
     compiled = matmul_kernel.compile(*arrays, *sizes, *["i32:16", 1] * 3, **blocks, target="sm_80")
-    assert module.arithmetic(compiled) == "tensor fp16"
+    assert arithmetic(compiled) == "tensor fp16"
     for form, out, name in ((tl.int8, "*i32:16", "int8"), (tl.float8e5, "*fp32:16", "fp8")):
         tile = {"M": 64, "N": 32, "K": 64, "FORM": form}
         compiled = product_kernel.compile("*u8:16", "*u8:16", out, "i32", **tile, target="sm_90a")
-        assert module.arithmetic(compiled) == f"tensor {name}"
+        assert arithmetic(compiled) == f"tensor {name}"
     plain = accumulate.compile("*fp32", "*fp32", "i32", BLOCK=64, target="sm_80")
-    assert module.arithmetic(plain) == "FP32"
+    assert arithmetic(plain) == "FP32"
 
 
 @pytest.fixture

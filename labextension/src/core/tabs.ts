@@ -38,8 +38,8 @@ interface Entry {
 /** Creates a tab list. */
 export function tabs(label: string, list: readonly Tab[], onShow: (key: string) => void = () => {}): Tabs {
   const bar = h('div.bnb-tabs', { role: 'tablist', 'aria-label': label });
-  const tools = h('div.bnb-tab-tools');
-  const element = h('div.bnb-tabbed', {}, h('div.bnb-tab-bar', {}, bar, tools));
+  const tools = h('div.bnb-tab-tools'); // before the tabs, so that Tab goes from a tab to its panel
+  const element = h('div.bnb-tabbed', {}, h('div.bnb-tab-bar', {}, tools, bar));
   let active = '';
   const entries = list.map((tab) => {
     const made = entry(tab);
