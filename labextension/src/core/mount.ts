@@ -12,6 +12,7 @@ import { Store } from './store';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
 import { fetchDeferred } from './deferred';
+import { outsideThePage, whenNear } from './near';
 import type { Mounted, ViewSpec } from './views/spec';
 
 /** A mounted card. */
@@ -44,7 +45,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       key: view.key,
       title: view.title,
       empty: view.empty(store.doc, store),
-      open: (panel) => open(view, panel),
+      open: (panel) => outsideThePage(panel, () => open(view, panel)),
     })),
   );
   const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
@@ -68,9 +69,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       }
     }
   });
-  if (shown.length) {
-    bar.show(firstTab(doc, shown));
-  }
+  const stopWaiting = whenNear(root, () => shown.length && bar.active === '' && bar.show(firstTab(doc, shown)));
   const stopDeferred = fetchDeferred(store);
   root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) {
@@ -96,6 +95,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
     connect: (next) => store.connect(next),
     dispose() {
       stop();
+      stopWaiting();
       stopDeferred();
       mounted.forEach((view) => view.dispose?.());
       store.dispose();
