@@ -14,7 +14,18 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
+from blocknb.notebook import (
+    document,
+    extension,
+    failed_compile,
+    history,
+    html,
+    numbers,
+    plots,
+    sections,
+    tiles,
+    timelines,
+)
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
@@ -37,8 +48,8 @@ class View:
     """One target of the card.
 
     `role` is "ran" for the code that was launched, "compiled" for code that was only compiled, and "view" for code that the card compiled
-    for display. A view whose compilation failed has an `error` and no trace. `label` is short ("CPU"), `place` long. `expression` returns
-    the trace in the notebook.
+    for display. A view whose compilation failed has an `error` and no trace; `partial` has the stages that ran. `label` is short
+    ("CPU"), `place` long. `expression` returns the trace in the notebook.
     """
 
     role: str
@@ -47,6 +58,7 @@ class View:
     expression: str
     trace: Trace | None
     error: str = ""
+    partial: Trace | None = None
 
     @property
     def heading(self) -> str:
@@ -125,7 +137,7 @@ class Card:
         """The resources that each target's code takes, or the reason why there is no code."""
         for view in self.views:
             if view.trace is None:
-                yield view.label, view.error
+                yield view.label, f"✗ {view.error}" if view.partial else view.error
             elif text := numbers.resources(view.trace.resources):
                 held = numbers.occupied(view.trace.target, view.trace.resources)
                 yield view.label, f"{text}, {held}" if held else text
@@ -172,15 +184,17 @@ class Card:
     def _stage_sections(self, view: View) -> list[Section]:
         """The sections of a view's stages, made once."""
         key = view.heading, "stages"
-        if view.trace is not None and key not in self._listed:
-            self._listed[key] = sections.stage_sections(view.trace, view.expression, view.heading)
+        trace = view.trace or view.partial
+        if trace is not None and key not in self._listed:
+            self._listed[key] = sections.stage_sections(trace, view.expression, view.heading)
         return self._listed.get(key, [])
 
     def _code_sections(self, view: View, whole: bool) -> list[Section]:
         """The sections of a view's code, made once."""
         key = view.heading, whole
-        if view.trace is not None and key not in self._listed:
-            self._listed[key] = sections.code_sections(view.trace, view.expression, view.heading, whole)
+        trace = view.trace or view.partial
+        if trace is not None and key not in self._listed:
+            self._listed[key] = sections.code_sections(trace, view.expression, view.heading, whole)
         return self._listed.get(key, [])
 
     @cached_property
@@ -235,7 +249,8 @@ class Card:
         targets = []
         for view in self.views:
             listings = [*self._stage_sections(view), *self._code_sections(view, self.whole)]
-            targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
+            trace = view.trace or view.partial
+            targets.append(document.DocumentTarget(view.role, view.label, view.place, trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
         made = document.build(
@@ -304,7 +319,8 @@ def card_of(record: KernelRecord, target: str | None = None, opened: Collection[
         trace = made.retarget(target, made.options["without"]).trace
         view = View("view", target, target, expression, trace)
     except KernelError as error:
-        view = View("view", target, target, expression, None, numbers.complaint(error))
+        why = failed_compile.reason(error)
+        view = View("view", target, target, expression, None, why, failed_compile.stages_of(error))
     return Card(record, (ran, view), opened)
 
 

@@ -63,6 +63,8 @@ class Passes implements Mounted {
     ['/', 'filter passes and notes'],
     ['d', 'compare with the previous pass (on or off)'],
   ] as const;
+  /** Why the compilation failed after the listed passes. */
+  private readonly failure = h('p.bnb-wrong', { hidden: true });
   private single: Pane | null = null;
   private diff: DiffPane | null = null;
   private paintToken = 0;
@@ -104,6 +106,7 @@ class Passes implements Mounted {
           'div.bnb-side',
           {},
           h('div.bnb-tools', {}, filter, h('label', { for: hide.id }, hide, ' hide passes without changes')),
+          this.failure,
           this.list,
           h(
             'div.bnb-tools.bnb-finder',
@@ -316,6 +319,9 @@ class Passes implements Mounted {
   }
 
   private paintList(): void {
+    const { error } = this.store.current;
+    this.failure.hidden = !error || !this.stages.length;
+    this.failure.textContent = this.failure.hidden ? '' : `✗ ${error}`;
     const rows = this.stages.flatMap((stage, i) => (this.shown(stage, i) ? [this.row(stage, i)] : []));
     this.list.replaceChildren(...rows);
     const chosen = rows.find((row) => row.dataset.stage === String(this.chosen));
