@@ -81,11 +81,14 @@ class KernelError(Exception):
     """The base class of all errors about a kernel or its launch.
 
     `message` is one sentence. `loc` is the place in the user's source, or None. `hint` says what to write instead, or is None.
-    `triton` is Triton's message for the same mistake, if it differs, or None.
+    `triton` is Triton's message for the same mistake, if it differs, or None. `trace` is the Trace up to a failure of the compilation, with
+    the stages that ran, and `stage` the name of the pass that failed; None and "" for other errors.
     """
 
     title = "kernel error"
     triton: str | None = None
+    trace: Any = None
+    stage = ""
 
     def __init__(self, message: str, loc: Loc | None = None, hint: str | None = None):
         super().__init__(message)
@@ -157,10 +160,30 @@ class AssemblyError(CompilationError):
         self.line, self.column = line, column
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBuffer:
+    """A buffer in shared memory: its size in bytes, its shape, what it holds as a text, and its source line (0: unknown).
+
+    It lives from position `first` to `last`. Buffers that live at different times share bytes.
+    """
+
+    bytes: int
+    shape: tuple[int, ...]
+    text: str
+    first: int
+    last: int
+    line: int = 0
+
+
 class OutOfResources(KernelError):
-    """The kernel needs more of a resource than the target has. The message names the resource and both amounts."""
+    """The kernel needs more of a resource than the target has. The message names the resource and both amounts.
+
+    For shared memory, `needed` and `limit` are the amounts in bytes, and `buffers` lists what takes it. They are 0 and empty for others.
+    """
 
     title = "out of resources"
+    needed = limit = 0
+    buffers: tuple[SharedBuffer, ...] = ()
 
 
 def stands_for_triton() -> bool:

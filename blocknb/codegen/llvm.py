@@ -324,7 +324,10 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
     first = lines[0] if lines else (log.splitlines() or ["ptxas failed"])[-1]
     if found := re.search(r"uses too much (.*?) \((\w+) bytes, (\w+) max\)", first):
         needs, has = int(found[2], 0), int(found[3], 0)
-        return OutOfResources(f"the kernel needs {needs} bytes of {found[1].strip()}, and {target} has {has}")
+        hint = "use smaller tiles or fewer num_stages"
+        return OutOfResources(
+            f"the kernel needs {needs} bytes of {found[1].strip()}, and {target} has {has}", hint=hint
+        )
     if found := re.search(r"(?:Feature|Instruction|Modifier) '(.*?)'.* requires \.target (\S+)", first):
         message = f"{target} has no {found[1]}, which needs {found[2]}"
         place = re.search(r"line (\d+)", first)

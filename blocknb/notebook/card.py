@@ -18,6 +18,7 @@ from blocknb.notebook import (
     change_sentences,
     document,
     extension,
+    failed_compile,
     headline,
     history,
     html,
@@ -52,8 +53,8 @@ class View:
     """One target of the card.
 
     `role` is "ran" for the code that was launched, "compiled" for code that was only compiled, and "view" for code that the card compiled
-    for display. A view whose compilation failed has an `error` and no trace. `label` is short ("CPU"), `place` long. `expression` returns
-    the trace in the notebook.
+    for display. A view whose compilation failed has an `error` and no trace; `partial` has the stages that ran. `label` is short
+    ("CPU"), `place` long. `expression` returns the trace in the notebook.
     """
 
     role: str
@@ -62,6 +63,7 @@ class View:
     expression: str
     trace: Trace | None
     error: str = ""
+    partial: Trace | None = None
 
     @property
     def heading(self) -> str:
@@ -148,7 +150,7 @@ class Card:
         """The resources that each target's code takes, or the reason why there is no code."""
         for view in self.views:
             if view.trace is None:
-                yield view.label, view.error
+                yield view.label, f"✗ {view.error}" if view.partial else view.error
             elif text := numbers.resources(view.trace.resources):
                 held = numbers.occupied(view.trace.target, view.trace.resources)
                 yield view.label, f"{text}, {held}" if held else text
@@ -197,15 +199,17 @@ class Card:
     def _stage_sections(self, view: View) -> list[Section]:
         """The sections of a view's stages, made once."""
         key = view.heading, "stages"
-        if view.trace is not None and key not in self._listed:
-            self._listed[key] = sections.stage_sections(view.trace, view.expression, view.heading)
+        trace = view.trace or view.partial
+        if trace is not None and key not in self._listed:
+            self._listed[key] = sections.stage_sections(trace, view.expression, view.heading)
         return self._listed.get(key, [])
 
     def _code_sections(self, view: View, whole: bool) -> list[Section]:
         """The sections of a view's code, made once."""
         key = view.heading, whole
-        if view.trace is not None and key not in self._listed:
-            self._listed[key] = sections.code_sections(view.trace, view.expression, view.heading, whole)
+        trace = view.trace or view.partial
+        if trace is not None and key not in self._listed:
+            self._listed[key] = sections.code_sections(trace, view.expression, view.heading, whole)
         return self._listed.get(key, [])
 
     @cached_property
@@ -266,7 +270,8 @@ class Card:
         targets = []
         for view in self.views:
             listings = [*self._stage_sections(view), *self._code_sections(view, self.whole)]
-            targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
+            trace = view.trace or view.partial
+            targets.append(document.DocumentTarget(view.role, view.label, view.place, trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
         told = change_sentences.part([view.trace for view in self.views]) if self.whole else None
@@ -346,7 +351,8 @@ def _other_view(made: Compiled, name: str, target: str) -> View:
     try:
         return View("view", target, target, expression, made.retarget(target, made.options["without"]).trace)
     except KernelError as error:
-        return View("view", target, target, expression, None, numbers.complaint(error))
+        why = failed_compile.reason(error)
+        return View("view", target, target, expression, None, why, failed_compile.stages_of(error))
 
 
 def newest(record: KernelRecord) -> Card:

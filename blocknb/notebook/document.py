@@ -31,7 +31,8 @@ def hash_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class DocumentTarget:
-    """One target of the document. `role` is "ran", "compiled" or "view"; if compilation failed, there is an `error` and no trace."""
+    """One target of the document. `role` is "ran", "compiled" or "view"; if compilation failed, there is an `error`, and the
+    trace, if any, has the stages that ran."""
 
     role: str
     label: str
@@ -90,6 +91,7 @@ def _view(target: DocumentTarget, texts: list[RankedText]) -> dict[str, Any]:
     counts = [sum(1 for _ in stage.after.ops()) for stage in trace.stages]
     return {
         **head,
+        **({"error": target.error} if target.error else {}),
         "target": str(trace.target),
         "signature": dict(trace.signature),
         "constants": {name: repr(value) for name, value in trace.constants.items()},

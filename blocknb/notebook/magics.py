@@ -272,8 +272,9 @@ class BlockMagics(Magics):
             if session.launch and succeeded:
                 succeeded = self._launch(session.launch, result)
             self._stop(session)
+            error = getattr(result, "error_in_exec", None)
             try:
-                self._show(session, failed=not succeeded)
+                self._show(session, failed=not succeeded, error=error)
             except BaseException as error:  # of an option: it becomes the cell's own error, so that Run All stops
                 if result is None:
                     raise
@@ -292,11 +293,13 @@ class BlockMagics(Magics):
             return False
         return True
 
-    def _show(self, session: CellSession, failed: bool) -> None:
-        from blocknb.notebook import card, history, html, live, repeats
+    def _show(self, session: CellSession, failed: bool, error: BaseException | None = None) -> None:
+        from blocknb.notebook import card, failed_compile, history, html, live, repeats
 
+        if (trace := failed_compile.stages_of(error)) is not None and not session.quiet:
+            self._display(failed_compile.bundle(error, trace))
         records = list(session.observation.records.values())
-        error: BaseException | None = None
+        error = None
         for record in records:
             found = Found()
             if not failed and error is None:

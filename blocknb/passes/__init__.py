@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from blocknb import forks
+from blocknb.errors import KernelError
 from blocknb.ir.build import made_by
 from blocknb.ir.core import Func
 from blocknb.passes.registry import REGISTERED, Pass
@@ -115,6 +116,8 @@ def run(
                 with made_by(p.name):
                     after = p.run(func, target, notes)
         except Exception as error:
+            if isinstance(error, KernelError):
+                error.stage = error.stage or p.name
             if not p.optional:
                 raise
             after, notes.list = func, [left_out(p.name, p.name, error)]

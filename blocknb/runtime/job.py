@@ -65,6 +65,13 @@ class Job:
         stages = tuple(self.stages)
         return self.request.trace(Stages(lambda: stages), self.milliseconds)
 
+    def failed_trace(self) -> Trace:
+        """The trace of a failed compilation: the stages that ran, and the LLVM text if they are complete."""
+        trace = self.trace()
+        if "text" in vars(self):
+            trace.artifacts["llvm"] = self.text
+        return trace
+
     def recreate_stages(self) -> tuple[Stage, ...]:
         """Runs the front end, the passes and code generation, but no worker, and returns the stages."""
         self.generate(self.front())  # adds a stage if it has notes
@@ -116,10 +123,15 @@ class Job:
                     raise CompilerBug(error.message, definition(self.source), trace=self.trace()) from error
             if error.loc is None:
                 error.loc = definition(self.source)
-            if isinstance(error, CompilerBug) and error.trace is None:
-                error.trace = self.trace()
             if error.triton and error.__cause__ is None and stands_for_triton():
                 error.__cause__ = ValueError(error.triton)
+            if error.trace is None and self.stages:
+                error.trace = self.failed_trace()
+            if isinstance(error, OutOfResources) and error.buffers:
+                with forks.guard:
+                    from blocknb.runtime.what_fits import explained
+
+                error.hint = explained(error, error.trace.constants)
             raise
         except Exception as error:
             message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"

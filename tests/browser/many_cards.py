@@ -112,7 +112,6 @@ OPENED = """async (path) => {
       const { top, bottom } = card.getBoundingClientRect();
       return bottom > 0 && top < innerHeight;
     });
-    window.allMounted = document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .bnb-card').length;
     const outputs = [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .bnb-output')];
     const shown = (card) => card.querySelector('.cm-content[aria-label="Machine code"]')?.textContent.includes('.target');
     if (inside.length && inside.every(shown) && outputs.length) {
@@ -146,7 +145,6 @@ def measured(page: Page, path: str, empty: str, count: int) -> dict[str, float]:
     blank.close(shut_down=False)
     opened = page.run(OPENED, path) / 1e3
     heap = (page.run(HEAP) - before) / 1e6
-    print(page.run("() => window.allMounted"), end=" ", flush=True)
     read = page.run(READ, count) / 1e3
     after = (page.run(HEAP) - before) / 1e6
     page.run("() => blocknb.close(false)")

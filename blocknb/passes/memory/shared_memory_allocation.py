@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.errors import OutOfResources
+from blocknb.errors import OutOfResources, SharedBuffer
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Users, Value, blocks, uses
 from blocknb.language.ops import LOOPS, OPS, named
@@ -60,11 +60,14 @@ def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
     placed, total = place(func)
     if total > target.max_shared:
         biggest = max((live for live in placed if live.op.name == "alloc"), key=lambda x: x.size)
-        raise OutOfResources(
+        error = OutOfResources(
             f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} per CTA",
             biggest.op.loc,
             f"make the tiles smaller: {too_big(biggest, target)}",
         )
+        error.needed, error.limit = total, target.max_shared
+        error.buffers = tuple(_described(live) for live in placed if live.op.name == "alloc")
+        raise error
     offsets = {live.op.id: live.offset for live in placed}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
@@ -122,6 +125,12 @@ def place(func: Func) -> tuple[list[LiveRange], int]:
         overlapping.append(live)
     placed += unshared + rest
     return placed, max((live.offset + live.size for live in placed), default=0)
+
+
+def _described(live: LiveRange) -> SharedBuffer:
+    kind, loc = live.op.attrs["type"], live.op.loc
+    text = f"{'x'.join(map(str, kind.shape))} {kind.dtype}" + (f" in {kind.stages} stages" if kind.stages > 1 else "")
+    return SharedBuffer(live.size, tuple(kind.shape), text, live.first, live.last, loc.outermost.line if loc else 0)
 
 
 def too_big(live: LiveRange, target: Target) -> str:

@@ -15,6 +15,7 @@ import { paintSwitches } from './pane_switches';
 import type { Document } from './schema';
 import { type Change, Store } from './store';
 import { shareFoot } from './share';
+import { outsideThePage, whenNear } from './near';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
@@ -54,12 +55,13 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
       tooltip: view.tooltip,
       empty: view.empty(store.doc, store),
       measure: () => view.measure?.(store) ?? null,
-      open: (panel) => {
-        const made = mountView(view, panel, store);
-        if (made) {
-          mounted.set(view.key, made);
-        }
-      },
+      open: (panel) =>
+        outsideThePage(panel, () => {
+          const made = mountView(view, panel, store);
+          if (made) {
+            mounted.set(view.key, made);
+          }
+        }),
     })),
     (key) => below?.reveal(key),
   );
@@ -88,9 +90,10 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
     updateViews(root, [...mounted.values()], change, store);
   });
   dock.hidden = !store.host.dock;
-  if (shown.length) {
-    bar.show(firstTab(doc, shown));
-  }
+  const stopWaiting = whenNear(
+    root,
+    () => shown.length && bar.active === '' && bar.show(firstTab(doc, shown)),
+  );
   store.open = (view, level) => {
     store.requestedLevel = level ?? null;
     bar.show(view);
@@ -107,6 +110,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
     open: (target) => openTarget(root, target),
     dispose() {
       stop();
+      stopWaiting();
       stopDeferred();
       below.dispose();
       mounted.forEach((view) => view.dispose?.());

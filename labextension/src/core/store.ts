@@ -243,8 +243,10 @@ export class Store {
   }
 }
 
-/** Returns the first view with GPU code, otherwise the first compiled one. */
+/** Returns the first view with complete GPU code, otherwise the first compiled one. */
 function firstView(doc: Document): number {
-  const gpu = doc.views.findIndex((v) => v.code?.ptx !== undefined || v.target?.startsWith('sm_'));
+  const gpu = doc.views.findIndex(
+    (v) => !v.error && (v.code?.ptx !== undefined || v.target?.startsWith('sm_')),
+  );
   return Math.max(0, gpu >= 0 ? gpu : doc.views.findIndex((v) => v.stages));
 }

@@ -68,6 +68,8 @@ class Passes implements Mounted {
     ['/', 'filter passes and notes'],
     ['d', 'compare with the previous pass (on or off)'],
   ] as const;
+  /** Why the compilation failed after the listed passes. */
+  private readonly failure = h('p.bnb-wrong', { hidden: true });
   private single: Pane | null = null;
   private diff: Comparison | null = null;
   private paintToken = 0;
@@ -133,7 +135,14 @@ class Passes implements Mounted {
         this.paintStage();
       },
     );
-    const side = h('div.bnb-side', {}, h('div.bnb-tools', {}, this.filterField, hide), this.list, finder);
+    const side = h(
+      'div.bnb-side',
+      {},
+      h('div.bnb-tools', {}, this.filterField, hide),
+      this.failure,
+      this.list,
+      finder,
+    );
     const tools = h('div.bnb-tools');
     const main = h(
       'div.bnb-main',
@@ -330,6 +339,9 @@ class Passes implements Mounted {
   }
 
   private paintList(): void {
+    const { error } = this.store.current;
+    this.failure.hidden = !error || !this.stages.length;
+    this.failure.textContent = this.failure.hidden ? '' : `✗ ${error}`;
     const rows = this.stages.flatMap((stage, i) => (this.shown(stage, i) ? [this.row(stage, i)] : []));
     this.list.replaceChildren(...rows);
     const chosen = rows.find((row) => row.dataset.stage === String(this.chosen));
