@@ -19,6 +19,7 @@ from typing import Any
 import ipywidgets
 
 from blocknb.notebook import html
+from blocknb.notebook.blobs import pack, unpack
 from blocknb.notebook.card import Card
 from blocknb.notebook.document import MIME, SCHEMA
 
@@ -47,6 +48,8 @@ def bundle(widget: Any) -> dict[str, Any]:
         if view.document is not None and view.document not in documents:
             documents.append(view.document)
     contents = [_needed(d.content, {view.key for view in views if view.document is d}) for d in documents]
+    for document, content in zip(documents, contents, strict=True):
+        _add_programs(content, document.card, {view.program for view in views if view.document is document})
     root = _composed(widget, documents)
     return {
         "text/plain": repr(widget),
@@ -90,6 +93,10 @@ def _composed(widget: Any, documents: list[Any]) -> dict[str, Any]:
     if isinstance(widget, ipywidgets.Box):
         box = "row" if isinstance(widget, ipywidgets.HBox) else "column"
         return {"box": box, "children": [_composed(child, documents) for child in widget.children]}
+    if isinstance(widget, ipywidgets.Output):
+        for output in widget.outputs:
+            if "image/png" in output.get("data", {}):
+                return {"png": output["data"]["image/png"], "model": widget.model_id}
     return {"text": _text(widget), "model": widget.model_id}
 
 
@@ -113,6 +120,19 @@ def _needed(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
         kept |= {"blobs": {}, "left_out": []}
     kept.pop("deferred", None)
     return {**kept, "model": None}
+
+
+def _add_programs(content: dict[str, Any], card: Card | None, wanted: set[int | None]) -> None:
+    """Adds the accesses of the programs that the views show. A document has those of the first few programs."""
+    found = None if card is None else card.tiles[1]
+    if found is None or "packed" not in content.get("tiles", {}):
+        return
+    part = unpack(content["tiles"]["packed"])
+    numbers = {number for number in wanted if number is not None and 0 <= number < found.programs_launched}
+    part["programs"] |= {
+        str(number): found.program(number) for number in numbers if str(number) not in part["programs"]
+    }
+    content["tiles"] = {**content["tiles"], "packed": pack(part)}
 
 
 # ---- without scripts ----

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import ipywidgets
 import traitlets
 
+from blocknb.trace import Trace
 from blocknb.widgets import outputs
 from blocknb.widgets.documents import MODULE, KernelDocument, document_of
 
@@ -75,6 +76,14 @@ class KernelView(ipywidgets.DOMWidget):
         """The traits that say what is shown, without those that are None."""
         found = {name: getattr(self, name) for name in outputs.STATE}
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def trace(self) -> Trace | None:
+        """The Trace of what is shown, also after a changed knob; None without a kernel."""
+        card = None if self.document is None else self.document.card
+        traces = [] if card is None else [view.trace for view in card.views if view.trace is not None]
+        chosen = [trace for trace in traces if str(trace.target) == self.target]
+        return next(iter(chosen or [trace for trace in traces if trace.target.is_gpu] or traces), None)
 
     @property
     def targets(self) -> list[str]:

@@ -21,6 +21,12 @@ export function mountComposed(element: HTMLElement, widget: WidgetPart, host: Ho
     if ('box' in part) {
       return h(`div.bnb-composed-${part.box}`, {}, ...part.children.map(build));
     }
+    if ('png' in part) {
+      return h('img.bnb-composed-picture', {
+        src: `data:image/png;base64,${part.png}`,
+        alt: 'Saved picture',
+      });
+    }
     return h('p.bnb-composed-text', { title: 'This widget needs a running kernel.' }, part.text);
   };
   element.replaceChildren(build(widget.root));

@@ -144,7 +144,7 @@ export class WidgetOutput {
   }
 
   /** Writes what a live view shows to the document. */
-  private onShown({ model, state, document, textOf }: ShownDetail): void {
+  private onShown({ model, state, document, contentOf }: ShownDetail): void {
     const { widget } = this.doc ?? {};
     if (!widget || !this.live) {
       return;
@@ -158,12 +158,12 @@ export class WidgetOutput {
     }
     window.clearTimeout(this.saveTimer);
     this.saveTimer = window.setTimeout(() => {
-      const texts = parts.map(async (part) => {
-        if ('text' in part && part.model) {
-          part.text = (await textOf(part.model)) ?? part.text;
+      const others = parts.map(async (part) => {
+        if (!('view' in part) && part.model) {
+          Object.assign(part, await contentOf(part.model));
         }
       });
-      void Promise.allSettled(texts).then(() => this.save());
+      void Promise.allSettled(others).then(() => this.save());
     }, SAVE_MS);
   }
 
