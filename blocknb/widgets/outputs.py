@@ -29,7 +29,7 @@ STATE = ("target", "stage", "stage_index", "compared_with", "op", "line", "progr
 _PARTS = frozenset(("knobs", "history", "diff", "bench", "roofline", "sweep", "tiles", "timeline"))
 #: The views that need the texts. Other views need the part with their key, or the whole document.
 _TEXTS = frozenset(("code", "passes", "diff"))
-_LONGEST_TEXT = 200  # characters of another package's widget
+_LONGEST_TEXT = 200  # characters of a widget of another package, or of a repr
 _STATIC_LIMIT = 20_000  # bytes of the page without scripts, for all views together
 
 
@@ -52,7 +52,7 @@ def bundle(widget: Any) -> dict[str, Any]:
         _add_programs(content, document.card, {view.program for view in views if view.document is document})
     root = _composed(widget, documents)
     return {
-        "text/plain": repr(widget),
+        "text/plain": _short(repr(widget)),
         "text/html": "".join(_static(view, _STATIC_LIMIT // len(views)) for view in views)
         or html.message(_text(widget)),
         MIME: {**_EMPTY, "widget": {"model": widget.model_id, "root": root, "documents": contents}},
@@ -107,8 +107,12 @@ def _text(widget: Any) -> str:
         return "\n".join(text.rstrip() for text in data)
     value, label = getattr(widget, "value", None), getattr(widget, "description", "")
     if isinstance(value, str | bool | int | float):
-        return f"{label}: {value}"[:_LONGEST_TEXT] if label else str(value)[:_LONGEST_TEXT]
-    return repr(widget)[:_LONGEST_TEXT]
+        return _short(f"{label}: {value}" if label else str(value))
+    return _short(repr(widget))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def _needed(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
