@@ -17,7 +17,7 @@ import { type Document, type Listing, MIME } from '../core/schema';
 import { cellHost } from './cell_host';
 import { cellOf } from './link';
 import { CardConnection } from './live';
-import { WidgetOutput } from './widget_output';
+import type { WidgetOutput } from './widget_output';
 
 /** Renders one card output. */
 export class CardRenderer extends Widget implements IRenderMime.IRenderer {
@@ -58,8 +58,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     if (doc.widget) {
-      this.widget ??= new WidgetOutput(this, () => this.panel);
-      this.widget.render(doc, model);
+      const { WidgetOutput } = await import('./widget_output'); // most notebooks have no widgets
+      if (!this.isDisposed) {
+        this.widget ??= new WidgetOutput(this, () => this.panel);
+        this.widget.render(doc, model);
+      }
       return;
     }
     const content = JSON.stringify(doc);
@@ -85,10 +88,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
-    if (this.widget) {
+    if (readable(doc) && doc.widget) {
       this.session ??= this.panel?.sessionContext ?? null;
       this.session?.kernelChanged.connect(this.reconnect, this);
-      this.widget.connect();
+      this.widget?.connect();
     } else if (this.card && readable(doc)) {
       this.updateHost(doc); // the notebook of the card is known only after attachment
       this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
