@@ -119,11 +119,15 @@ class KernelView(ipywidgets.DOMWidget):
             self.document = found
             if self.target not in self.targets:
                 self.target = None
-            for name in ("stage", "compared_with"):
-                if getattr(self, name) not in self.stages:
-                    setattr(self, name, None)
+            self._forget_unknown_stages()
         if before is not None and before is not found:
             before.release(self)
+
+    @traitlets.observe("target")
+    def _forget_unknown_stages(self, change: Any = None) -> None:
+        for name in ("stage", "compared_with"):
+            if getattr(self, name) not in self.stages:
+                setattr(self, name, None)
 
     @traitlets.observe("document")
     def _follow(self, change: Any) -> None:
@@ -150,6 +154,8 @@ class KernelView(ipywidgets.DOMWidget):
     def _number_stage(self, change: Any = None) -> None:
         if self.stage in self.stages:
             self.stage_index = self.stages.index(self.stage)
+        elif change is not None and change.name == "stage":
+            self.stage_index = None
 
     @traitlets.observe("stage_index")
     def _name_stage(self, change: Any) -> None:

@@ -98,7 +98,7 @@ def test_another_kernel_replaces_the_first_in_place_and_keeps_what_it_has() -> N
     code.kernel = {MIME: {**code.document.content, "views": code.document.content["views"][1:]}}
     assert (code.stage, code.target) == ("unroll", None)  # this document has no view for the CPU
     code.kernel = None
-    assert (code.stage, code.stages, code.constants) == (None, [], {})
+    assert (code.stage, code.stage_index, code.stages, code.constants) == (None, None, [], {})
 
 
 def test_views_of_a_kernel_share_a_document_until_its_next_launch() -> None:

@@ -27,7 +27,11 @@ export function mountComposed(element: HTMLElement, widget: WidgetPart, host: Ho
         alt: 'Saved picture',
       });
     }
-    return h('p.bnb-composed-text', { title: 'This widget needs a running kernel.' }, part.text);
+    return h(
+      'p.bnb-composed-text',
+      { hidden: !part.text, title: 'This widget needs a running kernel.' },
+      part.text,
+    );
   };
   element.replaceChildren(build(widget.root));
   return () => {

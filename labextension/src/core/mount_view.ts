@@ -130,6 +130,10 @@ class TraitLink {
     const named = parts.stage === undefined && index !== null && index !== undefined;
     const stage = named ? store.stages[index]?.name : parts.stage;
     const asked = { ...parts, ...(stage !== undefined && { stage }) };
+    const at = store.stages.findIndex((one) => one.name === stage);
+    if (at >= 0) {
+      this.tell({ stage, stage_index: at }); // the name and the number follow each other
+    }
     if (Object.keys(asked).length) {
       store.shown.ask(asked);
     }

@@ -94,6 +94,7 @@ class Tiles implements Mounted {
   private showWanted(parts: Partial<ShownParts>): void {
     if (parts.program !== undefined || parts.iteration !== undefined) {
       this.takeWanted(parts);
+      this.tellProgram(); // it may differ from what the widget named
       this.paintAll();
       this.store.run(this.fetch());
     }
@@ -251,6 +252,7 @@ class Tiles implements Mounted {
     this.refused = '';
     this.program = program;
     this.iteration = iteration;
+    this.tellProgram();
     this.paintAll();
     this.store.run(this.fetch());
   }
@@ -290,6 +292,9 @@ class Tiles implements Mounted {
     this.paintNumbers();
     this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     this.paintMap();
+  }
+
+  private tellProgram(): void {
     this.store.shown.tell({ program: this.program, iteration: this.iteration });
   }
 
