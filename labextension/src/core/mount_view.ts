@@ -106,7 +106,7 @@ class TraitLink {
         if (pinned?.from !== 'widget') {
           this.tell({ op: pinned?.op ?? null, line: pinned?.lines[0] ?? null });
         }
-      } else if (change === 'view' || change === 'document') {
+      } else if (change === 'view') {
         this.tell({ target: this.store.current.target ?? null });
       }
     });
