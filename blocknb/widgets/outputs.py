@@ -21,7 +21,8 @@ import ipywidgets
 from blocknb.notebook import html
 from blocknb.notebook.blobs import pack, unpack
 from blocknb.notebook.card import Card
-from blocknb.notebook.document import MIME, SCHEMA
+from blocknb.notebook.document import MIME, SCHEMA, content_of
+from blocknb.notebook.sections import stage_sections
 
 #: The traits that say what a view shows.
 STATE = ("target", "stage", "stage_index", "compared_with", "op", "line", "program", "iteration")
@@ -149,21 +150,22 @@ def _static(view: Any, limit: int) -> str:
         return html.message(f"`{view!r}`")
     if view.key != "diff":
         return card.html(limit)
-    lines = _unified(view, card)
-    text = "\n".join(lines)
+    text = "\n".join(_unified(view))
     cut = "" if len(text) <= limit else "\n…"
     return f"{html.message(f'`{view!r}`')}<pre>{escape(text[:limit])}{cut}</pre>"
 
 
-def _unified(view: Any, card: Card) -> list[str]:
-    names = view.stages
-    traces = [v.trace for v in card.views if v.trace is not None and [s.name for s in v.trace.stages] == names]
-    if not traces or not names:
+def _unified(view: Any) -> list[str]:
+    """The comparison that the page shows: without a stage, of the last one that changed something."""
+    names, trace = view.stages, view.trace
+    if not names or trace is None:
         return []
-    right = names.index(view.stage) if view.stage in names else len(names) - 1
+    changed = [i for i, stage in enumerate(trace.stages) if i and stage.changed]
+    right = names.index(view.stage) if view.stage in names else max(changed, default=0)
     left = names.index(view.compared_with) if view.compared_with in names else max(right - 1, 0)
-    a, b = (traces[0].stages[i] for i in (left, right))
-    return list(difflib.unified_diff(a.text.splitlines(), b.text.splitlines(), a.name, b.name, lineterm=""))
+    listings = {section.key: content_of(section)["text"] for section in stage_sections(trace, "", "")}
+    a, b = (listings[names[i]].splitlines() for i in (left, right))
+    return list(difflib.unified_diff(a, b, names[left], names[right], lineterm=""))
 
 
 # ---- boxes ----

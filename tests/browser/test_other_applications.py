@@ -36,7 +36,7 @@ def environment(folder: Path, packages: list[str]) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
+def test_card_connects_and_its_lines_are_linked_and_a_widget_is_live(name, browser, tmp_path):
     app, packages = APPLICATIONS[name]
     lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", packages), app)
     try:
@@ -62,6 +62,9 @@ def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
         eventually(
             lambda: notebook.document(1).get("modified", {}).get("settings"), lambda found: found == "BLOCK=2048"
         )
+        widget = notebook.add("from blocknb.widgets import Diff\nDiff(softmax, stage='coalesce')")
+        notebook.run(widget)
+        notebook.cell(widget)(".bnb-widget [data-view='diff'] .bnb-sides").until_text("IR after coalesce")
         page.close()
     finally:
         lab.close()
