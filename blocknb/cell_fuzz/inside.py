@@ -189,7 +189,7 @@ def page(kernel: Any, request: dict[str, Any], valid: bool = False) -> None:
     if record is None:
         return
     entry, comm = live.enrol(card.newest(record)), Comm()
-    live.answer(comm, entry, {"id": 1, **request})
+    live._answer(comm, entry, {"id": 1, **request})
     assert len(comm.sent) == 1, comm.sent
     assert not valid or "error" not in comm.sent[0], comm.sent
 

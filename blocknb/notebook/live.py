@@ -105,25 +105,24 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
         return
     if "modified" in live.card.parts:
         live.card = live.cell  # the page shows the saved document, which is that of the run cell
-    comm.on_msg(lambda received: answer(comm, live, received["content"]["data"]))
+    comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
     comm.send({"hello": live.id})
 
 
-def answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
-    """Answers a request of a page by `comm.send`."""
+def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
     number = data.get("id")
     try:
         with _lock:
-            found = REQUESTS[data.get("what", "")](live, data)
+            answer = REQUESTS[data.get("what", "")](live, data)
     except KernelError as error:
-        found = {"error": numbers.complaint(error)}
+        answer = {"error": numbers.complaint(error)}
     except KeyboardInterrupt:
-        found = {"error": "interrupted"}
+        answer = {"error": "interrupted"}
     except (
         Exception
     ) as error:  # an error in the user's grid function or in blocknb: the page needs an answer in any case
-        found = {"error": f"{type(error).__name__}: {error}"}
-    comm.send({"id": number, **found})
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    comm.send({"id": number, **answer})
 
 
 def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:

@@ -296,10 +296,12 @@ class BlockMagics(Magics):
     def _show(self, session: CellSession, failed: bool, error: BaseException | None = None) -> None:
         from blocknb.notebook import card, failed_compile, history, html, live, repeats
 
-        if (trace := failed_compile.stages_of(error)) is not None and not session.quiet:
-            self._display(failed_compile.bundle(error, trace))
+        if isinstance(error, KernelError) and not session.quiet:
+            trace = failed_compile.stages_of(error)
+            if trace is not None:
+                self._display(failed_compile.bundle(error, trace))
         records = list(session.observation.records.values())
-        error = None
+        error = None  # from here on, of an option
         for record in records:
             found = Found()
             if not failed and error is None:

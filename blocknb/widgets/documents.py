@@ -50,7 +50,7 @@ class KernelDocument(ipywidgets.Widget):
         if self.answering is None:
             self.send({"id": data.get("id"), "error": "this document has no kernel"})
         else:
-            live.answer(_Sender(self), self.answering, data)
+            live._answer(_Sender(self), self.answering, data)
 
     def release(self, user: Any) -> None:
         """Closes the document if no view uses it after this one, so that a page with many launches does not keep all of them."""
@@ -65,7 +65,7 @@ class KernelDocument(ipywidgets.Widget):
 
 
 class _Sender:
-    """Sends answers for `live.answer`. All views show a new document, such as that of a changed knob, not only the one that asked."""
+    """Sends answers for `live._answer`. All views show a new document, such as that of a changed knob, not only the one that asked."""
 
     def __init__(self, widget: KernelDocument):
         self.widget = widget

@@ -19,8 +19,10 @@ from typing import Any
 import ipywidgets
 
 from blocknb.notebook import html
+from blocknb.notebook.blobs import pack, unpack
 from blocknb.notebook.card import Card
-from blocknb.notebook.document import MIME, SCHEMA
+from blocknb.notebook.document import MIME, SCHEMA, content_of
+from blocknb.notebook.sections import stage_sections
 
 #: The traits that say what a view shows.
 STATE = ("target", "stage", "stage_index", "compared_with", "op", "line", "program", "iteration")
@@ -28,7 +30,7 @@ STATE = ("target", "stage", "stage_index", "compared_with", "op", "line", "progr
 _PARTS = frozenset(("knobs", "history", "diff", "bench", "roofline", "sweep", "tiles", "timeline"))
 #: The views that need the texts. Other views need the part with their key, or the whole document.
 _TEXTS = frozenset(("code", "passes", "diff"))
-_LONGEST_TEXT = 200  # characters of another package's widget
+_LONGEST_TEXT = 200  # characters of a widget of another package, or of a repr
 _STATIC_LIMIT = 20_000  # bytes of the page without scripts, for all views together
 
 
@@ -47,9 +49,11 @@ def bundle(widget: Any) -> dict[str, Any]:
         if view.document is not None and view.document not in documents:
             documents.append(view.document)
     contents = [_needed(d.content, {view.key for view in views if view.document is d}) for d in documents]
+    for document, content in zip(documents, contents, strict=True):
+        _add_programs(content, document.card, {view.program for view in views if view.document is document})
     root = _composed(widget, documents)
     return {
-        "text/plain": repr(widget),
+        "text/plain": _short(repr(widget)),
         "text/html": "".join(_static(view, _STATIC_LIMIT // len(views)) for view in views)
         or html.message(_text(widget)),
         MIME: {**_EMPTY, "widget": {"model": widget.model_id, "root": root, "documents": contents}},
@@ -90,6 +94,10 @@ def _composed(widget: Any, documents: list[Any]) -> dict[str, Any]:
     if isinstance(widget, ipywidgets.Box):
         box = "row" if isinstance(widget, ipywidgets.HBox) else "column"
         return {"box": box, "children": [_composed(child, documents) for child in widget.children]}
+    if isinstance(widget, ipywidgets.Output):
+        for output in widget.outputs:
+            if "image/png" in output.get("data", {}):
+                return {"png": output["data"]["image/png"], "model": widget.model_id}
     return {"text": _text(widget), "model": widget.model_id}
 
 
@@ -100,8 +108,12 @@ def _text(widget: Any) -> str:
         return "\n".join(text.rstrip() for text in data)
     value, label = getattr(widget, "value", None), getattr(widget, "description", "")
     if isinstance(value, str | bool | int | float):
-        return f"{label}: {value}"[:_LONGEST_TEXT] if label else str(value)[:_LONGEST_TEXT]
-    return repr(widget)[:_LONGEST_TEXT]
+        return _short(f"{label}: {value}" if label else str(value))
+    return _short(repr(widget))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def _needed(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
@@ -115,6 +127,19 @@ def _needed(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
     return {**kept, "model": None}
 
 
+def _add_programs(content: dict[str, Any], card: Card | None, wanted: set[int | None]) -> None:
+    """Adds the accesses of the programs that the views show. A document has those of the first few programs."""
+    found = None if card is None else card.tiles[1]
+    if found is None or "packed" not in content.get("tiles", {}):
+        return
+    part = unpack(content["tiles"]["packed"])
+    numbers = {number for number in wanted if number is not None and 0 <= number < found.programs_launched}
+    part["programs"] |= {
+        str(number): found.program(number) for number in numbers if str(number) not in part["programs"]
+    }
+    content["tiles"] = {**content["tiles"], "packed": pack(part)}
+
+
 # ---- without scripts ----
 
 
@@ -125,21 +150,22 @@ def _static(view: Any, limit: int) -> str:
         return html.message(f"`{view!r}`")
     if view.key != "diff":
         return card.html(limit)
-    lines = _unified(view, card)
-    text = "\n".join(lines)
+    text = "\n".join(_unified(view))
     cut = "" if len(text) <= limit else "\n…"
     return f"{html.message(f'`{view!r}`')}<pre>{escape(text[:limit])}{cut}</pre>"
 
 
-def _unified(view: Any, card: Card) -> list[str]:
-    names = view.stages
-    traces = [v.trace for v in card.views if v.trace is not None and [s.name for s in v.trace.stages] == names]
-    if not traces or not names:
+def _unified(view: Any) -> list[str]:
+    """The comparison that the page shows: without a stage, of the last one that changed something."""
+    names, trace = view.stages, view.trace
+    if not names or trace is None:
         return []
-    right = names.index(view.stage) if view.stage in names else len(names) - 1
+    changed = [i for i, stage in enumerate(trace.stages) if i and stage.changed]
+    right = names.index(view.stage) if view.stage in names else max(changed, default=0)
     left = names.index(view.compared_with) if view.compared_with in names else max(right - 1, 0)
-    a, b = (traces[0].stages[i] for i in (left, right))
-    return list(difflib.unified_diff(a.text.splitlines(), b.text.splitlines(), a.name, b.name, lineterm=""))
+    listings = {section.key: content_of(section)["text"] for section in stage_sections(trace, "", "")}
+    a, b = (listings[names[i]].splitlines() for i in (left, right))
+    return list(difflib.unified_diff(a, b, names[left], names[right], lineterm=""))
 
 
 # ---- boxes ----

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import ipywidgets
 import traitlets
 
+from blocknb.trace import Trace
 from blocknb.widgets import outputs
 from blocknb.widgets.documents import MODULE, KernelDocument, document_of
 
@@ -77,6 +78,14 @@ class KernelView(ipywidgets.DOMWidget):
         return {name: value for name, value in found.items() if value is not None}
 
     @property
+    def trace(self) -> Trace | None:
+        """The Trace of what is shown, also after a changed knob; None without a kernel."""
+        card = None if self.document is None else self.document.card
+        traces = [] if card is None else [view.trace for view in card.views if view.trace is not None]
+        chosen = [trace for trace in traces if str(trace.target) == self.target]
+        return next(iter(chosen or [trace for trace in traces if trace.target.is_gpu] or traces), None)
+
+    @property
     def targets(self) -> list[str]:
         """The values that `target` can have."""
         views = [] if self.document is None else self.document.content["views"]
@@ -110,11 +119,15 @@ class KernelView(ipywidgets.DOMWidget):
             self.document = found
             if self.target not in self.targets:
                 self.target = None
-            for name in ("stage", "compared_with"):
-                if getattr(self, name) not in self.stages:
-                    setattr(self, name, None)
+            self._forget_unknown_stages()
         if before is not None and before is not found:
             before.release(self)
+
+    @traitlets.observe("target")
+    def _forget_unknown_stages(self, change: Any = None) -> None:
+        for name in ("stage", "compared_with"):
+            if getattr(self, name) not in self.stages:
+                setattr(self, name, None)
 
     @traitlets.observe("document")
     def _follow(self, change: Any) -> None:
@@ -141,6 +154,8 @@ class KernelView(ipywidgets.DOMWidget):
     def _number_stage(self, change: Any = None) -> None:
         if self.stage in self.stages:
             self.stage_index = self.stages.index(self.stage)
+        elif change is not None and change.name == "stage":
+            self.stage_index = None
 
     @traitlets.observe("stage_index")
     def _name_stage(self, change: Any) -> None:

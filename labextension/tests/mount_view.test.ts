@@ -29,7 +29,7 @@ describe('a view for a widget', () => {
     const names = stageNames(doc).map((stage) => stage.name);
     const { place, view, all } = single('diff', doc, { stage: names[2] });
     await until(() => sides(place).join() === `IR after ${names[1]},IR after ${names[2]}`);
-    expect(all()).toMatchObject({ stage: names[2], stage_index: 2, compared_with: null });
+    expect(all()).toMatchObject({ stage: names[2], stage_index: 2 });
     view.show({ stage_index: 4 });
     await until(() => sides(place).join() === `IR after ${names[3]},IR after ${names[4]}`);
     expect(all()).toMatchObject({ stage: names[4], stage_index: 4 });
@@ -94,12 +94,21 @@ describe('a view for a widget', () => {
     );
     await until(() => place.textContent!.includes('Saved programs: '));
     const other = Number(/Saved programs: \d+, (\d+)/.exec(place.textContent!)![1]);
+    expect(all()).toEqual({}); // a default is not reported
     view.show({ program: other });
     const name = () => place.querySelector('.bnb-program-name')!.textContent;
     expect(name()).toContain(`program ${other} `);
     view.show({ program: 10 ** 6 });
     expect(name()).toContain(`program ${other} `);
     expect(all()).toMatchObject({ program: other, iteration: 0 }); // so the trait says what is shown
+    expect(place.textContent).toContain(`Program ${10 ** 6} is not saved. Saved programs: `);
+  });
+
+  test('a view begins with the program that is asked for, and reports no other one', async () => {
+    const doc = structuredClone(tilesFixture.matmul_kernel) as unknown as Document;
+    const { place, told } = single('tiles', doc, { program: 1 });
+    await until(() => place.textContent!.includes('program 1 '));
+    expect(told.mock.calls.some(([one]) => one.program === 0)).toBe(false);
   });
 
   test('another document updates the view in place and keeps the stage', async () => {
@@ -128,7 +137,9 @@ describe('a view for a widget', () => {
       target: fixture('scale').views[0].target,
     });
     place.querySelector<HTMLElement>('[role=tab][data-key=passes]')!.click();
-    await until(() => all().stage);
+    const row = [...place.querySelectorAll<HTMLElement>('.bnb-stage')][1];
+    row.click();
+    expect(all()).toMatchObject({ stage_index: 1, compared_with: null });
     const last = [...place.querySelectorAll<HTMLElement>('.bnb-target')].pop()!;
     last.click();
     expect(all().target).toBe(fixture('scale').views.slice(-1)[0].target);
@@ -147,7 +158,7 @@ describe('a composition', () => {
   test('shows views in rows and columns and the words of other widgets', async () => {
     const doc = compose({
       box: 'column',
-      children: [{ text: 'n: <b>3' }, { box: 'row', children: [view, view] }],
+      children: [{ text: 'n: <b>3' }, { png: 'iVBORw0=' }, { box: 'row', children: [view, view] }],
     });
     expect(problemOf(doc)).toBe('');
     const place = document.createElement('div');
@@ -155,6 +166,7 @@ describe('a composition', () => {
     await until(() => place.querySelectorAll('.bnb-composed-row .bnb-single').length === 2);
     await until(() => sides(place).filter((label) => label === 'IR after coalesce').length === 2);
     expect(place.querySelector('.bnb-composed-text')!.textContent).toBe('n: <b>3');
+    expect(place.querySelector('img')!.src).toBe('data:image/png;base64,iVBORw0=');
     remove();
     expect(place.children.length).toBe(0);
   });
@@ -165,6 +177,7 @@ describe('a composition', () => {
     ['a state that is an object', { ...view, state: { stage: {} } }],
     ['a box of another kind', { box: 'script', children: [] }],
     ['a text that is a number', { text: 3 }],
+    ['a picture that is no base64', { png: 'x" onerror="alert(1)' }],
     ['nothing', null],
   ])('with %s is refused', (_, root) => {
     expect(readable(compose(root as Composed))).toBe(false);

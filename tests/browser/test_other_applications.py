@@ -1,18 +1,21 @@
-"""The extension in an older JupyterLab and in Notebook 7: it loads, a card connects to its kernel, and its lines are linked.
+"""The extension in an older JupyterLab and in Notebook 7: it loads, a card connects to its kernel, and its lines are linked. In Voila
+the widgets are live.
 
 Each application runs in its own environment, with a kernel that uses blocknb from this tree. These tests are slow and run with --full.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from browser import eventually
-from laboratory import SCRIPT, Lab, Notebook
+from browser import Part, eventually
+from laboratory import EXTENSION, SCRIPT, Lab, Notebook
 from softmax import CHECK, RIGHT, SETUP, cell
+from widgets_notebook import SOURCES, follow_each_other
 
 APPLICATIONS = {
     "JupyterLab 4.4": ("lab", ["jupyterlab==4.4.*", "ipywidgets"]),
@@ -33,7 +36,7 @@ def environment(folder: Path, packages: list[str]) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
+def test_card_connects_and_its_lines_are_linked_and_a_widget_is_live(name, browser, tmp_path):
     app, packages = APPLICATIONS[name]
     lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", packages), app)
     try:
@@ -59,6 +62,27 @@ def test_card_connects_and_its_lines_are_linked(name, browser, tmp_path):
         eventually(
             lambda: notebook.document(1).get("modified", {}).get("settings"), lambda found: found == "BLOCK=2048"
         )
+        widget = notebook.add("from blocknb.widgets import Diff\nDiff(softmax, stage='coalesce')")
+        notebook.run(widget)
+        notebook.cell(widget)(".bnb-widget [data-view='diff'] .bnb-sides").until_text("IR after coalesce")
+        page.close()
+    finally:
+        lab.close()
+
+
+@pytest.mark.full
+def test_widgets_follow_each_other_in_voila(browser, tmp_path):
+    lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", ["jupyterlab", "ipywidgets", "voila>=0.5,<0.6"]))
+    try:
+        installed = lab.place / "jupyter" / "labextensions" / "blocknb"
+        installed.unlink()  # Voila serves no links
+        shutil.copytree(EXTENSION, installed)
+        page = browser.open(SCRIPT)
+        page.goto(f"{lab.url}/voila/render/{lab.write('widgets.ipynb', SOURCES)}?token=t")
+        page("[data-view='code']").wait()
+        follow_each_other(page, lambda cell: Part(page, "body"))
+        page("img").wait()  # Matplotlib's plot beside the knobs
+        assert not [error for error in page.errors() if "blocknb" in error]
         page.close()
     finally:
         lab.close()

@@ -17,6 +17,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb import widgets
 from blocknb.errors import LaunchError
+from blocknb.notebook.blobs import unpack
 from blocknb.notebook.document import MIME
 from blocknb.widgets import Card, Code, Diff, Tiles, outputs
 
@@ -97,7 +98,7 @@ def test_another_kernel_replaces_the_first_in_place_and_keeps_what_it_has() -> N
     code.kernel = {MIME: {**code.document.content, "views": code.document.content["views"][1:]}}
     assert (code.stage, code.target) == ("unroll", None)  # this document has no view for the CPU
     code.kernel = None
-    assert (code.stage, code.stages, code.constants) == (None, [], {})
+    assert (code.stage, code.stage_index, code.stages, code.constants) == (None, None, [], {})
 
 
 def test_views_of_a_kernel_share_a_document_until_its_next_launch() -> None:
@@ -153,20 +154,26 @@ def test_a_changed_knob_reaches_all_views_of_the_kernel_and_their_observers() ->
     assert ask(knobs, "turn", knobs=settings)["document"]
     assert heard == [{"BLOCK": 128}]
     assert document(diff)["views"][0]["constants"]["BLOCK"] == "128"
+    assert diff.trace is not None and diff.trace.constants == {"BLOCK": 128} and str(diff.trace.target) == "sm_90a"
 
 
 def test_the_output_of_a_view_is_a_document_with_what_it_shows_and_not_the_id_of_a_model_alone() -> None:
-    tiles = Tiles(double, program=2)
+    big = np.ones(10_000, np.float32)
+    with widgets.record():
+        double[100,](big, big, 10_000, BLOCK=128)
+    tiles = Tiles(double, program=50)
     found = tiles._repr_mimebundle_()
-    assert set(found) == {"text/plain", "text/html", MIME} and found["text/plain"] == "Tiles(double, program=2)"
+    assert set(found) == {"text/plain", "text/html", MIME} and found["text/plain"] == "Tiles(double, program=50)"
     assert found[MIME]["widget"]["root"] == {
         "view": "tiles",
         "document": 0,
         "model": tiles.model_id,
-        "state": {"program": 2},
+        "state": {"program": 50},
     }
     (inner,) = found[MIME]["widget"]["documents"]
-    assert inner["tiles"]["packed"] and inner["blobs"] == {} and "history" not in inner and inner["model"] is None
+    assert "50" in unpack(inner["tiles"]["packed"])["programs"]
+    assert "50" not in unpack(tiles.document.content["tiles"]["packed"])["programs"]
+    assert inner["blobs"] == {} and "history" not in inner and inner["model"] is None
     assert len(json.dumps(found[MIME])) < len(json.dumps(Card(double)._repr_mimebundle_()[MIME]))
 
 
@@ -179,6 +186,13 @@ def test_the_output_of_a_box_has_the_views_the_boxes_and_the_words_of_other_widg
     assert widget["root"]["box"] == "column" and row["box"] == "row"
     assert first == {"text": "stage: 3", "model": slider.model_id} and label["text"] == "so"
     assert [part["document"] for part in row["children"]] == [0, 1] and code["document"] == 0
+
+
+def test_a_picture_in_a_box_is_in_its_output() -> None:
+    plot = ipywidgets.Output()
+    plot.outputs = ({"output_type": "display_data", "data": {"image/png": "AAAA", "text/plain": "f"}, "metadata": {}},)
+    root = outputs.bundle(ipywidgets.HBox([plot, Code(double)]))[MIME]["widget"]["root"]
+    assert root["children"][0] == {"png": "AAAA", "model": plot.model_id}
 
 
 def test_boxes_and_controls_that_concern_no_view_are_left_to_ipywidgets() -> None:

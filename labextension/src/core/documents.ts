@@ -360,6 +360,8 @@ const teaching = shaped<Teaching>({}, { learn: flag, step: part, launch: part, f
 const DEEPEST = 20;
 const state = record(nullable(either(number(), word)), /^[a-z_]{1,40}$/, 40);
 
+const base64 = holds<string>((value) => /^[A-Za-z0-9+/\n]*=*\s*$/.test(value), 'a picture in base64');
+
 /** A part of a composition, at most `depth` boxes deep. */
 function composed(depth: number): Check {
   return (value, path) => {
@@ -368,6 +370,8 @@ function composed(depth: number): Check {
       object({ view: word, document: integer(0, 100), model: word, state })(value, path);
     } else if (found.box !== undefined && depth > 0) {
       object({ box: oneOf('row', 'column'), children: list(composed(depth - 1), 1000) })(value, path);
+    } else if (found.png !== undefined) {
+      object({ png: all(packed, base64) }, { model: word })(value, path);
     } else {
       object({ text: text(1 << 16) }, { model: word })(value, path);
     }

@@ -21,7 +21,17 @@ export function mountComposed(element: HTMLElement, widget: WidgetPart, host: Ho
     if ('box' in part) {
       return h(`div.bnb-composed-${part.box}`, {}, ...part.children.map(build));
     }
-    return h('p.bnb-composed-text', { title: 'This widget needs a running kernel.' }, part.text);
+    if ('png' in part) {
+      return h('img.bnb-composed-picture', {
+        src: `data:image/png;base64,${part.png}`,
+        alt: 'Saved picture',
+      });
+    }
+    return h(
+      'p.bnb-composed-text',
+      { hidden: !part.text, title: 'This widget needs a running kernel.' },
+      part.text,
+    );
   };
   element.replaceChildren(build(widget.root));
   return () => {

@@ -106,7 +106,7 @@ class TraitLink {
         if (pinned?.from !== 'widget') {
           this.tell({ op: pinned?.op ?? null, line: pinned?.lines[0] ?? null });
         }
-      } else if (change === 'view' || change === 'document') {
+      } else if (change === 'view') {
         this.tell({ target: this.store.current.target ?? null });
       }
     });
@@ -130,6 +130,10 @@ class TraitLink {
     const named = parts.stage === undefined && index !== null && index !== undefined;
     const stage = named ? store.stages[index]?.name : parts.stage;
     const asked = { ...parts, ...(stage !== undefined && { stage }) };
+    const at = store.stages.findIndex((one) => one.name === stage);
+    if (at >= 0) {
+      this.tell({ stage, stage_index: at }); // the name and the number follow each other
+    }
     if (Object.keys(asked).length) {
       store.shown.ask(asked);
     }

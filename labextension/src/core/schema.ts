@@ -370,13 +370,15 @@ export type TimelinePart = TilesPart;
 export type HeadlineEntry = [label: string, value: string, details: string[]];
 
 /**
- * A part of a composition of widgets: a view of one of the `documents`, a box of parts, or the text of a widget of another package.
+ * A part of a composition of widgets: a view of one of the `documents`, a box of parts, or what a widget of another package shows, as text
+ * or as a picture in base64.
  * `model`: the id of the part's model in a live kernel. `state`: the values of the view's traits.
  */
 export type Composed =
   | { view: string; document: number; model: string; state: Record<string, string | number | null> }
   | { box: 'row' | 'column'; children: Composed[] }
-  | { text: string; model?: string };
+  | { text: string; model?: string }
+  | { png: string; model?: string };
 
 /** A widget, as a page without its kernel shows it. `model`: the id of the live widget, which replaces it. */
 export interface WidgetPart {

@@ -1,8 +1,9 @@
 /**
  * What the views of a card show, by name, so that a widget's traits can follow the views and move them.
  *
- * A view calls `tell` when it shows another stage, program or iteration. A widget calls `ask` when a trait changes, and the views follow.
- * The selected line and op, and the target, are in the store itself.
+ * A view calls `tell` when the user moves it to another stage, program or iteration. A widget calls `ask` when a trait changes, and the
+ * views follow. A view does not tell its defaults: a late message with one would undo what Python has set in the meantime. The selected
+ * line and op, and the target, are in the store itself.
  */
 
 /** The stages of the listing or comparison, and the program and iteration of the memory accesses. */
@@ -29,7 +30,7 @@ export class Shown {
     this.views.forEach((listener) => listener(parts));
   }
 
-  /** Reports what a view shows now. It replaces what was asked for. */
+  /** Reports what the user has chosen in a view. It replaces what was asked for. */
   tell(parts: Partial<ShownParts>): void {
     const replaced = Object.entries(parts).filter(([name]) => name in this.wanted);
     this.wanted = { ...this.wanted, ...Object.fromEntries(replaced) };
@@ -41,7 +42,7 @@ export class Shown {
     this.views.add(listener);
   }
 
-  /** Calls back when a view has moved. */
+  /** Calls back when the user has moved a view. */
   onTell(listener: Listener): void {
     this.widgets.add(listener);
   }

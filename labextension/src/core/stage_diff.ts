@@ -44,8 +44,12 @@ class StageDiff implements Mounted {
       ),
       this.box,
     );
-    this.left.addEventListener('change', () => this.choose({ compared_with: this.left.value || null }));
-    this.right.addEventListener('change', () => this.choose({ stage: this.right.value }));
+    const user = (parts: Partial<ShownParts>): void => {
+      this.choose(parts);
+      store.shown.tell(parts);
+    };
+    this.left.addEventListener('change', () => user({ compared_with: this.left.value || null }));
+    this.right.addEventListener('change', () => user({ stage: this.right.value }));
     store.shown.onAsk((parts) => this.choose(parts));
     this.choose(store.shown.wanted);
   }
@@ -95,10 +99,6 @@ class StageDiff implements Mounted {
     const { stages } = this.store;
     const [left, right] = this.pair;
     this.paintChoices(left, right);
-    if (stages.length) {
-      const named = stages.some((s) => s.name === this.base);
-      this.store.shown.tell({ stage: stages[right].name, compared_with: named ? this.base : null });
-    }
     const [a, b] = await Promise.all([left, right].map((i) => this.store.listing(stages[i]?.text)));
     if (token !== this.paintToken) {
       return; // the stages changed in the meantime

@@ -20,7 +20,7 @@ import { cellHost } from './cell_host';
 import type { Docks, Place } from './dock';
 import { cellOf } from './link';
 import { CardConnection } from './live';
-import { WidgetOutput } from './widget_output';
+import type { WidgetOutput } from './widget_output';
 
 /** JupyterLab's commands for the keys that run a cell. */
 const RUN: Record<RunCell, string> = {
@@ -79,8 +79,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     if (doc.widget) {
-      this.widget ??= new WidgetOutput(this, () => this.panel);
-      this.widget.render(doc, model);
+      const { WidgetOutput } = await import('./widget_output'); // most notebooks have no widgets
+      if (!this.isDisposed) {
+        this.widget ??= new WidgetOutput(this, () => this.panel);
+        this.widget.render(doc, model);
+      }
       return;
     }
     const content = JSON.stringify(doc);
@@ -106,10 +109,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
-    if (this.widget) {
+    if (readable(doc) && doc.widget) {
       this.session ??= this.panel?.sessionContext ?? null;
       this.session?.kernelChanged.connect(this.reconnect, this);
-      this.widget.connect();
+      this.widget?.connect();
     } else if (this.card && readable(doc)) {
       this.settle(doc);
       this.openRequested();

@@ -6,12 +6,12 @@ import type { Document } from '../core/schema';
 export const SHOWN_EVENT = 'blocknb:shown';
 
 /**
- * The detail of the event: the id of the view's model, its traits, and its document. `textOf` returns what a widget of another package
- * shows now, in words; null if it has no simple value.
+ * The detail of the event: the id of the view's model, its traits, and its document. `contentOf` returns what a widget of another package
+ * shows now, in words or as a picture; null if it has neither.
  */
 export interface ShownDetail {
   model: string;
   state: Record<string, string | number | null>;
   document: Document;
-  textOf(model: string): Promise<string | null>;
+  contentOf(model: string): Promise<{ text: string } | { png: string } | null>;
 }

@@ -47,9 +47,7 @@ export class WidgetOutput {
   ) {
     owner.node.replaceChildren(this.saved);
     owner.layout = this.layout;
-    owner.node.addEventListener(SHOWN_EVENT, (event) =>
-      this.onShown((event as CustomEvent<ShownDetail>).detail),
-    );
+    document.addEventListener(SHOWN_EVENT, this.onShown);
   }
 
   /** Shows a document. A live widget stays if the document is the one that it saved. */
@@ -89,6 +87,7 @@ export class WidgetOutput {
   dispose(): void {
     this.attempt += 1;
     window.clearTimeout(this.saveTimer);
+    document.removeEventListener(SHOWN_EVENT, this.onShown);
     this.removeLive();
     this.unmount?.();
   }
@@ -143,10 +142,11 @@ export class WidgetOutput {
     return this.doc?.widget?.model ?? '';
   }
 
-  /** Writes what a live view shows to the document. */
-  private onShown({ model, state, document, textOf }: ShownDetail): void {
+  /** Writes what a live view shows to the document. The view may be in another output, whose slider is in this one. */
+  private readonly onShown = (event: Event): void => {
+    const { model, state, document, contentOf } = (event as CustomEvent<ShownDetail>).detail;
     const { widget } = this.doc ?? {};
-    if (!widget || !this.live) {
+    if (!widget || !this.live || !this.panel()?.node.contains(event.target as Node)) {
       return;
     }
     const parts = leaves(widget.root);
@@ -158,14 +158,14 @@ export class WidgetOutput {
     }
     window.clearTimeout(this.saveTimer);
     this.saveTimer = window.setTimeout(() => {
-      const texts = parts.map(async (part) => {
-        if ('text' in part && part.model) {
-          part.text = (await textOf(part.model)) ?? part.text;
+      const others = parts.map(async (part) => {
+        if (!('view' in part) && part.model) {
+          Object.assign(part, await contentOf(part.model));
         }
       });
-      void Promise.allSettled(texts).then(() => this.save());
+      void Promise.allSettled(others).then(() => this.save());
     }, SAVE_MS);
-  }
+  };
 
   private save(): void {
     const content = JSON.stringify(this.doc);

@@ -143,14 +143,19 @@ export class KernelViewModel extends DOMWidgetModel {
   }
 }
 
-/** Returns the label and the value of a widget, as blocknb/widgets/outputs.py writes them; null for a value that is not simple. */
-function textOfModel(model: WidgetModel): string | null {
+/** Returns the picture, or the label and the value of a widget, as blocknb/widgets/outputs.py writes them. null: it has neither. */
+function contentOfModel(model: WidgetModel): { text: string } | { png: string } | null {
+  const outputs = (model.get('outputs') ?? []) as { data?: Record<string, unknown> }[];
+  const png = outputs.map((output) => output.data?.['image/png']).find((data) => typeof data === 'string');
+  if (png) {
+    return { png: png as string };
+  }
   const value: unknown = model.get('value');
   const label = model.get('description') as string | undefined;
   if (!['string', 'number', 'boolean'].includes(typeof value)) {
     return null;
   }
-  return (label ? `${label}: ${String(value)}` : String(value)).slice(0, 200);
+  return { text: (label ? `${label}: ${String(value)}` : String(value)).slice(0, 200) };
 }
 
 /** Shows a KernelViewModel. */
@@ -282,8 +287,8 @@ export class KernelViewWidget extends DOMWidgetView {
   private announce(): void {
     if (this.shownDocument) {
       const { model_id: model, state, widget_manager: manager } = this.model as KernelViewModel;
-      const textOf = async (id: string) => textOfModel(await manager.get_model(id));
-      const detail = { model, state, document: this.shownDocument, textOf } as ShownDetail;
+      const contentOf = async (id: string) => contentOfModel(await manager.get_model(id));
+      const detail = { model, state, document: this.shownDocument, contentOf } as ShownDetail;
       this.el.dispatchEvent(new CustomEvent(SHOWN_EVENT, { bubbles: true, detail }));
     }
   }

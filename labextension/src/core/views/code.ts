@@ -145,7 +145,10 @@ class Column {
       'aria-label': kind === 'ir' ? 'Level in the middle' : 'Level on the right',
       title: 'The IR after a pass, or a level of machine code',
     });
-    this.choice.addEventListener('change', () => this.store.run(this.paint()));
+    this.choice.addEventListener('change', () => {
+      this.store.run(this.paint());
+      this.tellStage();
+    });
     if (kind === 'ir') {
       store.shown.onAsk((parts) => this.chooseStage(parts));
     }
@@ -215,6 +218,13 @@ class Column {
     return at >= 0 ? `stage:${at}` : undefined;
   }
 
+  private tellStage(): void {
+    const { level } = this;
+    if (this.kind === 'ir' && level?.language === 'ir') {
+      this.store.shown.tell({ stage: this.store.stages[this.levels.indexOf(level)].name });
+    }
+  }
+
   private chooseStage(parts: Partial<ShownParts>): void {
     const wanted = this.wantedStage(parts);
     if (wanted && wanted !== this.choice.value) {
@@ -244,9 +254,6 @@ class Column {
   private async paint(): Promise<void> {
     const token = ++this.paintToken;
     const level = this.level;
-    if (this.kind === 'ir' && level?.language === 'ir') {
-      this.store.shown.tell({ stage: this.store.stages[this.levels.indexOf(level)]?.name ?? null });
-    }
     const listing = await this.store.listing(level?.hash);
     if (token !== this.paintToken) {
       return;

@@ -101,6 +101,7 @@ class Passes implements Mounted {
     this.compare.addEventListener('change', () => {
       this.base = Number(this.compare.value);
       this.store.run(this.paintText());
+      this.tellStages();
     });
     this.filterField = filter;
     this.listen();
@@ -133,6 +134,7 @@ class Passes implements Mounted {
         [this.chosen, this.base] = [at, at - 1];
         this.paintList();
         this.paintStage();
+        this.tellStages();
       },
     );
     const side = h(
@@ -275,6 +277,7 @@ class Passes implements Mounted {
     } else if (event.key === 'd' && this.chosen > 0) {
       this.base = this.base === this.chosen - 1 ? -1 : this.chosen - 1;
       this.paintStage();
+      this.tellStages();
     } else {
       return false;
     }
@@ -318,6 +321,12 @@ class Passes implements Mounted {
     this.chosen = stage;
     this.paintList();
     this.paintStage();
+    this.tellStages();
+  }
+
+  private tellStages(): void {
+    const [stage, base] = [this.stages[this.chosen], this.stages[this.base]];
+    this.store.shown.tell({ stage: stage?.name ?? null, compared_with: base?.name ?? null });
   }
 
   private shown(stage: Stage, i: number): boolean {
@@ -402,7 +411,6 @@ class Passes implements Mounted {
     const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
     const other = this.stages[this.base];
-    this.store.shown.tell({ stage: stage?.name ?? null, compared_with: other?.name ?? null });
     const [listing, before] = await Promise.all([
       this.store.listing(stage?.text),
       other ? this.store.listing(other.text) : null,

@@ -41,6 +41,8 @@ class Tiles implements Mounted {
   private program = 0;
   private iteration = 0;
   private quantity: Quantity = 'warp';
+  /** Why the program that a widget named is not shown. */
+  private refused = '';
   private requestToken = 0;
   private readonly answers = new Map<string, Record<string, TileAccess>>();
 
@@ -95,12 +97,27 @@ class Tiles implements Mounted {
   }
 
   /** Shows the program and the iteration that a widget names. */
-  private showWanted({ program, iteration }: Partial<ShownParts>): void {
-    const next = [program ?? this.program, iteration ?? this.iteration] as const;
-    if (next[0] !== this.program || next[1] !== this.iteration) {
-      this.selectProgram(...next);
+  private showWanted(parts: Partial<ShownParts>): void {
+    if (parts.program !== undefined || parts.iteration !== undefined) {
+      this.takeWanted(parts);
+      this.tellProgram(); // it may differ from what the widget named
+      this.paintAll();
+      this.store.run(this.fetch());
     }
-    this.tellShown(); // the widget may have named a program that cannot be shown
+  }
+
+  /** Takes the program and the iteration that a widget names, or says that the program cannot be shown. */
+  private takeWanted({ program = this.program, iteration = this.iteration }: Partial<ShownParts>): void {
+    this.refused = this.canShow(program) ? '' : `Program ${program} is not saved. `;
+    if (!this.refused) {
+      this.program = program;
+      this.iteration = iteration;
+    }
+  }
+
+  private canShow(program: number): boolean {
+    const saved = this.savedPrograms;
+    return saved ? saved.includes(program) : program >= 0 && program < this.total;
   }
 
   key(event: KeyboardEvent): boolean {
@@ -163,6 +180,7 @@ class Tiles implements Mounted {
     this.chosen = Math.min(this.chosen, found.ops.length - 1);
     this.program = Math.min(this.program, this.total - 1);
     this.iteration = 0;
+    this.takeWanted(this.store.shown.wanted);
     if (this.chosen < 0) {
       this.clear();
       this.status.textContent = 'The kernel has no memory access and no dot.';
@@ -170,7 +188,6 @@ class Tiles implements Mounted {
     }
     this.paintAll();
     this.store.run(this.fetch());
-    this.showWanted(this.store.shown.wanted);
     this.followPinned();
   }
 
@@ -235,12 +252,13 @@ class Tiles implements Mounted {
   }
 
   private selectProgram(program: number, iteration = 0): void {
-    const saved = this.savedPrograms;
-    if (program < 0 || program >= this.total || (saved && !saved.includes(program))) {
+    if (!this.canShow(program)) {
       return;
     }
+    this.refused = '';
     this.program = program;
     this.iteration = iteration;
+    this.tellProgram();
     this.paintAll();
     this.store.run(this.fetch());
   }
@@ -280,10 +298,9 @@ class Tiles implements Mounted {
     this.paintNumbers();
     this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     this.paintMap();
-    this.tellShown();
   }
 
-  private tellShown(): void {
+  private tellProgram(): void {
     this.store.shown.tell({ program: this.program, iteration: this.iteration });
   }
 
@@ -372,7 +389,7 @@ class Tiles implements Mounted {
     }
     this.status.textContent =
       savedPrograms && savedPrograms.length < this.total
-        ? `Saved programs: ${savedPrograms.join(', ')}. A live kernel can show all ${this.total}.`
+        ? `${this.refused}Saved programs: ${savedPrograms.join(', ')}. A live kernel can show all ${this.total}.`
         : '';
   }
 
