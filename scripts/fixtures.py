@@ -41,8 +41,9 @@ def documents() -> dict[str, dict[str, Any]]:
     from IPython.core.interactiveshell import InteractiveShell
 
     from blocknb.notebook.register import register
-    from blocknb.profile import noise
+    from blocknb.profile import noise, timing
 
+    timing.llc_bytes = lambda: 1 << 20  # a large cache takes most of the time of a measurement, and leaves few rounds
     noise.busy = lambda timings=(): ""  # the load of this machine does not belong in a fixture
     shell: Any = InteractiveShell()
     shown: list[dict[str, Any]] = []
@@ -107,9 +108,23 @@ def plotted() -> dict[str, Any]:
     return {"sweeps": sweeps, "times": {"entries": entries, "shown": lines(plot_data.timed(map(tuple, entries)))}}
 
 
+def templates() -> dict[str, Any]:
+    """A listing whose lines differ in their numbers only, as it is and as a document stores it."""
+    from blocknb.notebook import blobs
+
+    lines = [f"    %{7 * i} = fma %{3 * i}, %{1000 - i}, 0x0{i} : f32 // é {i * i}" for i in range(200)]
+    lines[50:50] = ["", "loop:", "}"]
+    content = {
+        "text": "\n".join(lines),
+        "lines": [i // 4 for i in range(203)],
+        "ops": [*range(100), *range(202, 99, -1)],
+    }
+    return {"listing": content, "packed": blobs.pack(content)}
+
+
 def main(folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, made in {**documents(), "plotted": plotted()}.items():
+    for name, made in {**documents(), "plotted": plotted(), "templates": templates()}.items():
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{name}: {len(text)} characters")

@@ -16,6 +16,7 @@ from typing import Any
 import blocknb
 
 FILE = Path(blocknb.__file__).resolve().parents[1] / "labextension" / "src" / "core" / "schema.ts"
+PARTS = (FILE, FILE.with_name("memory_part.ts"))
 _TOKEN = re.compile(r"'[^']*'|[A-Za-z_$][\w$]*|\d+|=>|[{}\[\]<>|;:,?()=]")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -108,7 +109,7 @@ def declared() -> dict[str, Any]:
     """The interfaces and aliases of the schema by name; empty without a source tree."""
     if not FILE.is_file():
         return {}
-    text = FILE.read_text()
+    text = "\n".join(path.read_text() for path in PARTS)
     found: dict[str, Any] = {}
     for match in re.finditer(r"^(?:export )?(interface|type) (\w+)(?: extends ([^{]+))?", text, re.M):
         reader = SchemaReader(text[match.end() :])

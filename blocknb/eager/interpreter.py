@@ -119,7 +119,8 @@ class Interpreter:
             return error
         if isinstance(error, UnboundLocalError) or name is None:
             return Mismatch(str(error), "assign the name on every path that leads here")
-        return Mismatch(f"unknown name `{name}`", did_you_mean(name, [*frames[-1].f_locals, *source.visible()]))
+        hint = did_you_mean(name, [*frames[-1].f_locals, *source.visible()])
+        return Mismatch(f"unknown name `{name}`", hint).in_triton(f"{name} is not defined")
 
     def _argument(self, name: str, given: Any, program: Program) -> Any:
         if isinstance(given, Constant):

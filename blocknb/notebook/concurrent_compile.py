@@ -24,6 +24,7 @@ _MODULES = (
     "blocknb.compat.rewrite",
     "blocknb.notebook.compared",
     "blocknb.notebook.live",
+    "blocknb.profile.roof",
     "blocknb.runtime.compile",
     "blocknb.runtime.extents",
     "blocknb.runtime.job",

@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs';
+
 import { describe, expect, test, vi } from 'vitest';
 
 import { changedWords } from '../src/core/cm/diff';
@@ -16,6 +18,15 @@ import { opHistory } from '../src/core/views/provenance';
 import { fixture, random, saved } from './fixtures';
 
 describe('schema', () => {
+  test('a listing of templates unpacks to the listing that Python packed', async () => {
+    const path = `${import.meta.dirname}/fixtures/templates.json`;
+    const { listing, packed } = JSON.parse(readFileSync(path, 'utf8')) as {
+      listing: Listing;
+      packed: string;
+    };
+    expect(await unpack(packed, new Budget(), () => Promise.resolve(null))).toEqual(listing);
+  });
+
   test('every blob of a document unpacks, with a line for each line of its text', async () => {
     const doc = fixture('scale');
     const store = new Store(doc, saved);

@@ -55,7 +55,7 @@ CASES = [
     Bad("a grid of four axes", kernel("tl.store(out, 1.0)", "k[1, 1, 1, 1](x, out)"), "LaunchError", 3, "four|4 axes"),
     Bad("a grid of floats", kernel("tl.store(out, 1.0)", "k[64 / 32](x, out)"), "LaunchError", 3, "cdiv"),
     Bad("a call without a grid", kernel("tl.store(out, 1.0)", "k(x, out)"), "LaunchError", 3, "grid"),
-    Bad("three warps", kernel("tl.store(out, 1.0)", "k[1](x, out, num_warps=3)"), "LaunchError", 3, "num_warps"),
+    Bad("three warps", kernel("tl.store(out, 1.0)", "k[1](x, out, num_warps=3)"), "ImpossibleNumWarps", 3, "num_warps"),
     Bad(
         "a type that changes in a loop", kernel("s = 0\nfor i in range(3):\n    s = s + 0.5"), "TypeMismatch", 6, "`s`"
     ),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from blocknb.notebook import blobs
+
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "labextension" / "tests" / "fixtures"
 
@@ -31,6 +33,12 @@ def fresh(tmp_path_factory):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, ROOT / "scripts" / "fixtures.py", folder], env=environment, check=True, timeout=120)
     return folder
+
+
+def test_the_page_is_tested_with_templates_as_python_stores_them(fresh):
+    stored, made = (json.loads((at / "templates.json").read_text(encoding="utf-8")) for at in (STORED, fresh))
+    assert stored["listing"] == made["listing"], "run python scripts/fixtures.py"
+    assert blobs.unpack(stored["packed"]) == made["listing"] and len(made["packed"]) < 2000
 
 
 def test_the_page_and_matplotlib_are_tested_with_the_same_numbers(fresh):

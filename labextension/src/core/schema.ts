@@ -367,7 +367,7 @@ export interface TilesPart {
 export type TimelinePart = TilesPart;
 
 /** An entry of the headline: its label, its value, and details. */
-export type HeadlineEntry = [label: string, value: string, details: string[]];
+export type HeadlineEntry = [string, string, string[]];
 
 /**
  * A part of a composition of widgets: a view of one of the `documents`, a box of parts, or what a widget of another package shows, as text

@@ -43,11 +43,12 @@ export function strip(store: Store, bar: Tabs): Strip {
     'aria-expanded': 'false',
     title: 'Change the constants and options beside this view',
   });
-  const more = button('IR and machine code', () => {
+  const showAll = (): void => {
     delete list.dataset.folded;
     bar.show('code');
     update();
-  });
+  };
+  const more = button('IR and machine code', showAll, { title: 'Show the views of the compiler, too' });
   let controls: KnobControls | null = null;
   let stop = (): void => {};
 

@@ -34,7 +34,11 @@ export function foldLayouts(left: Side, right: Side) {
         h(
           'details.bnb-layouts',
           {},
-          h('summary', {}, `Layouts: ${one.table.length} on the left, ${two.table.length} on the right`),
+          h(
+            'summary',
+            { title: 'Show or hide the layouts' },
+            `Layouts: ${one.table.length} on the left, ${two.table.length} on the right`,
+          ),
           h('div.bnb-sides', {}, ...tables.map((table) => h('pre', {}, table.join('\n')))),
         ),
       ]

@@ -119,7 +119,12 @@ export function sentenceLists(told: readonly ChangeSentence[], store: Store, fro
       ? `${minor.length} smaller change${minor.length > 1 ? 's' : ''}`
       : 'Small changes';
     found.push(
-      h('details.bnb-minor', {}, h('summary', {}, title), entries(minor)) as unknown as HTMLUListElement,
+      h(
+        'details.bnb-minor',
+        {},
+        h('summary', { title: 'Show or hide the smaller changes' }, title),
+        entries(minor),
+      ) as unknown as HTMLUListElement,
     );
   }
   return found;

@@ -44,8 +44,12 @@ class LaunchView implements Mounted {
     min: 0,
     value: 0,
     'aria-label': 'Step',
+    title: 'The step of the launch',
   });
-  private readonly play = button('▶ Play', () => this.toggle(), { 'data-tool': 'play' });
+  private readonly play = button('▶ Play', () => this.toggle(), {
+    'data-tool': 'play',
+    title: 'Play or stop',
+  });
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where' });
   private readonly counters = h('div.bnb-counters', { role: 'status' });
   private readonly tiles = h('ul.bnb-launch-tiles', { 'aria-label': 'Tiles of this step' });
@@ -115,14 +119,22 @@ class LaunchView implements Mounted {
   }
 
   private buildTools(): void {
-    const unit = h('select.bnb-select', { 'aria-label': 'Step by', 'data-tool': 'unit' });
+    const unit = h('select.bnb-select', {
+      'aria-label': 'Step by',
+      title: 'What one step is',
+      'data-tool': 'unit',
+    });
     unit.append(...(['iteration', 'program', 'wave'] as const).map((u) => h('option', { value: u }, u)));
     unit.addEventListener('change', () => {
       this.player?.choose(unit.value as Unit);
       this.slider.max = String((this.player?.count ?? 1) - 1);
       this.go(this.player?.at ?? 0);
     });
-    const speed = h('select.bnb-select', { 'aria-label': 'Steps per second', 'data-tool': 'speed' });
+    const speed = h('select.bnb-select', {
+      'aria-label': 'Steps per second',
+      title: 'The speed of playing',
+      'data-tool': 'speed',
+    });
     speed.append(
       ...SPEEDS.map((s) => h('option', { value: s, selected: s === this.speed }, `${s} per second`)),
     );
@@ -136,10 +148,10 @@ class LaunchView implements Mounted {
       this.go((this.player?.at ?? 0) + by);
     };
     this.tools.append(
-      button('|‹', () => move(-Infinity), { 'aria-label': 'First step' }),
-      button('‹', () => move(-1), { 'aria-label': 'Previous step' }),
+      button('|‹', () => move(-Infinity), { 'aria-label': 'First step', title: 'First step' }),
+      button('‹', () => move(-1), { 'aria-label': 'Previous step', title: 'Previous step' }),
       this.play,
-      button('›', () => move(1), { 'aria-label': 'Next step' }),
+      button('›', () => move(1), { 'aria-label': 'Next step', title: 'Next step' }),
       this.slider,
       h('label', {}, 'step by ', unit),
       h('label', {}, 'play ', speed),

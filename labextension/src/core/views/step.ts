@@ -31,16 +31,26 @@ class StepView implements Mounted {
   private chosen: { run: number; name: string; line: number } | null = null;
   private readonly cells = new Map<string, { element: HTMLElement; step: LineStep | undefined }>();
   private readonly picture = new TilePicture();
-  private readonly play = button('▶ Play', () => this.toggle(), { 'data-tool': 'play' });
+  private readonly play = button('▶ Play', () => this.toggle(), {
+    'data-tool': 'play',
+    title: 'Play or stop',
+  });
   private readonly programs = [0, 1].map((i) =>
     h('input.bnb-filter.bnb-program-input', {
       type: 'number',
       min: 0,
       placeholder: 'none',
       'aria-label': i ? 'Second program' : 'Program',
+      title: i ? 'The number of a program to compare with' : 'The number of the program to show',
     }),
   );
-  private readonly slider = h('input', { type: 'range', min: 0, value: 0, 'aria-label': 'Executed line' });
+  private readonly slider = h('input', {
+    type: 'range',
+    min: 0,
+    value: 0,
+    'aria-label': 'Executed line',
+    title: 'The executed line',
+  });
   private readonly tools = h('div.bnb-tools');
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where', role: 'status' });
   private readonly lines = h('div.bnb-step-lines', { role: 'group', 'aria-label': 'Source and values' });
@@ -122,14 +132,14 @@ class StepView implements Mounted {
     });
     this.programs.forEach((input) => input.addEventListener('change', () => this.store.run(this.request())));
     this.tools.append(
-      button('|‹', () => move(-Infinity), { 'aria-label': 'First line' }),
+      button('|‹', () => move(-Infinity), { 'aria-label': 'First line', title: 'First line' }),
       button('●‹', () => this.run(-1), {
         title: 'back to the previous breakpoint',
         'aria-label': 'Back to breakpoint',
       }),
-      button('‹', () => move(-1), { 'aria-label': 'Previous line' }),
+      button('‹', () => move(-1), { 'aria-label': 'Previous line', title: 'Previous line' }),
       this.play,
-      button('›', () => move(1), { 'aria-label': 'Next line' }),
+      button('›', () => move(1), { 'aria-label': 'Next line', title: 'Next line' }),
       button('›●', () => this.run(1), {
         title: 'run to the next breakpoint',
         'aria-label': 'Run to breakpoint',

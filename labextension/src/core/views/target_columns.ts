@@ -20,7 +20,10 @@ export class TargetColumns {
   readonly element = h('section.bnb-targets-beside', { 'aria-label': 'Targets side by side' });
   private content: Content = 'notes';
   private panes: { view: View; pane: Pane }[] = [];
-  private readonly choice = h('select.bnb-select', { 'aria-label': 'Compare the targets by' });
+  private readonly choice = h('select.bnb-select', {
+    'aria-label': 'Compare the targets by',
+    title: 'What the columns show',
+  });
   private readonly columns = h('div.bnb-target-columns');
   private token = 0;
 

@@ -38,7 +38,14 @@ export function versionRuns(doc: Document): HTMLElement[] {
     found.push(h('div.bnb-plot-place', {}, plot), status);
   }
   if (runs.length) {
-    found.push(h('details.bnb-runs', {}, h('summary', {}, `${runs.length} runs`), runTable(runs)));
+    found.push(
+      h(
+        'details.bnb-runs',
+        {},
+        h('summary', { title: 'Show or hide the runs' }, `${runs.length} runs`),
+        runTable(runs),
+      ),
+    );
   }
   return found;
 }
