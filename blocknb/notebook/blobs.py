@@ -154,7 +154,10 @@ def _read(blobs: Mapping[str, str], name: str, inflated: _Inflated) -> dict[str,
 
 def _inflated(packed: str, inflated: _Inflated) -> Any:
     machine = zlib.decompressobj(wbits=31)
-    raw = machine.decompress(base64.b64decode(packed), inflated.left + 1)
+    try:
+        raw = machine.decompress(base64.b64decode(packed), inflated.left + 1)
+    except zlib.error as error:
+        raise ValueError(f"a text of this document is damaged: {error}") from None
     inflated.take(len(raw))
     if not machine.eof:
         raise ValueError("a text of this document ends too early")
