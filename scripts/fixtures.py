@@ -112,13 +112,9 @@ def templates() -> dict[str, Any]:
     """A listing whose lines differ in their numbers only, as it is and as a document stores it."""
     from blocknb.notebook import blobs
 
-    lines = [f"    %{7 * i} = fma %{3 * i}, %{1000 - i}, 0x0{i} : f32 // é {i * i}" for i in range(200)]
-    lines[50:50] = ["", "loop:", "}"]
-    content = {
-        "text": "\n".join(lines),
-        "lines": [i // 4 for i in range(203)],
-        "ops": [*range(100), *range(202, 99, -1)],
-    }
+    lines = [f"    %{7 * i + 3} = fma %{7 * i}, %{7 * i + 1}, 0x{i} : f32 // é {1000 - i}" for i in range(200)]
+    lines[50:50] = ["", "loop: 0x01", "}"]
+    content = {"text": "\n".join(lines), "lines": [i // 4 for i in range(203)], "ops": [*range(100), *range(202, 99, -1)]}
     return {"listing": content, "packed": blobs.pack(content)}
 
 
