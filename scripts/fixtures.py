@@ -114,7 +114,11 @@ def templates() -> dict[str, Any]:
 
     lines = [f"    %{7 * i + 3} = fma %{7 * i}, %{7 * i + 1}, 0x{i} : f32 // é {1000 - i}" for i in range(200)]
     lines[50:50] = ["", "loop: 0x01", "}"]
-    content = {"text": "\n".join(lines), "lines": [i // 4 for i in range(203)], "ops": [*range(100), *range(202, 99, -1)]}
+    content = {
+        "text": "\n".join(lines),
+        "lines": [i // 4 for i in range(203)],
+        "ops": [*range(100), *range(202, 99, -1)],
+    }
     return {"listing": content, "packed": blobs.pack(content)}
 
 

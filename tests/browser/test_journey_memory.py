@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-LAUNCH = "softmax[64](x, out, 832, BLOCK=1024);"
+KERNEL = """@blocknb.kernel
+def scale(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at) * 2)
+
+x = np.ones(1024, np.float32)
+out = np.empty_like(x)
+scale[4](x, out, BLOCK=256);"""
+LAUNCH = "scale[4](x, out, BLOCK=256);"
 
 
 def rows(panel):
@@ -11,8 +19,8 @@ def rows(panel):
     return {cells[0]: cells[1:] for cells in (found[i]("th, td").texts for i in range(found.count))}
 
 
-def test_memory_view_shows_the_arrays_of_the_cell(softmax):
-    notebook = softmax.notebook
+def test_memory_view_shows_the_arrays_of_the_cell(notebook):
+    notebook.run(notebook.add(f"%%blockkernel\n{KERNEL}"))
     number = notebook.add(
         f"%%blockkernel --memory\nkept = np.ones((1000, 100))\nview = kept[1:]\nkept.T.copy()\n{LAUNCH}"
     )

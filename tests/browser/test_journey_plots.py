@@ -31,6 +31,7 @@ def heights(panel) -> list[float]:
     return [352 - float(re.search(r" ([\d.]+)\)", place)[1]) for place in places]
 
 
+@pytest.mark.full
 def test_a_sweep_is_drawn_as_its_records_say_and_kept_as_files_pages_and_links(lab, notebook, screenshots, tmp_path):
     page = notebook.page
     setup = f"import os; os.environ['BLOCKNB_HISTORY'] = {str(tmp_path / 'history')!r}"

@@ -110,7 +110,7 @@ def test_a_docked_view_stays_linked_and_follows_the_next_run_of_its_cell(card, r
 def test_an_empty_tab_measures_what_it_shows(card, room):
     card.open("Sweep")("input").fill("1024")
     card.panel("button:text-is('Measure')").click()
-    card.panel("table").until_text("1024", "GB/s")
+    card.panel("table").until_text("1024", "B/s")
     assert room.document(2)["sweep"]["values"] == [1024]
     card.open("Bench")("button:text-is('Measure')").wait()
     card.open("Roofline")("button:text-is('Measure')").wait()

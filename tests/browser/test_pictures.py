@@ -12,6 +12,9 @@ from PIL import Image
 MOST_BYTES = 1_500_000
 
 
+pytestmark = pytest.mark.full  # the pictures of this machine: `python scripts/pictures.py` takes them again
+
+
 @pytest.fixture(scope="module")
 def studio(lab, shared_page):
     made = Studio(lab, shared_page)
