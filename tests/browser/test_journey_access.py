@@ -5,6 +5,8 @@ The tests store a screenshot of every view in both themes in build/screenshots.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from browser import eventually
 from laboratory import ROOT
@@ -111,6 +113,16 @@ FOCUSED = "() => document.activeElement.dataset.reach ?? ''"
 IN_TABS = "() => document.activeElement.getAttribute('role') === 'tab' && document.activeElement.textContent"
 
 
+def settled(panel):
+    """The controls of a panel, once a live kernel has filled it: the same ones half a second later."""
+    found = panel.run(CONTROLS)
+    while True:
+        time.sleep(0.5)
+        before, found = found, panel.run(CONTROLS)
+        if found == before:
+            return found
+
+
 def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
     card = softmax.card(3)
     page.run("() => { blocknb.panel().content.mode = 'command'; blocknb.cell(3).node.focus(); }")
@@ -123,7 +135,7 @@ def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
     page.press("Home")
     for title in titles:
         assert page.run(IN_TABS) == title
-        controls = card.panel.run(CONTROLS)
+        controls = settled(card.panel)
         reached = set()
         while len(reached) < len(controls):
             page.press("Tab")
