@@ -90,7 +90,7 @@ def _times(amounts: Sequence[float | None], series: Mapping[str, Any]) -> tuple[
 
 
 def is_logarithmic(values: Sequence[Any]) -> bool:
-    """Whether an axis with these values is logarithmic unless somebody asks for another scale."""
+    """Whether an axis with these values is logarithmic by default."""
     numbers = [v for v in values if _number(v)]
     if len(numbers) < len(values) or not numbers or min(numbers) <= 0 or min(numbers) == max(numbers):
         return False
