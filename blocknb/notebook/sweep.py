@@ -187,8 +187,11 @@ def run(
             for value in values:
                 progress.step(_named(axis, value))
                 with setting(value):
-                    if (made := _prepared(found, axis, value, replays, baselines, clock)) is None:
-                        continue
+                    made = _prepared(found, axis, value, replays, baselines, clock)
+                if found.cancelled and made is None:
+                    break
+                if made is None:
+                    continue
                 if group and made.held + sum(p.held for p in group) > repeats.copies_limit(made.gpu):
                     _in_turns(found, group, clock, setting, progress)
                     group, groups = [], groups + 1
