@@ -157,7 +157,9 @@ def remaining(sessions: list[Any]) -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process holds: threads, file descriptors, child processes, files in its folder for temporary files, and megabytes."""
+    """What a process holds: threads, file descriptors, child processes, files in its folder for temporary files, and megabytes.
+
+    The threads of launches do not count: blocknb keeps them, and has at most one per CPU and running launch."""
 
     threads: int
     descriptors: int
@@ -174,7 +176,7 @@ class Usage:
                 children += len((task / "children").read_text().split())
         folder = os.environ.get("TMPDIR", "")
         return Usage(
-            threading.active_count(),
+            sum(thread.name != "blocknb-cpu" for thread in threading.enumerate()),
             len(os.listdir("/proc/self/fd")),
             children,
             len(os.listdir(folder)) if folder else 0,

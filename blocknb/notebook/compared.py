@@ -59,7 +59,8 @@ def rows(
 ) -> dict[str, Any]:
     """Times labelled calls in turns; returns the part "bench" of a document. A call has a kind: "kernel", "without" or "baseline".
 
-    Each row but the first has its ratio to the first. A variant that `failed` (by label) is a row with its `error`.
+    Each row but the first has its ratio to the first. A variant that `failed` (by label) is a row with its `error`. Raises
+    KeyboardInterrupt if an interrupt comes before each call has a time.
     """
     failed = failed or {}
     calls = {label: call for label, (_, call) in candidates.items() if label not in failed}
@@ -72,6 +73,8 @@ def rows(
             took += time.perf_counter() - begin
         # The limit holds for the flushes of the caches, too, which `took` leaves out.
         found = timing.interleaved(calls, gpu=gpu, rounds=_rounds(took), warmup=1, seconds=MOST_SECONDS)
+    if len(found) < len(calls):
+        raise KeyboardInterrupt
     made, base = [], next(iter(calls))
     for label, (kind, _) in candidates.items():
         row: dict[str, Any] = {"label": label, "kind": kind}

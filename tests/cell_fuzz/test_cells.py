@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,6 +202,14 @@ def test_growth_of_threads_and_files_is_named_and_little_growth_is_not() -> None
     before = Usage(threads=4, descriptors=10, children=1, files=0, megabytes=100)
     assert before.grown(Usage(6, 12, 2, 1, 150), 20) == ""
     assert before.grown(Usage(30, 12, 2, 9, 150), 20) == "26 more threads, 9 more files"
+
+
+def test_the_threads_that_launches_keep_are_no_growth() -> None:
+    before, end = Usage.now(), threading.Event()
+    for name in ("blocknb-cpu", "other"):
+        threading.Thread(target=end.wait, name=name, daemon=True).start()
+    assert Usage.now().threads == before.threads + 1
+    end.set()
 
 
 # ---- compiled and interpreted ------------------------------------------------------------------------------------------------

@@ -299,3 +299,15 @@ def test_a_variant_that_its_target_ignores_says_so_with_the_gpus_prediction(shel
     row = made["bench"]["rows"][1]
     assert row["note"].startswith("no effect on the CPU: the code is the same. ") and "sm_90a" in row["note"]
     assert row["note"] in facts(made)["without coalesce"]
+
+
+def test_an_interrupted_comparison_ends_the_cell_and_the_kernel_remains(shell):
+    def interrupted(calls=iter([0, 0])):  # the warm-up calls it twice
+        if next(calls, 1):
+            raise KeyboardInterrupt
+
+    shell.ip.user_ns["interrupted"] = interrupted
+    result = shell.run("%%blockkernel --baseline interrupted()\n" + DOUBLE.format(factor=2.0))
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert np.array_equal(shell.ip.user_ns["out"], 2 * shell.ip.user_ns["x"])
+    assert shell.run("%%blockkernel\n" + DOUBLE.format(factor=3.0)).success
