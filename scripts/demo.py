@@ -97,7 +97,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> int:
     print(render(examine()), end="\n\n")
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    notebooks = sorted((ROOT / "notebooks").rglob("[!.]*.ipynb"))
     if not notebooks:
         print("There are no notebooks in notebooks/ yet: nothing to run.")
         return 0

@@ -1,4 +1,4 @@
-"""Types the kernels of the first three notebooks into a new notebook, and checks every view of their cards."""
+"""Types the first kernels of a newcomer into a new notebook, and checks every view of their cards."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 
 import pytest
 from browser import eventually
-from laboratory import ROOT, Notebook
+from first_kernels import CELLS, SETUP
+from laboratory import Notebook
 
-#: For each notebook: its kernel, instructions that the code must contain, and accesses that the Tiles view must list.
+#: For each kernel: instructions that the code must contain, and accesses that the Tiles view must list.
 KERNELS = {
-    "01_first_kernel": ("def add(", ["add.f32", "FADD"], ["load x", "load y", "store out"]),
-    "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
-    "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["async copy b"]),
+    "add": (["add.f32", "FADD"], ["load x", "load y", "store out"]),
+    "softmax": (["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
+    "matmul": (["wgmma.mma_async", "HGMMA"], ["async copy b"]),
 }
 VIEWS = [
     *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
@@ -21,37 +22,25 @@ VIEWS = [
 ]
 
 
-def cells(name, wanted):
-    """Returns the imports of a notebook, and its kernel cells up to the wanted one."""
-    saved = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
-    code = ["".join(cell["source"]) for cell in saved["cells"] if cell["cell_type"] == "code"]
-    kernels = [text for text in code if text.startswith("%%blockkernel")]
-    at = next(i for i, text in enumerate(kernels) if wanted in text)
-    return [code[0], *kernels[: at + 1]]
-
-
 @pytest.fixture(scope="module")
 def typed(lab, shared_page):
     """A notebook created by JupyterLab's command, with cells typed and run by Shift-Enter; and the numbers of the kernel cells."""
     shared_page.run("() => blocknb.create()")
-    notebook, numbers, count = Notebook.in_front(shared_page), {}, 0
-    for name, (wanted, *_) in KERNELS.items():
-        for text in cells(name, wanted):
-            notebook.type(text)
-            count += 1
-        numbers[name] = count - 1
+    notebook = Notebook.in_front(shared_page)
+    for text in (SETUP, *(CELLS[name] for name in KERNELS)):
+        notebook.type(text)
+    numbers = {name: number for number, name in enumerate(KERNELS, start=1)}
     yield notebook, numbers
     notebook.close()
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
-    wanted, instructions, accesses = KERNELS[name]
+    instructions, accesses = KERNELS[name]
     new, number = typed[0], typed[1][name]
     card = new.complete(number)
-    assert wanted in new.source(number)
     assert card.titles == VIEWS
-    assert card(".bnb-title strong").text == wanted[4:-1]
+    assert card(".bnb-title strong").text == name
     assert re.search(r"\d+ registers per thread", card.facts["sm_90a"]) and re.search(
         r"[\d.]+ (µs|ms)", card.facts["time"]
     )

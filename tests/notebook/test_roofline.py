@@ -94,7 +94,7 @@ def test_a_compute_bound_launch_has_an_arithmetic_roof() -> None:
 def ready_made(
     size: int, rows: int, columns: int, m: int, n: int, k: int
 ) -> dict[str, tuple[Callable[[], Any], int, int]]:
-    """Launches of the first notebooks' kernels: a call, the fewest elements that memory moves, and the operations of its dots."""
+    """Launches of add, softmax and matmul: a call, the fewest elements that memory moves, and the operations of its dots."""
     ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
     x, y, out = ones(size), ones(size), ones(size)
     wide, result = ones(rows, columns + 3)[:, :columns], ones(rows, columns)  # rows that do not touch

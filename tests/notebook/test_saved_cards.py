@@ -4,50 +4,39 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from first_kernels import CELLS, SETUP
 from nbconvert import HTMLExporter
 from test_card import Reader
 
 from blocknb.notebook import document, html
 from blocknb.notebook.blobs import read
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-#: The kernel of each notebook whose last card is kept.
-KERNELS = {"01_first_kernel": "add", "02_softmax": "softmax", "03_matmul": "matmul"}
-
 
 @pytest.fixture(scope="module")
 def saved(kernel_process):
-    """A notebook with the setups and kernels of the first three notebooks, executed and saved as by JupyterLab."""
+    """A notebook with the first kernels, executed and saved as by JupyterLab."""
     cells = []
-    for name, kernel in KERNELS.items():
-        source = [c.source for c in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells if c.cell_type == "code"]
-        launches = [text for text in source if text.startswith("%%blockkernel") and f"def {kernel}(" in text]
-        before = [text for text in source if text.startswith("%load_ext") or "BLOCK = blocknb.next" in text]
-        grids = [text for text in source if "grid = lambda" in text and text not in launches[-1:]]
-        helpers = [text for text in source if text.startswith("def relative_error")]
-        for text in [*before, *grids[:1], *helpers[:1], launches[-1]]:
-            answer = kernel_process.run(text)
-            assert answer.status == "ok", answer.error_text
-            if text is not launches[-1]:
-                continue
-            made = [
-                nbformat.v4.new_output(o["type"], data=o["data"], metadata={})
-                for o in answer.outputs
-                if o["type"] == "display_data"
-            ]
-            cells.append(nbformat.v4.new_code_cell(text, outputs=made))
+    assert kernel_process.run(SETUP).status == "ok"
+    for text in CELLS.values():
+        answer = kernel_process.run(text)
+        assert answer.status == "ok", answer.error_text
+        made = [
+            nbformat.v4.new_output(o["type"], data=o["data"], metadata={})
+            for o in answer.outputs
+            if o["type"] == "display_data"
+        ]
+        cells.append(nbformat.v4.new_code_cell(text, outputs=made))
     return nbformat.v4.new_notebook(cells=cells)
 
 
 def cards(notebook):
     """The MIME bundle of each kernel's card."""
     found = [output.data for cell in notebook.cells for output in cell.outputs if document.MIME in output.data]
-    assert [card[document.MIME]["kernel"] for card in found] == list(KERNELS.values())
+    assert [card[document.MIME]["kernel"] for card in found] == [*CELLS]
     return found
 
 
@@ -66,7 +55,7 @@ def test_a_card_offers_text_html_and_the_document_and_no_widget(saved):
 def test_nbconvert_shows_every_card_without_scripts_and_within_30_kb(saved):
     page, _ = HTMLExporter().from_notebook_node(saved)
     shown = BeautifulSoup(page, "html.parser").select(".blocknb-card")
-    assert len(shown) == len(KERNELS) and document.MIME not in page
+    assert len(shown) == len(CELLS) and document.MIME not in page
     for card, element in zip(cards(saved), shown, strict=True):
         assert len(card["text/html"].encode()) <= 30_000 and len(str(element).encode()) <= 30_000
         assert element.get_text() == BeautifulSoup(card["text/html"], "html.parser").get_text()

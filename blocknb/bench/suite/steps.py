@@ -1,8 +1,8 @@
 """One matrix product in eight steps, `blocknb bench gemm_steps`: the effect of each optimization for tensor cores.
 
 All steps run the same kernel, C = A B^T in fp16. Each step enables one more optimization, or a larger tile, so adjacent rows differ in
-one respect. notebooks/06_tensor_cores.ipynb explains the steps. Without a GPU it shows the times that `recorded` reads from the file that
-`blocknb bench gemm_steps --json blocknb/bench/suite/gemm_steps.json` writes.
+one respect. notebooks/reference/tensor_cores.ipynb explains the steps. Without a GPU it shows the times that `recorded` reads from
+blocknb/bench/suite/gemm_steps.json, a result of `blocknb bench gemm_steps --json`.
 """
 
 from __future__ import annotations
