@@ -30,6 +30,8 @@ from blocknb.runtime.launch_context import unobserved
 
 MOST_ELEMENTS = 1 << 21  # of the arrays of a launch that a card shows
 
+_KEPT = "_exercise_arguments"
+
 #: The exercise of the newest cell or magic, for `%hint` and `%solution` without a name.
 current: list[str] = []
 
@@ -131,7 +133,9 @@ def launched(exercise: Exercise, given: Any, verdict: Verdict) -> Any:
         with unobserved():
             made = attempt(exercise, answer, case, verdict.seed + number)
         if made.raised is None and _size(made) <= MOST_ELEMENTS:
-            own.kernel[made.grid](**matched(own, made.fresh()))
+            arguments = matched(own, made.fresh())
+            own.kernel[made.grid](**arguments)
+            vars(own.base)[_KEPT] = arguments  # the card refers to the arrays weakly, and a page may ask for more of the launch
             return own.base
     return None
 
@@ -147,4 +151,6 @@ def add_verdict(task: ExerciseCell, record: Any, found: Any) -> None:
     found.parts[verdicts.VERDICT] = task.part
     found.ok, found.checked = task.part["passed"], f"exercise {task.exercise.name}"
     said = "correct" if found.ok else "✗ WRONG"
-    found.facts.append(("check", f"{said}: exercise `{task.exercise.name}`, {task.part['headline']}"))
+    names = {case[0] for case in task.part["cases"]}
+    good = len(names - {case[0] for case in task.part["cases"] if not case[1]})
+    found.facts.append(("check", f"{said}: exercise `{task.exercise.name}`, {good} of {len(names)} cases"))

@@ -15,7 +15,7 @@ from blocknb.learn import catalog, help_texts, listing, predictions, progress
 from blocknb.learn.cells import add_verdict, begin_exercise, check_cell, current, found
 from blocknb.learn.exercise import Exercise, Prediction
 from blocknb.learn.predictions import add_question, predict
-from blocknb.notebook import html, verdicts
+from blocknb.notebook import html
 
 __all__ = ["add_question", "add_verdict", "begin_exercise", "check_cell", "predict"]
 
@@ -147,4 +147,4 @@ def card_hint(part: dict[str, Any]) -> dict[str, Any]:
 
 def card_answer(part: dict[str, Any], text: str) -> dict[str, Any]:
     """The part "question" of a card with an answer to it."""
-    return predictions.answer(predictions.prediction(part[verdicts.QUESTION]["name"]), text)
+    return predictions.answer(predictions.prediction(part["name"]), text)

@@ -23,8 +23,9 @@ RELATED = {
     "footprint": ("footprint", "launch", "step"),
     "launch": ("launch", "footprint", "step"),
     "step": ("step", "launch", "footprint"),
-    "tiles": ("tiles", "notes", "roofline"),
-    "resources": ("resources", "notes"),
+    "tiles": ("tiles", "roofline", "code", "passes"),
+    "resources": ("resources", "code", "passes"),
+    "code": ("code", "passes"),
 }
 
 #: The newest record of a kernel that asks a question, by the prediction's name.
