@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.learn.exercise import Case, Mistake
 from blocknb import cdiv
+from blocknb.learn.exercise import Case, Mistake
 
 Arrays = dict[str, Any]
 

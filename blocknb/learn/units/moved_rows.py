@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import cdiv
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrices import INSIDE, WRONG_TILES, Arrays, numbers, tile_cases, tile_grid
 from blocknb.learn.units.variants import variant
-from blocknb import cdiv
 
 GATHER = """\
 @blocknb.kernel
@@ -53,8 +53,8 @@ gather_1 = Exercise(
 Store `x[index]` to `out`: row r of `out` is row `index[r]` of `x`. `x` is a row-major matrix of fp32 with `columns` columns, `index` holds
 int32 numbers of rows, and `out` has one row for each of them.
 
-The grid has one program for each row of `out`. A block covers a whole row: `columns <= BLOCK`. Three lines are missing: load the number of the
-row, load that row of `x`, and store it.
+The grid has one program for each row of `out`. A block covers a whole row: `columns <= BLOCK`. Three lines are missing: load the
+number of the row, load that row of `x`, and store it.
 """,
     cases=(
         _picked_rows(20, 64, 30, 64),
@@ -127,7 +127,8 @@ flip_1 = Exercise(
 Store `x[:, ::-1]` to `out`: the last column becomes the first one, and the rows stay. `x` and `out` are row-major matrices of `rows` x
 `columns` fp32 numbers.
 
-Each program makes one tile of `BM` x `BN` elements. The last three lines are missing: where to load, where to store, and the load and store.
+Each program makes one tile of `BM` x `BN` elements. The last three lines are missing: where to load, where to store, and the load
+and store.
 """,
     cases=tile_cases(
         lambda rng, rows, columns: {"x": numbers(rng, rows, columns), "out": np.empty((rows, columns), np.float32)}

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import cdiv
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Prediction, Unit
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.variants import variant
 from blocknb.learn.units.vectors import INDICES, RIGHT_INDICES, WRONG_INDICES, one_axis, vector, vectors
 from blocknb.learn.units.whole_kernels import bug_1, reverse_1, scale_1
-from blocknb import cdiv
 
 UNIT = Unit(1, "Blocks", minutes=30)
 
@@ -27,7 +27,7 @@ START = "start = pid * BLOCK"
 
 
 def _whole_blocks(blocks: int, block: int) -> Any:
-    def make(rng: np.random.Generator) -> Arrays:
+    def make(rng: np.random.Generator) -> dict[str, Any]:
         return {"x": vector(rng, blocks * block), "out": np.empty(blocks * block, np.float32), "BLOCK": block}
 
     return make
@@ -39,7 +39,8 @@ copy_1 = Exercise(
     task="""\
 Copy the vector `x` to `out`. Both hold fp32 numbers. Their length is a multiple of `BLOCK`, and the grid has one program per block.
 
-Only one line is missing: the index of the first element of this program's block. Program 0 begins at element 0, program 1 at element `BLOCK`.
+Only one line is missing: the index of the first element of this program's block. Program 0 begins at element 0, program 1 at
+element `BLOCK`.
 """,
     cases=(
         Case("4 blocks of 1024", _whole_blocks(4, 1024)),
@@ -187,7 +188,7 @@ clamp_1 = Exercise(
     name="clamp-1",
     title="Limit every element to a range",
     task="""\
-Store `np.clip(x, low, high)` to `out`. Numbers below `low` become `low`, numbers above `high` become `high`, and all others stay as they are.
+Store `np.clip(x, low, high)` to `out`. Numbers below `low` become `low`, numbers above `high` become `high`, and all others stay.
 `x` and `out` hold `n` fp32 numbers, `low` and `high` are two numbers with `low < high`.
 
 The indices and the mask are given. Load the block, limit it, and store it. `tl.minimum(a, b)` and `tl.maximum(a, b)` work like

@@ -8,7 +8,7 @@ import numpy as np
 
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Prediction, Unit
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrices import INSIDE, I_LINE, J_LINE, WRONG_TILES, numbers, tile_cases, tile_grid
+from blocknb.learn.units.matrices import INSIDE, WRONG_TILES, numbers, tile_cases, tile_grid
 from blocknb.learn.units.moved_rows import border_1, flip_1, gather_1
 from blocknb.learn.units.variants import variant
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from blocknb.learn.exercise import Case, Mistake
 from blocknb import cdiv
+from blocknb.learn.exercise import Case, Mistake
 
 Arrays = dict[str, Any]
 SIZES = {"4096 elements": (4096, 1024), "10000 elements": (10_000, 1024), "5 elements": (5, 16)}
