@@ -59,7 +59,13 @@ Change one line: let each program take a stretch of adjacent elements.
         ),
         Mistake("the masks are missing: the last program accesses elements past the end", patch=(", mask=inside", "")),
         Mistake("`at <= n` lets one element too many in: the last index is n - 1", patch=("at < n", "at <= n")),
-        Mistake("nothing is stored", patch=("tl.store(out + at, 0.5", "result = (0.5")),
+        Mistake(
+            "nothing is stored",
+            patch=(
+                "tl.store(out + at, 0.5 * tl.load(x + at, mask=inside), mask=inside)",
+                "values = 0.5 * tl.load(x + at, mask=inside)",
+            ),
+        ),
     ),
     alternatives=(
         *(variant(HALVE, patch) for patch in RIGHT_INDICES),

@@ -16,6 +16,19 @@ from blocknb.learn.units.matrices import Arrays, numbers
 from blocknb.learn.units.variants import variant
 from blocknb.learn.units.vectors import WRONG_INDICES
 
+
+def _wide() -> Rule:
+    """Every load and store moves 16 bytes per lane. The sentence says what prevents it here: the mask."""
+    rule = bytes_per_lane(16)
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        for found in rule.check(made):
+            moved = found.text.partition(":")[0]
+            yield replace(found, text=f"{moved}: the mask may end between four adjacent elements")
+
+    return replace(rule, check=check)
+
+
 PAD = """\
 @blocknb.kernel
 def double(x, out, n, room, BLOCK: tl.constexpr):
@@ -52,7 +65,7 @@ Change one line, so that every lane moves 16 bytes with one instruction, and not
     outputs=("out",),
     grid=lambda n, BLOCK, **_: (cdiv(n, BLOCK),),
     reference=lambda x, **_: {"out": 2 * x.astype(np.float64)},
-    rules=(no_race, bytes_per_lane(16)),  # what is stored to the padding does not matter
+    rules=(no_race, _wide()),  # what is stored to the padding does not matter
     solution=PAD,
     blanks=(Blank(5, 5, keep="inside = at < n"),),
     hints=(
@@ -145,7 +158,7 @@ with one instruction. A kernel may use `if` with a condition that is one number,
     outputs=("out",),
     grid=lambda n, BLOCK, **_: (cdiv(n, BLOCK),),
     reference=lambda x, **_: {"out": 2 * x.astype(np.float64)},
-    rules=(stored_once, no_race, _whole_blocks(bytes_per_lane(16))),
+    rules=(stored_once, no_race, _whole_blocks(_wide())),
     solution=TAIL,
     blanks=(Blank(5, 9, keep=MASKED),),
     hints=(
