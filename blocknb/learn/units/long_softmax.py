@@ -90,7 +90,7 @@ So the kernel may issue at most 1.5 times its unique bytes.""",
     solution=ONLINE,
     blanks=((10, 12),),
     hints=(
-        "After some blocks, `total` is the sum of `exp(x - largest)`. A new block holds a larger number: by which factor is `total` wrong now?",
+        "After some blocks, `total` is the sum of `exp(x - largest)`. A new block holds a larger number: by which factor is `total` off?",
         "exp(x - new) = exp(x - old) * exp(old - new). Multiply the old sum by the last factor before you add the new block.",
         "`total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), axis=0)`; then `largest = new_largest`.",
     ),
