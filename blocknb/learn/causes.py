@@ -20,8 +20,7 @@ def findings_of(attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
     if made.error:
         yield CheckFinding(made.error, "error", True, made.line, made.case.name)
         return
-    if text := never_stored(made):
-        yield CheckFinding(text, "footprint", True, None, made.case.name)
+    yield from never_stored(made)
     yield from _elements(made)
 
 

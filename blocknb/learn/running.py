@@ -19,7 +19,7 @@ import numpy as np
 from blocknb.errors import KernelError
 from blocknb.footprint.account import Budget
 from blocknb.footprint.value import Footprint
-from blocknb.learn.cell import Answer, WrongCell, line_of, matched
+from blocknb.learn.cell import Answer, WrongCell, line_of, matched, matching
 from blocknb.learn.exercise import Case, Exercise, Tolerance, listed
 from blocknb.runtime.interrupts import stop_launches
 
@@ -58,6 +58,15 @@ class Attempt:
             if flags.any():
                 found[name] = flags
         return found
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The argument of the exercise for each parameter of the kernel."""
+        return matching(self.answer, self.given)
+
+    def parameter(self, argument: str) -> str:
+        """The kernel's parameter for an argument of the exercise."""
+        return next((own for own, name in self.names.items() if name == argument), argument)
 
     @property
     def passed(self) -> bool:
@@ -267,3 +276,24 @@ def devices_present() -> tuple[str, ...]:
     except Exception:  # no CuPy, no driver, or no device
         return ("cpu",)
     return ("cpu", "gpu") if count else ("cpu",)
+
+
+def region_text(name: str, flags: np.ndarray) -> str:
+    """The elements of an array for which a flag is set, as text: "`out`[896:1000]", "`out`[:, 64:100]", or "7 of 50 elements of `out`, the
+    first one [3, 4]"."""
+    if flags.ndim == 0:
+        return f"`{name}`"
+    if flags.all():
+        return f"all of `{name}`"
+    places = np.argwhere(flags)
+    low, high = places.min(axis=0), places.max(axis=0) + 1
+    if int(np.prod(high - low)) == len(places):
+        return f"`{name}`[{', '.join(_slice(*x) for x in zip(low.tolist(), high.tolist(), flags.shape, strict=True))}]"
+    first = ", ".join(map(str, places[0].tolist()))
+    return f"{len(places)} of {flags.size} elements of `{name}`, the first one [{first}],"
+
+
+def _slice(low: int, high: int, size: int) -> str:
+    if (low, high) == (0, size):
+        return ":"
+    return str(low) if high == low + 1 else f"{low}:{high}"
