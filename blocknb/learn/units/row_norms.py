@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Case, Exercise, Mistake, Tolerance
-from blocknb.learn.order_rules import loaded_once
-from blocknb.learn.rules import assembles, no_race, stored_once
+from blocknb.learn.rules import bytes_at_most, no_race, stored_once
 from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["layernorm_1"]
@@ -78,7 +78,7 @@ The mean and the variance are those of the row, and the variance is that of `np.
     outputs=("out",),
     grid=row_grid,
     reference=_reference,
-    rules=(stored_once, no_race, loaded_once("x"), assembles),
+    rules=(stored_once, no_race, bytes_at_most(1, "x"), assembles),
     tolerance=Tolerance(additions=300, scale=40.0),
     solution=LAYERNORM,
     blanks=((6, 13),),

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from blocknb import cdiv
+from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Exercise, Mistake, Tolerance
-from blocknb.learn.rules import assembles, bytes_once, no_race, no_spills, stored_once
+from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["rows_1", "sum_2", "var_1"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
-from blocknb.learn.rules import assembles, no_race, stored_once
+from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.row_cases import row_grid, rows_case
 from blocknb.learn.units.row_reductions import rows_1, sum_2, var_1
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from blocknb import cdiv
+from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Case, Exercise, Mistake, Prediction, Tolerance, Unit
-from blocknb.learn.order_rules import any_order
-from blocknb.learn.rules import assembles, no_race, stored_once
+from blocknb.learn.rules import any_order, no_race, stored_once
 from blocknb.learn.units.bug_hunts import hunt_1, hunt_2, hunt_3
 
 UNIT = Unit(5, "When programs meet", minutes=30)
@@ -65,7 +65,7 @@ The programs run in any order, and many at the same time. The result must not de
     updated=("out",),
     grid=block_grid,
     reference=lambda x, **_: {"out": np.array([x.astype(np.float64).sum()])},
-    rules=(no_race, any_order, assembles),
+    rules=(no_race, any_order(), assembles),
     tolerance=Tolerance(additions=3000, scale=500.0),
     solution=TOTAL,
     blanks=((4, 5),),
@@ -169,7 +169,7 @@ The number decides the address: several lanes, and several programs, add to the 
     updated=("counts",),
     grid=block_grid,
     reference=lambda x, counts, **_: {"counts": np.bincount(x, minlength=len(counts))},
-    rules=(no_race, any_order, assembles),
+    rules=(no_race, any_order(), assembles),
     solution=HISTOGRAM,
     blanks=((5, 6),),
     hints=(
@@ -272,7 +272,7 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
     outputs=("out",),
     grid=block_grid,
     reference=_smoothed,
-    rules=(stored_once, no_race, any_order, assembles),
+    rules=(stored_once, no_race, any_order(), assembles),
     tolerance=Tolerance(additions=3, scale=4.0),
     solution=STENCIL,
     blanks=((5, 8),),

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
-from blocknb.learn.rules import assembles, bytes_once, no_race, stored_once
+from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.long_softmax import online_1
 from blocknb.learn.units.row_cases import row_grid, rows_case
 from blocknb.learn.units.row_norms import layernorm_1
