@@ -11,7 +11,7 @@ import numpy as np
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
-from blocknb.learn.rules import any_order, bytes_once, no_race, stored_once
+from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["hunt_1", "hunt_2", "hunt_3"]
@@ -239,7 +239,7 @@ The kernel has one bug. With one program it is right, with several it is not. Fi
     updated=("x",),
     grid=lambda n, BLOCK, **_: (cdiv(n, BLOCK),),
     reference=lambda x, **_: {"x": x[::-1]},
-    rules=(no_race, any_order(), assembles),
+    rules=(no_race, assembles),
     solution=TURN,
     blanks=(Blank(4, 8, keep=_BUGGY),),
     hints=(

@@ -272,7 +272,7 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
     outputs=("out",),
     grid=block_grid,
     reference=_smoothed,
-    rules=(stored_once, no_race, any_order(), assembles),
+    rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=3, scale=4.0),
     solution=STENCIL,
     blanks=((5, 8),),
