@@ -134,8 +134,10 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
     return ~near
 
 
-def attempt(exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu") -> Attempt:
-    """Launches a case. Errors of the kernel become the attempt's `error`."""
+def attempt(
+    exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu", seconds: float = SECONDS
+) -> Attempt:
+    """Launches a case, for at most so many seconds. Errors of the kernel become the attempt's `error`."""
     made = Attempt(exercise, answer, case, seed, device)
     made.given = prepared(exercise, case, seed)
     made.left = prepared(exercise, case, seed)
@@ -144,14 +146,13 @@ def attempt(exercise: Exercise, answer: Answer, case: Case, seed: int, device: s
     made.want = {name: np.asarray(want[name]) for name in exercise.outputs}
     try:
         made.grid = grid_of(exercise, answer, made.given)
-        _launch(made)
+        _launch(made, seconds)
     except WrongCell as error:
         made.error, made.line, made.raised = error.text, error.line, error
     except KernelError as error:
-        hint = f": {error.hint}" if error.hint else ""
-        made.error, made.line, made.raised = error.message + hint, line_of(error.loc), error
+        made.error, made.line, made.raised = error.message, line_of(error.loc), error
     except TimeUp as error:
-        made.error, made.raised = f"still running after {SECONDS:.0f} seconds: does every loop end?", error
+        made.error, made.raised = f"the kernel still runs after {seconds:.0f} seconds: does every loop end?", error
     except Exception as error:
         made.error, made.raised = f"the kernel raises {type(error).__name__}: {error}", error
     if not made.error:
@@ -193,11 +194,11 @@ def changed_inputs(made: Attempt) -> str:
     return f"the kernel writes to {listed(changed)}, which {'is an input' if len(changed) == 1 else 'are inputs'}"
 
 
-def _launch(made: Attempt) -> None:
+def _launch(made: Attempt, seconds: float) -> None:
     arguments = matched(made.answer, made.left)
     kernel = made.answer.kernel
     if made.device == "interpreted":
-        with limited(SECONDS):
+        with limited(seconds):
             kernel[made.grid](**arguments, interpret=True)
     elif made.device == "gpu":
         import cupy
@@ -209,9 +210,9 @@ def _launch(made: Attempt) -> None:
                 value[...] = moved[name].get()
     else:
         if isinstance(kernel, type(made.answer.base)):
-            with limited(SECONDS * 2):
+            with limited(seconds * 2):
                 kernel.warmup(**arguments, checked=True)
-        with stopped(SECONDS):
+        with stopped(seconds):
             kernel[made.grid](**arguments, checked=True)
 
 

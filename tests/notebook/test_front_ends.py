@@ -1,6 +1,6 @@
 """Other front ends than JupyterLab: cells typed in a terminal, notebooks executed by tools, and which representation each one shows.
 
-`docs/front_ends.md` lists what works where. Tests of programs that are not dependencies run with --full, if they are installed.
+`docs/front_ends.md` lists what works where. Tests that start other programs run with --full.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
+import pexpect
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -210,7 +210,6 @@ def test_nbconvert_executes_a_notebook_and_writes_the_card(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not find_spec("papermill"), reason="needs papermill")
 def test_papermill_executes_a_notebook_with_parameters(tmp_path):
     written(tmp_path, CELLS)
     run(tmp_path, "papermill", "scale.ipynb", "done.ipynb", "-p", "factor", "3")
@@ -221,7 +220,6 @@ def test_papermill_executes_a_notebook_with_parameters(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not find_spec("voila"), reason="needs Voila")
 def test_voila_serves_the_static_card(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -259,9 +257,6 @@ def test_voila_serves_the_static_card(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("program", ["IPython", "jupyter_console"])
 def test_a_cell_of_several_lines_can_be_typed(program, tmp_path):
-    if not find_spec(program):
-        pytest.skip(f"needs {program}")
-    pexpect = pytest.importorskip("pexpect")
     options = ["--no-banner", "--colors=nocolor"] if program == "IPython" else []
     own = {**environment(tmp_path), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     terminal = pexpect.spawn(

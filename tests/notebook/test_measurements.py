@@ -98,7 +98,6 @@ def test_rows_are_a_csv_file_and_a_data_frame(swept: Sweep, tmp_path: Any, monke
 
 
 def test_a_data_frame_has_the_rows(swept: Sweep) -> None:
-    pytest.importorskip("pandas")
     frame = swept.to_pandas()
     assert list(frame["ms"]) == [row["ms"] for row in swept.records()] and list(frame.columns) == list(
         swept.records()[0]
