@@ -57,7 +57,8 @@ The kernel has one bug. With 128 columns it is right, with 100 it is not. Find i
     ),
     mistakes=(
         Mistake(
-            "the row ends at `columns`, not at `BLOCK`: back = columns - 1 - at", patch=(_BACK, "back = BLOCK - 1 - at")
+            "the bug is still there: in rows that are shorter than the block, the store goes to wrong places",
+            patch=(_BACK, "back = BLOCK - 1 - at"),
         ),
         Mistake("it is off by one: lane 0 stores to the place columns - 1", patch=(_BACK, "back = columns - at")),
         Mistake(
@@ -166,7 +167,10 @@ The kernel has one bug. It raises no error. With up to 64 columns it is right, w
         "The column of the weight moves with the loop: `weight + at`, not `weight + lane`.",
     ),
     mistakes=(
-        Mistake("each step loads the first weights again: weight + at", patch=(_WEIGHT, "weight + lane")),
+        Mistake(
+            "the bug is still there: what one of the loads reads does not follow the loop",
+            patch=(_WEIGHT, "weight + lane"),
+        ),
         Mistake("each step loads one weight for all lanes: weight + at", patch=(_WEIGHT, "weight + start + 0 * lane")),
         Mistake("`start` is added twice: `at` contains it", patches=((_WEIGHT, "weight + (at + start) % columns"),)),
         Mistake(
@@ -249,7 +253,7 @@ The kernel has one bug. With one program it is right, with several it is not. Fi
     ),
     mistakes=(
         Mistake(
-            "a program stores over elements that another program still needs: load both elements of a pair, then store both",
+            "the bug is still there: a program stores over elements that another program still needs",
             source=TURN[: TURN.index("    inside")] + "".join(f"    {line}\n" for line in _BUGGY.split("\n")),
         ),
         Mistake("two programs exchange the same pair: only the first half may do it", patch=("at < n // 2", "at < n")),
