@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import course_cells_rows
+
 SETUP = """\
 %load_ext blocknb
 import numpy as np
@@ -49,7 +51,8 @@ strided[1,](x, out, STEP={step}, num_warps=1)
 
 CELLS: dict[str, dict[str, Any]] = {
     "blocks": {
-        "cell": "%%blockkernel --footprint\n" + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
+        "cell": "%%blockkernel --footprint\n"
+        + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
         "view": "Footprint",
     },
     "overlap": {
@@ -59,4 +62,5 @@ CELLS: dict[str, dict[str, Any]] = {
     "tile_map": {"cell": "%%blockkernel --footprint\n" + _PRODUCTS, "view": "Footprint"},
     "step_one": {"cell": "%%blockkernel --target sm_90a\n" + _STRIDED.format(step=1), "view": "Tiles"},
     "step_eight": {"cell": "%%blockkernel --target sm_90a\n" + _STRIDED.format(step=8), "view": "Tiles"},
+    **course_cells_rows.CELLS,
 }
