@@ -100,7 +100,8 @@ PREDICTIONS = (
         name="roof-1",
         title="Say which roof limits six kernels",
         question="An H100 moves 3350 GB/s. It computes 67 TFLOP/s in fp32, which is 20 operations per byte. "
-        "It computes 989 TFLOP/s in fp16 on its tensor cores, which is 295 operations per byte. Which limits these kernels: memory (m) or computation (c)?\n\n"
+        "It computes 989 TFLOP/s in fp16 on its tensor cores, which is 295 operations per byte. "
+        "Which limits these kernels: memory (m) or computation (c)?\n\n"
         + "\n".join(f"- {text}" for text, _, _, _ in KERNELS)
         + "\n\nAnswer with six letters, such as `mmcmmc`.",
         answer=_roofs,
