@@ -43,6 +43,7 @@ ROWS = (
     ("compat",),
     ("notebook",),
     ("widgets",),
+    ("learn",),
     ("cell_fuzz",),
     ("doctor",),
     ("cli",),
@@ -50,7 +51,7 @@ ROWS = (
 )
 HEIGHT = {room: height for height, row in enumerate(ROWS) for room in row}
 # Load only after IPython has (`%load_ext blocknb` imports the first), or when the command runs.
-MAY_IMPORT_IPYTHON = ("notebook", "widgets", "cell_fuzz")
+MAY_IMPORT_IPYTHON = ("notebook", "widgets", "learn", "cell_fuzz")
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 MOST_LINES = 500

@@ -96,7 +96,7 @@ FLOORS = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FloorVerdict:
     """The figure of a run for a target, the number of its cases, and the lowest case."""
 
     floor: Floor
@@ -121,7 +121,7 @@ class Verdict:
         )
 
 
-def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[Verdict]:
+def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[FloorVerdict]:
     """A verdict on every target for which the rows have times."""
     found = []
     for floor in floors:
@@ -138,5 +138,5 @@ def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FL
             lowest, where = min(ratios)
             mean = geometric_mean(value for value, _ in ratios)
             assert mean is not None
-            found.append(Verdict(floor, lowest if floor.how == "each" else mean, len(ratios), where))
+            found.append(FloorVerdict(floor, lowest if floor.how == "each" else mean, len(ratios), where))
     return found

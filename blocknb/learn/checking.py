@@ -1,0 +1,128 @@
+"""`check(exercise, kernel)`: runs the cases, compares with the reference, applies the rules, and says what is wrong.
+
+Each case runs compiled with bounds checks on every device that is present, and the smallest one interpreted, too. The numbers of a case are
+drawn from a new seed each time, outputs are poisoned before each launch, and inputs are compared after it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.learn.causes import findings_of
+from blocknb.learn.cell import Answer, WrongCell, answer_of
+from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
+from blocknb.learn.running import Attempt, TimeUp, attempt, devices_present
+from blocknb.runtime.launch_context import unobserved
+
+
+def check(
+    exercise: Exercise | Prediction | str, answer: Any, *, seed: int | None = None, devices: Sequence[str] | None = None
+) -> Verdict:
+    """Checks an answer: a kernel, or the source of a cell, for an exercise; a value for a prediction.
+
+    `exercise` is the exercise or its name. `seed` repeats an earlier check. `devices` are "cpu" and "gpu", by default those that are
+    present. A wrong answer of any kind gives a Verdict. Raises UnknownExercise.
+    """
+    from blocknb.learn.catalog import exercise as find
+
+    chosen = find(exercise) if isinstance(exercise, str) else exercise
+    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    if isinstance(chosen, Prediction):
+        return judged(chosen, answer)
+    start = time.perf_counter()
+    try:
+        found = answer_of(chosen, answer)
+    except WrongCell as error:
+        finding = CheckFinding(error.text, "cell", True, error.line)
+        return Verdict(False, chosen.name, (), (finding,), seed, time.perf_counter() - start)
+    with unobserved():  # the card shows the launch of the cell, not those of the check
+        attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices)
+        findings = [*findings_of(attempts)] or broken_rules(attempts)
+    results = tuple(CaseResult(made.case.name, made.passed, _text(made), made.device) for made in attempts)
+    passed = all(result.passed for result in results) and not findings
+    return Verdict(passed, chosen.name, results, tuple(findings), seed, time.perf_counter() - start)
+
+
+def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: int = 0) -> Attempt:
+    """Launches an answer on one case, by its number or name, where observers such as the card see it. The Attempt has the arguments
+    (`left`), the grid, and the `error`, if there is one. Raises WrongCell if the answer is no kernel."""
+    from blocknb.learn.catalog import exercise as find
+
+    chosen = find(exercise) if isinstance(exercise, str) else exercise
+    assert isinstance(chosen, Exercise)
+    found = next(c for i, c in enumerate(chosen.cases) if case in (i, c.name))
+    return attempt(chosen, answer_of(chosen, answer, own=True), found, seed)
+
+
+def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence[str]) -> list[Attempt]:
+    """The launches of all cases; the first ones only if one does not end."""
+    found = []
+    for device in devices:
+        for number, case in enumerate(exercise.cases):
+            found.append(attempt(exercise, answer, case, seed + number, device))
+            if isinstance(found[-1].raised, TimeUp | WrongCell):
+                return found
+        if not all(made.passed for made in found):
+            return found
+    if answer.kernel is answer.base:
+        small = min(found[: len(exercise.cases)], key=_size)
+        found.append(attempt(exercise, answer, small.case, small.seed, "interpreted"))
+    return found
+
+
+def broken_rules(attempts: Sequence[Attempt]) -> list[CheckFinding]:
+    """What breaks the rules of an exercise, at most one finding per rule."""
+    found = []
+    for rule in attempts[0].exercise.rules:
+        for made in attempts[:1] if rule.once else [a for a in attempts if a.device == "cpu"]:
+            if breaks := next(iter(rule.check(made)), None):
+                found.append(CheckFinding(breaks.text, breaks.kind, breaks.named, breaks.line, made.case.name))
+                break
+    return found
+
+
+def judged(prediction: Prediction, given: Any) -> Verdict:
+    """Whether an answer to a prediction is right. `given` is a value, or its text."""
+    right = prediction.value
+    if matches(given, right, prediction.accepts):
+        return Verdict(True, prediction.name)
+    for value, text in prediction.wrong:
+        if matches(given, value() if callable(value) else value, 0.0):
+            return Verdict(False, prediction.name, (), (CheckFinding(text, "prediction", True),))
+    return Verdict(False, prediction.name, (), (CheckFinding(f"{given} is not right", "prediction"),))
+
+
+def matches(given: Any, right: Any, accepts: float | Collection[Any]) -> bool:
+    """Whether an answer equals a value, within a relative tolerance for numbers, or is among further accepted ones."""
+    if not isinstance(accepts, int | float):
+        return any(matches(given, value, 0.0) for value in (right, *accepts))
+    if isinstance(right, tuple | list):
+        return (
+            isinstance(given, tuple | list)
+            and len(given) == len(right)
+            and all(matches(a, b, accepts) for a, b in zip(given, right, strict=True))
+        )
+    if isinstance(right, bool) or not isinstance(right, int | float | np.number):
+        return str(given).strip().lower() == str(right).strip().lower()
+    try:
+        return bool(abs(float(given) - float(right)) <= float(accepts) * abs(float(right)) + 1e-9)
+    except (TypeError, ValueError):
+        return False
+
+
+def _size(made: Attempt) -> int:
+    return sum(value.size for value in made.given.values() if isinstance(value, np.ndarray))
+
+
+def _text(made: Attempt) -> str:
+    if made.error:
+        return made.error
+    return "; ".join(
+        f"{int(np.count_nonzero(flags))} of {flags.size} elements of `{name}` are wrong"
+        for name, flags in made.wrong.items()
+    )

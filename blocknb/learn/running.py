@@ -1,0 +1,269 @@
+"""Launches of a learner's kernel, each with a time limit: compiled with bounds checks on the CPU or a GPU, or interpreted.
+
+`Attempt` is one launch: its arguments, what it left in the outputs, what the reference wants, and the error that ended it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import KernelError
+from blocknb.footprint.account import Budget
+from blocknb.footprint.value import Footprint
+from blocknb.learn.cell import Answer, WrongCell, line_of, matched
+from blocknb.learn.exercise import Case, Exercise, Tolerance, listed
+from blocknb.runtime.interrupts import stop_launches
+
+SECONDS = 5.0  # of a launch, and of its compilation
+BUDGET = Budget(seconds=2.0)
+
+
+class TimeUp(Exception):
+    """A launch exceeded its time limit."""
+
+
+@dataclass
+class Attempt:
+    """One launch of one case. `given` are the arguments as the case made them, `left` those after the launch, both by the exercise's names;
+    `want` are the outputs of the reference. `error` is empty, or one sentence, with its `line`."""
+
+    exercise: Exercise
+    answer: Answer
+    case: Case
+    seed: int
+    device: str = "cpu"
+    given: dict[str, Any] = field(default_factory=dict)
+    left: dict[str, Any] = field(default_factory=dict)
+    want: dict[str, np.ndarray] = field(default_factory=dict)
+    grid: tuple[int, ...] = ()
+    error: str = ""
+    line: int | None = None
+    raised: BaseException | None = None
+
+    @cached_property
+    def wrong(self) -> dict[str, np.ndarray]:
+        """bool per element of each output that has wrong elements."""
+        found = {}
+        for name, want in self.want.items():
+            flags = differs(np.asarray(self.left[name]), want, self.exercise.tolerance)
+            if flags.any():
+                found[name] = flags
+        return found
+
+    @property
+    def passed(self) -> bool:
+        return not self.error and not self.wrong
+
+    def fresh(self) -> dict[str, Any]:
+        """New arguments of the case, the same as before the launch."""
+        return prepared(self.exercise, self.case, self.seed)
+
+    @cached_property
+    def footprint(self) -> Footprint | None:
+        """The footprint of the launch, or None if there is none."""
+        arguments = self.fresh()
+        try:
+            with limited(SECONDS):
+                found = self.answer.base.footprint(self.grid, BUDGET)(**matched(self.answer, arguments))
+        except (KernelError, WrongCell, TimeUp):
+            return None
+        self._kept = arguments  # the footprint reads contents on demand
+        return found
+
+
+def prepared(exercise: Exercise, case: Case, seed: int) -> dict[str, Any]:
+    """The arguments of a case for a seed, with poisoned outputs. The same seed gives the same arguments."""
+    arguments = case.make(np.random.default_rng(seed))
+    for name in exercise.outputs:
+        if name not in exercise.updated:
+            poison(arguments[name])
+    return arguments
+
+
+def poison(array: np.ndarray) -> None:
+    """Fills an array with NaN, or with the extreme integer of its dtype."""
+    if array.dtype.kind in "fc":
+        array[...] = np.nan
+    elif array.dtype.kind in "iu":
+        array[...] = np.iinfo(array.dtype).min if array.dtype.kind == "i" else np.iinfo(array.dtype).max
+
+
+def called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Calls a function with those of the arguments that it takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return function(**arguments)
+    return function(**{p.name: arguments[p.name] for p in parameters if p.name in arguments})
+
+
+def copies(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with copies of the arrays."""
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+
+
+def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndarray:
+    """bool per element: whether a result is wrong. NaN equals NaN."""
+    want = np.broadcast_to(np.asarray(want), got.shape)
+    if got.dtype.kind in "iub" and want.dtype.kind in "iub":
+        return got != want
+    if isinstance(tolerance, Tolerance):
+        relative, absolute = tolerance.limits(str(got.dtype))
+    else:
+        relative = absolute = float(tolerance)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all="ignore"):
+        near = (np.abs(a - b) <= absolute + relative * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return ~near
+
+
+def attempt(exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu") -> Attempt:
+    """Launches a case. Errors of the kernel become the attempt's `error`."""
+    made = Attempt(exercise, answer, case, seed, device)
+    made.given = prepared(exercise, case, seed)
+    made.left = prepared(exercise, case, seed)
+    with np.errstate(all="ignore"):
+        want = called(exercise.reference, copies(made.given))
+    made.want = {name: np.asarray(want[name]) for name in exercise.outputs}
+    try:
+        made.grid = grid_of(exercise, answer, made.given)
+        _launch(made)
+    except WrongCell as error:
+        made.error, made.line, made.raised = error.text, error.line, error
+    except KernelError as error:
+        hint = f": {error.hint}" if error.hint else ""
+        made.error, made.line, made.raised = error.message + hint, line_of(error.loc), error
+    except TimeUp as error:
+        made.error, made.raised = f"still running after {SECONDS:.0f} seconds: does every loop end?", error
+    except Exception as error:
+        made.error, made.raised = f"the kernel raises {type(error).__name__}: {error}", error
+    if not made.error:
+        made.error = changed_inputs(made)
+    return made
+
+
+def grid_of(exercise: Exercise, answer: Answer, arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    """The grid of a launch: of the exercise, or of the learner's cell. Raises WrongCell."""
+    every = {**answer.defaults(), **matched(answer, arguments), **arguments}
+    if exercise.grid is not None:
+        found = called(exercise.grid, copies(every))
+        return tuple(found) if isinstance(found, tuple) else (found,)
+    if "grid" not in answer.names:
+        raise WrongCell("the cell defines no `grid`: write `grid = lambda ...: (programs,)`")
+    found = answer.names["grid"]
+    if callable(found):
+        try:
+            found = called(found, copies(every))
+        except Exception as error:
+            raise WrongCell(f"`grid` raises {type(error).__name__}: {error}") from None
+    found = tuple(found) if isinstance(found, Sequence) else (found,)
+    if not 1 <= len(found) <= 3 or not all(isinstance(n, int | np.integer) and n >= 0 for n in found):
+        raise WrongCell(f"`grid` is {found}: return a tuple of one to three counts of programs")
+    return tuple(int(n) for n in found)
+
+
+def changed_inputs(made: Attempt) -> str:
+    """The sentence about inputs that the launch changed, or ""."""
+    changed = [
+        name
+        for name, value in made.given.items()
+        if isinstance(value, np.ndarray)
+        and name not in made.exercise.outputs
+        and not np.array_equal(value, made.left[name], equal_nan=value.dtype.kind in "fc")
+    ]
+    if not changed:
+        return ""
+    return f"the kernel writes to {listed(changed)}, which {'is an input' if len(changed) == 1 else 'are inputs'}"
+
+
+def _launch(made: Attempt) -> None:
+    arguments = matched(made.answer, made.left)
+    kernel = made.answer.kernel
+    if made.device == "interpreted":
+        with limited(SECONDS):
+            kernel[made.grid](**arguments, interpret=True)
+    elif made.device == "gpu":
+        import cupy
+
+        moved = {n: cupy.asarray(v) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+        kernel[made.grid](**moved, checked=True)
+        for name, value in arguments.items():
+            if isinstance(value, np.ndarray):
+                value[...] = moved[name].get()
+    else:
+        if isinstance(kernel, type(made.answer.base)):
+            with limited(SECONDS * 2):
+                kernel.warmup(**arguments, checked=True)
+        with stopped(SECONDS):
+            kernel[made.grid](**arguments, checked=True)
+
+
+@contextmanager
+def stopped(seconds: float) -> Iterator[None]:
+    """Stops launches on the CPU that take longer. Raises TimeUp."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        stop_launches()
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not late.is_set():
+            raise
+        raise TimeUp from None
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises TimeUp in Python code of this thread that takes longer."""
+    raised, lock, over = False, threading.Lock(), False
+    thread = ctypes.c_ulong(threading.get_ident())
+
+    def stop() -> None:
+        nonlocal raised
+        with lock:
+            if not over:
+                raised = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimeUp))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+        with lock:
+            over = True
+            if raised:  # it arrives at one of the next instructions, unless it is taken back
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
+        if raised:
+            raise TimeUp
+    finally:
+        with lock:
+            over = True
+        timer.cancel()
+
+
+def devices_present() -> tuple[str, ...]:
+    """ "cpu", and "gpu" if CuPy finds one."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception:  # no CuPy, no driver, or no device
+        return ("cpu",)
+    return ("cpu", "gpu") if count else ("cpu",)
