@@ -6,6 +6,18 @@ tests an exercise by right and wrong answers. docs/learn.md explains how to writ
 
 from blocknb.learn.catalog import UnknownExercise, exercise, exercises, load, unit_of, units
 from blocknb.learn.checking import check, launch
+from blocknb.learn.code_rules import (
+    assembles,
+    bytes_per_lane,
+    emits,
+    ideal_sectors,
+    no_spills,
+    programs_per_multiprocessor,
+    registers_at_most,
+    shared_at_most,
+    under_way,
+    waves_busy,
+)
 from blocknb.learn.exercise import (
     Blank,
     Case,
@@ -19,7 +31,7 @@ from blocknb.learn.exercise import (
     Unit,
     Verdict,
 )
-from blocknb.learn.rules import no_race, stored_once
+from blocknb.learn.rules import any_order, bytes_at_most, bytes_once, first_programs_load, no_race, stored_once
 
 __all__ = [
     "Blank",
@@ -34,13 +46,27 @@ __all__ = [
     "Unit",
     "UnknownExercise",
     "Verdict",
+    "any_order",
+    "assembles",
+    "bytes_at_most",
+    "bytes_once",
+    "bytes_per_lane",
     "check",
+    "emits",
     "exercise",
     "exercises",
+    "first_programs_load",
+    "ideal_sectors",
     "launch",
     "load",
     "no_race",
+    "no_spills",
+    "programs_per_multiprocessor",
+    "registers_at_most",
+    "shared_at_most",
     "stored_once",
+    "under_way",
     "unit_of",
     "units",
+    "waves_busy",
 ]

@@ -1,34 +1,94 @@
-"""From a failed attempt to sentences about the cause."""
+"""From failed attempts to sentences, the most useful first: the cause where it is known, else the place.
+
+In this order: a mistake of the exercise that gives the same results (`imitation`), the error of the launch, facts of the footprint,
+patterns of the IR and of the wrong numbers (`generic_causes`), and the first wrong elements with the program that stored them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from blocknb.errors import KernelError
+from blocknb.learn import generic_causes
+from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
-from blocknb.learn.rules import never_stored
-from blocknb.learn.running import Attempt
+from blocknb.learn.imitation import fitting, sentences
+from blocknb.learn.rules import footprint_errors, never_stored
+from blocknb.learn.running import Attempt, TimeUp, region_text
+
+MOST = 4  # findings of a verdict
 
 
-def findings_of(attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
+def findings_of(attempts: Sequence[Attempt]) -> list[CheckFinding]:
     """The findings about failed attempts, the most useful first."""
-    failed = [made for made in attempts if not made.passed]
+    failed = [made for made in attempts if not made.passed and made.device != "interpreted"]
     if not failed:
-        return
+        return [f for made in attempts if not made.passed for f in _unlike(made)]
     made = failed[0]
-    if made.error:
-        yield CheckFinding(made.error, "error", True, made.line, made.case.name)
+    found = [replace(finding, case=finding.case or made.case.name) for finding in _all(made, attempts)]
+    different = {finding.text: finding for finding in reversed(found)}
+    return list(reversed(different.values()))[:MOST]
+
+
+def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
+    if isinstance(made.raised, WrongCell):
+        yield CheckFinding(made.error, "cell", True, made.line)
         return
-    if text := never_stored(made):
-        yield CheckFinding(text, "footprint", True, None, made.case.name)
-    yield from _elements(made)
+    if isinstance(made.raised, TimeUp):
+        yield CheckFinding(made.error, "error", True, made.line)
+        return
+    for text in sentences(fitting([a for a in attempts if a.device == made.device])):
+        yield CheckFinding(text, "mistake", True)
+    if made.error:
+        yield CheckFinding(made.error, "error", True, made.line)
+        if isinstance(made.raised, KernelError) and made.raised.hint:
+            yield CheckFinding(made.raised.hint, "error", True)
+        if made.raised is not None:
+            return
+    yield from never_stored(made)
+    yield from footprint_errors(made)
+    yield from generic_causes.of_accesses(made)
+    yield from generic_causes.of_values(made)
+    yield from generic_causes.of_numbers(made)
+    yield from elements(made)
 
 
-def _elements(made: Attempt) -> Iterator[CheckFinding]:
+def elements(made: Attempt) -> Iterator[CheckFinding]:
+    """The first wrong element of each output, where the wrong ones are, and the program that stored it."""
     for name, flags in made.wrong.items():
         index = tuple(int(i) for i in np.argwhere(flags)[0])
         got, want = made.left[name][index], np.broadcast_to(made.want[name], flags.shape)[index]
+        shown = made.parameter(name)
         place = f"[{', '.join(map(str, index))}]" if index else ""
-        text = f"`{name}`{place} is {got:.6g}, not {want:.6g}: {int(flags.sum())} of {flags.size} elements are wrong"
-        yield CheckFinding(text, "element", False, None, made.case.name)
+        several = f"; {region_text(shown, flags)} wrong" if flags.sum() > 1 else ""
+        text = f"`{shown}`{place} is {_number(got)}, not {_number(want)}{_stored_by(made, shown, index)}{several}"
+        yield CheckFinding(text, "element")
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
+    seen = made.footprint
+    array = seen.arrays.get(shown) if seen is not None else None
+    if seen is None or array is None:
+        return ""
+    for verb, accesses in (("stored", array.stores), ("updated", array.atomics)):
+        if accesses:
+            table = accesses.to_numpy()[index]
+            if table["first"] >= 0:
+                one, last = (seen.account.launch.spelled(int(table[n])) for n in ("first", "last"))
+                return f", {verb} by program {one}" if one == last else f", {verb} by programs {one} to {last}"
+    return ""
+
+
+def _unlike(made: Attempt) -> Iterator[CheckFinding]:
+    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody."""
+    if made.wrong:
+        yield CheckFinding(
+            "the compiled result is right, and the interpreted one is wrong: does it depend on the order?", "element"
+        )

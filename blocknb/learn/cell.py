@@ -133,10 +133,10 @@ def blanks_left(kernel: Kernel) -> Iterator[int]:
             yield node.lineno
 
 
-def matched(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by the names of the kernel's parameters. Raises WrongCell if they do not fit."""
+def matching(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The name of the argument for each of the kernel's parameters. Raises WrongCell if they do not fit."""
     parameters = answer.base.source.parameters
-    found = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
+    found = {p.name: p.name for p in parameters if p.name in arguments}
     rest = {name: value for name, value in arguments.items() if name not in found}
     free = [p for p in parameters if p.name not in found]
     needed = [p for p in free if p.default is MISSING]
@@ -147,7 +147,12 @@ def matched(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not fits and (needed or arrays):
         raise WrongCell(_signature(answer, arguments), answer.base.fn.__code__.co_firstlineno)
-    return found | ({p.name: value for p, value in zip(open_, rest.values(), strict=True)} if fits else {})
+    return found | ({p.name: name for p, name in zip(open_, rest, strict=True)} if fits else {})
+
+
+def matched(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of the kernel's parameters. Raises WrongCell if they do not fit."""
+    return {parameter: arguments[name] for parameter, name in matching(answer, arguments).items()}
 
 
 def _signature(answer: Answer, arguments: Mapping[str, Any]) -> str:

@@ -42,8 +42,9 @@ def check(
         return Verdict(False, chosen.name, (), (finding,), seed, time.perf_counter() - start)
     with unobserved():  # the card shows the launch of the cell, not those of the check
         attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices)
-        findings = [*findings_of(attempts)] or broken_rules(attempts)
-    results = tuple(CaseResult(made.case.name, made.passed, _text(made), made.device) for made in attempts)
+        findings = findings_of(attempts) or broken_rules(attempts)
+    counted = [made for made in attempts if made.device != "interpreted"]
+    results = tuple(CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted)
     passed = all(result.passed for result in results) and not findings
     return Verdict(passed, chosen.name, results, tuple(findings), seed, time.perf_counter() - start)
 

@@ -87,7 +87,7 @@ class Tolerance:
     def limits(self, stored: str) -> tuple[float, float]:
         """(relative, absolute) for an output of the dtype `stored`."""
         each, last = EPSILON[self.dtype], EPSILON.get(stored, 0.0)
-        return 4 * max(each, last), self.scale * 4 * (each * max(1.0, self.additions**0.5) + last)
+        return 4 * max(each, last), 2 * self.scale * (each * (self.additions + 4) + last)
 
 
 @dataclass(frozen=True)

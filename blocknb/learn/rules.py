@@ -1,57 +1,195 @@
-"""Rules that an answer must follow in addition to a right result, each with a sentence about what it found.
+"""Rules about memory, read off the footprint of a launch: who stores what, races, and how often bytes are loaded.
 
-A `Rule` receives an `Attempt` whose result is right. Rules about memory read the footprint, on every case. Rules about code compile the
-kernel for a GPU, without one, on the first case.
+A `Rule` receives an `Attempt` whose result is right, and yields sentences about what breaks it. Memory rules examine every case, because
+a ragged one may break what a friendly one does not. `code_rules` has the rules about compiled code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from blocknb.footprint.runs import as_slices, spans
-from blocknb.learn.exercise import CheckFinding, Rule
-from blocknb.learn.running import Attempt
+from blocknb.errors import KernelError
+from blocknb.footprint.runs import SEVERAL
+from blocknb.footprint.value import AccessMap, ArrayFootprint, Footprint, FootprintFinding
+from blocknb.learn.cell import line_of, matched
+from blocknb.learn.exercise import CheckFinding, Rule, listed
+from blocknb.learn.running import Attempt, region_text
+from blocknb.runtime.footprints import memory_launch
+from blocknb.runtime.launch_snapshot import remember
+from blocknb.runtime.reordered import check_orders
+
+
+def _lines(accesses: AccessMap) -> list[int]:
+    """The lines of the ops that access an array."""
+    return sorted({line for access in accesses.accesses if (line := line_of(access.op.loc)) is not None})
+
+
+def _found(seen: FootprintFinding) -> CheckFinding:
+    """The finding of a footprint as one of a check."""
+    return CheckFinding(seen.text + (f": {seen.hint}" if seen.hint else ""), "footprint", True, line_of(seen.loc))
+
+
+def outputs_of(made: Attempt, seen: Footprint) -> Iterator[tuple[str, ArrayFootprint]]:
+    """The outputs of the exercise in a footprint."""
+    for name in made.exercise.outputs:
+        if (found := seen.arrays.get(made.parameter(name))) is not None:
+            yield name, found
 
 
 def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
     seen = made.footprint
-    if seen is None or seen.sampled:
+    if seen is None:
         return
-    for found in seen.findings:
-        if found.kind == "race" and "both store" in found.text:
-            line = found.loc.outermost.line if found.loc else None
-            yield CheckFinding(found.text + (f": {found.hint}" if found.hint else ""), "footprint", True, line)
-            return
+    for _, array in outputs_of(made, seen):
+        if array.atomics:
+            continue
+        yield from never_stored(made)
+        line = next(iter(_lines(array.stores)), None)
+        owner, count = array.stores.owner, array.stores.count
+        if (several := owner == SEVERAL).any():
+            yield CheckFinding(_several(made, seen, array, several), "footprint", True, line)
+        elif (often := count > 1).any():
+            where, most = region_text(array.name, often), int(count.max())
+            text = f"a program stores {where} {most} times: store each element once, after the last change of its value"
+            yield CheckFinding(text, "footprint", True, line)
+
+
+def _several(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
+    """The sentence about elements that several programs store."""
+    place = int(np.flatnonzero(flags.reshape(-1))[0])
+    table = array.stores.to_numpy().reshape(-1)[place]
+    p, q = (seen.account.launch.spelled(int(n)) for n in (table["first"], table["last"]))
+    every = int(table["count"]) >= seen.account.launch.programs
+    hint = ": is tl.program_id in the address?" if every else ": let each program store its own elements"
+    return f"programs {p} and {q} both store {region_text(array.name, flags)}{hint}"
+
+
+def never_stored(made: Attempt) -> Iterator[CheckFinding]:
+    """Elements of outputs that no program stores."""
+    seen = made.footprint
+    if seen is None or seen.sampled or seen.account.unknown or seen.account.foreign is not None:
+        return
+    for name, array in outputs_of(made, seen):
+        if array.atomics or name in made.exercise.updated:
+            continue
+        flags = np.asarray(array.stores.count == 0)
+        if flags.any():
+            yield CheckFinding(_holes(seen, array, flags), "footprint", True, next(iter(_lines(array.stores)), None))
+
+
+def _holes(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
+    if not flags.all():
+        return f"{region_text(array.name, flags)} never stored"
+    if array.stores.accesses:
+        return f"no program stores anything to `{array.name}`: every mask of the store is off, or no program reaches it"
+    others = [name for name in seen if seen[name].stores.accesses]
+    if others:
+        return f"the kernel stores to {listed(others)}, not to `{array.name}`"
+    return f"the kernel has no store to `{array.name}`: end with tl.store"
 
 
 def _no_race(made: Attempt) -> Iterator[CheckFinding]:
     seen = made.footprint
-    if seen is None:
-        return
-    for found in seen.findings:
-        if found.kind in ("race", "lanes") and found.level == "error":
-            line = found.loc.outermost.line if found.loc else None
-            yield CheckFinding(found.text + (f": {found.hint}" if found.hint else ""), "footprint", True, line)
-            return
+    for found in seen.findings if seen is not None else ():
+        if found.kind in ("race", "lanes") and found.level != "remark":
+            yield _found(found)
 
 
 stored_once = Rule("stored_once", "One program stores each element of the output, and stores it once.", _stored_once)
-no_race = Rule("no_race", "No program reads what another program writes.", _no_race)
+no_race = Rule("no_race", "No program reads or stores what another program stores.", _no_race)
 
 
-def never_stored(made: Attempt) -> str:
-    """The elements of outputs that no program stores, as a sentence, or ""."""
-    seen = made.footprint
-    if seen is None or seen.sampled:
-        return ""
-    names = dict(zip(made.left, made.left, strict=True))
-    for name in made.exercise.outputs:
-        array = seen.arrays.get(names.get(name, name))
-        if array is None or array.atomics:
-            continue
-        flags = np.asarray(array.stores.count == 0)
-        if flags.any():
-            return f"`{name}`: {int(flags.sum())} of {flags.size} elements are never stored: {as_slices(spans(flags.reshape(-1)))}"
-    return ""
+def bytes_at_most(factor: float, *arrays: str) -> Rule:
+    """All programs together load at most `factor` times the different bytes that they load: of `arrays` (arguments of the exercise), or
+    of all."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        seen = made.footprint
+        if seen is None or seen.sampled:
+            return
+        chosen = [made.parameter(name) for name in arrays] if arrays else list(seen)
+        loads = {n: seen[n] for n in chosen if n in seen.arrays and seen[n].loads}
+        issued = {n: a.loads.issued * a.array.size for n, a in loads.items()}
+        unique = {n: a.loads.elements * a.array.size for n, a in loads.items()}
+        if sum(issued.values()) <= factor * sum(unique.values()) + 1e-9:
+            return
+        worst = max(loads, key=lambda n: issued[n] / max(1, unique[n]))
+        lines = _lines(loads[worst].loads)
+        where = f" in lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}" if len(lines) > 1 else ""
+        wanted = "once is enough" if factor == 1 else f"at most {factor:g} times is wanted"
+        text = f"the programs load `{worst}` {issued[worst] / unique[worst]:.3g} times{where}: {wanted}"
+        yield CheckFinding(
+            f"{text} ({issued[worst]:,} bytes issued, {unique[worst]:,} unique)",
+            "rule",
+            True,
+            lines[0] if lines else None,
+        )
+
+    which = f" of {listed(arrays)}" if arrays else ""
+    says = (
+        f"The programs load each byte{which} once."
+        if factor == 1
+        else f"The programs load at most {factor:g} times the bytes{which}."
+    )
+    return Rule("bytes_once" if factor == 1 else f"bytes_at_most({factor:g})", says, check)
+
+
+bytes_once = bytes_at_most(1)
+
+
+def any_order(orders: int = 20) -> Rule:
+    """The result is the same if the programs run one after another in the order of their numbers, in reverse, and in random orders."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        kernel, arguments = made.answer.base, matched(made.answer, made.fresh())
+        try:
+            binding, values = kernel.bound_call((), arguments)
+            kinds, _ = kernel.describe(binding, values)
+            snapshot = remember(made.grid, binding.names, values, kinds)
+            found = check_orders(kernel, made.grid, snapshot, memory_launch(kernel, made.grid, (), arguments), orders)
+        except KernelError:
+            return
+        if (bad := found.difference) is not None:
+            one, other = bad.orders
+            text = f"`{bad.name}` depends on the order of the programs: element {bad.index} is {bad.first:.6g} in {one}"
+            yield CheckFinding(f"{text} and {bad.second:.6g} in {other}", "rule", True)
+
+    return Rule("any_order", "The result is the same in every order of the programs.", check)
+
+
+def first_programs_load(programs: int, at_most: Callable[..., float] | float) -> Rule:
+    """The first `programs` programs of the grid together load at most so many different bytes. `at_most` is a number, or is called with
+    the arguments by name."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        seen = made.footprint
+        if seen is None:
+            return
+        total, lines = 0, []
+        for name in seen:
+            marks = np.zeros(seen[name].array.extent, bool)
+            for access in seen[name].loads.accesses:
+                runs = access.runs
+                for at in np.flatnonzero(runs.programs < programs).tolist():
+                    marks[max(0, runs.starts[at]) : max(0, runs.ends[at])] = True
+            lines += _lines(seen[name].loads) if marks.any() else []
+            total += int(marks.sum()) * seen[name].array.size
+        limit = at_most(**made.given) if callable(at_most) else at_most
+        if total > limit:
+            text = f"the first {programs} programs load {total:,} different bytes, and {int(limit):,} are wanted"
+            yield CheckFinding(f"{text}: let neighbouring programs share tiles", "rule", True, min(lines, default=None))
+
+    return Rule(
+        f"first_programs_load({programs})", f"The first {programs} programs share the tiles that they load.", check
+    )
+
+
+def footprint_errors(made: Attempt) -> Iterator[CheckFinding]:
+    """What the footprint is certain about, other than accesses outside of arrays."""
+    seen: Any = made.footprint
+    for found in seen.findings if seen is not None else ():
+        if found.level == "error" and found.kind not in ("outside", "failure", "no store"):
+            yield _found(found)

@@ -19,7 +19,7 @@ import numpy as np
 from blocknb.errors import KernelError
 from blocknb.footprint.account import Budget
 from blocknb.footprint.value import Footprint
-from blocknb.learn.cell import Answer, WrongCell, line_of, matched
+from blocknb.learn.cell import Answer, WrongCell, line_of, matched, matching
 from blocknb.learn.exercise import Case, Exercise, Tolerance, listed
 from blocknb.runtime.interrupts import stop_launches
 
@@ -58,6 +58,15 @@ class Attempt:
             if flags.any():
                 found[name] = flags
         return found
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The argument of the exercise for each parameter of the kernel."""
+        return matching(self.answer, self.given)
+
+    def parameter(self, argument: str) -> str:
+        """The kernel's parameter for an argument of the exercise."""
+        return next((own for own, name in self.names.items() if name == argument), argument)
 
     @property
     def passed(self) -> bool:
@@ -125,8 +134,10 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
     return ~near
 
 
-def attempt(exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu") -> Attempt:
-    """Launches a case. Errors of the kernel become the attempt's `error`."""
+def attempt(
+    exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu", seconds: float = SECONDS
+) -> Attempt:
+    """Launches a case, for at most so many seconds. Errors of the kernel become the attempt's `error`."""
     made = Attempt(exercise, answer, case, seed, device)
     made.given = prepared(exercise, case, seed)
     made.left = prepared(exercise, case, seed)
@@ -135,14 +146,13 @@ def attempt(exercise: Exercise, answer: Answer, case: Case, seed: int, device: s
     made.want = {name: np.asarray(want[name]) for name in exercise.outputs}
     try:
         made.grid = grid_of(exercise, answer, made.given)
-        _launch(made)
+        _launch(made, seconds)
     except WrongCell as error:
         made.error, made.line, made.raised = error.text, error.line, error
     except KernelError as error:
-        hint = f": {error.hint}" if error.hint else ""
-        made.error, made.line, made.raised = error.message + hint, line_of(error.loc), error
+        made.error, made.line, made.raised = error.message, line_of(error.loc), error
     except TimeUp as error:
-        made.error, made.raised = f"still running after {SECONDS:.0f} seconds: does every loop end?", error
+        made.error, made.raised = f"the kernel still runs after {seconds:.0f} seconds: does every loop end?", error
     except Exception as error:
         made.error, made.raised = f"the kernel raises {type(error).__name__}: {error}", error
     if not made.error:
@@ -184,11 +194,11 @@ def changed_inputs(made: Attempt) -> str:
     return f"the kernel writes to {listed(changed)}, which {'is an input' if len(changed) == 1 else 'are inputs'}"
 
 
-def _launch(made: Attempt) -> None:
+def _launch(made: Attempt, seconds: float) -> None:
     arguments = matched(made.answer, made.left)
     kernel = made.answer.kernel
     if made.device == "interpreted":
-        with limited(SECONDS):
+        with limited(seconds):
             kernel[made.grid](**arguments, interpret=True)
     elif made.device == "gpu":
         import cupy
@@ -200,9 +210,9 @@ def _launch(made: Attempt) -> None:
                 value[...] = moved[name].get()
     else:
         if isinstance(kernel, type(made.answer.base)):
-            with limited(SECONDS * 2):
+            with limited(seconds * 2):
                 kernel.warmup(**arguments, checked=True)
-        with stopped(SECONDS):
+        with stopped(seconds):
             kernel[made.grid](**arguments, checked=True)
 
 
@@ -267,3 +277,24 @@ def devices_present() -> tuple[str, ...]:
     except Exception:  # no CuPy, no driver, or no device
         return ("cpu",)
     return ("cpu", "gpu") if count else ("cpu",)
+
+
+def region_text(name: str, flags: np.ndarray) -> str:
+    """The elements of an array for which a flag is set, as text: "`out`[896:1000]", "`out`[:, 64:100]", or "7 of 50 elements of `out`, the
+    first one [3, 4]"."""
+    if flags.ndim == 0:
+        return f"`{name}`"
+    if flags.all():
+        return f"all of `{name}`"
+    places = np.argwhere(flags)
+    low, high = places.min(axis=0), places.max(axis=0) + 1
+    if int(np.prod(high - low)) == len(places):
+        return f"`{name}`[{', '.join(_slice(*x) for x in zip(low.tolist(), high.tolist(), flags.shape, strict=True))}]"
+    first = ", ".join(map(str, places[0].tolist()))
+    return f"{len(places)} of {flags.size} elements of `{name}`, the first one [{first}],"
+
+
+def _slice(low: int, high: int, size: int) -> str:
+    if (low, high) == (0, size):
+        return ":"
+    return str(low) if high == low + 1 else f"{low}:{high}"

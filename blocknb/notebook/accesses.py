@@ -82,7 +82,11 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
     The launch is the last one of `subject`: of a kernel, as the last `%%blockkernel` cell launched it, or of the last kernel that a
     function without arguments launches. Raises LaunchError without a launch, and KeyError for a program that the grid does not have.
     """
-    made = _launched(subject)
+    return accesses_of(_launched(subject), target, program)
+
+
+def accesses_of(made: Specialisation, target: str = DEFAULT_VIEW, program: int = 0) -> Accesses:
+    """The table of one launch. Raises KeyError for a program that the grid does not have."""
     gpu = made.compiled.trace if str(made.compiled.target) == target else made.compiled.retarget(target).trace
     found = TileView(gpu, made)
     if not 0 <= program < found.programs_launched:

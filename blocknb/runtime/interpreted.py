@@ -45,7 +45,7 @@ def launcher(
         binding, values = kernel.bound_call(args, kwargs)
         kinds, raws = kernel.describe(binding, values)
         sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
-        if programs is None:
+        if programs is None and not this_thread.unobserved:
             with forks.guard:
                 from blocknb.runtime.footprint_warnings import examine
 

@@ -1,0 +1,190 @@
+"""Causes that need no list of mistakes: facts of the footprint, of the IR, and of the wrong numbers themselves.
+
+Each function yields sentences that are certain, or so likely that they are right in practice: a false cause is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from blocknb.errors import KernelError
+from blocknb.footprint.suspects import suspects
+from blocknb.footprint.value import Footprint
+from blocknb.learn.cell import Answer, line_of
+from blocknb.learn.exercise import CheckFinding
+from blocknb.learn.imitation import answer_in
+from blocknb.learn.running import Attempt, differs, region_text
+
+#: Kinds of `suspects` that name a cause. The others are questions that a right kernel may raise, too.
+CERTAIN = ("zero", "dropped", "overwritten", "masked", "range", "wraps", "fraction", "view")
+FEWEST = 8  # elements that a pattern of numbers must explain
+
+
+def of_accesses(made: Attempt) -> Iterator[CheckFinding]:
+    """Outputs that the kernel reads before anything is in them, and inputs that it does not load although the solution does."""
+    seen = made.footprint
+    if seen is None or seen.sampled or seen.account.unknown or seen.account.foreign is not None:
+        return
+    for name in made.exercise.outputs:
+        array = seen.arrays.get(made.parameter(name))
+        if name in made.exercise.updated or array is None or not array.loads:
+            continue
+        if np.asarray((array.loads.count > 0) & (array.stores.count == 0)).any() or _is_poisoned(made, name):
+            line = line_of(array.loads.accesses[0].op.loc)
+            yield CheckFinding(
+                f"the kernel loads `{array.name}`, which holds nothing before the launch", "generic", True, line
+            )
+    solution = _solution(made)
+    if solution is None:
+        return
+    for name in made.names.values():
+        mine, theirs = seen.arrays.get(made.parameter(name)), solution.arrays.get(name)
+        if (
+            mine is None
+            or theirs is None
+            or not theirs.loads
+            or name in made.exercise.outputs
+            or mine.shape != theirs.shape
+        ):
+            continue
+        if not mine.loads:
+            yield CheckFinding(f"the kernel never loads `{mine.name}`", "generic", True)
+            continue
+        missing = (theirs.loads.count > 0) & (mine.loads.count == 0)
+        if missing.any():
+            line = line_of(mine.loads.accesses[0].op.loc)
+            yield CheckFinding(f"no program loads {region_text(mine.name, missing)}", "generic", True, line)
+
+
+def _is_poisoned(made: Attempt, name: str) -> bool:
+    """Whether NaN stands in wrong elements of an output, as after a load of poison."""
+    flags = made.wrong.get(name)
+    return flags is not None and made.left[name].dtype.kind == "f" and bool(np.isnan(made.left[name][flags]).any())
+
+
+def _solution(made: Attempt) -> Footprint | None:
+    """The footprint of the solution on the same case."""
+    answer = answer_in(made.exercise, made.exercise.solution)
+    if not isinstance(answer, Answer):
+        return None
+    other = Attempt(made.exercise, answer, made.case, made.seed, given=made.given, grid=made.grid)
+    return other.footprint
+
+
+def of_values(made: Attempt) -> Iterator[CheckFinding]:
+    """What the IR's interpreter sees in the programs that made wrong elements, such as masked lanes that enter a maximum."""
+    seen = made.footprint
+    if seen is None:
+        return
+    try:
+        found = suspects(seen, sorted(programs_of(made))[:2] or [0])
+    except KernelError:
+        return
+    for cause in found:
+        if cause.kind in CERTAIN or (cause.kind == "half" and _nearly(made)):
+            yield CheckFinding(cause.text, "generic", True, line_of(cause.loc))
+
+
+def programs_of(made: Attempt) -> set[int]:
+    """The programs that stored the first wrong element of each output."""
+    seen, found = made.footprint, set()
+    for name, flags in made.wrong.items():
+        array = seen.arrays.get(made.parameter(name)) if seen is not None else None
+        if array is not None and array.stores:
+            found.add(int(array.stores.to_numpy().reshape(-1)[int(np.argmax(flags.reshape(-1)))]["first"]))
+    return found - {-1}
+
+
+def _nearly(made: Attempt) -> bool:
+    """Whether all wrong elements are near the right ones."""
+    for name, flags in made.wrong.items():
+        got, want = _pair(made, name)
+        if not (np.abs(got - want)[flags] <= 0.05 * np.maximum(1.0, np.abs(want))[flags]).all():
+            return False
+    return bool(made.wrong)
+
+
+def _pair(made: Attempt, name: str) -> tuple[np.ndarray, np.ndarray]:
+    got = np.asarray(made.left[name]).astype(np.float64)
+    return got, np.broadcast_to(made.want[name], got.shape).astype(np.float64)
+
+
+def of_numbers(made: Attempt) -> Iterator[CheckFinding]:
+    """Patterns of the wrong numbers: transposed, copied, shifted, scaled, negated, or nearly right."""
+    for name in made.wrong:
+        got, want = _pair(made, name)
+        if got.size < FEWEST or len(np.unique(want)) < FEWEST:
+            continue
+        with np.errstate(all="ignore"):
+            text = _pattern(made, name, got, want)
+        if text:
+            yield CheckFinding(text, "generic", True)
+
+
+def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> str:
+    stored = np.asarray(made.left[name])
+
+    def equal(a: np.ndarray, b: np.ndarray) -> bool:
+        return not differs(a.astype(stored.dtype), b, made.exercise.tolerance).any()
+
+    shown = made.parameter(name)
+    if got.ndim == 2 and got.shape[0] == got.shape[1] and equal(got, want.T):
+        return f"`{shown}` is the transposed of the right result: rows and columns are exchanged"
+    for other, value in made.given.items():
+        if (
+            isinstance(value, np.ndarray)
+            and other not in made.exercise.outputs
+            and value.shape == got.shape
+            and equal(got, value)
+        ):
+            return f"`{shown}` is a copy of `{made.parameter(other)}`"
+    if equal(got, -want):
+        return f"every element of `{shown}` has the wrong sign"
+    if text := _scaled(made, shown, got, want, equal):
+        return text
+    if text := _shifted(shown, got, want, stored, made):
+        return text
+    if np.isfinite(got).all() and _nearly(made) and stored.dtype.kind == "f":
+        largest = float(np.abs(got - want).max())
+        return f"`{shown}` is nearly right: the largest error is {largest:.2g}, more than rounding in the right dtype explains"
+    return ""
+
+
+def _scaled(made: Attempt, shown: str, got: np.ndarray, want: np.ndarray, equal: object) -> str:
+    used = np.isfinite(got) & (np.abs(want) > 1e-3)
+    if used.sum() < FEWEST or not np.isfinite(got).all():
+        return ""
+    factor = float(np.median(got[used] / want[used]))
+    if not np.isfinite(factor) or abs(factor) < 1e-6 or not np.allclose(got, factor * want, rtol=1e-3, atol=1e-6):
+        return ""
+    for own, name in made.names.items():
+        value = made.given[name]
+        if not isinstance(value, np.ndarray) and isinstance(value, int | float | np.number) and value not in (0, 1):
+            if np.isclose(factor, float(value), rtol=1e-4):
+                return f"every element of `{shown}` is `{own}` = {value} times too large: is the division by `{own}` missing?"
+            if np.isclose(factor, 1 / float(value), rtol=1e-4):
+                return f"every element of `{shown}` is `{own}` = {value} times too small"
+    return f"every element of `{shown}` is {factor:.6g} times the right one"
+
+
+def _shifted(shown: str, got: np.ndarray, want: np.ndarray, stored: np.ndarray, made: Attempt) -> str:
+    """Whether the right result stands some elements further along the last axis."""
+    size = got.shape[-1]
+    for step in (
+        1,
+        -1,
+        *sorted({s for v in made.given.values() if isinstance(v, int) and 1 < v < size for s in (v, -v)}),
+    ):
+        a = got[..., step:] if step > 0 else got[..., :step]
+        b = want[..., :-step] if step > 0 else want[..., -step:]
+        if (
+            b.size >= FEWEST
+            and len(np.unique(b)) >= FEWEST
+            and not differs(a.astype(stored.dtype), b, made.exercise.tolerance).any()
+        ):
+            where = "after" if step > 0 else "before"
+            count = abs(step)
+            return f"the right values stand {count} element{'s' * (count > 1)} {where} their place in `{shown}`"
+    return ""

@@ -1,0 +1,151 @@
+"""Which of an exercise's mistakes an answer makes: each mistake's cell runs on the same inputs, and its wrong results are compared.
+
+A mistake fits if it gives the learner's result in every case: the same wrong numbers, the same error, and a right result where the
+learner's is right. Numbers that say little (nothing but NaN), and errors, prove less, so the sources decide with them (`structure`). If
+several mistakes fit, and the sources are no closer to one of them, none is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import ElementError, KernelError
+from blocknb.learn.cell import Answer, WrongCell, answer_of
+from blocknb.learn.exercise import Exercise, Mistake
+from blocknb.learn.running import Attempt, TimeUp, attempt, differs
+from blocknb.learn.structure import Nodes, alike
+
+SECONDS = 2.5  # of all imitations together
+EACH = 1.0  # of one launch
+MARGIN = 0.005  # by which a source must be closer to one mistake than to another
+
+
+@functools.lru_cache(maxsize=256)
+def _cached(name: str, setup: str, source: str) -> Answer | WrongCell:
+    """The answer in a cell of an exercise, or why there is none."""
+    like: Any = Exercise(
+        name,
+        "",
+        task="",
+        cases=(),
+        outputs=(),
+        grid=None,
+        reference=dict,
+        rules=(),
+        solution="",
+        blanks=(),
+        mistakes=(),
+        setup=setup,
+    )
+    try:
+        return answer_of(like, source)
+    except WrongCell as error:
+        return error
+
+
+def answer_in(exercise: Exercise, source: str) -> Answer | WrongCell:
+    """The answer in a cell, made once, or why there is none."""
+    return _cached(exercise.name, exercise.setup, source)
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What one launch did: its error, or the arrays that it left. `weak`: it says little about the cause."""
+
+    error: tuple[Any, ...] | None
+    arrays: dict[str, np.ndarray]
+    weak: bool = False
+
+
+def symptom(made: Attempt) -> Symptom:
+    """The symptom of a launch. Launches with an error are compared as interpreted, where the first program with an error is reported."""
+    if made.error and made.device != "interpreted" and isinstance(made.raised, KernelError):
+        made = attempt(made.exercise, made.answer, made.case, made.seed, "interpreted", EACH)
+    if made.raised is not None:
+        return Symptom(_error(made), {}, True)
+    arrays = {name: value for name, value in made.left.items() if isinstance(value, np.ndarray)}
+    values = [arrays[name][flags] for name, flags in made.wrong.items()]
+    wrong = np.concatenate([v.astype(np.float64).reshape(-1) for v in values]) if values else np.empty(0)
+    finite = wrong[np.isfinite(wrong)]
+    return Symptom(None, arrays, len(np.unique(finite)) < 3)
+
+
+def _error(made: Attempt) -> tuple[Any, ...]:
+    error: Any = made.raised
+    if isinstance(error, TimeUp):
+        return ("time",)
+    text = error.message if isinstance(error, KernelError) else str(error)
+    names = made.names if not isinstance(error, WrongCell) else {}
+    text = re.sub(r"`(\w+)`", lambda m: f"`{names.get(m[1], m[1])}`", text.split(":")[0])
+    if isinstance(error, ElementError):
+        return type(error).__name__, error.program, error.index, text
+    return type(error).__name__, text
+
+
+def same(a: Symptom, b: Symptom, exercise: Exercise) -> bool:
+    """Whether two launches did the same."""
+    if a.error is not None or b.error is not None:
+        return a.error == b.error
+    return all(not differs(a.arrays[n], b.arrays[n], exercise.tolerance).any() for n in a.arrays)
+
+
+def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
+    """The mistakes that explain all attempts of an answer and that its source does not contradict; at most two."""
+    exercise, answer = attempts[0].exercise, attempts[0].answer
+    deadline = time.monotonic() + SECONDS
+    candidates: list[tuple[Mistake, Answer]] = []
+    for mistake in exercise.mistakes:
+        found = answer_in(exercise, mistake.applied(exercise.solution))
+        if isinstance(found, Answer):
+            candidates.append((mistake, found))
+    ordered = sorted(attempts, key=lambda made: (made.passed, _elements(made)))
+    strong, seen = False, 0
+    for made in ordered:
+        mine = symptom(made)
+        strong |= not made.passed and not mine.weak
+        kept: list[tuple[Mistake, Answer]] = []
+        for mistake, other in candidates:
+            if time.monotonic() > deadline:
+                return _chosen(kept, answer, made, strong) if seen else []
+            theirs = attempt(exercise, other, made.case, made.seed, "interpreted", EACH)
+            if theirs.passed == made.passed and (made.passed or same(mine, symptom(theirs), exercise)):
+                kept.append((mistake, other))
+        candidates, seen = kept, seen + 1
+        if not candidates:
+            return []
+    return _chosen(candidates, answer, ordered[0], strong)
+
+
+def _elements(made: Attempt) -> int:
+    return sum(value.size for value in made.given.values() if isinstance(value, np.ndarray))
+
+
+def _chosen(candidates: list[tuple[Mistake, Answer]], answer: Answer, made: Attempt, strong: bool) -> list[Mistake]:
+    """The candidates that the source supports: all numbers agree with each of them."""
+    if len(candidates) == 1 and strong:
+        return [candidates[0][0]]
+    nodes = Nodes()
+    own = nodes.of(answer, made.given)
+    solution = answer_in(made.exercise, made.exercise.solution)
+    right = alike(own, nodes.of(solution, made.given)) if isinstance(solution, Answer) else 0.0
+    ranked = sorted(
+        ((alike(own, nodes.of(other, made.given)), mistake) for mistake, other in candidates), key=lambda x: -x[0]
+    )
+    if not strong:
+        ranked = [(score, mistake) for score, mistake in ranked if score > right]
+    best = [mistake for score, mistake in ranked if score > ranked[0][0] - MARGIN]
+    return best if len(best) <= 2 else []
+
+
+def sentences(mistakes: Sequence[Mistake]) -> Iterator[str]:
+    """The sentence about one mistake, or about two of which either explains the result."""
+    says = list(dict.fromkeys(mistake.says for mistake in mistakes))
+    if says:
+        yield says[0] if len(says) == 1 else f"either {says[0]}; or {says[1]}"
