@@ -42,6 +42,18 @@ def product_case(m: int, n: int, k: int, *, dtype: str = "float32", bias: bool =
     return Case(f"{m}x{n}, K={k}", make)
 
 
+def fraction_case(m: int, n: int, k: int, least: float, **constants: Any) -> Case:
+    """A case of random fractions from `least` to 1 in float16. With positive ones the sums grow with K, and so does the rounding of a sum
+    in float16."""
+    constants = {name: value for name, value in constants.items() if name not in ("dtype", "most")}
+
+    def make(rng: np.random.Generator) -> dict[str, Any]:
+        a, b = (rng.uniform(least, 1, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+        return {"a": a, "b": b, "c": np.empty((m, n), np.float16), "M": m, "N": n, "K": k, **constants}
+
+    return Case(f"fractions, {m}x{n}, K={k}", make)
+
+
 def product(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """a @ b in float64."""
     return {"c": a.astype(np.float64) @ b}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import biased_product, patched, product_case
@@ -44,7 +45,7 @@ in one kernel. The grid is that of gemm-3: axis 0 counts tiles of rows, axis 1 t
     outputs=("c",),
     grid=lambda M, N, BM, BN: (-(-M // BM), -(-N // BN)),
     reference=biased_product,
-    rules=(stored_once, no_race),
+    rules=(stored_once, no_race, assembles, no_spills),
     solution=FUSED,
     blanks=(
         Blank(11, 11, "add the bias of each column"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
+from blocknb.learn.code_rules import no_spills
+from blocknb.learn.exercise import Blank, Exercise, Mistake
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import patched, product, product_case
+from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
 from blocknb.learn.units.matrix_half import BODY, DOT, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
 from blocknb.learn.units.matrix_rules import multiplies_with, products_under_way
 
@@ -80,11 +81,12 @@ under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
         product_case(150, 88, 72, **SIZES),
         product_case(3, 8, 8, **SIZES),
         product_case(300, 520, 200, **SIZES),
+        fraction_case(64, 64, 6000, 0.5),
     ),
     outputs=("c",),
     grid=None,
     reference=product,
-    rules=(stored_once, no_race, multiplies_with("wgmma.mma_async.sync.aligned"), products_under_way(0.7)),
+    rules=(stored_once, no_race, multiplies_with("wgmma.mma_async.sync.aligned"), no_spills, products_under_way(0.7)),
     solution=GOAL,
     blanks=(Blank(1, 20, keep=START),),
     hints=(
@@ -103,7 +105,7 @@ under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
             "the tiles are multiplied in float32, at half the rate",
             source=tuned(8, 3, 128, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))) + TWO_AXES,
         ),
-        Mistake("the sum is float16: begin with tl.zeros((BM, BN), tl.float32)", source=tuned(8, 3, 128, 256, 64, patched(BODY, ("(BM, BN), tl.float32", "(BM, BN), tl.float8e5"), (DOT, "total = tl.dot(x, y, total.to(tl.float32)).to(tl.float8e5)"))) + TWO_AXES),
+        Mistake("the sum is float16: begin with tl.zeros((BM, BN), tl.float32)", source=tuned(8, 3, 128, 256, 64, patched(BODY, ("(BM, BN), tl.float32", "(BM, BN), tl.float16"), (DOT, "total = tl.dot(x, y, total, out_dtype=tl.float16)"))) + TWO_AXES),
         Mistake("the grid has one program: return the number of tiles", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (1,)\n")),
         Mistake("the grid is rounded down: use blocknb.cdiv", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (max(1, M // BM * (N // BN)),)\n")),
         Mistake("the grid has two axes, and the kernel reads one", patch=(GRID_OF_TILES, TWO_AXES.lstrip("\n"))),
@@ -126,5 +128,5 @@ under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
         patched(GOAL, (ORDER, "    row, column = tl.swizzle2d(pid // across, pid % across, down, across, GROUP)\n")),
         patched(GOAL, (GRID_OF_TILES, "def grid(M, N, BM, BN):\n    return -(-M // BM) * -(-N // BN)\n")),
     ),
-    tolerance=Tolerance(),
+    tolerance=2.0**-10,
 )  # fmt: skip

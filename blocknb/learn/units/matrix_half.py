@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
+from blocknb.learn.code_rules import assembles, no_spills, programs_per_multiprocessor
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import patched, product, product_case
-from blocknb.learn.units.matrix_rules import multiplies_with, programs_resident, work_per_element
+from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
+from blocknb.learn.units.matrix_rules import multiplies_with, work_per_element
 
 X_MASK = "mask=(m[:, None] < M) & (k[None, :] < K), other=0.0"
 Y_MASK = "mask=(k[:, None] < K) & (n[None, :] < N), other=0.0"
@@ -44,18 +43,8 @@ def tuned(num_warps: int, num_stages: int, bm: int, bn: int, bk: int, body: str 
     return f"{head(num_warps, num_stages, bm, bn, bk)}\n{body}"
 
 
-def _long(m: int, n: int, k: int) -> Case:
-    """Positive numbers, so that the sums grow with K."""
-
-    def make(rng: np.random.Generator) -> dict[str, Any]:
-        arrays = {"a": rng.uniform(0.5, 1, (m, k)), "b": rng.uniform(0.5, 1, (k, n)), "c": np.empty((m, n))}
-        return {**{x: v.astype(np.float16) for x, v in arrays.items()}, "M": m, "N": n, "K": k, "BM": 64, "BN": 64, "BK": 32}
-
-    return Case(f"long sums: {m}x{n}, K={k}", make)
-
-
-HALF_TILES: dict[str, Any] = {"dtype": "float16", "most": 2, "BM": 64, "BN": 64, "BK": 32}
 SIZES: dict[str, Any] = {"dtype": "float16", "most": 2}
+HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 64, "BK": 32}
 TUNED_CASES = (product_case(256, 256, 128, **SIZES), product_case(150, 90, 70, **SIZES), product_case(3, 5, 7, **SIZES))
 
 
@@ -74,14 +63,14 @@ Multiply the float16 tiles as they are, so that the tensor cores can take them. 
 you store it. A sum in float16 would lose digits with every step, and the error would grow with K.""",
     cases=(
         product_case(64, 128, 64, **HALF_TILES),
-        product_case(70, 45, 50, **HALF_TILES),
+        fraction_case(70, 45, 50, -1, **HALF_TILES),
         product_case(3, 5, 7, **HALF_TILES),
-        _long(64, 64, 6000),
+        fraction_case(64, 64, 6000, 0.5, **HALF_TILES),
     ),
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, multiplies_with(HALF_PRODUCTS)),
+    rules=(stored_once, no_race, assembles, multiplies_with(HALF_PRODUCTS)),
     solution=HALF,
     blanks=(
         Blank(5, 5, "the sum: which dtype?"),
@@ -151,7 +140,8 @@ at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot 
     grid=two_axes,
     reference=product,
     rules=(
-        stored_once, no_race, work_per_element(50), multiplies_with("wgmma.mma_async.sync.aligned"), programs_resident(2),
+        stored_once, no_race, work_per_element(50), multiplies_with("wgmma.mma_async.sync.aligned"), no_spills,
+        programs_per_multiprocessor(2, M=4096, N=4096, K=4096),
     ),
     solution=FIT,
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
@@ -198,7 +188,7 @@ Read the note after each change. It says why the compiler did not take a larger 
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, multiplies_with(WIDE), programs_resident(1)),
+    rules=(stored_once, no_race, multiplies_with(WIDE), no_spills),
     solution=tuned(4, 3, 64, 256, 64),
     blanks=(
         Blank(1, 2, keep=head(8, 3, 32, 256, 64)),

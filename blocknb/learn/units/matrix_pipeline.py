@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import biased_product, patched, product, product_case
 from blocknb.learn.units.matrix_half import BODY, DOT, TUNED_CASES, X_MASK, Y_MASK, Z_MASK, head, tuned, two_axes
 from blocknb.learn.units.matrix_rules import (
-    busy_waves,
     multiplies_with,
     products_under_way,
-    programs_resident,
+    rounds_busy,
     uses_descriptors,
     work_per_element,
 )
@@ -32,7 +32,7 @@ are in shared memory at the same time. Nothing may spill, and two axes of the gr
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, products_under_way(0.7)),
+    rules=(stored_once, no_race, no_spills, products_under_way(0.7)),
     solution=tuned(8, 3, 128, 128, 64),
     blanks=(Blank(1, 2, keep=head(8, 1, 128, 128, 32)),),
     hints=(
@@ -108,7 +108,7 @@ stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The b
     outputs=("c",),
     grid=two_axes,
     reference=biased_product,
-    rules=(stored_once, no_race, uses_descriptors),
+    rules=(stored_once, no_race, assembles, uses_descriptors),
     solution=DESCRIBED,
     blanks=(
         Blank(4, 4, "a: M x K, in tiles of BM x BK"),
@@ -183,7 +183,7 @@ loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set `num
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, busy_waves(0.85, 2304), work_per_element(40), multiplies_with(WGMMA), programs_resident(1)),
+    rules=(stored_once, no_race, rounds_busy(0.85, 2304), work_per_element(40), multiplies_with(WGMMA), no_spills),
     solution=tuned(4, 3, 128, 64, 64),
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
     hints=(
