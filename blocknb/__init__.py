@@ -136,8 +136,10 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magics: `%load_ext blocknb`."""
+    from blocknb.notebook import course
     from blocknb.notebook.register import register
 
+    course.provide(lambda: importlib.import_module("blocknb.learn.lessons"))
     register(shell)
 
 

@@ -196,6 +196,45 @@ def _report_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--out", default=None, metavar="PAGE", help="the page (the notebook's name with .html)")
 
 
+def learn(options: argparse.Namespace) -> int:
+    """The course: `blocknb learn start` opens its notebooks; `list`, `test`, `assignment` and `report` are for authors and teachers."""
+    from blocknb.learn import command
+
+    if options.what == "list":
+        return command.show_list()
+    if options.what == "test":
+        return command.test(options.file, options.only, options.quick)
+    if options.what == "assignment":
+        return command.assign(options.name, options.out, options.points, options.student)
+    if options.what == "report":
+        return command.report(options.files, options.out)
+    return command.start(options.folder, options.browser)
+
+
+def _learn_arguments(command: argparse.ArgumentParser) -> None:
+    commands = command.add_subparsers(dest="what", metavar="what", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    add("list", "list all exercises, with your progress")
+    test = add("test", "prove the exercises of a file: its solutions pass, and its wrong answers are refused")
+    test.add_argument("file", metavar="FILE", help="a Python file with EXERCISES, a unit, or the name of an exercise")
+    test.add_argument("--only", default="", metavar="NAME", help="test this exercise only")
+    test.add_argument("--quick", action="store_true", help="leave the mutants of the solution out")
+    assign = add("assignment", "write the exercises of a unit as a notebook for nbgrader")
+    assign.add_argument("name", metavar="UNIT", help="unit8, a Python file with EXERCISES, or the name of an exercise")
+    assign.add_argument("-o", "--out", default="", metavar="NOTEBOOK", help="the notebook (UNIT.ipynb)")
+    assign.add_argument("--points", type=float, default=1, metavar="N", help="the points of each exercise (1)")
+    assign.add_argument("--student", action="store_true", help="write the notebook for students, without solutions")
+    report = add("report", "write one page from the progress files of a class")
+    report.add_argument("files", nargs="+", metavar="FILE", help="progress files, each named after its learner")
+    report.add_argument("-o", "--out", default="class.html", metavar="PAGE", help="the page (class.html)")
+    start = add("start", "copy the notebooks of the course to a folder, and open JupyterLab on the first one")
+    start.add_argument("folder", nargs="?", default="blocknb-course", metavar="FOLDER", help="blocknb-course")
+    start.add_argument("--no-browser", dest="browser", action="store_false", help="copy the notebooks only")
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": doctor,
     "bench": bench,
@@ -204,6 +243,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bisect": bisect,
     "compile": compile,
     "report": report,
+    "learn": learn,
 }
 
 
@@ -226,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _bench_arguments(command)
         if run is fuzz:
             _fuzz_arguments(command)
+        if run is learn:
+            _learn_arguments(command)
         if run is report:
             _report_arguments(command)
         if run is compile:

@@ -29,6 +29,7 @@ from blocknb.notebook import (
     static_plots,
     tiles,
     timelines,
+    verdicts,
 )
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import KernelRecord, Specialisation
@@ -121,6 +122,8 @@ class Card:
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """The facts at the top of the card, as labels and texts."""
+        if verdicts.veiled(self.parts):
+            return verdicts.veiled_facts(self.parts)
         made, found = self.main, []
         if made.launches:
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
@@ -227,6 +230,8 @@ class Card:
     @property
     def kept_sections(self) -> list[Section]:
         """The sections of a page without scripts: the source with its notes, the final IR, and the requested sections."""
+        if verdicts.veiled(self.parts):
+            return []
         final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
         wanted = {"source", "timeline", *self.opened}
         if memory.is_measured(self.parts.get("memory", {"pools": []})):
@@ -237,15 +242,16 @@ class Card:
         """The static page: the plots of the parts, then at most `limit` bytes."""
         opened = {"source", *self.opened}
         page = html.render((self.name, self.where), self.facts, self.rows, self.kept_sections, opened, limit, footer)
-        return static_plots.figures(self.parts) + page
+        return verdicts.html(self.parts) + static_plots.figures(self.parts) + page
 
     def text(self) -> str:
         """The card as plain text: the facts, the notes by line, and the expressions that give more."""
         width = max(len(label) for label, _ in self.facts)
-        lines = [f"{self.name}: {self.where}", *(f"  {label.ljust(width)}  {text}" for label, text in self.facts)]
+        head = verdicts.text(self.parts)
+        lines = [f"{head}{self.name}: {self.where}", *(f"  {label.ljust(width)}  {text}" for label, text in self.facts)]
         for row in self.rows:
             lines.append("    " + "  ".join(cell.replace("`", "") for cell in row))
-        notes = self._note_lines()
+        notes = [] if verdicts.veiled(self.parts) else self._note_lines()
         lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
         if len(notes) > SHOWN_NOTES:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
@@ -282,7 +288,7 @@ class Card:
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
-        made["headline"] = headline.headline(self)
+        made["headline"] = [] if verdicts.veiled(self.parts) else headline.headline(self)
         if told is not None:
             made["changes"] = told
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}

@@ -1,4 +1,5 @@
-"""The line magics: `%blockview KERNEL`, `%blockbench EXPR...`, `%blockdiff A B`, `%roofline KERNEL...`.
+"""The line magics: `%blockview KERNEL`, `%blockbench EXPR...`, `%blockdiff A B`, `%roofline KERNEL...`,
+and those of the course (`course`).
 
 Each shows one output and returns nothing. `LINES` maps each name to its function and its completion; other modules with line magics add
 to it.
@@ -12,6 +13,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from blocknb.notebook import course
 from blocknb.notebook.expressions import Expression
 from blocknb.notebook.options import split_words, unquoted
 
@@ -131,6 +133,7 @@ LINES: dict[str, LineMagic] = {
     "blockbench": LineMagic(blockbench, _nothing),
     "blockdiff": LineMagic(blockdiff, _kernels),
     "roofline": LineMagic(roofline, _kernels),
+    **{name: LineMagic(*functions) for name, functions in course.LINES.items()},
 }
 
 

@@ -20,6 +20,7 @@ from blocknb import forks
 from blocknb.errors import KernelError
 from blocknb.notebook import (
     change_sentences,
+    course,
     document,
     edits,
     export,
@@ -29,6 +30,7 @@ from blocknb.notebook import (
     knobs,
     numbers,
     repeats,
+    verdicts,
 )
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
@@ -256,6 +258,28 @@ def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"sentences": [] if trace is None else change_sentences.between(trace, int(data["a"]), int(data["b"]))}
 
 
+def _hint(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on an exercise with the next hint in it."""
+    part = course.lessons().card_hint(live.cell.parts[verdicts.VERDICT])
+    _replace_part(live, verdicts.VERDICT, part)
+    return {"verdict": part}
+
+
+def _predict(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The card after an answer to its question."""
+    part = course.lessons().card_answer(live.cell.parts[verdicts.QUESTION], str(data["answer"]))
+    _replace_part(live, verdicts.QUESTION, part)
+    return _shown(live)
+
+
+def _replace_part(live: LiveCard, key: str, part: dict[str, Any]) -> None:
+    """Replaces a part of the card of the cell and of the shown card."""
+    before, same = live.cell, live.card is live.cell
+    live.cell = replace(before, parts={**before.parts, key: part})
+    live.card = live.cell if same else replace(live.card, parts={**live.card.parts, key: part})
+    history.replace_card(before, live.cell)
+
+
 #: The requests that a page may send, by name; each handler takes the card and the content, and returns the content of the answer.
 REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "blob": _blob,
@@ -269,6 +293,8 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "teach": _teach,
     "changes": _changes,
     "measure": _measure,
+    "hint": _hint,
+    "predict": _predict,
 }
 
 

@@ -15,7 +15,7 @@ import inspect
 import re
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -42,7 +42,7 @@ class CellSession:
     """A running `%%blockkernel` cell: its options, its launches, and the kernels that existed before it.
 
     `more` holds the values of options that have a module, by key. `interpreted` counts interpreted launches by kernel; closing
-    `interpreting` ends interpretation.
+    `interpreting` ends interpretation. `messages` are what options display if nothing was launched.
     """
 
     target: str | None
@@ -58,6 +58,7 @@ class CellSession:
     views: concurrent_compile.Views
     interpreting: ExitStack
     interpreted: Counter[str]
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
 
 def start_line(lines: list[str]) -> list[str]:
@@ -271,6 +272,8 @@ class BlockMagics(Magics):
             succeeded = result is not None and result.success
             if session.launch and succeeded:
                 succeeded = self._launch(session.launch, result)
+            if succeeded:
+                succeeded = self._run_options(session, getattr(info, "raw_cell", ""), result)
             self._stop(session)
             error = getattr(result, "error_in_exec", None)
             try:
@@ -288,6 +291,21 @@ class BlockMagics(Magics):
         try:
             self.shell.user_ns["_"] = Expression(expression, self.shell, "--launch")()
         except BaseException as error:
+            result.error_in_exec = error
+            self.shell.showtraceback()
+            return False
+        return True
+
+    def _run_options(self, session: CellSession, cell: str, result: Any = None) -> bool:
+        """Runs what options do after the body. Without a `result`, raises their exceptions."""
+        try:
+            for option in all_options():
+                value = session.more.get(option.key)
+                if option.run is not None and value is not None and (said := option.run(value, self.shell, cell)):
+                    session.messages.append(said)
+        except BaseException as error:
+            if result is None:
+                raise
             result.error_in_exec = error
             self.shell.showtraceback()
             return False
@@ -317,7 +335,7 @@ class BlockMagics(Magics):
             found.facts += session.memory.facts(part)
             made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
             if not failed:
-                made = with_views(made, session.more, self.learn)
+                made = with_views(made, session.more, self.learn or session.more.get("exercise") is not None)
             history.record(made, found.ok, found.checked)
             if not session.quiet:
                 self._display(live.bundle(made))
@@ -325,7 +343,9 @@ class BlockMagics(Magics):
             history.save(made)
         if error is not None:
             raise error
-        if not records and not failed and not session.quiet:
+        for said in session.messages if not records else ():
+            self._display(said)
+        if not records and not failed and not session.quiet and not session.messages:
             text = self._nothing_launched(session)
             self._display({"text/plain": text.replace("`", ""), "text/html": html.message(text)})
 
@@ -365,6 +385,7 @@ class BlockMagics(Magics):
             self._execute(cell)
             if session.launch:
                 self._execute(session.launch)
+            self._run_options(session, f"%%blockkernel {line}\n{cell}")
             failed = False
         finally:
             self._stop(session)

@@ -27,6 +27,7 @@ MODULES = (
     "blocknb.notebook.option_without",
     "blocknb.notebook.option_sweep",
     "blocknb.notebook.teaching.options",
+    "blocknb.notebook.course",
 )
 
 
@@ -60,7 +61,8 @@ class Option:
     """One option. `settings` are arguments for argparse; `complete(word)` lists completions of the value.
 
     `complete` is None for an expression, which the shell completes itself. `after(value, record, shell, found)` adds to `found`; an
-    exception becomes the cell's error.
+    exception becomes the cell's error. `run(value, shell, cell)` gets the text of the cell after its body, while launches are still
+    observed; it returns what to display if nothing was launched, or None.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Option:
     after: Callable[[Any, KernelRecord, Any, Found], None]
     prepare: Callable[[Any, Any], Any] = _as_given
     complete: Callable[[str], Sequence[str]] | None = None
+    run: Callable[[Any, Any, str], dict[str, Any] | None] | None = None
 
     @property
     def key(self) -> str:

@@ -67,6 +67,7 @@ import {
   type View,
   type WidgetPart,
 } from './schema';
+import { question, verdict } from './course_part';
 import { upgrade } from './upgrade';
 
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
@@ -445,6 +446,8 @@ const document = shaped<Document>(
     timeline: part,
     memory,
     teaching,
+    verdict,
+    question,
     changes: changesPart,
     compare: compared,
     modified,

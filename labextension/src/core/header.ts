@@ -7,6 +7,7 @@
 import { h, renderBackquotes } from './dom';
 import type { Document, HeadlineEntry } from './schema';
 import type { Store } from './store';
+import { veiled, verdictHead } from './verdict';
 
 /** A mounted header. The fold stays as the user left it when the document changes. */
 export interface Header {
@@ -22,15 +23,17 @@ export function header(store: Store, help: HTMLElement): Header {
   const all = h('div.bnb-facts', { role: 'list', 'aria-label': 'All facts' });
   const summary = h('summary', { title: 'Show or hide all facts on this launch' });
   const fold = h('details.bnb-fold', {}, summary, all);
-  element.append(title, glance, fold);
+  const course = verdictHead(store);
+  element.append(title, course.element, glance, fold);
   const paint = (): void => {
     const { doc } = store;
     title.replaceChildren(...titleParts(store), help);
+    course.paint();
     const entries = headline(doc);
     glance.replaceChildren(...entries.map(glanced));
     glance.hidden = !entries.length;
     all.replaceChildren(...doc.facts.map(([label, text]) => fact(label, text)));
-    fold.hidden = !doc.facts.length;
+    fold.hidden = !doc.facts.length || veiled(store);
     const warnings = doc.facts.filter(([label]) => label === 'warning').length;
     const warned = warnings ? `, ${warnings} warning${warnings > 1 ? 's' : ''}` : '';
     summary.textContent = `All facts (${doc.facts.length}${warned})`;

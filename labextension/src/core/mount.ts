@@ -18,6 +18,7 @@ import { shareFoot } from './share';
 import { outsideThePage, whenNear } from './near';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
+import { veiled, whyEmpty } from './verdict';
 import { VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
 
@@ -53,8 +54,8 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
       key: view.key,
       title: view.title,
       tooltip: view.tooltip,
-      empty: view.empty(store.doc, store),
-      measure: () => view.measure?.(store) ?? null,
+      empty: whyEmpty(view, store),
+      measure: () => (veiled(store) ? null : (view.measure?.(store) ?? null)),
       open: (panel) =>
         outsideThePage(panel, () => {
           const made = mountView(view, panel, store);
@@ -80,7 +81,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
   const stop = store.subscribe((change) => {
     if (change !== 'selection' && change !== 'problem' && change !== 'display') {
       head.paint();
-      bar.refresh(shown.map((view) => view.empty(store.doc, store)));
+      bar.refresh(shown.map((view) => whyEmpty(view, store)));
       dock.hidden = !store.host.dock;
     }
     if (change !== 'selection' && change !== 'display') {
@@ -157,7 +158,7 @@ function dockView(key: string, element: HTMLElement, store: Store, from?: Mounte
   const help = keyHelp(() => view ?? undefined);
   root.append(panel, help.list);
   const paint = (): void => {
-    const empty = spec ? spec.empty(store.doc, store) : 'This version has no such view.';
+    const empty = spec ? whyEmpty(spec, store) : 'This version has no such view.';
     if (empty === null && spec && !view) {
       panel.replaceChildren();
       view = mountView(spec, panel, store, from);

@@ -6,8 +6,10 @@
  * `documents.ts` checks all of it.
  */
 
+import type { Question, Verdict } from './course_part';
 import type { Memory } from './memory_part';
 
+export type * from './course_part';
 export type * from './memory_part';
 
 /** The newest schema that this code reads. */
@@ -454,6 +456,8 @@ export interface Document {
   timeline?: TimelinePart;
   memory?: Memory;
   teaching?: Teaching;
+  verdict?: Verdict;
+  question?: Question;
   changes?: ChangesPart;
   compare?: Compared;
   /** What the knobs were changed to after the cell ran. */

@@ -1,0 +1,102 @@
+"""`blocknb learn`: lists and tests exercises, writes assignments and reports, and starts the course.
+
+`blocknb/cli.py` declares the arguments. Each function returns the exit status.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from blocknb.learn import assignment, catalog, class_report, listing, progress
+from blocknb.learn.exercise import Exercise, Prediction
+
+#: The notebooks of the course: in an installed package, and in a checkout.
+PACKAGED = Path(__file__).parent / "notebooks"
+CHECKOUT = Path(__file__).parents[2] / "notebooks" / "course"
+
+
+def show_list() -> int:
+    """Prints all exercises with the progress of this user."""
+    print(listing.table(progress.load())["text/plain"])
+    return 0
+
+
+def assign(name: str, out: str, points: float, student: bool) -> int:
+    """Writes the notebook of a unit ("unit8"), of a file of exercises, or of one exercise."""
+    title, items = _chosen(name)
+    if not items:
+        print(f"blocknb learn: there is no unit, exercise or file {name!r}; `blocknb learn list` shows all", file=sys.stderr)
+        return 1
+    place = Path(out or f"{Path(name).stem}.ipynb")
+    assignment.write(place, title, items, points, student)
+    print(f"{place}: {len(items)} exercises, {len(items) * points:g} points")
+    if not student:
+        print("It has the solutions. `nbgrader generate_assignment`, or --student, makes the notebook for students.")
+    return 0
+
+
+def _chosen(name: str) -> tuple[str, tuple[Exercise | Prediction, ...]]:
+    if name.endswith(".py"):
+        return Path(name).stem, catalog.load(name)
+    for unit in catalog.units():
+        if name in (unit.name, str(unit.number)):
+            return f"Unit {unit.number}: {unit.title}", catalog.exercises(unit)
+    one = [item for item in catalog.exercises() if item.name == name]
+    return (one[0].title, tuple(one)) if one else ("", ())
+
+
+def report(files: list[str], out: str) -> int:
+    """Writes the page of a class."""
+    learners, problems = class_report.read(files)
+    for problem in problems:
+        print(f"blocknb learn report: {problem}", file=sys.stderr)
+    if not learners:
+        print("blocknb learn report: none of the files is a progress file", file=sys.stderr)
+        return 1
+    Path(out).write_text(class_report.page(learners, problems), "utf-8")
+    print(f"{out}: {len(learners)} learners")
+    return 0
+
+
+def notebooks() -> Path | None:
+    """The folder with the course's notebooks, or None."""
+    return next((folder for folder in (CHECKOUT, PACKAGED) if folder.is_dir()), None)
+
+
+def copy_course(folder: Path) -> list[Path]:
+    """Copies the notebooks that the folder does not have yet, and returns the new ones. Raises OSError."""
+    source = notebooks()
+    assert source is not None
+    new = []
+    for path in sorted(source.rglob("*")):
+        target = folder / path.relative_to(source)
+        if path.is_file() and not target.exists() and ".ipynb_checkpoints" not in path.parts:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+            new.append(target)
+    return new
+
+
+def start(folder: str, browser: bool) -> int:
+    """Copies the course to a folder, and opens JupyterLab on the first unit. Does not return if JupyterLab starts."""
+    if notebooks() is None:
+        print("blocknb learn start: this installation has no notebooks; install a wheel of blocknb", file=sys.stderr)
+        return 1
+    place = Path(folder).expanduser().absolute()
+    new = copy_course(place)
+    print(f"{place}: {len(new)} new files; your own notebooks stay as they are")
+    first = min(place.glob("*.ipynb"), default=None, key=lambda path: path.name)
+    if not browser:
+        return 0
+    if importlib.util.find_spec("jupyterlab") is None:
+        print('blocknb learn start: JupyterLab is missing: pip install "blocknb[learn]"', file=sys.stderr)
+        return 1
+    root = ["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []
+    opened = [str(first)] if first is not None else []
+    os.chdir(place)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *root, *opened])

@@ -1,0 +1,125 @@
+"""`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question before the card tells.
+
+The card of the cell hides its facts, and its page keeps the tabs that tell shut. The first answer opens them, whether it is right or not; the
+progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in `nbconvert --execute`.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from blocknb.learn import progress
+from blocknb.learn.cells import current, found
+from blocknb.learn.checking import judged
+from blocknb.learn.exercise import Prediction
+from blocknb.notebook import verdicts
+
+#: The tabs that tell what another tab tells, by the tab that a prediction names.
+RELATED = {
+    "footprint": ("footprint", "launch", "step"),
+    "launch": ("launch", "footprint", "step"),
+    "step": ("step", "launch", "footprint"),
+    "tiles": ("tiles", "roofline", "code", "passes"),
+    "resources": ("resources", "code", "passes"),
+    "code": ("code", "passes"),
+}
+
+#: The newest record of a kernel that asks a question, by the prediction's name.
+_asking: dict[str, Any] = {}
+
+
+def prediction(name: str) -> Prediction:
+    """The prediction of a name, which may lack `predict-`. Raises UsageError."""
+    from blocknb.learn.catalog import exercises
+
+    known = {item.name: item for item in exercises() if isinstance(item, Prediction)}
+    if made := known.get(name) or known.get(f"predict-{name}"):
+        return made
+    found(name)  # an unknown name
+    raise UsageError(f"{name} is an exercise, not a prediction: answer it with %%blockkernel --exercise {name}")
+
+
+def question_part(asked: Prediction) -> dict[str, Any]:
+    """The document's part "question". `closed` are the keys of the tabs that stay shut while `answer` is empty."""
+    done = progress.of(asked.name)
+    answer = done.answers[-1] if done.answers else ""
+    verdict = judged(asked, value_of(asked, answer)) if answer else None
+    key = asked.reveals.lower()
+    return {
+        "name": asked.name,
+        "title": asked.title,
+        "question": asked.question,
+        "reveals": [asked.reveals] if asked.reveals else [],
+        "closed": list(RELATED.get(key, (key,))) if key else [],
+        "answer": answer,
+        "right": bool(verdict and verdict.passed),
+        "text": verdict.findings[0].text if verdict and verdict.findings else "",
+    }
+
+
+def add_question(asked: Prediction, record: Any, found: Any) -> None:
+    """Adds the question to the findings of options about a kernel."""
+    found.parts[verdicts.QUESTION] = question_part(asked)
+    _asking[asked.name] = record
+
+
+def value_of(asked: Prediction, answer: str, names: dict[str, Any] | None = None) -> Any:
+    """The value of an answer: its text if the right answer is a text, else its value; several words make a tuple. With `names`, an answer
+    may be an expression."""
+    if isinstance(asked.value, str):
+        return answer.strip().strip("'\"")
+    for text in (answer, ", ".join(answer.replace(",", " ").split())):
+        try:
+            return ast.literal_eval(text) if names is None else eval(text, dict(names))
+        except Exception:  # a text, or something else that is no expression
+            continue
+    return answer
+
+
+def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:
+    """Keeps an answer and returns the document's part "question" with it. Without a `shell`, an expression is a text."""
+    current[:] = [asked.name]
+    value = value_of(asked, text, shell.user_ns if shell is not None else None)
+    verdict = judged(asked, value)
+    shown = text if isinstance(value, str) else repr(value).strip("()")
+    progress.update(asked.name, lambda old: old.tried(asked.hash, verdict.passed, answer=shown))
+    part = question_part(asked)
+    text = verdict.findings[0].text if verdict.findings else ""
+    return {**part, "answer": shown, "right": verdict.passed, "text": text}
+
+
+def predict(line: str, shell: Any) -> None:
+    """Implements `%predict`."""
+    from blocknb.notebook import live
+    from blocknb.notebook.card import newest
+
+    name, _, text = line.strip().partition(" ")
+    if not name:
+        raise UsageError("%predict takes a prediction and an answer: %predict predict-blocks 10, 240")
+    asked = prediction(name)
+    if not text.strip():
+        shown = {"text/plain": f"{asked.question.strip()}\n%predict {asked.name} ...", "text/markdown": _asked(asked)}
+        shell.display_pub.publish(shown)
+        return
+    part = answer(asked, text.strip(), shell)
+    record = _asking.get(asked.name)
+    if record is None:
+        shell.display_pub.publish({"text/plain": verdicts.answered(part).replace("`", ""), "text/html": _line(part)})
+        return
+    card = newest(record)
+    card = replace(card, parts={**card.parts, verdicts.QUESTION: part}, opened=(part["closed"] or [""])[:1])
+    shell.display_pub.publish(live.bundle(card))
+
+
+def _asked(asked: Prediction) -> str:
+    return f"**{asked.title}**\n\n{asked.question.strip()}\n\nAnswer with `%predict {asked.name} ...`"
+
+
+def _line(part: dict[str, Any]) -> str:
+    from blocknb.notebook import html
+
+    return html.message(verdicts.answered(part))
