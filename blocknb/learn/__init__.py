@@ -31,6 +31,7 @@ from blocknb.learn.exercise import (
     Unit,
     Verdict,
 )
+from blocknb.learn.proving import ProofReport, prove
 from blocknb.learn.rules import any_order, bytes_at_most, bytes_once, first_programs_load, no_race, stored_once
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Exercise",
     "Mistake",
     "Prediction",
+    "ProofReport",
     "Rule",
     "Tolerance",
     "Unit",
@@ -62,6 +64,7 @@ __all__ = [
     "no_race",
     "no_spills",
     "programs_per_multiprocessor",
+    "prove",
     "registers_at_most",
     "shared_at_most",
     "stored_once",

@@ -24,7 +24,8 @@ MOST = 4  # findings of a verdict
 
 def findings_of(attempts: Sequence[Attempt]) -> list[CheckFinding]:
     """The findings about failed attempts, the most useful first."""
-    failed = [made for made in attempts if not made.passed and made.device != "interpreted"]
+    compiled = any(made.device != "interpreted" for made in attempts)
+    failed = [made for made in attempts if not made.passed and (made.device != "interpreted" or not compiled)]
     if not failed:
         return [f for made in attempts if not made.passed for f in _unlike(made)]
     made = failed[0]

@@ -32,7 +32,7 @@ class WrongCell(Exception):
         self.text, self.line = text, line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
     """The kernel of a cell, as a new Kernel of the same function, and the names that its cell sees."""
 

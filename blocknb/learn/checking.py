@@ -26,7 +26,8 @@ def check(
     """Checks an answer: a kernel, or the source of a cell, for an exercise; a value for a prediction.
 
     `exercise` is the exercise or its name. `seed` repeats an earlier check. `devices` are "cpu" and "gpu", by default those that are
-    present. A wrong answer of any kind gives a Verdict. Raises UnknownExercise.
+    present; "interpreted" alone compiles only what rules about code need. A wrong answer of any kind gives a Verdict. Raises
+    UnknownExercise.
     """
     from blocknb.learn.catalog import exercise as find
 
@@ -43,7 +44,7 @@ def check(
     with unobserved():  # the card shows the launch of the cell, not those of the check
         attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices)
         findings = findings_of(attempts) or broken_rules(attempts)
-    counted = [made for made in attempts if made.device != "interpreted"]
+    counted = [made for made in attempts if made.device != "interpreted"] or attempts
     results = tuple(CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted)
     passed = all(result.passed for result in results) and not findings
     return Verdict(passed, chosen.name, results, tuple(findings), seed, time.perf_counter() - start)
@@ -70,7 +71,7 @@ def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence
                 return found
         if not all(made.passed for made in found):
             return found
-    if answer.kernel is answer.base:
+    if "interpreted" not in devices:
         small = min(found[: len(exercise.cases)], key=_size)
         found.append(attempt(exercise, answer, small.case, small.seed, "interpreted"))
     return found
@@ -80,7 +81,7 @@ def broken_rules(attempts: Sequence[Attempt]) -> list[CheckFinding]:
     """What breaks the rules of an exercise, at most one finding per rule."""
     found = []
     for rule in attempts[0].exercise.rules:
-        for made in attempts[:1] if rule.once else [a for a in attempts if a.device == "cpu"]:
+        for made in attempts[:1] if rule.once else [a for a in attempts if a.device == attempts[0].device]:
             if breaks := next(iter(rule.check(made)), None):
                 found.append(CheckFinding(breaks.text, breaks.kind, breaks.named, breaks.line, made.case.name))
                 break

@@ -37,8 +37,7 @@ def gpu_code(made: Attempt, target: str = TARGET, answer: Answer | None = None, 
     answer = answer or made.answer
     arguments = made.fresh() | {n: x for n, x in numbers.items() if n in made.given}
     given, kernel = matched(answer, arguments), answer.base
-    if answer.kernel is not kernel and kernel.latest is not None:
-        given |= {name: kind.constant[0] for name, kind in kernel.latest.kinds.items() if kind.constant}
+    given |= made.constants if answer is made.answer else {}
     binding, values = kernel.bound_call((), given)
     kinds, _ = kernel.describe(binding, values)
     summaries = {name: summary(value, kind) for name, kind, value in flat(binding.names, kinds, values)}

@@ -34,7 +34,7 @@ class Unit:
         return f"unit{self.number}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One launch that a kernel must get right. `make(rng)` returns the arguments by name, in the order of the kernel's parameters: NumPy
     arrays, numbers, and constants. The check calls it with a new random generator for each run."""
@@ -127,7 +127,7 @@ class CourseItem:
     setup: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Exercise(CourseItem):
     """A task for a kernel, and all that a check of an answer needs.
 

@@ -18,41 +18,28 @@ import numpy as np
 
 from blocknb.errors import ElementError, KernelError
 from blocknb.learn.cell import Answer, WrongCell, answer_of
-from blocknb.learn.exercise import Exercise, Mistake
+from blocknb.learn.exercise import Case, Exercise, Mistake
 from blocknb.learn.running import Attempt, TimeUp, attempt, differs
 from blocknb.learn.structure import Nodes, alike
 
-SECONDS = 2.5  # of all imitations together
-EACH = 1.0  # of one launch
+SECONDS = 3.0  # of this thread, for all imitations together
+EACH = 4.0  # of one launch
 MARGIN = 0.005  # by which a source must be closer to one mistake than to another
 
 
-@functools.lru_cache(maxsize=256)
-def _cached(name: str, setup: str, source: str) -> Answer | WrongCell:
-    """The answer in a cell of an exercise, or why there is none."""
-    like: Any = Exercise(
-        name,
-        "",
-        task="",
-        cases=(),
-        outputs=(),
-        grid=None,
-        reference=dict,
-        rules=(),
-        solution="",
-        blanks=(),
-        mistakes=(),
-        setup=setup,
-    )
+@functools.lru_cache(maxsize=1024)
+def answer_in(exercise: Exercise, source: str) -> Answer | WrongCell:
+    """The answer in a cell, made once, or why there is none."""
     try:
-        return answer_of(like, source)
+        return answer_of(exercise, source)
     except WrongCell as error:
         return error
 
 
-def answer_in(exercise: Exercise, source: str) -> Answer | WrongCell:
-    """The answer in a cell, made once, or why there is none."""
-    return _cached(exercise.name, exercise.setup, source)
+@functools.lru_cache(maxsize=256)
+def interpreted(exercise: Exercise, answer: Answer, case: Case, seed: int) -> Attempt:
+    """The interpreted launch of a case, made once."""
+    return attempt(exercise, answer, case, seed, "interpreted", EACH)
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class Symptom:
 def symptom(made: Attempt) -> Symptom:
     """The symptom of a launch. Launches with an error are compared as interpreted, where the first program with an error is reported."""
     if made.error and made.device != "interpreted" and isinstance(made.raised, KernelError):
-        made = attempt(made.exercise, made.answer, made.case, made.seed, "interpreted", EACH)
+        made = interpreted(made.exercise, made.answer, made.case, made.seed)
     if made.raised is not None:
         return Symptom(_error(made), {}, True)
     arrays = {name: value for name, value in made.left.items() if isinstance(value, np.ndarray)}
@@ -99,7 +86,7 @@ def same(a: Symptom, b: Symptom, exercise: Exercise) -> bool:
 def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
     """The mistakes that explain all attempts of an answer and that its source does not contradict; at most two."""
     exercise, answer = attempts[0].exercise, attempts[0].answer
-    deadline = time.monotonic() + SECONDS
+    deadline = time.thread_time() + SECONDS
     candidates: list[tuple[Mistake, Answer]] = []
     for mistake in exercise.mistakes:
         found = answer_in(exercise, mistake.applied(exercise.solution))
@@ -112,9 +99,9 @@ def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
         strong |= not made.passed and not mine.weak
         kept: list[tuple[Mistake, Answer]] = []
         for mistake, other in candidates:
-            if time.monotonic() > deadline:
+            if time.thread_time() > deadline:
                 return _chosen(kept, answer, made, strong) if seen else []
-            theirs = attempt(exercise, other, made.case, made.seed, "interpreted", EACH)
+            theirs = interpreted(exercise, other, made.case, made.seed)
             if theirs.passed == made.passed and (made.passed or same(mine, symptom(theirs), exercise)):
                 kept.append((mistake, other))
         candidates, seen = kept, seen + 1

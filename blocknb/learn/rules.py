@@ -6,6 +6,7 @@ a ragged one may break what a friendly one does not. `code_rules` has the rules 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,10 +78,11 @@ def never_stored(made: Attempt) -> Iterator[CheckFinding]:
             continue
         flags = np.asarray(array.stores.count == 0)
         if flags.any():
-            yield CheckFinding(_holes(seen, array, flags), "footprint", True, next(iter(_lines(array.stores)), None))
+            line = next(iter(_lines(array.stores)), None)
+            yield CheckFinding(_holes(made, seen, array, flags), "footprint", True, line)
 
 
-def _holes(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
+def _holes(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
     if not flags.all():
         return f"{region_text(array.name, flags)} never stored"
     if array.stores.accesses:
@@ -88,6 +90,8 @@ def _holes(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
     others = [name for name in seen if seen[name].stores.accesses]
     if others:
         return f"the kernel stores to {listed(others)}, not to `{array.name}`"
+    if re.search(r"\bstore\b", made.answer.base.source.text):
+        return f"no program reaches the store to `{array.name}`: does the kernel return before it?"
     return f"the kernel has no store to `{array.name}`: end with tl.store"
 
 

@@ -34,7 +34,8 @@ class TimeUp(Exception):
 @dataclass
 class Attempt:
     """One launch of one case. `given` are the arguments as the case made them, `left` those after the launch, both by the exercise's names;
-    `want` are the outputs of the reference. `error` is empty, or one sentence, with its `line`."""
+    `want` are the outputs of the reference. `constants` are those that an autotuner chose. `error` is empty, or one sentence, with its
+    `line`."""
 
     exercise: Exercise
     answer: Answer
@@ -45,6 +46,7 @@ class Attempt:
     left: dict[str, Any] = field(default_factory=dict)
     want: dict[str, np.ndarray] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
+    constants: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     line: int | None = None
     raised: BaseException | None = None
@@ -82,7 +84,8 @@ class Attempt:
         arguments = self.fresh()
         try:
             with limited(SECONDS):
-                found = self.answer.base.footprint(self.grid, BUDGET)(**matched(self.answer, arguments))
+                given = matched(self.answer, arguments) | self.constants
+                found = self.answer.base.footprint(self.grid, BUDGET)(**given)
         except (KernelError, WrongCell, TimeUp):
             return None
         self._kept = arguments  # the footprint reads contents on demand
@@ -194,9 +197,23 @@ def changed_inputs(made: Attempt) -> str:
     return f"the kernel writes to {listed(changed)}, which {'is an input' if len(changed) == 1 else 'are inputs'}"
 
 
+def _constants(made: Attempt, seconds: float) -> dict[str, Any]:
+    """The constants and options that an autotuner or heuristics choose for a launch. They see copies of the arrays only."""
+    base = made.answer.base
+    if made.answer.kernel is base:
+        return {}
+    with stopped(10 * seconds):
+        made.answer.kernel[made.grid](**matched(made.answer, made.fresh()))
+    compiled = base.latest
+    assert compiled is not None
+    options = {name: compiled.options[name] for name in ("num_warps", "num_stages") if compiled.options.get(name)}
+    return {name: kind.constant[0] for name, kind in compiled.kinds.items() if kind.constant} | options
+
+
 def _launch(made: Attempt, seconds: float) -> None:
-    arguments = matched(made.answer, made.left)
-    kernel = made.answer.kernel
+    made.constants = _constants(made, seconds)
+    arguments = matched(made.answer, made.left) | made.constants
+    kernel = made.answer.base
     if made.device == "interpreted":
         with limited(seconds):
             kernel[made.grid](**arguments, interpret=True)
@@ -209,9 +226,8 @@ def _launch(made: Attempt, seconds: float) -> None:
             if isinstance(value, np.ndarray):
                 value[...] = moved[name].get()
     else:
-        if isinstance(kernel, type(made.answer.base)):
-            with limited(seconds * 2):
-                kernel.warmup(**arguments, checked=True)
+        with limited(seconds * 2):
+            kernel.warmup(**arguments, checked=True)
         with stopped(seconds):
             kernel[made.grid](**arguments, checked=True)
 
