@@ -1,7 +1,7 @@
 """`blocknb learn assignment UNIT`: exercises as a notebook for nbgrader, or as the notebook that students get.
 
-A solution cell begins with `%%blockkernel --exercise NAME` and marks what nbgrader removes with `### BEGIN SOLUTION`. The test cell below it
-is locked and calls `learn.check`. nbgrader's format of cells: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html
+A solution cell begins with `%%blockkernel --exercise NAME` and marks what nbgrader removes with `### BEGIN SOLUTION`. The test cell below
+it is locked and calls `learn.check`. nbgrader's format of cells: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 from blocknb.learn.exercise import Blank, Exercise, Prediction
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-SETUP = "%load_ext blocknb\nimport numpy as np\n\nimport blocknb\nimport blocknb.language as tl\nfrom blocknb import learn"
+SETUP = (
+    "%load_ext blocknb\nimport numpy as np\n\nimport blocknb\nimport blocknb.language as tl\nfrom blocknb import learn"
+)
 ABOUT = """# {title}
 
 Each exercise has a cell for your kernel, and a locked cell that checks it. Run a cell with Shift+Enter. A cell with `--exercise` says what
@@ -60,7 +62,9 @@ def _prediction(item: Prediction, points: float, student: bool) -> list[dict[str
         value = tuple(value)
     answer = f"{name} = ..." if student else f"{BEGIN}\n{name} = {value!r}\n{END}"
     return [
-        _cell(f"{item.name}-task", "markdown", f"## {item.title}\n\n{item.question.strip()}\n\nSet `{name}`.", locked=True),
+        _cell(
+            f"{item.name}-task", "markdown", f"## {item.title}\n\n{item.question.strip()}\n\nSet `{name}`.", locked=True
+        ),
         _cell(item.name, "code", answer, solution=True),
         _test(item.name, name, points),
     ]

@@ -99,12 +99,13 @@ def check_cell(task: ExerciseCell, shell: Any, cell: str) -> dict[str, Any] | No
     done = progress.update(exercise.name, lambda old: old.tried(exercise.hash, verdict.passed, source))
     task.part = part_of(exercise, verdict, done)
     if verdict.cases:
-        task.shown = launched(exercise, given, verdict)
+        task.shown, task.part["shown"] = launched(exercise, given, verdict)
     return None if task.shown is not None else verdicts.bundle(task.part)
 
 
 def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[str, Any]:
-    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), `hints` are those that the card shows."""
+    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), `hints` are those that the card shows, and
+    `shown` is the case whose launch it shows."""
     hint = help_texts.offered(exercise, done)
     return {
         "exercise": exercise.name,
@@ -117,16 +118,17 @@ def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[st
         "hint": hint,
         "of": len(exercise.hints),
         "hints": [],
+        "shown": "",
         "solution": not verdict.passed and not help_texts.tries_left(exercise, done),
     }
 
 
-def launched(exercise: Exercise, given: Any, verdict: Verdict) -> Any:
-    """Launches the answer where the card sees it, and returns the kernel; None if every case ends with an error."""
+def launched(exercise: Exercise, given: Any, verdict: Verdict) -> tuple[Any, str]:
+    """Launches the answer where the card sees it; returns the kernel and the name of the case. (None, ""): each case ends with an error."""
     try:
         answer, own = answer_of(exercise, given), answer_of(exercise, given, own=True)
     except WrongCell:
-        return None
+        return None, ""
     failed = {case.name for case in verdict.cases if not case.passed}
     numbered = list(enumerate(exercise.cases))
     for number, case in sorted(numbered, key=lambda pair: pair[1].name not in failed):
@@ -135,9 +137,11 @@ def launched(exercise: Exercise, given: Any, verdict: Verdict) -> Any:
         if made.raised is None and _size(made) <= MOST_ELEMENTS:
             arguments = matched(own, made.fresh())
             own.kernel[made.grid](**arguments)
-            vars(own.base)[_KEPT] = arguments  # the card refers to the arrays weakly, and a page may ask for more of the launch
-            return own.base
-    return None
+            vars(own.base)[_KEPT] = (
+                arguments  # the card refers to the arrays weakly, and a page may ask for more of the launch
+            )
+            return own.base, case.name
+    return None, ""
 
 
 def _size(made: Attempt) -> int:

@@ -25,12 +25,34 @@ def show_list() -> int:
     return 0
 
 
+def test(name: str, only: str, quick: bool) -> int:
+    """Proves the exercises of a file, a unit, or of one name, and prints a line for each. The status is 1 if one is not sound."""
+    from blocknb.learn.proving import prove
+
+    _, items = _chosen(name)
+    items = tuple(item for item in items if only in ("", item.name))
+    if not items:
+        return _unknown(only or name)
+    sound = True
+    for item in items:
+        found = prove(item, compiled=not quick, course=not name.endswith(".py"))
+        print(found, flush=True)
+        sound = sound and found.sound
+    return 0 if sound else 1
+
+
+def _unknown(name: str) -> int:
+    print(
+        f"blocknb learn: there is no unit, exercise or file {name!r}; `blocknb learn list` shows all", file=sys.stderr
+    )
+    return 1
+
+
 def assign(name: str, out: str, points: float, student: bool) -> int:
     """Writes the notebook of a unit ("unit8"), of a file of exercises, or of one exercise."""
     title, items = _chosen(name)
     if not items:
-        print(f"blocknb learn: there is no unit, exercise or file {name!r}; `blocknb learn list` shows all", file=sys.stderr)
-        return 1
+        return _unknown(name)
     place = Path(out or f"{Path(name).stem}.ipynb")
     assignment.write(place, title, items, points, student)
     print(f"{place}: {len(items)} exercises, {len(items) * points:g} points")
@@ -82,7 +104,7 @@ def copy_course(folder: Path) -> list[Path]:
 
 
 def start(folder: str, browser: bool) -> int:
-    """Copies the course to a folder, and opens JupyterLab on the first unit. Does not return if JupyterLab starts."""
+    """Copies the course to a folder, and opens JupyterLab on the first unit. JupyterLab takes over the process."""
     if notebooks() is None:
         print("blocknb learn start: this installation has no notebooks; install a wheel of blocknb", file=sys.stderr)
         return 1
@@ -99,4 +121,4 @@ def start(folder: str, browser: bool) -> int:
     opened = [str(first)] if first is not None else []
     os.chdir(place)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *root, *opened])
+    return os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *root, *opened])
