@@ -15,7 +15,6 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import (
-    change_sentences,
     document,
     extension,
     failed_compile,
@@ -280,7 +279,7 @@ class Card:
             targets.append(document.DocumentTarget(view.role, view.label, view.place, trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
-        told = change_sentences.part([view.trace for view in self.views]) if self.whole else None
+        told = self._change_sentences() if self.whole else None
         made = document.build(
             self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn, told]))
         )
@@ -292,6 +291,12 @@ class Card:
         if told is not None:
             made["changes"] = told
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
+
+    def _change_sentences(self) -> dict[str, Any]:
+        """The document's part on what each pass changed."""
+        from blocknb.notebook import change_sentences  # the first document of a card does without
+
+        return change_sentences.part([view.trace for view in self.views])
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:
         """The output of the cell, by MIME type, of at most `limit` bytes without pictures; `more` goes into the document."""

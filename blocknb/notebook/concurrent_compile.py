@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blocknb import forks
@@ -22,9 +23,7 @@ _MODULES = (
     "blocknb.codegen.gpu.generator",
     "blocknb.codegen.loader",
     "blocknb.compat.rewrite",
-    "blocknb.notebook.compared",
     "blocknb.notebook.live",
-    "blocknb.profile.roof",
     "blocknb.runtime.compile",
     "blocknb.runtime.extents",
     "blocknb.runtime.job",
@@ -32,6 +31,15 @@ _MODULES = (
     "blocknb.runtime.summary",
     "numpy.ma",  # by np.unique
 )
+#: The modules for what follows the first paint of a card: the deferred parts, knobs and measurements.
+_LATER_MODULES: tuple[str, ...] = (
+    "blocknb.notebook.change_sentences",
+    "blocknb.notebook.compared",
+    "blocknb.notebook.edits",
+    "blocknb.profile.roof",
+    "blocknb.tune",
+)
+PAUSE = 0.3  # seconds before those: a cell that runs at once needs the interpreter more
 
 
 def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], target: str) -> Callable[[], None]:
@@ -85,9 +93,7 @@ def _prepare() -> None:
     gpu = Target.parse(DEFAULT_VIEW)
     llvm.shared().warm()
     llvm.shared().warm(gpu)
-    for name in _MODULES:
-        with forks.guard:
-            importlib.import_module(name)
+    _load(_MODULES)
     for target in (gpu, Target.parse("cpu")):
         passes.pipeline(target)
     from blocknb.notebook import extension
@@ -96,3 +102,11 @@ def _prepare() -> None:
     cache.shared()
     cache.environment_parts()
     extension.installed()
+    time.sleep(PAUSE)
+    _load(_LATER_MODULES)
+
+
+def _load(names: Sequence[str]) -> None:
+    for name in names:
+        with forks.guard:
+            importlib.import_module(name)

@@ -18,7 +18,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from blocknb.notebook import document, history_file, numbers
 from blocknb.notebook.blobs import Blobs, read
@@ -26,7 +26,9 @@ from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.profile.timing import Timing
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
-from blocknb.tune.tuning import MEASURED, Trial, Tuning, as_keywords
+
+if TYPE_CHECKING:
+    from blocknb.tune.tuning import Trial
 
 KEPT_VERSIONS, KEPT_KERNELS = 20, 200
 _IN_HISTORY = "_tuning_in_history"  # of a kernel's dictionary: the newest tuning whose trials are runs
@@ -295,6 +297,10 @@ def add_run(
 def _add_tuning(kernel: Kernel, version: str) -> None:
     """Adds the fastest configurations of a kernel's newest tuning, once."""
     found = vars(kernel).get("tuning")
+    if found is None:
+        return
+    from blocknb.tune.tuning import MEASURED, Tuning, as_keywords  # most kernels are not tuned
+
     if not isinstance(found, Tuning) or found.from_disk or vars(kernel).get(_IN_HISTORY) is found:
         return
     vars(kernel)[_IN_HISTORY] = found

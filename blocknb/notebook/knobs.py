@@ -8,16 +8,15 @@ does not change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocknb import passes
 from blocknb.errors import LaunchError
-from blocknb.notebook import comparison, concurrent_compile, repeats
+from blocknb.notebook import concurrent_compile, repeats
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart
-from blocknb.notebook.teaching.part import of_other_code
 from blocknb.passes.pipelining import stages
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
@@ -27,8 +26,12 @@ from blocknb.runtime.kinds import constant_kind
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.trace import Trace
 
+if TYPE_CHECKING:
+    from blocknb.notebook import comparison
+
 WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4, 5, 6)
+MEASURING = "the launches are measured in turns with the cell’s kernel"  # instead of a verdict, until there is one
 
 
 def offered(card: Card) -> dict[str, Any]:
@@ -100,12 +103,17 @@ def _fixed_grid(made: Specialisation) -> str:
     return f"the grid {made.grid} is fixed; pass a function of the constants to adapt it to their values"
 
 
-def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
+def with_knobs(
+    card: Card, wanted: Mapping[str, Any], run: bool = True, compiled_only: Callable[[Card], None] | None = None
+) -> Card:
     """The card after a change, with its comparison with `card`, the card of the run cell, as the part "modified".
 
-    None for warps or stages lets the compiler choose, whatever the launch requested. Raises KernelError as a launch does; the old card
-    does not change.
+    None for warps or stages lets the compiler choose, whatever the launch requested. If there is a comparison, `compiled_only` gets the
+    card without it first. Raises KernelError as a launch does; the old card does not change.
     """
+    from blocknb.notebook import comparison
+    from blocknb.notebook.teaching.part import of_other_code
+
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
     options = dict(made.compiled.options)
@@ -121,9 +129,19 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     given = made.snapshot.arguments(()) if not why and made.snapshot else None
     constants |= _derived(kernel, made, constants, given)
     record, found = KernelRecord(kernel), None
+
+    def shown(why: str) -> Card:
+        modified = card_of(record, target, card.opened)
+        part = modified_part(card, modified, changes(made, compiled), found, why)
+        parts = {**of_other_code(card.parts), "modified": part}
+        return replace(modified, parts=parts, more_facts=(("knobs", fact(part)),))
+
     with apart(kernel):
         compiled = _compiled(made, constants, options, targets[0] if targets else None)
+        record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
         if given is not None:
+            if compiled_only is not None:
+                compiled_only(shown(MEASURING))
             more = {**constants, **{n: v for n, v in options.items() if n in OPTIONS}}
 
             def prepared(grid: Any, copies: dict[str, Any]) -> PreparedLaunch:
@@ -131,11 +149,7 @@ def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
 
             found, record.latest = comparison.compare(kernel, made, compiled, prepared)
             record.specialisations[0] = record.latest
-        else:
-            record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
-    modified = card_of(record, target, card.opened)
-    part = modified_part(card, modified, changes(made, compiled), found, why)
-    return replace(modified, parts={**of_other_code(card.parts), "modified": part}, more_facts=(("knobs", fact(part)),))
+    return shown(why)
 
 
 def why_not_compared(made: Specialisation) -> str:
@@ -171,8 +185,11 @@ def modified_part(
     card: Card, modified: Card, settings: str, found: comparison.Comparison | None, why: str
 ) -> dict[str, Any]:
     """The part "modified" of a document: what was changed after the run cell, and the comparison with its kernel."""
+    from blocknb.notebook import comparison
+
     if found is None:
-        part: dict[str, Any] = {"verdict": "unmeasured", "text": f"not measured: {why}", "outputs": ""}
+        text = why if why == MEASURING else f"not measured: {why}"
+        part: dict[str, Any] = {"verdict": "unmeasured", "text": text, "outputs": ""}
         part |= {"ratio": None, "cell": None, "now": None}
     else:
         part = found.part

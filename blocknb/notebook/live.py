@@ -19,11 +19,8 @@ from typing import Any
 from blocknb import forks
 from blocknb.errors import KernelError
 from blocknb.notebook import (
-    change_sentences,
     course,
     document,
-    edits,
-    export,
     extension,
     history,
     html,
@@ -35,9 +32,7 @@ from blocknb.notebook import (
 from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
-from blocknb.notebook.teaching import part as teaching
 from blocknb.runtime.kernel import Kernel
-from blocknb.runtime.stage_edit import EditError
 
 KEPT = 100  # cards; the oldest become disconnected
 
@@ -46,13 +41,15 @@ class LiveCard:
     """A card that a page may query. `card` is what the page shows now, and `cell` is the card of the run cell; a changed knob replaces
     the former only.
 
-    `unedited` is the card from before the first edit of a stage, or None without an edit.
+    `unedited` is the card from before the first edit of a stage, or None without an edit. `report` sends the page something before the
+    answer to its current request.
     """
 
     def __init__(self, card: Card):
         self.card = self.cell = card
         self.id = uuid.uuid4().hex
         self.unedited: Card | None = None
+        self.report: Callable[[dict[str, Any]], None] = lambda content: None
         self._texts: dict[str, str] = {}
 
     def listing(self, name: str) -> Any:
@@ -115,6 +112,7 @@ def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
     number = data.get("id")
     try:
         with _lock:
+            live.report = lambda content: comm.send({"id": number, "progress": True, **content})
             answer = REQUESTS[data.get("what", "")](live, data)
     except KernelError as error:
         answer = {"error": numbers.complaint(error)}
@@ -132,13 +130,30 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """Applies changed knobs; returns the document of the result. The notebook saves that of the run cell, with the result named in it."""
+    """Applies changed knobs; returns the document of the result. The notebook saves that of the run cell, with the result named in it.
+
+    The page gets the code and its resources before their comparison with the run cell, which takes a second or two."""
     if knobs.are_the_cells(live.cell, data["knobs"]):
         live.card, live.unedited = live.cell, None
         return _shown(live)
+    begun = False
+
+    def compiled_only(card: Card) -> None:
+        nonlocal begun
+        shown = _document(live, replace(card, whole=False))
+        del shown["deferred"]  # the page asks for it after the comparison
+        begun = True
+        live.report({"document": shown})
+
+    try:
+        changed = knobs.with_knobs(live.cell, data["knobs"], bool(data.get("run", True)), compiled_only)
+    except BaseException:
+        if begun:
+            live.report({"document": _document(live, live.card)})  # what the page showed before
+        raise
     repeats.repeat(live.cell.record)  # the page may not have requested them yet
     live.cell = replace(live.cell)
-    live.card = replace(knobs.with_knobs(live.cell, data["knobs"], run=bool(data.get("run", True))), whole=False)
+    live.card = replace(changed, whole=False)
     live.unedited = None  # the change compiled the kernel itself
     modified = live.card.parts["modified"]
     if modified["now"] is not None:
@@ -177,6 +192,8 @@ def _measure(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The IR after a stage, as the user edits it."""
+    from blocknb.notebook import edits
+
     return {"text": edits.stage_text(live.card, int(data["view"]), data["stage"])}
 
 
@@ -185,6 +202,9 @@ def _edit(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     if data.get("stage") is None:
         live.card, live.unedited = live.unedited or live.card, None
         return _shown(live)
+    from blocknb.notebook import edits
+    from blocknb.runtime.stage_edit import EditError
+
     before = live.unedited or live.card
     try:
         live.card = replace(edits.with_edit(live.card, int(data["view"]), data["stage"], data["text"]), whole=False)
@@ -222,6 +242,8 @@ def _document(live: LiveCard, card: Card) -> dict[str, Any]:
 
 def _export(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The card of the run cell as one HTML file."""
+    from blocknb.notebook import export
+
     return {"page": export.page(replace(live.cell, whole=True))}
 
 
@@ -244,6 +266,8 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _teach(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """What the Step, Launch or Footprint view shows, and what of it the notebook saves."""
+    from blocknb.notebook.teaching import part as teaching
+
     old = live.card
     found, live.card = teaching.answer(old, data)
     if old is live.cell:
@@ -254,6 +278,8 @@ def _teach(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The sentences on the difference of two stages of one target, by number."""
+    from blocknb.notebook import change_sentences
+
     trace = live.card.views[int(data["view"])].trace
     return {"sentences": [] if trace is None else change_sentences.between(trace, int(data["a"]), int(data["b"]))}
 

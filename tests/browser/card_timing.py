@@ -12,6 +12,7 @@ With `--against`, the rounds of another checkout and of this one take turns.
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import shutil
 import statistics
@@ -146,6 +147,7 @@ class Setting:
 
     def __init__(self, name: str, root: Path, place: Path, browser: Browser):
         self.name, self.found = name, {kind: list[float]() for kind in WANTED}
+        compileall.compile_dir(root / "blocknb", quiet=2)  # pip does this, too; otherwise each process compiles Python
         self.lab = Lab(place, root=root)
         cells = [SETUP, CELL, ADD, PRODUCT]
         self.notebook = Notebook(self.lab.page(browser), self.lab.write("timing.ipynb", cells))

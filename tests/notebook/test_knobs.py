@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 
 import numpy as np
@@ -171,7 +172,29 @@ def test_a_request_that_fails_is_answered_with_the_error():
     live._answer(comm, card_id, {"id": 2, "what": "nothing"})
     live._answer(comm, card_id, {"id": 3, "what": "turn", "knobs": {"constants": {"BLOCK": 256}}})
     assert "num_warps is 5" in comm.sent[0]["error"] and "nothing" in comm.sent[1]["error"]
-    assert comm.sent[2]["document"]["knobs"]["constants"][0]["value"] == 256
+    first, answer = comm.sent[2:]
+    assert (
+        first["progress"] and first["document"]["views"][0]["resources"] == answer["document"]["views"][0]["resources"]
+    )
+    assert first["document"]["modified"]["text"] == knobs.MEASURING and "deferred" not in first["document"]
+    for content in (first, answer):
+        assert content["document"]["knobs"]["constants"][0]["value"] == 256
+    assert answer["document"]["modified"]["ratio"] or answer["document"]["modified"]["verdict"] == "wrong"
+
+
+def test_an_interrupted_comparison_shows_the_card_from_before(monkeypatch):
+    from blocknb.notebook import comparison
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    shown, *_arrays = accumulated(block=32)
+    sent, page = [], live.enrol(shown)
+    monkeypatch.setattr(comparison, "compare", interrupted)
+    comm = types.SimpleNamespace(send=sent.append)
+    live._answer(comm, page, {"id": 1, "what": "turn", "knobs": {"constants": {"BLOCK": 64}}})
+    values = [content["document"]["knobs"]["constants"][0]["value"] for content in sent[:2]]
+    assert values == [64, 32] and sent[2] == {"id": 1, "error": "interrupted"} and page.card is shown
 
 
 def test_a_page_requests_the_disassembly_after_the_card(monkeypatch):

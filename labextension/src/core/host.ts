@@ -24,8 +24,12 @@ export interface Host {
   highlightSource?(lines: readonly number[] | null): void;
   /** Reports the line under the pointer or cursor of the input cell. Returns a function that stops the reports. */
   onSourceLine?(callback: (line: number | null) => void): () => void;
-  /** Sends a request to the kernel and resolves with its answer. */
-  request?(what: string, content: Record<string, unknown>): Promise<unknown>;
+  /** Sends a request to the kernel and resolves with its answer. `progress` receives what the kernel reports before it. */
+  request?(
+    what: string,
+    content: Record<string, unknown>,
+    progress?: (content: Record<string, unknown>) => void,
+  ): Promise<unknown>;
   /** Interrupts the kernel. */
   cancel?(): void;
   /** Fetches a listing that the document does not contain. */

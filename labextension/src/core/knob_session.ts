@@ -98,6 +98,14 @@ export class KnobSession {
     }, DEBOUNCE_MS);
   }
 
+  /** Shows what the kernel reports before its answer: the document with the code, which has no measurement yet. */
+  private reported({ document }: { document?: Document }): void {
+    if (document && !this.pending) {
+      this.status = 'Measuring…';
+      this.store.update(document);
+    }
+  }
+
   private async apply(): Promise<void> {
     if (this.busy) {
       this.pending = true;
@@ -106,10 +114,9 @@ export class KnobSession {
     this.busy = true;
     this.say('Compiling…');
     try {
-      const answer = (await this.store.host.request?.('turn', { knobs: { ...this.settings } })) as {
-        document: Document;
-        saved?: Document;
-      };
+      const answer = (await this.store.host.request?.('turn', { knobs: { ...this.settings } }, (report) =>
+        this.reported(report),
+      )) as { document: Document; saved?: Document };
       if (!this.pending) {
         this.status = answer.document.knobs?.why ?? '';
         this.store.update(answer.document);

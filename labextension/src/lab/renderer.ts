@@ -238,8 +238,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         link: (target: LinkTarget) => cardAddress(panel.context.path, this.cellId(panel) ?? '', target),
       }),
       ...(connection && {
-        request: async (what: string, content: Record<string, unknown>) =>
-          (await connection.request(what, content as JSONObject)).content,
+        request: async (
+          what: string,
+          content: Record<string, unknown>,
+          progress?: (content: Record<string, unknown>) => void,
+        ) => (await connection.request(what, content as JSONObject, progress)).content,
         cancel: () => connection.cancel(),
         fetchBlob: async (hash: string) =>
           (await connection.request('blob', { hash })).content.listing as unknown as Listing,

@@ -77,8 +77,12 @@ export class KernelDocumentModel extends WidgetModel {
   }
 
   /** Sends a request to the kernel. All views of the kernel share one request for the slow parts of the document. */
-  request(what: string, content: Record<string, unknown>): Promise<unknown> {
-    const send = async () => (await this.requests.request(what, content as JSONObject)).content;
+  request(
+    what: string,
+    content: Record<string, unknown>,
+    progress?: (content: Record<string, unknown>) => void,
+  ): Promise<unknown> {
+    const send = async () => (await this.requests.request(what, content as JSONObject, progress)).content;
     if (what !== 'whole') {
       return send();
     }
@@ -247,7 +251,7 @@ export class KernelViewWidget extends DOMWidgetView {
       copy: (text) => void navigator.clipboard?.writeText(text),
       ...(source &&
         live && {
-          request: (what: string, content: Record<string, unknown>) => source.request(what, content),
+          request: source.request.bind(source),
           cancel: () => source.interrupt(),
           fetchBlob: async (hash: string) =>
             ((await source.request('blob', { hash })) as { listing: unknown }).listing as Listing,

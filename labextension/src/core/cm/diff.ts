@@ -14,6 +14,7 @@ import type { Store } from '../store';
 import { alignment } from './alignment';
 import { explanations } from './explain';
 import { layoutTable } from './ir_docs';
+import { keepStyles } from './keep_styles';
 import { language, type Language } from './languages';
 import { foldLayouts, withRelated } from './related_ops';
 import { highlightSelection, links } from './links';
@@ -77,6 +78,7 @@ export function diffPane(
   element.append(h('p.bnb-quiet.bnb-summary', {}, summary(found, byText)));
   const labels = h('div.bnb-sides', {}, h('span', {}, a.label), h('span', {}, b.label));
   element.append(labels, ...tables.elements);
+  keepStyles();
   const view = new MergeView({
     a: editor(a, 'a'),
     b: editor(b, 'b'),

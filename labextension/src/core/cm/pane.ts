@@ -8,6 +8,7 @@ import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } f
 import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { explanations } from './explain';
+import { keepStyles } from './keep_styles';
 import { language, type Language } from './languages';
 import { lineColours } from './line_colours';
 import { highlightSelection, links } from './links';
@@ -63,6 +64,7 @@ export function pane(
   let current: Listing | null = null;
   let currentLanguage: Language = 'text';
   const highlighted = new Compartment();
+  keepStyles();
   const editor = new EditorView({
     parent,
     state: EditorState.create({

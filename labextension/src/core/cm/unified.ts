@@ -19,6 +19,7 @@ import type { Difference, Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { changedWords, type Side, type Word } from './diff';
+import { keepStyles } from './keep_styles';
 import { language, type Language } from './languages';
 import { highlightSelection, links } from './links';
 import { readOnly } from './pane';
@@ -74,6 +75,7 @@ export function unifiedPane(
   const lines = unifiedLines(found.hunks, a.listing.text.split('\n').length);
   const listing = joined(lines, a.listing, b.listing);
   const words = changedWords(found.hunks, a.listing.text, b.listing.text);
+  keepStyles();
   const editor = new EditorView({
     parent,
     doc: listing.text,
