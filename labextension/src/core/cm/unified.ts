@@ -104,6 +104,9 @@ function joined(lines: readonly UnifiedLine[], a: Listing, b: Listing): Listing 
     text: lines.map((line) => (line.b >= 0 ? two[line.b] : one[line.a]) ?? '').join('\n'),
     lines: lines.map((line) => from(line)).map(([side, i]) => side.lines[i] ?? 0),
     ops: lines.map((line) => from(line)).map(([side, i]) => side.ops?.[i] ?? -1),
+    ...((a.inner ?? b.inner) && {
+      inner: lines.map((line) => from(line)).map(([side, i]) => side.inner?.[i] ?? 0),
+    }),
   };
 }
 
