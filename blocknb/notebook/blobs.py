@@ -1,7 +1,8 @@
 """Stores the texts of a document: each once, under the hash of its content, compressed by gzip and encoded in base64.
 
 A listing's content is `{"text": ..., "lines": [...], "ops": [...]}`. `lines` gives the source line of each line of text (0: none), and
-`ops` the op id of each line of IR (-1: none). Two steps before gzip make it small:
+`ops` the op id of each line of IR (-1: none). If the kernel calls helpers in other files, `inner` gives the line in the helper (0: none;
+see `helper_sources`). Two steps before gzip make it small:
 
 - Generated code repeats lines in which only numbers grow: registers, ops, offsets. So a long listing is stored as `templates`, which are
   its distinct lines with a mark for each number. `rows` gives the template of each line. `numbers` are differences to the numbers of
@@ -40,7 +41,7 @@ KEPT = 0.97
 MARK = "\x7f"
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,8})(?![0-9])")
 
-Row = tuple[str, int, int]  # a line, its source line and its op
+Row = tuple[str, int, int, int]  # a line, its source line, its op, and its line in a helper
 
 
 class InflationLimit(ValueError):
@@ -147,7 +148,7 @@ def _read(blobs: Mapping[str, str], name: str, inflated: _Inflated) -> dict[str,
     rows, made = _rows(_read(blobs, base, inflated)), list[Row]()
     for part in found:
         added = rows[slice(*part)] if isinstance(part, list) else _rows(_expanded(part, inflated))
-        inflated.take(sum(len(text) + 1 for text, _, _ in added))
+        inflated.take(sum(len(text) + 1 for text, *_ in added))
         made += added
     return _content(made)
 
@@ -177,12 +178,14 @@ def _compressed(raw: bytes) -> str:
 
 
 def _rows(content: Mapping[str, Any]) -> list[Row]:
-    return list(zip(content["text"].split("\n"), content["lines"], content["ops"], strict=True))
+    lines = content["lines"]
+    inner = content.get("inner") or [0] * len(lines)
+    return list(zip(content["text"].split("\n"), lines, content["ops"], inner, strict=True))
 
 
 def _content(rows: list[Row]) -> dict[str, Any]:
-    texts, lines, ops = (list(column) for column in zip(*rows, strict=True))
-    return {"text": "\n".join(texts), "lines": lines, "ops": ops}
+    texts, lines, ops, inner = (list(column) for column in zip(*rows, strict=True))
+    return {"text": "\n".join(texts), "lines": lines, "ops": ops, **({"inner": inner} if any(inner) else {})}
 
 
 # ---- templates -------------------------------------------------------------------------------------------------------------
@@ -209,7 +212,7 @@ def _templates(content: Mapping[str, Any]) -> dict[str, Any]:
             numbers += [a - b for a, b in zip(now, last.get(row, [0] * count), strict=True)]
             last[row] = now
     made = {"templates": list(templates), "rows": rows, "numbers": numbers, "lines": _steps(content["lines"])}
-    return made | ({"ops": _steps(content["ops"])} if "ops" in content else {})
+    return made | {key: _steps(content[key]) for key in ("ops", "inner") if key in content}
 
 
 def _expanded(content: Any, inflated: _Inflated) -> Any:
@@ -225,7 +228,7 @@ def _expanded(content: Any, inflated: _Inflated) -> Any:
         first, *rest = pieces[row]
         texts.append(first + "".join(f"{number}{piece}" for number, piece in zip(now, rest, strict=True)))
     made = {"text": "\n".join(texts), "lines": list(accumulate(content["lines"]))}
-    return made | ({"ops": list(accumulate(content["ops"]))} if "ops" in content else {})
+    return made | {key: list(accumulate(content[key])) for key in ("ops", "inner") if key in content}
 
 
 def _steps(values: Sequence[int]) -> list[int]:

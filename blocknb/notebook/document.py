@@ -16,6 +16,7 @@ from typing import Any
 
 from blocknb.notebook.blobs import Blobs, name_of
 from blocknb.notebook.changes import changes
+from blocknb.notebook.helper_sources import inlined_helpers, inner
 from blocknb.notebook.sections import Section
 from blocknb.profile.occupancy import occupancy
 from blocknb.trace import Stage, Trace
@@ -69,6 +70,7 @@ def build(
         "views": made,
         "blobs": blobs.stored,
         "left_out": blobs.left_out,
+        **inlined_helpers([target.trace for target in targets if target.trace is not None]),
     }
 
 
@@ -165,10 +167,12 @@ def _texts(listed: Sequence[Section], texts: list[RankedText]) -> dict[str, str]
 
 
 def content_of(section: Section) -> dict[str, Any]:
-    """A listing as a blob stores it: its text without notes, and the line and op of each line."""
+    """A listing as a blob stores it: its text without notes, the line and op of each line, and lines in helpers (`helper_sources`)."""
     code = [line for line in section.lines if not line.note]
     content: dict[str, Any] = {"text": "\n".join(line.text for line in code)}
     content["lines"] = [line.line or 0 for line in code]
     if section.language == "ir":
         content["ops"] = [-1 if line.op is None else line.op for line in code]
+    if any(line.helper for line in code):
+        content["inner"] = [inner(line.helper) if line.helper else 0 for line in code]
     return content

@@ -15,6 +15,7 @@ from blocknb.codegen.sass import Listing, assembly_lines
 from blocknb.errors import KernelError, Loc
 from blocknb.ir.text import print_lines
 from blocknb.notebook import numbers
+from blocknb.notebook.helper_sources import HelperSource, helper_of
 from blocknb.trace import Note, Stage, Trace
 
 
@@ -22,7 +23,8 @@ from blocknb.trace import Note, Stage, Trace
 class ListingLine:
     """One line of a listing, with the source `line` that it belongs to; `new` means that the stage before did not have it.
 
-    `note` is the kind of a note ("info", "missed", "warning"), "" for code; `op` is the op's id in an IR listing.
+    `note` is the kind of a note ("info", "missed", "warning"), "" for code; `op` is the op's id in an IR listing. `helper` is the helper in
+    another file that the line was inlined from, with the line in it; `line` is then that of the call.
     """
 
     text: str
@@ -30,6 +32,7 @@ class ListingLine:
     new: bool = False
     note: str = ""
     op: int | None = None
+    helper: tuple[HelperSource, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,11 @@ def _stage_section(
 ) -> Section:
     texts = [_ID_COMMENT.sub("", text) for text, _, _ in lines]
     known = {_ID_COMMENT.sub("", text) for text, _, _ in before} if before is not None else set(texts)
+    helpers = {op.id: found for op in stage.after.ops() if (found := helper_of(op.loc, trace.file))}
     made = tuple(
-        ListingLine(text, line, new=bool(text.strip()) and text not in known, op=op)
+        ListingLine(
+            text, line, bool(text.strip()) and text not in known, op=op, helper=helpers.get(-1 if op is None else op)
+        )
         for text, (_, op, line) in zip(texts, lines, strict=True)
     )
     notes = tuple(_note_line(note, trace) for note in stage.notes)

@@ -105,7 +105,7 @@ describe('store', () => {
     expect(store.selection?.lines).toEqual([4]);
     expect(highlightSource.mock.calls.map(([lines]) => lines as number[])).toEqual([[4], [5], [4]]);
     store.pin(null);
-    expect(highlightSource).toHaveBeenLastCalledWith(null);
+    expect(highlightSource).toHaveBeenLastCalledWith(null, []);
   });
 
   test('the kernel supplies a listing that the document omits, once, and again after a failure', async () => {

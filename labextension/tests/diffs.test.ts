@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import { blankLines } from '../src/core/cm/alignment';
+import { blankSpaces } from '../src/core/cm/alignment';
 import { layoutPicture } from '../src/core/cm/ir_docs';
 import { COLOURS, colourOf } from '../src/core/cm/line_colours';
 import { splitTable, withRelated } from '../src/core/cm/related_ops';
@@ -92,8 +92,26 @@ describe('ops that come from others', () => {
       { fromA: 0, toA: 0, fromB: 0, toB: 1 },
       { fromA: 0, toA: 1, fromB: 1, toB: 2 },
     ]);
-    expect(blankLines(found.hunks, 'a')).toEqual([[0, 1]]);
-    expect(blankLines(found.hunks, 'b')).toEqual([]);
+    const lines = (from: number, to: number): number => 20 * (to - from);
+    expect(blankSpaces(found.hunks, lines, lines)).toEqual([{ side: 'a', line: 0, height: 20 }]);
+    const wrapped = (from: number, to: number): number => (from === 0 && to === 0 ? 0 : 60 * (to - from));
+    expect(blankSpaces(found.hunks, wrapped, lines)).toEqual([{ side: 'a', line: 0, height: 20 }]);
+  });
+
+  test('a line that is wrapped on one side pushes the other side down, and gets no more space than it needs', () => {
+    const hunks = [
+      { fromA: 0, toA: 1, fromB: 0, toB: 1 },
+      { fromA: 1, toA: 2, fromB: 1, toB: 2 },
+      { fromA: 2, toA: 4, fromB: 2, toB: 3 },
+      { fromA: 9, toA: 9, fromB: 8, toB: 12 },
+    ];
+    const heights = (all: readonly number[]) => (from: number, to: number) =>
+      all.slice(from, to).reduce((sum, height) => sum + height, 0);
+    const [a, b] = [heights([18, 54, 18, 18]), heights([36, 18, 18])];
+    expect(blankSpaces(hunks, a, b)).toEqual([
+      { side: 'a', line: 1, height: 18 },
+      { side: 'b', line: 2, height: 36 },
+    ]);
   });
 
   test('the table of layouts is folded, with the lines and ops that belong to the rest', () => {

@@ -38,6 +38,7 @@ import {
   type ComparedSide,
   type Diff,
   type DiffSide,
+  type HelperSource,
   type Document,
   type Knobs,
   type Launch,
@@ -434,6 +435,11 @@ const document = shaped<Document>(
   },
   {
     model: nullable(word),
+    helpers: record(
+      shaped<HelperSource>({ name: word, file: word, first_line: line, text: text(1 << 20) }),
+      /^\d{1,8}$/,
+    ),
+    inlined: record(list(integer(0), 10_000), /^\d{1,7}$/),
     headline: list(tuple(word, text(1 << 16), list(text(1 << 16), 100)), 100),
     knobs,
     show: list(word, 100),

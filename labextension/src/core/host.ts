@@ -20,10 +20,12 @@ export interface Host {
   readonly state: HostState;
   /** Whether a cell of the notebook contains the kernel's source. Absent without a notebook. */
   readonly cell?: CellState | null;
-  /** Highlights lines of the input cell (null: none). Absent without a cell. */
-  highlightSource?(lines: readonly number[] | null): void;
+  /** Highlights lines of the input cell (null: none), and lines of helpers in other cells. Absent without a cell. */
+  highlightSource?(lines: readonly number[] | null, inner: readonly number[]): void;
   /** Reports the line under the pointer or cursor of the input cell. Returns a function that stops the reports. */
   onSourceLine?(callback: (line: number | null) => void): () => void;
+  /** Reports the line of a helper in another cell under the pointer or cursor. Returns a function that stops the reports. */
+  onHelperLine?(callback: (inner: number | null) => void): () => void;
   /** Sends a request to the kernel and resolves with its answer. `progress` receives what the kernel reports before it. */
   request?(
     what: string,

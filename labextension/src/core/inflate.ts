@@ -79,7 +79,7 @@ export async function inflateBytes(
 }
 
 /** A range of lines of the base listing, or new lines (see blocknb/notebook/blobs.py). */
-type DeltaPart = [number, number] | Required<Listing>;
+type DeltaPart = [number, number] | (Listing & { ops: number[] });
 
 /** Decodes a blob. A blob can be a difference to another one, which `base` reads. Rejects malformed input. */
 export async function unpack(
@@ -123,7 +123,13 @@ function applyTemplates(found: Templates, budget: Budget): Listing {
     throw new Invalid('The numbers of this text do not fit its templates.');
   }
   const lines = sums(found.lines);
-  return { text: texts.join('\n'), lines, ...(found.ops && { ops: sums(found.ops) }) };
+  const { ops, inner } = found;
+  return {
+    text: texts.join('\n'),
+    lines,
+    ...(ops && { ops: sums(ops) }),
+    ...(inner && { inner: sums(inner) }),
+  };
 }
 
 function countMarks(template: string): number {
@@ -144,7 +150,7 @@ function applyDelta(parts: DeltaPart[], base: Listing | null, budget: Budget): L
   if (!base?.ops) {
     throw new Invalid('The base listing of this difference is missing.');
   }
-  const { text, lines, ops } = base;
+  const { text, lines, ops, inner } = base;
   const texts = text.split('\n');
   const rows = parts.map((part) => {
     if (!Array.isArray(part)) {
@@ -154,6 +160,7 @@ function applyDelta(parts: DeltaPart[], base: Listing | null, budget: Budget): L
       text: texts.slice(...part).join('\n'),
       lines: lines.slice(...part),
       ops: ops.slice(...part),
+      ...(inner && { inner: inner.slice(...part) }),
     };
     budget.take(row.text.length + row.lines.length);
     return row;
@@ -163,5 +170,8 @@ function applyDelta(parts: DeltaPart[], base: Listing | null, budget: Budget): L
     text: filled.map((row) => row.text).join('\n'),
     lines: filled.flatMap((row) => row.lines),
     ops: filled.flatMap((row) => row.ops),
+    ...(filled.some((row) => row.inner) && {
+      inner: filled.flatMap((row) => row.inner ?? row.lines.map(() => 0)),
+    }),
   };
 }

@@ -29,21 +29,22 @@ import type { Packed } from './views/timeline';
 /** Lines of one listing. */
 const MOST_LINES = 2_000_000;
 const lines = list(integer(-1), MOST_LINES);
-const rows = object({ text: text(1 << 28), lines }, { ops: lines });
+const rows = object({ text: text(1 << 28), lines }, { ops: lines, inner: lines });
 
 /** A listing. Its text has one line for each number of `lines` and `ops`. */
 const plainListing: Check = all(
   rows,
   holds<Listing>(
-    ({ text, lines, ops }) =>
-      text.split('\n').length === lines.length && (ops === undefined || ops.length === lines.length),
+    ({ text, lines, ops, inner }) =>
+      text.split('\n').length === lines.length &&
+      [ops, inner].every((column) => column === undefined || column.length === lines.length),
     'a listing with a number for each line',
   ),
 );
 
 /**
  * A listing as its distinct lines, with a mark for each number (see blocknb/notebook/blobs.py). `rows`: the template of each line.
- * `numbers`: differences to the numbers of the last line with the same template. `lines` and `ops` are differences to the line before.
+ * `numbers`: differences to the numbers of the last line with the same template. `lines`, `ops` and `inner` are differences to the line before.
  */
 export interface Templates {
   templates: string[];
@@ -51,6 +52,7 @@ export interface Templates {
   numbers: number[];
   lines: number[];
   ops?: number[];
+  inner?: number[];
 }
 
 const integers = list(integer(), MOST_LINES);
@@ -62,13 +64,13 @@ const templates: Check = all(
       numbers: list(integer(), 1 << 26),
       lines: integers,
     },
-    { ops: integers },
+    { ops: integers, inner: integers },
   ),
   holds<Templates>(
-    ({ templates, rows, lines, ops }) =>
+    ({ templates, rows, lines, ops, inner }) =>
       rows.every((row) => row < templates.length) &&
       rows.length === lines.length &&
-      (ops === undefined || ops.length === lines.length),
+      [ops, inner].every((column) => column === undefined || column.length === lines.length),
     'templates with a number for each line',
   ),
 );
@@ -84,7 +86,7 @@ const range = all(
   tuple(integer(0, MOST_LINES), integer(0, MOST_LINES)),
   holds<[number, number]>(([first, end]) => first <= end, 'a range of lines'),
 );
-const added = object({ text: text(1 << 28), lines, ops: lines });
+const added = object({ text: text(1 << 28), lines, ops: lines }, { inner: lines });
 
 /** The parts of a listing that is stored as a difference. */
 export const delta: Check = list(either(range, all(added, plainListing)));

@@ -64,11 +64,23 @@ export interface EditProblem {
   end_column?: number;
 }
 
-/** A text with the source line of each of its lines (0: none) and, for IR, the id of its op (-1: none). */
+/**
+ * A text with the source line of each of its lines (0: none) and, for IR, the id of its op (-1: none). `inner`: the line in a helper in
+ * another cell or file that the line was inlined from (0: none), as `helpers.ts` reads it.
+ */
 export interface Listing {
   text: string;
   lines: number[];
   ops?: number[];
+  inner?: number[];
+}
+
+/** A helper function outside of the kernel's file. */
+export interface HelperSource {
+  name: string;
+  file: string;
+  first_line: number;
+  text: string;
 }
 
 /** The occupancy of a multiprocessor (SM), its limit, and changes that would raise it. */
@@ -444,6 +456,10 @@ export interface Document {
   views: View[];
   blobs: Record<string, string>;
   left_out: { what: string; bytes: number; call: string }[];
+  /** The helpers in other cells or files that lines come from, by key (see core/helpers.ts). */
+  helpers?: Record<string, HelperSource>;
+  /** For each line of the kernel with calls of such helpers: the lines that are inlined there. */
+  inlined?: Record<string, number[]>;
   knobs?: Knobs;
   /** Keys of the view, stage or level of code to open first. */
   show?: string[];

@@ -5,6 +5,7 @@
  * not know each other.
  */
 
+import { callsOf, inlinedAt } from './helpers';
 import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
@@ -13,13 +14,14 @@ import { Shown } from './shown';
 import { upgrade } from './upgrade';
 
 /**
- * `lines`: source lines of the cell. `op`: the id of an op, and `ops` those of more. `from`: the view where the user selected it, which
+ * `lines`: source lines of the cell. `inner`: lines of helpers in other cells (see helpers.ts). `op`: the id of an op, and `ops` those of more. `from`: the view where the user selected it, which
  * does not scroll.
  */
 export interface Selection {
   lines: readonly number[];
   op: number | null;
   ops?: readonly number[];
+  inner?: readonly number[];
   from: string;
 }
 
@@ -214,19 +216,31 @@ export class Store {
 
   dispose(): void {
     this.stopSource?.();
-    this.host.highlightSource?.(null);
+    this.host.highlightSource?.(null, []);
     this.listeners.clear();
   }
 
   private watchSource(): void {
-    this.stopSource = this.host.onSourceLine?.((line) => {
-      this.hover(line === null ? null : { lines: [line], op: null, from: 'source' });
-    });
+    const stops = [
+      this.host.onSourceLine?.((line) => {
+        this.hover(line === null ? null : { lines: [line], op: null, from: 'source' });
+      }),
+      this.host.onHelperLine?.((inner) => {
+        this.hover(
+          inner === null
+            ? null
+            : { lines: callsOf(this.doc, inner), op: null, inner: [inner], from: 'source' },
+        );
+      }),
+    ];
+    this.stopSource = () => stops.forEach((stop) => stop?.());
   }
 
   private selectionChanged(): void {
-    const lines = this.selection?.lines;
-    this.host.highlightSource?.(lines?.length ? lines : null);
+    const { lines = [], inner } = this.selection ?? {};
+    // Machine code knows the line of the call only, so all lines that are inlined there belong to it.
+    const helpers = inner?.length ? inner : inlinedAt(this.doc, lines);
+    this.host.highlightSource?.(lines.length ? lines : null, helpers);
     this.notify('selection');
   }
 

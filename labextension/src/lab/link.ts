@@ -17,6 +17,8 @@ import { Decoration, type DecorationSet, EditorView } from '@codemirror/view';
 
 import type { Source } from '../core/schema';
 
+/** A text and the number of its first line in its cell. */
+type SourceText = Pick<Source, 'first_line' | 'text'>;
 type Listener = (line: number | null) => void;
 
 const setHighlight = StateEffect.define<readonly number[]>();
@@ -65,13 +67,13 @@ export const linkExtension: Extension = [
 ];
 
 /** Returns the cell that contains a kernel's source at its original lines. Prefers the card's own cell. */
-export function cellOf(panel: NotebookPanel, source: Source, near: HTMLElement): Cell | null {
+export function cellOf(panel: NotebookPanel, source: SourceText, near: HTMLElement): Cell | null {
   const cells = panel.content.widgets;
   const own = cells.find((cell) => cell.node.contains(near));
   return [...(own ? [own] : []), ...cells].find((cell) => containsSource(cell, source)) ?? null;
 }
 
-function containsSource(cell: Cell, source: Source): boolean {
+function containsSource(cell: Cell, source: SourceText): boolean {
   const wanted = source.text.replace(/\n$/, '').split('\n');
   const lines = cell.model.sharedModel.getSource().split('\n');
   return wanted.every((line, i) => lines[source.first_line - 1 + i] === line);

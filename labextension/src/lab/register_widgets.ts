@@ -18,7 +18,7 @@ async function load(tracker: INotebookTracker | null): Promise<ExportMap> {
     const { cellHost } = await import('./cell_host');
     setCellHost((node, doc) => {
       const panel = tracker.find((one) => one.node.contains(node)) ?? null;
-      return cellHost(panel, doc.source, node);
+      return cellHost(panel, doc, node);
     });
   }
   return classes;

@@ -223,7 +223,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     const { connection, panel } = this;
     return {
       state: connection ? 'live' : disconnected ? 'disconnected' : 'saved',
-      ...cellHost(panel, doc.source, this.node),
+      ...cellHost(panel, doc, this.node),
       ...(panel && {
         runCell: (then: RunCell) => this.runCell(then),
         dock: (view: string, title: string) => {

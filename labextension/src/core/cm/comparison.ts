@@ -8,6 +8,7 @@ import { difference } from '../hunks';
 import type { Store } from '../store';
 import { diffPane, type Side, summary } from './diff';
 import type { Language } from './languages';
+import { foldLayouts } from './related_ops';
 import { unifiedPane } from './unified';
 
 /** The least width of two columns in CSS pixels. */
@@ -36,14 +37,17 @@ export function comparison(
     if (!unified) {
       return diffPane(parent, sides[0], sides[1], name, store, key, byText);
     }
-    const [a, b] = sides;
-    const found = difference(a.listing, b.listing, byText);
+    const tables = foldLayouts(...sides);
+    const { a, b } = tables;
+    const found = difference(a.listing, b.listing, byText, b.hints);
     const element = parent.appendChild(h('div.bnb-diff'));
     element.append(
       h('p.bnb-quiet.bnb-summary', {}, summary(found, byText)),
       h('div.bnb-sides.bnb-one-side', {}, h('span', {}, `− ${a.label}`), h('span', {}, `+ ${b.label}`)),
+      ...tables.elements,
     );
-    const { editor, highlight } = unifiedPane(element, sides, found, name, store, key);
+    const layouts = [...tables.right, ...tables.left];
+    const { editor, highlight } = unifiedPane(element, [a, b], found, name, store, key, layouts);
     return {
       highlight,
       dispose() {

@@ -5,19 +5,20 @@
 
 import { Change, goToNextChunk, goToPreviousChunk, MergeView } from '@codemirror/merge';
 import { EditorState, type Extension, type Range, type Text } from '@codemirror/state';
-import { Decoration, EditorView, keymap, lineNumbers, WidgetType } from '@codemirror/view';
+import { Decoration, EditorView, keymap, lineNumbers } from '@codemirror/view';
 
 import { h } from '../dom';
 import { commonSubsequence, type DiffHints, type Difference, difference, type Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
-import { alignment } from './alignment';
+import { align, alignment } from './alignment';
 import { explanations } from './explain';
 import { layoutTable } from './ir_docs';
 import { keepStyles } from './keep_styles';
 import { language, type Language } from './languages';
 import { foldLayouts, withRelated } from './related_ops';
 import { highlightSelection, links } from './links';
+import { opSigns } from './op_signs';
 import { readOnly } from './pane';
 import { wrapping } from './wrap';
 
@@ -53,6 +54,17 @@ export function diffPane(
   const { a, b } = tables;
   const found = difference(a.listing, b.listing, byText, b.hints);
   const marked = changedWords(found.hunks, a.listing.text, b.listing.text);
+  let view: MergeView | null = null;
+  let frame = 0;
+  // In a frame of its own: an editor takes no changes while it measures.
+  const measure = (): void => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      if (view) {
+        align(view.a, view.b, found.hunks);
+      }
+    });
+  };
   const editor = (side: Side, where: 'a' | 'b'): { doc: string; extensions: Extension } => ({
     doc: side.listing.text,
     extensions: [
@@ -67,7 +79,7 @@ export function diffPane(
         () => {},
       ),
       EditorView.decorations.of(marks(side.listing, marked[where], found)),
-      alignment(found.hunks, where, side.listing.text),
+      alignment(measure),
       keymap.of([
         { key: 'n', run: goToNextChunk },
         { key: 'p', run: goToPreviousChunk },
@@ -79,7 +91,7 @@ export function diffPane(
   const labels = h('div.bnb-sides', {}, h('span', {}, a.label), h('span', {}, b.label));
   element.append(labels, ...tables.elements);
   keepStyles();
-  const view = new MergeView({
+  const merge = new MergeView({
     a: editor(a, 'a'),
     b: editor(b, 'b'),
     parent: element,
@@ -89,16 +101,20 @@ export function diffPane(
   });
   const highlight = (): void => {
     const selection = withRelated(store.selection, found, b.hints?.origins);
-    highlightSelection(view.a, a.listing, selection, `${key}-a`);
-    highlightSelection(view.b, b.listing, selection, `${key}-b`);
+    highlightSelection(merge.a, a.listing, selection, `${key}-a`);
+    highlightSelection(merge.b, b.listing, selection, `${key}-b`);
   };
+  view = merge;
+  measure();
   highlight();
   return {
     difference: found,
-    view,
+    view: merge,
     highlight,
     dispose() {
-      view.destroy();
+      view = null;
+      cancelAnimationFrame(frame);
+      merge.destroy();
       element.remove();
     },
   };
@@ -185,28 +201,7 @@ function changedRanges(tokens: readonly string[], kept: ReadonlySet<number>, lin
   return found;
 }
 
-/** A sign before the line of an op. */
-class OpSign extends WidgetType {
-  constructor(
-    private readonly sign: string,
-    private readonly title: string,
-  ) {
-    super();
-  }
-
-  toDOM(): HTMLElement {
-    return h('span.bnb-moved', { title: this.title, 'aria-label': this.title }, `${this.sign} `);
-  }
-
-  eq(other: OpSign): boolean {
-    return other.sign === this.sign && other.title === this.title;
-  }
-}
-
 const word = Decoration.mark({ class: 'bnb-word' });
-const sign = (text: string, title: string): Decoration =>
-  Decoration.widget({ widget: new OpSign(text, title), side: -1 });
-const moved = sign('↕', 'This op moved.');
 
 function marks(listing: Listing, found: readonly Word[], difference: Difference) {
   const doc = EditorState.create({ doc: listing.text }).doc;
@@ -215,25 +210,11 @@ function marks(listing: Listing, found: readonly Word[], difference: Difference)
     const begin = doc.line(line + 1).from;
     ranges.push(word.range(begin + from, begin + to));
   }
-  const copied = new Map<number, number>();
-  difference.copies.forEach((origin) => copied.set(origin, (copied.get(origin) ?? 0) + 1));
-  listing.ops?.forEach((op, i) => {
-    if (i >= doc.lines) {
-      return;
+  for (const [line, sign] of opSigns(listing, difference)) {
+    if (line < doc.lines) {
+      ranges.push(sign.range(doc.line(line + 1).from));
     }
-    const at = doc.line(i + 1).from;
-    const count = copied.get(op);
-    const origin = difference.copies.get(op);
-    if (difference.moved.has(op)) {
-      ranges.push(moved.range(at));
-    }
-    if (origin !== undefined) {
-      ranges.push(sign('∥', `This op is a copy of op ${origin}.`).range(at));
-    } else if (count) {
-      const copies = count > 1 ? 'copies' : 'copy';
-      ranges.push(sign('∥', `This op has ${count} more ${copies} on the right.`).range(at));
-    }
-  });
+  }
   return Decoration.set(ranges, true);
 }
 

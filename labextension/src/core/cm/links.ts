@@ -33,18 +33,24 @@ const byOp = Decoration.line({ class: 'bnb-highlight-op' });
 export function selectionOf(listing: Listing, index: number, from: string): Selection | null {
   const line = listing.lines[index] ?? 0;
   const op = listing.ops?.[index] ?? -1;
-  return line > 0 || op >= 0 ? { lines: line > 0 ? [line] : [], op: op >= 0 ? op : null, from } : null;
+  const inner = listing.inner?.[index] ?? 0;
+  const found = { lines: line > 0 ? [line] : [], op: op >= 0 ? op : null, from };
+  return line > 0 || op >= 0 ? { ...found, ...(inner > 0 && { inner: [inner] }) } : null;
 }
 
-/** Returns the indices of the lines that belong to a selection, by op and by source line. */
+/**
+ * Returns the indices of the lines that belong to a selection, by op and by source line. If lines of helpers are selected, lines that
+ * come from the same lines of helpers belong to it, not all lines of the call.
+ */
 export function linesOf(listing: Listing, selection: Selection | null): { ops: number[]; lines: number[] } {
   const found = { ops: [] as number[], lines: [] as number[] };
   if (selection) {
+    const inner = listing.inner && selection.inner?.length ? selection.inner : null;
     listing.lines.forEach((line, i) => {
       const op = listing.ops?.[i] ?? -1;
       if (op >= 0 && (op === selection.op || selection.ops?.includes(op))) {
         found.ops.push(i);
-      } else if (line > 0 && selection.lines.includes(line)) {
+      } else if (inner ? inner.includes(listing.inner![i]) : line > 0 && selection.lines.includes(line)) {
         found.lines.push(i);
       }
     });
@@ -116,7 +122,10 @@ export function links(store: Store, key: string, get: () => Listing | null): Ext
     EditorView.domEventHandlers({
       mousemove(event, editor) {
         const selection = at(editor, editor.posAtCoords({ x: event.clientX, y: event.clientY }));
-        if (selection?.op !== store.hovered?.op || selection?.lines[0] !== store.hovered?.lines[0]) {
+        const same = (['op', 'lines', 'inner'] as const).every(
+          (key) => String(selection?.[key]) === String(store.hovered?.[key]),
+        );
+        if (!same) {
           store.hover(selection);
         }
       },

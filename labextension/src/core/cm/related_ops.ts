@@ -19,6 +19,7 @@ export function splitTable(listing: Listing): { listing: Listing; table: string[
           text: listing.text.slice(head.length),
           lines: listing.lines.slice(count),
           ops: listing.ops?.slice(count),
+          inner: listing.inner?.slice(count),
         }
       : listing,
   };

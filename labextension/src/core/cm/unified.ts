@@ -19,10 +19,14 @@ import type { Difference, Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { changedWords, type Side, type Word } from './diff';
+import { explanations } from './explain';
+import { layoutTable } from './ir_docs';
 import { keepStyles } from './keep_styles';
 import { language, type Language } from './languages';
 import { highlightSelection, links } from './links';
+import { opSigns } from './op_signs';
 import { readOnly } from './pane';
+import { withRelated } from './related_ops';
 import { wrapping } from './wrap';
 
 const MARGIN = 3; // unchanged lines above and below a difference
@@ -63,7 +67,7 @@ export interface UnifiedPane {
   highlight(): void;
 }
 
-/** Shows the difference between `a` and `b` in one column. */
+/** Shows the difference between `a` and `b` in one column. `tables`: the layouts that the listings do not show. */
 export function unifiedPane(
   parent: HTMLElement,
   [a, b]: readonly [Side, Side],
@@ -71,6 +75,7 @@ export function unifiedPane(
   name: Language,
   store: Store,
   key: string,
+  tables: readonly string[] = [],
 ): UnifiedPane {
   const lines = unifiedLines(found.hunks, a.listing.text.split('\n').length);
   const listing = joined(lines, a.listing, b.listing);
@@ -86,7 +91,15 @@ export function unifiedPane(
       language(name),
       links(store, key, () => listing),
       wrapping(store),
+      layoutTable.of(tables),
+      explanations(
+        () => name,
+        () => {},
+      ),
       EditorView.decorations.of((view) => marks(view, lines, words)),
+      EditorView.decorations.of((view) =>
+        signs(view, lines, opSigns(a.listing, found), opSigns(b.listing, found)),
+      ),
       folds(lines),
       keymap.of([
         { key: 'n', run: (view) => step(view, lines, 1) },
@@ -94,7 +107,8 @@ export function unifiedPane(
       ]),
     ],
   });
-  const highlight = (): void => highlightSelection(editor, listing, store.selection, key);
+  const highlight = (): void =>
+    highlightSelection(editor, listing, withRelated(store.selection, found, b.hints?.origins), key);
   highlight();
   return { editor, highlight };
 }
@@ -106,6 +120,9 @@ function joined(lines: readonly UnifiedLine[], a: Listing, b: Listing): Listing 
     text: lines.map((line) => (line.b >= 0 ? two[line.b] : one[line.a]) ?? '').join('\n'),
     lines: lines.map((line) => from(line)).map(([side, i]) => side.lines[i] ?? 0),
     ops: lines.map((line) => from(line)).map(([side, i]) => side.ops?.[i] ?? -1),
+    ...((a.inner ?? b.inner) && {
+      inner: lines.map((line) => from(line)).map(([side, i]) => side.inner?.[i] ?? 0),
+    }),
   };
 }
 
@@ -137,6 +154,21 @@ function marks(
       }
     }
   }
+  return Decoration.set(ranges, true);
+}
+
+/** The signs of both sides. A line that both have shows those of the right side, or else those of the left one. */
+function signs(
+  { state }: EditorView,
+  lines: readonly UnifiedLine[],
+  a: readonly [number, Decoration][],
+  b: readonly [number, Decoration][],
+): DecorationSet {
+  const [left, right] = [new Map(a), new Map(b)];
+  const ranges = lines.flatMap((line, i) => {
+    const sign = right.get(line.b) ?? left.get(line.a);
+    return sign ? [sign.range(state.doc.line(i + 1).from)] : [];
+  });
   return Decoration.set(ranges, true);
 }
 

@@ -5,7 +5,7 @@
 
 import { button, h, renderBackquotes } from '../dom';
 import type { ChangeSentence } from '../schema';
-import { type Check, integer, list, number, record, shaped, text } from '../check';
+import { type Check, integer, list, number, object, record, shaped, text } from '../check';
 import type { Store } from '../store';
 
 const ids = list(integer(), 100_000);
@@ -18,6 +18,8 @@ const sentence = shaped<ChangeSentence>({
 });
 /** A list of sentences. */
 export const sentenceList: Check = list(sentence, 10_000);
+/** The answer of a live kernel. */
+const answered: Check = object({ sentences: sentenceList });
 /** The packed part "changes": sentences by view and pass. */
 const packedChanges: Check = record(record(sentenceList, /^/, 1000), /^\d{1,3}$/, 100);
 
@@ -101,10 +103,12 @@ async function requested(
   request: (what: string, content: Record<string, unknown>) => Promise<unknown>,
   content: Record<string, unknown>,
 ): Promise<ChangeSentence[]> {
-  const answer = (await request('changes', content).catch(() => null)) as {
-    sentences: ChangeSentence[];
-  } | null;
-  return answer?.sentences ?? [];
+  const answer = await request('changes', content).catch(() => null);
+  if (answer === null) {
+    return [];
+  }
+  answered(answer, 'the answer of the kernel');
+  return (answer as { sentences: ChangeSentence[] }).sentences;
 }
 
 /** A list of sentences as buttons; the minor ones are folded. */

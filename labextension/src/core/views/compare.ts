@@ -4,10 +4,11 @@
  */
 
 import { type Check, flag, integer, list, nullable, object, text, tuple, word } from '../check';
-import { diffPane, type DiffPane } from '../cm/diff';
+import { comparison, type Comparison } from '../cm/comparison';
 import type { Language } from '../cm/languages';
 import { h, renderBackquotes } from '../dom';
 import type { Run } from '../hunks';
+import { paneSwitches } from '../pane_switches';
 import { count, size, timing } from '../plot/numbers';
 import type { ChangeSentence, Compared, ComparedSide } from '../schema';
 import type { Store } from '../store';
@@ -69,7 +70,7 @@ class CompareView implements Mounted {
   private readonly told = h('div.bnb-changes');
   private readonly text = h('div.bnb-listing');
   private pairs: ComparedPair[] = [];
-  private diff: DiffPane | null = null;
+  private diff: Comparison | null = null;
   private token = 0;
 
   constructor(
@@ -86,6 +87,7 @@ class CompareView implements Mounted {
         {},
         h('label', {}, `${base} and `, this.pair),
         h('label', {}, 'at the level ', this.level),
+        paneSwitches(store, panel, 'wrap', 'unified'),
       ),
       this.first,
       this.told,
@@ -170,10 +172,9 @@ class CompareView implements Mounted {
       firstLine: isSource ? sides[i].first_line : 1,
     }));
     const hints = { matched: { same: level.same, aligned: level.aligned } };
-    this.diff = diffPane(
+    this.diff = comparison(
       this.text,
-      left,
-      { ...right, hints },
+      [left, { ...right, hints }],
       found[0].language,
       this.store,
       'compare',

@@ -5,6 +5,7 @@
 
 import { button, h } from '../dom';
 import { LaunchPlayer, type Unit } from '../launch_player';
+import { type Played, Playing } from '../playing';
 import { placeOf } from '../place';
 import { LaunchPictures } from '../plot/launch_pictures';
 import type { Store } from '../store';
@@ -35,9 +36,6 @@ class LaunchView implements Mounted {
   private player: LaunchPlayer | null = null;
   private loaded = '';
   private token = 0;
-  private frame = 0;
-  private due = 0;
-  private speed: number = SPEEDS[1];
   private readonly pictures = new LaunchPictures((text) => (this.hover.textContent = text));
   private readonly slider = h('input.bnb-launch-slider', {
     type: 'range',
@@ -46,10 +44,7 @@ class LaunchView implements Mounted {
     'aria-label': 'Step',
     title: 'The step of the launch',
   });
-  private readonly play = button('▶ Play', () => this.toggle(), {
-    'data-tool': 'play',
-    title: 'Play or stop',
-  });
+  private readonly playing: Playing;
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where' });
   private readonly counters = h('div.bnb-counters', { role: 'status' });
   private readonly tiles = h('ul.bnb-launch-tiles', { 'aria-label': 'Tiles of this step' });
@@ -63,9 +58,10 @@ class LaunchView implements Mounted {
   ] as const;
 
   constructor(
-    private readonly panel: HTMLElement,
+    panel: HTMLElement,
     private readonly store: Store,
   ) {
+    this.playing = new Playing(panel, SPEEDS[1], () => this.player && this.played(this.player));
     panel.append(
       this.tools,
       this.where,
@@ -102,10 +98,10 @@ class LaunchView implements Mounted {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by && this.player) {
-      this.pause();
+      this.playing.pause();
       this.go(this.player.at + by);
     } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
-      this.toggle();
+      this.playing.toggle();
     } else {
       return false;
     }
@@ -113,7 +109,7 @@ class LaunchView implements Mounted {
   }
 
   dispose(): void {
-    this.pause();
+    this.playing.pause();
     this.stopPlace();
     this.pictures.dispose();
   }
@@ -136,21 +132,21 @@ class LaunchView implements Mounted {
       'data-tool': 'speed',
     });
     speed.append(
-      ...SPEEDS.map((s) => h('option', { value: s, selected: s === this.speed }, `${s} per second`)),
+      ...SPEEDS.map((s) => h('option', { value: s, selected: s === this.playing.speed }, `${s} per second`)),
     );
-    speed.addEventListener('change', () => (this.speed = Number(speed.value)));
+    speed.addEventListener('change', () => (this.playing.speed = Number(speed.value)));
     this.slider.addEventListener('input', () => {
-      this.pause();
+      this.playing.pause();
       this.go(Number(this.slider.value));
     });
     const move = (by: number): void => {
-      this.pause();
+      this.playing.pause();
       this.go((this.player?.at ?? 0) + by);
     };
     this.tools.append(
       button('|‹', () => move(-Infinity), { 'aria-label': 'First step', title: 'First step' }),
       button('‹', () => move(-1), { 'aria-label': 'Previous step', title: 'Previous step' }),
-      this.play,
+      this.playing.button,
       button('›', () => move(1), { 'aria-label': 'Next step', title: 'Next step' }),
       this.slider,
       h('label', {}, 'step by ', unit),
@@ -160,7 +156,7 @@ class LaunchView implements Mounted {
 
   private async load(asked?: Record<string, unknown>): Promise<void> {
     const token = ++this.token;
-    this.pause();
+    this.playing.pause();
     this.loaded = launchKey(this.store);
     this.status.textContent = 'Following the programs of the launch…';
     let found: { facts: LaunchFacts | null; why: string };
@@ -225,6 +221,10 @@ class LaunchView implements Mounted {
         button('Next programs', () => this.store.run(this.load({ first: last + 1 }))),
       );
     }
+  }
+
+  private played(player: LaunchPlayer): Played {
+    return { count: player.count, at: player.at, go: (at, last) => this.go(at, last) };
   }
 
   private go(at: number, tell = true): void {
@@ -330,48 +330,5 @@ class LaunchView implements Mounted {
       );
     const more = rows.size > MOST_TILES ? [h('li.bnb-quiet', {}, 'and more')] : [];
     this.tiles.replaceChildren(...items, ...more);
-  }
-
-  // ---- playing
-
-  private toggle(): void {
-    if (this.frame) {
-      this.pause();
-      return;
-    }
-    if (!this.player) {
-      return;
-    }
-    if (this.player.at === this.player.count - 1) {
-      this.go(0);
-    }
-    this.play.textContent = '⏸ Pause';
-    this.panel.dataset.playing = 'true';
-    this.due = performance.now();
-    this.frame = requestAnimationFrame((now) => this.tick(now));
-  }
-
-  private tick(now: number): void {
-    const { player } = this;
-    if (!player || player.at >= player.count - 1 || !this.panel.isConnected || this.panel.hidden) {
-      this.pause();
-      return;
-    }
-    const steps = Math.floor(((now - this.due) / 1000) * this.speed);
-    if (steps > 0) {
-      this.due += (steps * 1000) / this.speed;
-      this.go(player.at + steps, player.at + steps >= player.count - 1);
-    }
-    this.frame = requestAnimationFrame((next) => this.tick(next));
-  }
-
-  private pause(): void {
-    if (this.frame) {
-      cancelAnimationFrame(this.frame);
-      this.frame = 0;
-      this.go(this.player?.at ?? 0); // the other views follow when the playing stops
-    }
-    delete this.panel.dataset.playing;
-    this.play.textContent = '▶ Play';
   }
 }

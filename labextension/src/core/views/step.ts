@@ -6,6 +6,7 @@
 import { button, h } from '../dom';
 import { placeOf } from '../place';
 import { TilePicture, thumbnail } from '../plot/tile_picture';
+import { type Played, Playing } from '../playing';
 import { StepPlayer, type LineStep } from '../step_player';
 import type { Store } from '../store';
 import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
@@ -19,22 +20,18 @@ export const step: ViewSpec = {
   mount: (panel, store) => new StepView(panel, store),
 };
 
-const PLAY_MS = 500; // per line
+const SPEED = 2; // lines per second
 
 class StepView implements Mounted {
   private facts: StepFacts | null = null;
   private player: StepPlayer | null = null;
   private loaded = '';
   private token = 0;
-  private timer = 0;
   /** The shown value: program and name, so that the large picture follows it. */
   private chosen: { run: number; name: string; line: number } | null = null;
   private readonly cells = new Map<string, { element: HTMLElement; step: LineStep | undefined }>();
   private readonly picture = new TilePicture();
-  private readonly play = button('▶ Play', () => this.toggle(), {
-    'data-tool': 'play',
-    title: 'Play or stop',
-  });
+  private readonly playing: Playing;
   private readonly programs = [0, 1].map((i) =>
     h('input.bnb-filter.bnb-program-input', {
       type: 'number',
@@ -67,6 +64,7 @@ class StepView implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
+    this.playing = new Playing(panel, SPEED, () => this.player && this.played(this.player));
     panel.append(this.results, this.tools, this.where, this.lines, this.picture.element, this.status);
     this.buildTools();
     this.stopPlace = placeOf(store).onChange((place, from) => {
@@ -104,10 +102,10 @@ class StepView implements Mounted {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by && this.player) {
-      this.pause();
+      this.playing.pause();
       this.go(this.player.at + by);
     } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
-      this.toggle();
+      this.playing.toggle();
     } else if (event.key === 'c') {
       this.run(1);
     } else {
@@ -117,17 +115,17 @@ class StepView implements Mounted {
   }
 
   dispose(): void {
-    this.pause();
+    this.playing.pause();
     this.stopPlace();
   }
 
   private buildTools(): void {
     const move = (by: number): void => {
-      this.pause();
+      this.playing.pause();
       this.go((this.player?.at ?? 0) + by);
     };
     this.slider.addEventListener('input', () => {
-      this.pause();
+      this.playing.pause();
       this.go(Number(this.slider.value));
     });
     this.programs.forEach((input) => input.addEventListener('change', () => this.store.run(this.request())));
@@ -138,7 +136,7 @@ class StepView implements Mounted {
         'aria-label': 'Back to breakpoint',
       }),
       button('‹', () => move(-1), { 'aria-label': 'Previous line', title: 'Previous line' }),
-      this.play,
+      this.playing.button,
       button('›', () => move(1), { 'aria-label': 'Next line', title: 'Next line' }),
       button('›●', () => this.run(1), {
         title: 'run to the next breakpoint',
@@ -157,7 +155,7 @@ class StepView implements Mounted {
 
   private async load(asked?: Record<string, unknown>): Promise<void> {
     const token = ++this.token;
-    this.pause();
+    this.playing.pause();
     this.loaded = launchKey(this.store);
     this.status.textContent = 'Running the program in the interpreter…';
     const { program } = placeOf(this.store).get();
@@ -320,9 +318,21 @@ class StepView implements Mounted {
   }
 
   private run(by: 1 | -1): void {
-    this.pause();
+    this.playing.pause();
     this.player?.run(by);
     this.go(this.player?.at ?? 0);
+  }
+
+  /** Playing stops at a breakpoint. */
+  private played(player: StepPlayer): Played {
+    return {
+      count: player.count,
+      at: player.at,
+      go: (at) => {
+        this.go(at);
+        return player.breakpoints.has(player.line() ?? -1);
+      },
+    };
   }
 
   private go(at: number, tell = true): void {
@@ -425,38 +435,5 @@ class StepView implements Mounted {
       value >= 0 ? values[value] : null,
       mask >= 0 ? values[mask] : null,
     );
-  }
-
-  // ---- playing
-
-  private toggle(): void {
-    if (this.timer) {
-      this.pause();
-      return;
-    }
-    if (!this.player) {
-      return;
-    }
-    if (this.player.at === this.player.count - 1) {
-      this.go(0);
-    }
-    this.play.textContent = '⏸ Pause';
-    this.timer = window.setInterval(() => {
-      const { player } = this;
-      if (!player || player.at >= player.count - 1) {
-        this.pause();
-        return;
-      }
-      this.go(player.at + 1);
-      if (player.breakpoints.has(player.line() ?? -1)) {
-        this.pause();
-      }
-    }, PLAY_MS);
-  }
-
-  private pause(): void {
-    window.clearInterval(this.timer);
-    this.timer = 0;
-    this.play.textContent = '▶ Play';
   }
 }
