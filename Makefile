@@ -68,7 +68,7 @@ test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
 
 test-full: install torch
-	$(MAKE) --no-print-directory test EVERY=--full
+	$(MAKE) --no-print-directory test EVERY=--full HOSTILE=96
 
 lint: lint-python lint-scripts
 

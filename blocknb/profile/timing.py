@@ -134,7 +134,15 @@ def summary(values: Sequence[float], cold: bool = True) -> Timing:
 
 @functools.cache
 def llc_bytes() -> int:
-    """The bytes of the last-level cache of this CPU, as Linux reports them; `LEAST_LLC` elsewhere."""
+    """The bytes of the last-level cache of this CPU, as Linux reports them; `LEAST_LLC` elsewhere.
+
+    BLOCKNB_LLC_BYTES replaces them: a virtual machine may report the cache of the whole host. Raises LaunchError for a text that is no
+    positive integer.
+    """
+    if text := os.environ.get("BLOCKNB_LLC_BYTES"):
+        if not (text.isdecimal() and int(text)):
+            raise LaunchError(f"BLOCKNB_LLC_BYTES is {text!r}, which is not a number of bytes")
+        return int(text)
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

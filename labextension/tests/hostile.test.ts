@@ -17,7 +17,7 @@ import type { Document, Listing } from '../src/core/schema';
 import { Store } from '../src/core/store';
 import { fixture, type Name, random, saved, shown, until } from './fixtures';
 
-const MUTATIONS = Number(process.env.HOSTILE ?? 24);
+const MUTATIONS = Number(process.env.HOSTILE ?? 8);
 const FIRST = Number(process.env.HOSTILE_FIRST ?? 0);
 /** Milliseconds of CPU time for one card with all its tabs, in jsdom. */
 const LIMIT_MS = 10_000;

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from blocknb.codegen import sass
-from blocknb.profile import timing
 
 SETUP = """
 %load_ext blocknb
@@ -148,22 +147,10 @@ def disassembled_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_cache() -> Iterator[None]:
-    """Simulates small CPU caches, which are flushed before each timed call (they may have half a gigabyte)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "llc_bytes", lambda: 1 << 20)
-        yield
-
-
 @pytest.fixture(scope="session")
 def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     notebook = start_kernel(tmp_path_factory.mktemp("k"))
     try:
-        answer = notebook.run(
-            "from blocknb.profile import timing\ntiming.llc_bytes = lambda: 1 << 20"
-        )  # as in `small_cache`
-        assert answer.status == "ok", answer.outputs
         yield notebook
     finally:
         notebook.close()

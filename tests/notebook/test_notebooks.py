@@ -35,7 +35,7 @@ def test_a_notebook_is_stored_without_outputs_and_is_valid(path):
 @pytest.fixture
 def short_measurements(kernel_process):
     """No check of a notebook depends on a time."""
-    assert kernel_process.run("%env BLOCKNB_TIMING_SCALE=0.1").status == "ok"
+    assert kernel_process.run("%env BLOCKNB_TIMING_SCALE=0.001").status == "ok"
     yield
     kernel_process.run("import os; del os.environ['BLOCKNB_TIMING_SCALE']")
 

@@ -87,6 +87,16 @@ def test_the_buffer_that_cools_a_cpu_is_larger_than_its_last_cache() -> None:
     assert _Cpu(cold=True).flush.nbytes >= 2 * llc_bytes() - 8 and _Cpu(cold=False).flush is None
 
 
+def test_the_size_of_the_last_cache_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_LLC_BYTES", "4096")
+    assert llc_bytes.__wrapped__() == 4096
+    monkeypatch.setenv("BLOCKNB_LLC_BYTES", "32 MB")
+    with pytest.raises(LaunchError, match="BLOCKNB_LLC_BYTES is '32 MB', which is not a number of bytes"):
+        llc_bytes.__wrapped__()
+    monkeypatch.delenv("BLOCKNB_LLC_BYTES")
+    assert llc_bytes.__wrapped__() >= 16 << 20
+
+
 class Device:
     """Stands in for CuPy: fills take a millisecond of the GPU and none of the host's; everything that is queued is noted."""
 
