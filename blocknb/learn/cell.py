@@ -139,7 +139,8 @@ def matching(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, str]:
     found = {p.name: p.name for p in parameters if p.name in arguments}
     rest = {name: value for name, value in arguments.items() if name not in found}
     free = [p for p in parameters if p.name not in found]
-    needed = [p for p in free if p.default is MISSING]
+    chosen = answer.kernel is not answer.base  # an autotuner or heuristics choose constants
+    needed = [p for p in free if p.default is MISSING and not (chosen and p.constexpr)]
     open_ = free if len(rest) >= len(free) else needed
     arrays = any(isinstance(value, np.ndarray) for value in rest.values())
     fits = len(open_) == len(rest) and not any(
