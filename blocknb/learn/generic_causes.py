@@ -141,8 +141,9 @@ def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> tup
         return f"every element of `{shown}` has the wrong sign", True
     if text := _shifted(shown, got, want, stored, made):
         return text, True
-    if (text := _scaled(made, shown, got, want))[0]:
-        return text
+    scaled = _scaled(made, shown, got, want)
+    if scaled[0]:
+        return scaled
     if np.isfinite(got).all() and _nearly(made) and stored.dtype.kind == "f":
         largest = float(np.abs(got - want).max())
         return f"`{shown}` is nearly right: the largest error is {largest:.2g}, and rounding explains less", False
