@@ -39,13 +39,22 @@ def test_tables_headings_code_blocks_and_links_are_no_prose(prose):
 
 
 def test_a_term_before_its_explanation_is_found(prose):
-    found = prose.early_terms(made(prose, "Each warp loads.", "A **warp** has 32 threads.", "A **[lane](x)** is a place. Lanes."))
-    assert [line.split(": ")[1] for line in found] == ["warp, explained in a.ipynb, cell 1", "thread, explained nowhere"]
+    found = prose.early_terms(
+        made(prose, "Each warp loads.", "A **warp** has 32 threads.", "A **[lane](x)** is a place. Lanes.")
+    )
+    assert [line.split(": ")[1] for line in found] == [
+        "warp, explained in a.ipynb, cell 1",
+        "thread, explained nowhere",
+    ]
 
 
 def test_code_and_the_line_for_readers_of_cuda_may_name_terms(prose):
     aside = "**Where this stands in CUDA and Triton.** A program is\na thread block there."
-    assert not [f for f in prose.early_terms(made(prose, "`tl.program_id` is a function.", aside)) if "thread" in f or "program" in f]
+    assert not [
+        f
+        for f in prose.early_terms(made(prose, "`tl.program_id` is a function.", aside))
+        if "thread" in f or "program" in f
+    ]
 
 
 @pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
