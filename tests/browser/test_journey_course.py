@@ -80,6 +80,12 @@ def pass_after_a_hint(unit1: Course) -> None:
     progress = unit1.find("%progress")
     unit1.notebook.run(progress)
     assert "1 of 7" in unit1.said(progress)
+    eventually(lambda: unit1.notebook.page.run(BROKEN), lambda broken: broken == [])
+
+
+#: The addresses of pictures in the text of the notebook that the page could not load.
+BROKEN = """() => [...document.querySelectorAll('.jp-MarkdownCell img')]
+  .filter((image) => image.complete && !image.naturalWidth).map((image) => image.src)"""
 
 
 def test_an_answer_in_the_card_opens_the_tabs_that_tell(unit1: Course) -> None:
