@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import course_cells_matrix
+import course_cells_rows
+
 SETUP = """\
 %load_ext blocknb
 import numpy as np
@@ -83,4 +86,6 @@ CELLS: dict[str, dict[str, Any]] = {
         "cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="5 * 32 + lane"),
         "view": "Tiles",
     },
+    **course_cells_rows.CELLS,
+    **course_cells_matrix.CELLS,
 }

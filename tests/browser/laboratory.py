@@ -33,10 +33,12 @@ KERNEL = {
 }
 
 #: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
-#: when the server forwards a buffered message of a restarted kernel together with its topic.
+#: when the server forwards a buffered message of a restarted kernel together with its topic, and when it renders a text with a picture
+#: before it has replaced the picture's address by its data.
 UNRELATED = (
     "/extensions/@jupyter-widgets/jupyterlab-manager/",
     "Could not restore the debugger state",
+    "net::ERR_UNKNOWN_URL_SCHEME (attachment:",
     "Kernel message validation error: Unexpected token 's', \"stream.stderr\" is not valid JSON",
 )
 
@@ -74,6 +76,7 @@ class Lab:
             "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
             "IPYTHONDIR": str(place / "ipython"),
             "BLOCKNB_CACHE_DIR": str(place / "cache"),
+            "BLOCKNB_PROGRESS": str(place / "progress.json"),
         }
         options = {
             "--ServerApp.port": self.port,
