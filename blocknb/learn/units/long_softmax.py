@@ -133,7 +133,7 @@ So the kernel loads each element twice, not three times.""",
             ),
         ),
         Mistake(
-            "three walks load the row three times: find the maximum and the sum in one walk", patch=(_FIRST, _THREE)
+            "the programs load `x` 3 times in lines 9, 13 and 17: at most 2 times is wanted", patch=(_FIRST, _THREE)
         ),
         Mistake(
             "the masks lack `start`: the last step goes beyond the row", patch=("start + at < columns", "at < columns")

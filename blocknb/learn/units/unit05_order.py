@@ -6,14 +6,16 @@ The exercises therefore have rules about the accesses, and cases with many progr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Tolerance, Unit
 from blocknb.learn.rules import any_order, no_race, stored_once
+from blocknb.learn.running import Attempt
 from blocknb.learn.units.bug_hunts import hunt_1, hunt_2, hunt_3
 
 UNIT = Unit(5, "When programs meet", minutes=30)
@@ -22,6 +24,20 @@ UNIT = Unit(5, "When programs meet", minutes=30)
 def block_grid(n: int, BLOCK: int, **_: Any) -> tuple[int, ...]:
     """One program per block of `n` elements."""
     return (cdiv(n, BLOCK),)
+
+
+TWO_STEPS = "load and store are two steps, and another program may come between them: use tl.atomic_add"
+
+
+def _updated_by_atomics(name: str) -> Rule:
+    """The rule that programs change an array by atomics only. It says more than `no_race` about a load, an addition and a store."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        seen = made.footprint
+        if seen is not None and seen[made.parameter(name)].stores:
+            yield CheckFinding(TWO_STEPS, "rule", True)
+
+    return Rule("updated_by_atomics", f"The programs change `{name}` by atomics only.", check)
 
 
 # ---- total-1 -------------------------------------------------------------------------------------------------------------------
@@ -65,7 +81,7 @@ The programs run in any order, and many at the same time. The result must not de
     updated=("out",),
     grid=block_grid,
     reference=lambda x, **_: {"out": np.array([x.astype(np.float64).sum()])},
-    rules=(no_race, any_order(), assembles),
+    rules=(_updated_by_atomics("out"), no_race, any_order(), assembles),
     tolerance=Tolerance(additions=3000, scale=500.0),
     solution=TOTAL,
     blanks=((4, 5),),
@@ -76,7 +92,7 @@ The programs run in any order, and many at the same time. The result must not de
     ),
     mistakes=(
         Mistake(
-            "load and store are two steps, and another program may come between them: use tl.atomic_add",
+            TWO_STEPS,
             patch=(_ADD, "tl.store(out, tl.load(out) + tl.sum(values, axis=0))"),
         ),
         Mistake(
@@ -169,7 +185,7 @@ The number decides the address: several lanes, and several programs, add to the 
     updated=("counts",),
     grid=block_grid,
     reference=lambda x, counts, **_: {"counts": np.bincount(x, minlength=len(counts))},
-    rules=(no_race, any_order(), assembles),
+    rules=(_updated_by_atomics("counts"), no_race, any_order(), assembles),
     solution=HISTOGRAM,
     blanks=((5, 6),),
     hints=(

@@ -14,7 +14,7 @@ from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.long_softmax import online_1
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
 from blocknb.learn.units.row_norms import layernorm_1
 
 UNIT = Unit(6, "Softmax: fuse", minutes=40)
@@ -78,6 +78,7 @@ Load each element of `x` once.""",
     reference=softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100),
+    equivalent=EQUIVALENT,
     solution=SOFTMAX,
     blanks=((6, 9),),
     hints=(
@@ -137,7 +138,7 @@ Load each element of `x` once.""",
             patch=("out + row * columns", "out"),
         ),
         Mistake(
-            "the row is loaded twice: keep it in a variable",
+            "the programs load `x` 2 times in lines 6 and 8: once is enough",
             patch=(
                 "total = tl.sum(powers, axis=0)",
                 f"total = tl.sum(tl.exp({_LOAD} - tl.max(values, axis=0)), axis=0)",
@@ -189,6 +190,7 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
     reference=log_softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100, scale=20.0),
+    equivalent=EQUIVALENT,
     solution=LOG_SOFTMAX,
     blanks=((6, 9),),
     hints=(
