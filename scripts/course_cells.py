@@ -39,28 +39,51 @@ x, y = np.ones(40, np.float32), np.ones(100, np.float32)
 out = np.zeros((40, 100), np.float32)
 products[3, 4](x, y, out, 40, 100, BM=16, BN=32)
 """
-_STRIDED = """\
+_WIDE = """\
 @blocknb.kernel
-def strided(x, out, STEP: tl.constexpr):
-    i = tl.arange(0, 32)
-    tl.store(out + i, tl.load(x + STEP * i))
+def double(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at))
 
-x, out = np.ones(256, np.float32), np.zeros(32, np.float32)
-strided[1,](x, out, STEP={step}, num_warps=1)
+x = np.ones(4096, np.float32)
+double[8,](x, np.zeros_like(x), BLOCK=512)
 """
+_COLUMNS = """\
+@blocknb.kernel
+def read(x, out):
+    lane = tl.arange(0, 32)
+    tl.store(out + lane, tl.load(x + {place}))
+
+x, out = np.ones((32, 32), np.float32), np.zeros(32, np.float32)
+read[1,](x, out, num_warps=1)
+"""
+#: Shows the stores to `out` in the Footprint view.
+_OUT = "(panel) => [...panel.querySelectorAll('button')].find((b) => b.textContent.startsWith('out')).click()"
 
 CELLS: dict[str, dict[str, Any]] = {
     "blocks": {
         "cell": "%%blockkernel --footprint\n"
         + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
         "view": "Footprint",
+        "before": _OUT,
     },
     "overlap": {
         "cell": "%%blockkernel --footprint\n" + _DOUBLE.format(at="tl.arange(0, BLOCK)", n=1024, block=128),
         "view": "Footprint",
+        "before": _OUT,
     },
-    "tile_map": {"cell": "%%blockkernel --footprint\n" + _PRODUCTS, "view": "Footprint"},
-    "step_one": {"cell": "%%blockkernel --target sm_90a\n" + _STRIDED.format(step=1), "view": "Tiles"},
-    "step_eight": {"cell": "%%blockkernel --target sm_90a\n" + _STRIDED.format(step=8), "view": "Tiles"},
+    "tile_map": {"cell": "%%blockkernel --footprint\n" + _PRODUCTS, "view": "Footprint", "before": _OUT},
+    "warps": {
+        "cell": "%%blockkernel --target sm_90a\n" + _WIDE,
+        "view": "Tiles",
+    },
+    "column_down": {
+        "cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="lane * 32 + 5"),
+        "view": "Tiles",
+    },
+    "column_along": {
+        "cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="5 * 32 + lane"),
+        "view": "Tiles",
+    },
     **course_cells_rows.CELLS,
 }

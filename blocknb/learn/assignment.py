@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,9 @@ def marked_solution(item: Exercise) -> str:
         blank = given if isinstance(given, Blank) else Blank(*given)
         body = lines[blank.first - 1 : blank.last]
         indent = body[0][: len(body[0]) - len(body[0].lstrip())]
-        says = [f"{indent}# {blank.says}"] if blank.says else []
+        name = re.match(r"\s*([\w, ]+) = ", body[0]) if len(body) == 1 else None
+        told = ": ".join(filter(None, [f"`{name[1]}`" if name else "", blank.says]))
+        says = [f"{indent}# {told}"] if told else []
         lines[blank.first - 1 : blank.last] = [*says, f"{indent}{BEGIN}", *body, f"{indent}{END}"]
     return "\n".join(lines)
 

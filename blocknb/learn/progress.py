@@ -1,8 +1,8 @@
 """What a learner has done: tries, hints, answers and passing sources, in one JSON file in the user's data folder.
 
 An update reads the file, changes one entry and replaces the file, under a lock, so two notebooks lose nothing. A file that is not readable
-is renamed, and a message names its new place. BLOCKNB_PROGRESS in the environment names another file. The file is also what a teacher
-collects from a class (`class_report`).
+is renamed, and a message names its new place. BLOCKNB_PROGRESS in the environment names another file, and BLOCKNB_PROGRESS=0 keeps none,
+as for autograding. The file is also what a teacher collects from a class (`class_report`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,15 @@ def path() -> Path:
     return Path(platformdirs.user_data_dir("blocknb", appauthor=False)) / "progress.json"
 
 
+def is_kept() -> bool:
+    """Whether progress is kept: BLOCKNB_PROGRESS=0 switches it off."""
+    return os.environ.get("BLOCKNB_PROGRESS", "").strip() != "0"
+
+
 def load() -> dict[str, ItemProgress]:
     """All entries by name. A file that is not readable is kept under another name, and stderr says where."""
+    if not is_kept():
+        return {}
     with _locked():
         return _load()
 
@@ -80,6 +87,8 @@ def of(name: str) -> ItemProgress:
 
 def update(name: str, change: Callable[[ItemProgress], ItemProgress]) -> ItemProgress:
     """Changes one entry of the file and returns it. If the file cannot be written, stderr says why."""
+    if not is_kept():
+        return change(ItemProgress())
     try:
         with _locked():
             found = _load()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from browser import eventually
 from laboratory import Lab, Notebook
 

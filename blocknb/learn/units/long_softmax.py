@@ -9,7 +9,7 @@ import numpy as np
 from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
 
 __all__ = ["online_1"]
 
@@ -77,10 +77,10 @@ Store the softmax of row `i` in row `i` of `out` (fp32, in the shape of `x`). Wa
 The first walk finds the maximum and the sum together, and the second walk stores the result.
 So the kernel loads each element twice, not three times.""",
     cases=(
-        rows_case("4x2048", 4, 2048, out="element", BLOCK=512),
-        rows_case("3x1700", 3, 1700, "negative", out="element", BLOCK=512),
-        rows_case("3x2100, falling", 3, 2100, "falling", out="element", BLOCK=512),
-        rows_case("3x2100, rising", 3, 2100, "rising", out="element", BLOCK=512),
+        rows_case("2x1536", 2, 1536, out="element", BLOCK=512),
+        rows_case("3x1100", 3, 1100, "negative", out="element", BLOCK=512),
+        rows_case("2x1300, falling", 2, 1300, "falling", out="element", BLOCK=512),
+        rows_case("2x1300, rising", 2, 1300, "rising", out="element", BLOCK=512),
         rows_case("2x5", 2, 5, "negative", out="element", BLOCK=512),
     ),
     outputs=("out",),
@@ -88,6 +88,7 @@ So the kernel loads each element twice, not three times.""",
     reference=_softmax64,
     rules=(stored_once, no_race, bytes_at_most(2), no_spills, assembles),
     tolerance=Tolerance(additions=300),
+    equivalent=EQUIVALENT,
     solution=ONLINE,
     blanks=((10, 12),),
     hints=(

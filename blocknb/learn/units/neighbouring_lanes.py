@@ -234,7 +234,7 @@ column_sum = Exercise(
 Store `x.sum(axis=0)` to `out`. `x` is a row-major matrix of `rows` x `columns` fp32 numbers, `out` has `columns`. The grid has one program
 for every `COLUMNS` columns, 32 of them. `ROWS` is a power of two, and at least `rows`.
 
-The kernel below is right, but it walks down one column after the other, so the lanes of a warp access elements that are a whole row apart.
+The kernel below is right, but it walks down one column after the other. So the lanes of a warp access elements that are a row apart.
 Let the lanes walk along the rows instead: no access may touch more sectors than its elements need.
 """,
     cases=(_table(256, 512, 256), _table(100, 200, 128), _table(37, 72, 64), _table(3, 8, 4)),

@@ -180,7 +180,7 @@ Run it, look at the Footprint tab of the card, and change one line. Which progra
         "`at = pid * BLOCK + tl.arange(0, BLOCK)`",
     ),
     mistakes=(
-        *WRONG_INDICES,
+        *WRONG_INDICES[1:],  # without the given bug, which is for the reader to find
         Mistake("the masks are missing: the last program accesses elements past the end", patch=(", mask=inside", "")),
         Mistake("`at <= n` lets one element too many in: the last index is n - 1", patch=("at < n", "at <= n")),
         Mistake(
@@ -190,10 +190,6 @@ Run it, look at the Footprint tab of the card, and change one line. Which progra
         Mistake(
             "the load still leaves out the program number",
             patch=("tl.load(x + at,", "tl.load(x + tl.arange(0, BLOCK),"),
-        ),
-        Mistake(
-            "only program 0 works: the overlap is gone, but the other blocks have no program",
-            patches=((INDICES, "at = tl.arange(0, BLOCK)"), ("inside = at < n", "inside = (at < n) & (pid == 0)")),
         ),
     ),
     alternatives=(
