@@ -7,6 +7,7 @@ that cancels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +25,9 @@ EQUIVALENT = {
 
 
 def without_other(load: str) -> dict[str, str]:
-    """The mutant of a load that drops `other=0.0`, which is right here, with the reason."""
-    return {
-        f"{load} -> {load.replace(', other=0.0', '')}": "blocknb loads 0 into masked lanes, and Triton promises nothing"
-    }
+    """The mutant of a load that drops `other=0`, which is right here, with the reason."""
+    dropped = re.sub(r", other=0(\.0)?", "", load)
+    return {f"{load} -> {dropped}": "blocknb loads 0 into masked lanes, and Triton promises nothing"}
 
 
 def _falling(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:

@@ -288,9 +288,8 @@ PREDICTIONS = (
     Prediction(
         name="predict-loops",
         title="Predict the bytes of a softmax in three loops",
-        question="A row does not fit into the registers of a program, so a kernel walks through the row three times: "
-        "for the maximum, for the sum, "
-        "and for the result. Each walk loads the row, and the last one also stores it. "
+        question="A row does not fit into the registers of a program, so a kernel walks through it three times. "
+        "The walks find the maximum, the sum and the result. Each walk loads the row, and the last one also stores it. "
         "The bytes that a kernel *issues* are those of all its loads and stores. "
         "Its *unique* bytes count each byte of `x` and `out` once. What is issued / unique?",
         answer=lambda: (3 + 1) / (1 + 1),

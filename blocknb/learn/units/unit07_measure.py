@@ -204,10 +204,11 @@ def _listed(pairs: list[tuple[Any, int]]) -> str:
 tune_1 = Exercise(
     name="tune-1",
     title="Choose six configurations with a reason",
-    task="""The kernel is given. Write the list `configs` of at least six different configurations for an autotuner, such as
+    task="""The kernel is given. Write the list `configs` of at least six different configurations such as
 `blocknb.Config({"BLOCK": 1024}, num_warps=4)`. Vary `BLOCK` and `num_warps`, both powers of two.
 
-A thread should have 4 elements at least, so that it can load 16 bytes at a time, and 64 at most, so that they fit into its registers.
+A thread should have 4 elements at least, so that it can load 16 bytes at a time.
+It should have 64 at most, so that they fit into its registers.
 A program has `32 * num_warps` threads.""",
     cases=(_case(100_000), _case(1000), _case(5)),
     outputs=("out",),
