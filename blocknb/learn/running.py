@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -256,32 +257,33 @@ def stopped(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises TimeUp in Python code of this thread that takes longer."""
-    raised, lock, over = False, threading.Lock(), False
-    thread = ctypes.c_ulong(threading.get_ident())
+    """Raises TimeUp in Python code of this thread that computes for longer, or takes ten times as long in all. Time that other processes
+    take from it does not count."""
+    raised, lock, over = False, threading.Lock(), threading.Event()
+    ident = threading.get_ident()
+    clock = time.pthread_getcpuclockid(ident)
+    start, begun = time.clock_gettime(clock), time.monotonic()
 
-    def stop() -> None:
+    def watch() -> None:
         nonlocal raised
-        with lock:
-            if not over:
-                raised = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimeUp))
+        while not over.wait(seconds / 4):
+            with lock:
+                late = time.clock_gettime(clock) - start > seconds or time.monotonic() - begun > 10 * seconds
+                if late and not over.is_set():
+                    raised = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TimeUp))
+                    return
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, name="blocknb-limit", daemon=True).start()
     try:
         yield
-        with lock:
-            over = True
-            if raised:  # it arrives at one of the next instructions, unless it is taken back
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
-        if raised:
-            raise TimeUp
     finally:
         with lock:
-            over = True
-        timer.cancel()
+            over.set()
+            if raised:  # it arrives at one of the next instructions, unless it is taken back
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), None)
+    if raised:
+        raise TimeUp
 
 
 def devices_present() -> tuple[str, ...]:
