@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles, no_spills
-from blocknb.learn.exercise import Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
 from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
 
@@ -90,7 +90,7 @@ So the kernel loads each element twice, not three times.""",
     tolerance=Tolerance(additions=300),
     equivalent=EQUIVALENT,
     solution=ONLINE,
-    blanks=((10, 12),),
+    blanks=(Blank(10, 12, "the new maximum, the new sum, and the step to the next block"),),
     hints=(
         "After some blocks, `total` is the sum of `exp(x - largest)`. A new block holds a larger number: by which factor is `total` off?",
         "exp(x - new) = exp(x - old) * exp(old - new). Multiply the old sum by the last factor before you add the new block.",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
 from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 
@@ -82,7 +82,7 @@ The mean and the variance are those of the row, and the variance is that of `np.
     tolerance=Tolerance(additions=300, scale=40.0),
     equivalent=EQUIVALENT | without_other("tl.load(x + row + at, mask=inside, other=0.0)"),
     solution=LAYERNORM,
-    blanks=((6, 13),),
+    blanks=(Blank(6, 13, "load, mean, variance, weight and bias, store"),),
     hints=(
         "This is var-1 with four more lines. What do the masked lanes hold after you subtract the mean?",
         "Keep `away = tl.where(inside, values - mean, 0.0)`. The variance needs it, and the result needs it again.",

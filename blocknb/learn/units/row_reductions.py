@@ -8,7 +8,7 @@ import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles, no_spills
-from blocknb.learn.exercise import Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 
@@ -53,7 +53,7 @@ The numbers may be far from zero, so subtract the mean before you square.""",
     tolerance=Tolerance(additions=300, scale=10.0),
     equivalent=EQUIVALENT | without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=VAR,
-    blanks=((7, 9),),
+    blanks=(Blank(7, 9, "the mean, the distances from it, and their mean square"),),
     hints=(
         "After `values - mean`, what do the masked lanes hold? They loaded 0.",
         "Select: lanes inside of the row keep `values - mean`, the others become 0. Divide by the number of elements, not of lanes.",
@@ -138,7 +138,7 @@ Store the sum of row `i` in `out[i]` (fp32). Walk through the row in steps of `B
     tolerance=Tolerance(additions=20_000, scale=4.0),
     equivalent=EQUIVALENT | without_other(_PIECE),
     solution=LONG,
-    blanks=((5, 9),),
+    blanks=(Blank(5, 9, "a block of sums, the loop, and the store"),),
     hints=(
         "A row of 1000 elements takes four steps of 256. Which elements does step `start` load, and which of them exist?",
         "Keep a block of 256 partial sums, add a loaded block to it in each step, and reduce it once, after the loop.",
@@ -246,7 +246,7 @@ Store the sum of row `i` in `out[i]` (fp32).""",
     tolerance=Tolerance(additions=100, scale=4.0),
     equivalent=without_other("tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0)"),
     solution=SHORT,
-    blanks=((5, 7),),
+    blanks=(Blank(5, 7, "a mask for the tile, the load, and the store"),),
     hints=(
         "The tile has `ROWS` rows and `BLOCK` columns. Along which of its two axes does one row of the matrix lie?",
         "The mask needs rows that exist and columns that exist. The result has one element per row, and so has the mask of the store.",

@@ -13,7 +13,7 @@ import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Tolerance, Unit
 from blocknb.learn.rules import any_order, no_race, stored_once
 from blocknb.learn.running import Attempt
 from blocknb.learn.units.bug_hunts import hunt_1, hunt_2, hunt_3
@@ -86,7 +86,7 @@ The programs run in any order, and many at the same time. The result must not de
     tolerance=Tolerance(additions=3000, scale=500.0),
     equivalent=EQUIVALENT | without_other("tl.load(x + at, mask=at < n, other=0.0)"),
     solution=TOTAL,
-    blanks=((4, 5),),
+    blanks=(Blank(4, 5, "load, and add to `out`"),),
     hints=(
         "Each program can sum its own block. Then all of them add to one element. Which operation reads, adds and writes in one step?",
         "`tl.sum` makes one number of a block, with `other=0.0` for the lanes beyond the end. `tl.atomic_add` adds it to memory.",
@@ -195,7 +195,7 @@ The number decides the address: several lanes, and several programs, add to the 
         "0 -> -1": "masked lanes count in no bin, so their `other` does not matter",
     },
     solution=HISTOGRAM,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load, and count"),),
     hints=(
         "In NumPy you would write `np.add.at(counts, x, 1)`. At which address does a lane with the number `v` add, and what does it add?",
         "`counts + bins` is a block of addresses, one per lane. Lanes beyond the end must not count.",
@@ -300,7 +300,7 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
     tolerance=Tolerance(additions=3, scale=4.0),
     equivalent=without_other(_LEFT) | without_other(_RIGHT) | without_other("tl.load(x + at, mask=inside, other=0.0)"),
     solution=STENCIL,
-    blanks=((5, 8),),
+    blanks=(Blank(5, 8, "load three neighbours, and store their mean"),),
     hints=(
         "The first lane of program 3 needs an element that program 2 also loads. Is that a race? And if programs stored to `x`?",
         "Three loads, at `at - 1`, `at` and `at + 1`, each with its own mask; one store to `out`.",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.long_softmax import online_1
 from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
@@ -80,7 +80,7 @@ Load each element of `x` once.""",
     tolerance=Tolerance(additions=100),
     equivalent=EQUIVALENT,
     solution=SOFTMAX,
-    blanks=((6, 9),),
+    blanks=(Blank(6, 9, "load, subtract, exponential, sum, store"),),
     hints=(
         "Which value in a masked lane leaves the maximum unchanged? What does the exponential make of this value, and what does the sum?",
         "Four lines: load with `other`, subtract the maximum and take the exponential, sum, store the quotient with the mask.",
@@ -192,7 +192,7 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
     tolerance=Tolerance(additions=100, scale=20.0),
     equivalent=EQUIVALENT,
     solution=LOG_SOFTMAX,
-    blanks=((6, 9),),
+    blanks=(Blank(6, 9, "load, subtract, sum, store"),),
     hints=(
         "The logarithm of a quotient is a difference. What is the logarithm of `exp(x - m)`?",
         "Keep `shifted = values - m` in a variable. The sum needs its exponential, and the result needs `shifted` itself.",

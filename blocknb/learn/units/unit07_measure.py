@@ -13,7 +13,7 @@ import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Unit
+from blocknb.learn.exercise import Blank, Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Unit
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.running import Attempt
 from blocknb.tune.config import Config
@@ -221,7 +221,7 @@ A program has `32 * num_warps` threads.""",
         assembles,
     ),
     solution=TUNE,
-    blanks=((8, 15),),
+    blanks=(Blank(8, 15, "six configurations"),),
     hints=(
         "How many elements does a thread get if BLOCK is 1024 and a program has four warps?",
         "BLOCK / (32 * num_warps) must lie between 4 and 64. Which pairs of powers of two are that?",
