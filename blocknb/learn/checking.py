@@ -17,7 +17,7 @@ from blocknb.errors import CompilationError
 from blocknb.learn.causes import findings_of
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
-from blocknb.learn.running import Attempt, TimeUp, attempt, devices_present
+from blocknb.learn.running import SECONDS, Attempt, TimeUp, attempt, devices_present
 from blocknb.runtime.launch_context import unobserved
 
 
@@ -69,7 +69,7 @@ def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence
     found = []
     for device in devices:
         for number, case in enumerate(exercise.cases):
-            found.append(attempt(exercise, answer, case, seed + number, device))
+            found.append(attempt(exercise, answer, case, seed + number, device, SECONDS))
             if isinstance(found[-1].raised, TimeUp | WrongCell | CompilationError):
                 return found
         if not all(made.passed for made in found):

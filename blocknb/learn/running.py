@@ -149,7 +149,8 @@ def attempt(
         want = called(exercise.reference, copies(made.given))
     made.want = {name: np.asarray(want[name]) for name in exercise.outputs}
     try:
-        made.grid = grid_of(exercise, answer, made.given)
+        made.constants = _constants(made, seconds)
+        made.grid = grid_of(exercise, answer, made.given | made.constants)
         _launch(made, seconds)
     except WrongCell as error:
         made.error, made.line, made.raised = error.text, error.line, error
@@ -166,7 +167,7 @@ def attempt(
 
 def grid_of(exercise: Exercise, answer: Answer, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """The grid of a launch: of the exercise, or of the learner's cell. Raises WrongCell."""
-    every = {**answer.defaults(), **matched(answer, arguments), **arguments}
+    every = answer.defaults() | matched(answer, arguments) | dict(arguments)
     if exercise.grid is not None:
         found = called(exercise.grid, copies(every))
         return tuple(found) if isinstance(found, tuple) else (found,)
@@ -203,8 +204,14 @@ def _constants(made: Attempt, seconds: float) -> dict[str, Any]:
     base = made.answer.base
     if made.answer.kernel is base:
         return {}
+    arguments = made.fresh()
+
+    def grid(bound: Mapping[str, Any]) -> tuple[int, ...]:
+        constants = {p.name: bound[p.name] for p in base.source.parameters if p.constexpr and p.name in bound}
+        return grid_of(made.exercise, made.answer, arguments | constants)
+
     with stopped(10 * seconds):
-        made.answer.kernel[made.grid](**matched(made.answer, made.fresh()))
+        made.answer.kernel[grid](**matched(made.answer, arguments))
     compiled = base.latest
     assert compiled is not None
     options = {name: compiled.options[name] for name in ("num_warps", "num_stages") if compiled.options.get(name)}
@@ -212,7 +219,6 @@ def _constants(made: Attempt, seconds: float) -> dict[str, Any]:
 
 
 def _launch(made: Attempt, seconds: float) -> None:
-    made.constants = _constants(made, seconds)
     arguments = matched(made.answer, made.left) | made.constants
     kernel = made.answer.base
     if made.device == "interpreted":
