@@ -6,6 +6,7 @@ tune-1 checks the reasons of a choice, not its speed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,17 @@ def balance(kind: str) -> float:
 def _roofs() -> str:
     """One letter per kernel: m if memory limits it, c if computation does."""
     return "".join("c" if flops / size > balance(kind) else "m" for _, flops, size, kind in KERNELS)
+
+
+def _wrong_roofs() -> Iterator[tuple[str, str]]:
+    """Every wrong answer of six letters, with a sentence about the first letter that is wrong."""
+    right = _roofs()
+    for letters in itertools.product("mc", repeat=len(right)):
+        wrong = [number for number, letter in enumerate(letters) if letter != right[number]]
+        if wrong:
+            text, flops, size, kind = KERNELS[wrong[0]]
+            rate = f"{flops / size:.1f} operations per byte"
+            yield "".join(letters), f"Look at {text[0]} again: it does {rate}, and the limit is {balance(kind):.0f}."
 
 
 TIMES = (10.2, 10.0, 10.1, 14.9, 10.0)
@@ -105,15 +117,8 @@ PREDICTIONS = (
         + "\n".join(f"- {text}" for text, _, _, _ in KERNELS)
         + "\n\nAnswer with six letters, such as `mmcmmc`.",
         answer=_roofs,
-        wrong=(
-            ("mcmmcc", "Look at f again: 64 x 64 is a product, but a small one. It does 21 operations per byte."),
-            ("mcmmmm", "Look at e again: 400 operations for 8 bytes are 50 per byte."),
-            (
-                "mcmccm",
-                "Look at d again: each number of the matrix is used once, for a multiplication and an addition.",
-            ),
-            ("mccmcm", "Look at c again: 5 operations for 8 bytes are less than one per byte."),
-        ),
+        accepts=(" ".join(_roofs()), ", ".join(_roofs())),
+        wrong=tuple(_wrong_roofs()),
         hints=(
             "For each kernel, divide its operations by its bytes. Is that above or below 20, or 295 for fp16 products?",
             "a: 1 operation for 12 bytes. b: 2 * 4096**3 operations for 3 * 4096**2 * 2 bytes, which is 1365 per byte.",
