@@ -40,7 +40,7 @@ def _cases() -> Any:
         rows_case("50x100", 50, 100, "negative", out="element"),
         rows_case("6x300 of large numbers", 6, 300, "large", out="element"),
         rows_case("6x200 of a wide range", 6, 200, "wide", out="element"),
-        rows_case("2x5", 2, 5, "negative", out="element"),
+        rows_case("9x5 below -280", 9, 5, "low", out="element"),
     )
 
 
