@@ -12,7 +12,7 @@ from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_once, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 
 __all__ = ["hunt_1", "hunt_2", "hunt_3"]
 
@@ -42,7 +42,7 @@ The kernel has one bug. With 128 columns it is right, with 100 it is not. Find i
         rows_case("8x128", 8, 128, out="element"),
         rows_case("50x100", 50, 100, out="element"),
         rows_case("4x1", 4, 1, out="element"),
-        rows_case("2x5", 2, 5, out="element"),
+        rows_case("9x5", 9, 5, out="element"),
     ),
     outputs=("out",),
     grid=row_grid,
@@ -152,13 +152,16 @@ The kernel has one bug. It raises no error. With up to 64 columns it is right, w
         _weighted_case("4x64", 4, 64),
         _weighted_case("8x256", 8, 256),
         _weighted_case("5x1000", 5, 1000),
-        _weighted_case("2x5", 2, 5),
+        _weighted_case("9x5", 9, 5),
     ),
     outputs=("out",),
     grid=row_grid,
     reference=lambda x, weight, **_: {"out": x.astype(np.float64) @ weight.astype(np.float64)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=1000, scale=20.0),
+    equivalent=EQUIVALENT
+    | without_other("tl.load(x + row + at, mask=inside, other=0.0)")
+    | without_other("tl.load(weight + at, mask=inside, other=0.0)"),
     solution=WEIGHTED,
     blanks=(Blank(10, 10, keep="w = tl.load(weight + lane, mask=inside, other=0.0)"),),
     hints=(
@@ -306,6 +309,7 @@ The kernel has one bug. With one program it is right, with several it is not. Fi
             patch=("at < n // 2", "(at < n // 2) & (at < BLOCK)"),
         ),
         Mistake("the stores have no mask", patches=(("right, mask=inside", "right"), ("left, mask=inside", "left"))),
+        Mistake("the pair in the middle stays: exchange n // 2 pairs", patch=("n // 2", "(n - 1) // 2")),
     ),
     alternatives=(
         TURN.replace("at < n // 2", "at < (n + 1) // 2"),

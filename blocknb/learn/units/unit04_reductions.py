@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 from blocknb.learn.units.row_reductions import rows_1, sum_2, var_1
 
 UNIT = Unit(4, "Reductions", minutes=35)
@@ -48,15 +48,16 @@ sum_1 = Exercise(
         rows_case("8x128", 8, 128),
         rows_case("50x100", 50, 100, "shifted"),
         rows_case("3x1500", 3, 1500, "negative"),
-        rows_case("2x5", 2, 5, "shifted"),
+        rows_case("9x5", 9, 5, "shifted"),
     ),
     outputs=("out",),
     grid=row_grid,
     reference=_each_row(np.sum),
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=1500, scale=4.0),
+    equivalent=EQUIVALENT | without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=SUM,
-    blanks=((5, 7),),
+    blanks=(Blank(5, 7, "mask, load, and store one number"),),
     hints=(
         "A block of 128 lanes holds a row of 100 elements. What do the other 28 lanes load, and what must they add to the sum?",
         "Three lines are missing: a mask, a load with this mask, and a store. The store writes one number per program.",
@@ -120,14 +121,15 @@ max_1 = Exercise(
         rows_case("50x100", 50, 100, "negative"),
         rows_case("3x1500", 3, 1500, "shifted"),
         rows_case("4x1", 4, 1, "negative"),
-        rows_case("2x5", 2, 5, "negative"),
+        rows_case("9x5", 9, 5, "deep"),
     ),
     outputs=("out",),
     grid=row_grid,
     reference=_each_row(np.max),
     rules=(stored_once, no_race, assembles),
+    equivalent=EQUIVALENT,
     solution=MAX,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load with a mask and `other`, and store one number"),),
     hints=(
         "A row holds -3, -5 and -2, and the block has four lanes. Which value of the fourth lane leaves the maximum at -2?",
         "The argument `other=` of `tl.load` is the value of the masked lanes. No number may be below it.",
@@ -191,14 +193,15 @@ argmax_1 = Exercise(
         rows_case("20x300 with ties", 20, 300, "ties", dtype=np.int32),
         rows_case("falling", 3, 70, "falling", dtype=np.int32),
         rows_case("rising", 3, 70, "rising", dtype=np.int32),
-        rows_case("2x5", 2, 5, "negative", dtype=np.int32),
+        rows_case("9x5", 9, 5, "deep", dtype=np.int32),
     ),
     outputs=("out",),
     grid=row_grid,
     reference=_each_row(np.argmax, np.int64),
     rules=(stored_once, no_race, assembles),
+    equivalent=EQUIVALENT,
     solution=ARGMAX,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load, and store the column"),),
     hints=(
         "If a masked lane wins, which column does the kernel report?",
         "The load is that of max-1. `tl.argmax` takes the place of `tl.max`.",
