@@ -137,17 +137,17 @@ def matching(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, str]:
     """The name of the argument for each of the kernel's parameters. Raises WrongCell if they do not fit."""
     parameters = answer.base.source.parameters
     found = {p.name: p.name for p in parameters if p.name in arguments}
-    rest = {name: value for name, value in arguments.items() if name not in found}
+    rest = [name for name in arguments if name not in found]
     free = [p for p in parameters if p.name not in found]
-    needed = [p for p in free if p.default is MISSING]
+    chosen = answer.kernel is not answer.base  # an autotuner or heuristics choose constants
+    needed = [p for p in free if p.default is MISSING and not (chosen and p.constexpr)]
+    arrays = [name for name in rest if isinstance(arguments[name], np.ndarray)]
     open_ = free if len(rest) >= len(free) else needed
-    arrays = any(isinstance(value, np.ndarray) for value in rest.values())
-    fits = len(open_) == len(rest) and not any(
-        p.constexpr and isinstance(value, np.ndarray) for p, value in zip(open_, rest.values(), strict=True)
-    )
+    pairs = list(zip(open_, rest, strict=False))
+    fits = len(open_) == len(rest) and not any(p.constexpr and name in arrays for p, name in pairs)
     if not fits and (needed or arrays):
         raise WrongCell(_signature(answer, arguments), answer.base.fn.__code__.co_firstlineno)
-    return found | ({p.name: name for p, name in zip(open_, rest, strict=True)} if fits else {})
+    return found | ({p.name: name for p, name in pairs} if fits else {})
 
 
 def matched(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, Any]:

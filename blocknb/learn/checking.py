@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.errors import CompilationError
 from blocknb.learn.causes import findings_of
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
-from blocknb.learn.running import Attempt, TimeUp, attempt, devices_present
+from blocknb.learn.running import SECONDS, Attempt, TimeUp, attempt, devices_present
 from blocknb.runtime.launch_context import unobserved
 
 
@@ -45,9 +46,11 @@ def check(
         attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices)
         findings = findings_of(attempts) or broken_rules(attempts)
     counted = [made for made in attempts if made.device != "interpreted"] or attempts
-    results = tuple(CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted)
+    results = [CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted]
+    tried = {result.name for result in results}
+    results += [CaseResult(case.name, False, "not tried") for case in chosen.cases if case.name not in tried]
     passed = all(result.passed for result in results) and not findings
-    return Verdict(passed, chosen.name, results, tuple(findings), seed, time.perf_counter() - start)
+    return Verdict(passed, chosen.name, tuple(results), tuple(findings), seed, time.perf_counter() - start)
 
 
 def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: int = 0) -> Attempt:
@@ -62,12 +65,12 @@ def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: 
 
 
 def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence[str]) -> list[Attempt]:
-    """The launches of all cases; the first ones only if one does not end."""
+    """The launches of all cases; only the first ones if one does not end, or cannot begin."""
     found = []
     for device in devices:
         for number, case in enumerate(exercise.cases):
-            found.append(attempt(exercise, answer, case, seed + number, device))
-            if isinstance(found[-1].raised, TimeUp | WrongCell):
+            found.append(attempt(exercise, answer, case, seed + number, device, SECONDS))
+            if isinstance(found[-1].raised, TimeUp | WrongCell | CompilationError):
                 return found
         if not all(made.passed for made in found):
             return found

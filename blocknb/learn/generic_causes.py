@@ -118,55 +118,55 @@ def of_numbers(made: Attempt) -> Iterator[CheckFinding]:
         if got.size < FEWEST or len(np.unique(want)) < FEWEST:
             continue
         with np.errstate(all="ignore"):
-            text = _pattern(made, name, got, want)
+            text, named = _pattern(made, name, got, want)
         if text:
-            yield CheckFinding(text, "generic", True)
+            yield CheckFinding(text, "generic", named)
 
 
-def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> str:
+def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> tuple[str, bool]:
+    """The sentence about a pattern, and whether it names the cause."""
     stored = np.asarray(made.left[name])
+    shown = made.parameter(name)
 
     def equal(a: np.ndarray, b: np.ndarray) -> bool:
         return not differs(a.astype(stored.dtype), b, made.exercise.tolerance).any()
 
-    shown = made.parameter(name)
     if got.ndim == 2 and got.shape[0] == got.shape[1] and equal(got, want.T):
-        return f"`{shown}` is the transposed of the right result: rows and columns are exchanged"
+        return f"`{shown}` is the right result transposed: rows and columns are exchanged", True
     for other, value in made.given.items():
-        if (
-            isinstance(value, np.ndarray)
-            and other not in made.exercise.outputs
-            and value.shape == got.shape
-            and equal(got, value)
-        ):
-            return f"`{shown}` is a copy of `{made.parameter(other)}`"
+        same = isinstance(value, np.ndarray) and other not in made.exercise.outputs and value.shape == got.shape
+        if same and equal(got, value):
+            return f"`{shown}` is a copy of `{made.parameter(other)}`", True
     if equal(got, -want):
-        return f"every element of `{shown}` has the wrong sign"
-    if text := _scaled(made, shown, got, want, equal):
-        return text
+        return f"every element of `{shown}` has the wrong sign", True
     if text := _shifted(shown, got, want, stored, made):
-        return text
+        return text, True
+    scaled = _scaled(made, shown, got, want)
+    if scaled[0]:
+        return scaled
     if np.isfinite(got).all() and _nearly(made) and stored.dtype.kind == "f":
         largest = float(np.abs(got - want).max())
-        return f"`{shown}` is nearly right: the largest error is {largest:.2g}, more than rounding in the right dtype explains"
-    return ""
+        return f"`{shown}` is nearly right: the largest error is {largest:.2g}, and rounding explains less", False
+    return "", False
 
 
-def _scaled(made: Attempt, shown: str, got: np.ndarray, want: np.ndarray, equal: object) -> str:
+def _scaled(made: Attempt, shown: str, got: np.ndarray, want: np.ndarray) -> tuple[str, bool]:
+    """The sentence about a common factor. One that is an argument names the cause."""
     used = np.isfinite(got) & (np.abs(want) > 1e-3)
     if used.sum() < FEWEST or not np.isfinite(got).all():
-        return ""
+        return "", False
     factor = float(np.median(got[used] / want[used]))
     if not np.isfinite(factor) or abs(factor) < 1e-6 or not np.allclose(got, factor * want, rtol=1e-3, atol=1e-6):
-        return ""
+        return "", False
     for own, name in made.names.items():
         value = made.given[name]
-        if not isinstance(value, np.ndarray) and isinstance(value, int | float | np.number) and value not in (0, 1):
+        if isinstance(value, int | float | np.number) and value not in (0, 1):
             if np.isclose(factor, float(value), rtol=1e-4):
-                return f"every element of `{shown}` is `{own}` = {value} times too large: is the division by `{own}` missing?"
+                text = f"every element of `{shown}` is `{own}` = {value} times too large"
+                return f"{text}: is the division by `{own}` missing?", True
             if np.isclose(factor, 1 / float(value), rtol=1e-4):
-                return f"every element of `{shown}` is `{own}` = {value} times too small"
-    return f"every element of `{shown}` is {factor:.6g} times the right one"
+                return f"every element of `{shown}` is `{own}` = {value} times too small", True
+    return f"every element of `{shown}` is {factor:.6g} times the right one", False
 
 
 def _shifted(shown: str, got: np.ndarray, want: np.ndarray, stored: np.ndarray, made: Attempt) -> str:

@@ -53,7 +53,7 @@ class Symptom:
 
 def symptom(made: Attempt) -> Symptom:
     """The symptom of a launch. Launches with an error are compared as interpreted, where the first program with an error is reported."""
-    if made.error and made.device != "interpreted" and isinstance(made.raised, KernelError):
+    if made.device != "interpreted" and isinstance(made.raised, ElementError):
         made = interpreted(made.exercise, made.answer, made.case, made.seed)
     if made.raised is not None:
         return Symptom(_error(made), {}, True)
@@ -89,7 +89,10 @@ def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
     deadline = time.thread_time() + SECONDS
     candidates: list[tuple[Mistake, Answer]] = []
     for mistake in exercise.mistakes:
-        found = answer_in(exercise, mistake.applied(exercise.solution))
+        try:
+            found = answer_in(exercise, mistake.applied(exercise.solution))
+        except ValueError:  # the solution has changed since: `prove` reports it
+            continue
         if isinstance(found, Answer):
             candidates.append((mistake, found))
     ordered = sorted(attempts, key=lambda made: (made.passed, _elements(made)))

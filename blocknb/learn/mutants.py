@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,20 @@ from blocknb.learn.cell import Answer
 from blocknb.learn.exercise import Exercise
 
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-Change = Callable[[ast.AST], ast.AST]
+#: Functions whose second argument is an axis.
+REDUCTIONS = (
+    "sum",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "xor_sum",
+    "reduce",
+    "cumsum",
+    "cumprod",
+    "associative_scan",
+    "expand_dims",
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,10 @@ def mutants(source: str, scalars: tuple[str, ...] = ()) -> Iterator[Mutant]:
     seen = set()
     for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
         for statement in function.body:
+            axes = {id(a) for call in ast.walk(statement) if isinstance(call, ast.Call) for a in _axes(call)}
             for node in ast.walk(statement):
+                if id(node) in axes:
+                    continue
                 for new in _changes(node, scalars):
                     text = f"{ast.unparse(node)} -> {ast.unparse(new)}"
                     line = getattr(node, "lineno", 0)
@@ -88,6 +104,8 @@ def _changes(node: ast.AST, scalars: tuple[str, ...]) -> Iterator[ast.AST]:
             turned = copy.deepcopy(node)
             turned.slice = ast.Tuple([second, first], ast.Load())
             yield turned
+        case ast.keyword(arg="axis", value=ast.Constant(value=int(value))):
+            yield ast.keyword("axis", ast.Constant(0 if value == 1 else 1))
         case ast.BinOp(op=ast.Mult(), right=ast.Name(id=name)) if name in scalars:
             for other in scalars:
                 if other != name:
@@ -97,11 +115,26 @@ def _changes(node: ast.AST, scalars: tuple[str, ...]) -> Iterator[ast.AST]:
 
 
 def _of_call(node: ast.Call) -> Iterator[ast.AST]:
+    if ast.unparse(node.func) == "tl.program_id" and isinstance(node.args[0], ast.Constant):
+        other = copy.deepcopy(node)
+        other.args = [ast.Constant(0 if node.args[0].value == 1 else 1)]
+        yield other
     for keyword in node.keywords:
-        if keyword.arg in ("mask", "other"):
+        zero = isinstance(keyword.value, ast.Constant) and keyword.value.value == 0
+        if keyword.arg == "mask" or (keyword.arg == "other" and not zero):  # masked lanes hold 0 without `other`
             dropped = copy.deepcopy(node)
             dropped.keywords = [k for k in dropped.keywords if k.arg != keyword.arg]
             yield dropped
+
+
+def _axes(call: ast.Call) -> list[ast.expr]:
+    """The constants of a call that are numbers of axes: -1 may be the same axis as 0."""
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "axis"]
+    name = ast.unparse(call.func).removeprefix("tl.")
+    return [
+        *named,
+        *(call.args if name in ("program_id", "num_programs") else call.args[1:2] if name in REDUCTIONS else []),
+    ]
 
 
 def _is_none(node: ast.expr) -> bool:

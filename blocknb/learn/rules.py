@@ -17,7 +17,7 @@ from blocknb.footprint.runs import SEVERAL
 from blocknb.footprint.value import AccessMap, ArrayFootprint, Footprint, FootprintFinding
 from blocknb.learn.cell import line_of, matched
 from blocknb.learn.exercise import CheckFinding, Rule, listed
-from blocknb.learn.running import Attempt, region_text
+from blocknb.learn.running import Attempt, called, region_text
 from blocknb.runtime.footprints import memory_launch
 from blocknb.runtime.launch_snapshot import remember
 from blocknb.runtime.reordered import check_orders
@@ -181,7 +181,7 @@ def first_programs_load(programs: int, at_most: Callable[..., float] | float) ->
                     marks[max(0, runs.starts[at]) : max(0, runs.ends[at])] = True
             lines += _lines(seen[name].loads) if marks.any() else []
             total += int(marks.sum()) * seen[name].array.size
-        limit = at_most(**made.given) if callable(at_most) else at_most
+        limit = called(at_most, made.given) if callable(at_most) else at_most
         if total > limit:
             text = f"the first {programs} programs load {total:,} different bytes, and {int(limit):,} are wanted"
             yield CheckFinding(f"{text}: let neighbouring programs share tiles", "rule", True, min(lines, default=None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -148,7 +149,8 @@ def attempt(
         want = called(exercise.reference, copies(made.given))
     made.want = {name: np.asarray(want[name]) for name in exercise.outputs}
     try:
-        made.grid = grid_of(exercise, answer, made.given)
+        made.constants = _constants(made, seconds)
+        made.grid = grid_of(exercise, answer, made.given | made.constants)
         _launch(made, seconds)
     except WrongCell as error:
         made.error, made.line, made.raised = error.text, error.line, error
@@ -165,7 +167,7 @@ def attempt(
 
 def grid_of(exercise: Exercise, answer: Answer, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """The grid of a launch: of the exercise, or of the learner's cell. Raises WrongCell."""
-    every = {**answer.defaults(), **matched(answer, arguments), **arguments}
+    every = answer.defaults() | matched(answer, arguments) | dict(arguments)
     if exercise.grid is not None:
         found = called(exercise.grid, copies(every))
         return tuple(found) if isinstance(found, tuple) else (found,)
@@ -202,8 +204,14 @@ def _constants(made: Attempt, seconds: float) -> dict[str, Any]:
     base = made.answer.base
     if made.answer.kernel is base:
         return {}
+    arguments = made.fresh()
+
+    def grid(bound: Mapping[str, Any]) -> tuple[int, ...]:
+        constants = {p.name: bound[p.name] for p in base.source.parameters if p.constexpr and p.name in bound}
+        return grid_of(made.exercise, made.answer, arguments | constants)
+
     with stopped(10 * seconds):
-        made.answer.kernel[made.grid](**matched(made.answer, made.fresh()))
+        made.answer.kernel[grid](**matched(made.answer, arguments))
     compiled = base.latest
     assert compiled is not None
     options = {name: compiled.options[name] for name in ("num_warps", "num_stages") if compiled.options.get(name)}
@@ -211,7 +219,6 @@ def _constants(made: Attempt, seconds: float) -> dict[str, Any]:
 
 
 def _launch(made: Attempt, seconds: float) -> None:
-    made.constants = _constants(made, seconds)
     arguments = matched(made.answer, made.left) | made.constants
     kernel = made.answer.base
     if made.device == "interpreted":
@@ -256,32 +263,33 @@ def stopped(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises TimeUp in Python code of this thread that takes longer."""
-    raised, lock, over = False, threading.Lock(), False
-    thread = ctypes.c_ulong(threading.get_ident())
+    """Raises TimeUp in Python code of this thread that computes for longer, or takes ten times as long in all. Time that other processes
+    take from it does not count."""
+    raised, lock, over = False, threading.Lock(), threading.Event()
+    ident = threading.get_ident()
+    clock = time.pthread_getcpuclockid(ident)
+    start, begun = time.clock_gettime(clock), time.monotonic()
 
-    def stop() -> None:
+    def watch() -> None:
         nonlocal raised
-        with lock:
-            if not over:
-                raised = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimeUp))
+        while not over.wait(seconds / 4):
+            with lock:
+                late = time.clock_gettime(clock) - start > seconds or time.monotonic() - begun > 10 * seconds
+                if late and not over.is_set():
+                    raised = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TimeUp))
+                    return
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, name="blocknb-limit", daemon=True).start()
     try:
         yield
-        with lock:
-            over = True
-            if raised:  # it arrives at one of the next instructions, unless it is taken back
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
-        if raised:
-            raise TimeUp
     finally:
         with lock:
-            over = True
-        timer.cancel()
+            over.set()
+            if raised:  # it arrives at one of the next instructions, unless it is taken back
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), None)
+    if raised:
+        raise TimeUp
 
 
 def devices_present() -> tuple[str, ...]:

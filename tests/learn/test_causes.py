@@ -1,0 +1,83 @@
+"""A verdict names the cause of a wrong answer where it is known, and none where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from learn.examples import GEMM, SOFTMAX
+
+from blocknb import learn
+
+ADD = learn.exercise("add-1")
+
+
+@pytest.mark.parametrize(
+    ("exercise", "number"), [(exercise, i) for exercise in (SOFTMAX, GEMM) for i in range(len(exercise.mistakes))]
+)
+def test_a_mistake_is_named(exercise: learn.Exercise, number: int) -> None:
+    mistake = exercise.mistakes[number]
+    verdict = learn.check(exercise, mistake.applied(exercise.solution), seed=1)
+    assert not verdict.passed
+    assert verdict.cause == mistake.says
+
+
+def test_a_mistake_is_named_in_other_words_and_names() -> None:
+    own = """\
+@blocknb.kernel
+def rows(matrix, result, width, SIZE: tl.constexpr):
+    columns = tl.arange(0, SIZE)
+    place = tl.program_id(0) * width + columns
+    line = tl.load(matrix + place, mask=width > columns, other=0.0)
+    line = tl.exp(line - tl.max(line, 0))
+    line = line / tl.sum(line, 0)
+    tl.store(result + place, line, mask=width > columns)
+"""
+    verdict = learn.check(SOFTMAX, own, seed=1)
+    assert verdict.cause == SOFTMAX.mistakes[0].says
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        ("tl.store(out + row * n", "tl.store(out + row * BLOCK", ""),
+        ("lanes < n", "lanes < n - 5", "`out`[:, 59:64] never stored"),
+        ('other=-float("inf")', "other=float('nan')", ""),
+        ("tl.exp(values - ", "tl.exp2(values - ", ""),
+        ("tl.exp(values - ", "2.0 * tl.exp(values + 0.01 - ", None),
+    ],
+)
+def test_other_wrong_answers_get_no_false_cause(old: str, new: str, cause: str | None) -> None:
+    """Of None, the answer is right: a factor cancels."""
+    verdict = learn.check(SOFTMAX, SOFTMAX.solution.replace(old, new), seed=1)
+    assert verdict.passed == (cause is None), verdict
+    assert not any(finding.kind == "mistake" for finding in verdict.findings), verdict
+    assert (cause or "") in verdict.headline
+
+
+def test_of_two_mistakes_with_one_error_the_source_decides() -> None:
+    """No mask and a mask that lets element n pass fail alike: program 7 loads element 1000."""
+    missing, wide = ADD.mistakes[0], ADD.mistakes[2]
+    for mistake in (missing, wide):
+        assert learn.check(ADD, mistake.applied(ADD.solution)).cause == mistake.says
+
+
+def test_exchanged_axes_and_missing_divisions_are_seen_in_the_numbers() -> None:
+    turned = GEMM.solution.replace("c + i[:, None] * N + j[None, :]", "c + j[None, :] * N + i[:, None]")
+    verdict = learn.check(GEMM, turned, seed=1)
+    assert "rows and columns are exchanged" in str(verdict)
+    twice = GEMM.solution.replace("total, mask", "total * 2.0, mask")
+    assert "every element of `c` is 2 times the right one" in str(learn.check(GEMM, twice, seed=1))
+
+
+def test_masked_lanes_are_seen_without_a_list_of_mistakes() -> None:
+    verdict = learn.check(replace(SOFTMAX, mistakes=()), SOFTMAX.mistakes[0].applied(SOFTMAX.solution), seed=1)
+    assert verdict.cause == 'lanes that the load masks off count as 0 in the maximum: other=-float("inf")?'
+
+
+def test_a_missing_division_by_an_argument_is_named() -> None:
+    mean = replace(SOFTMAX, reference=lambda x: {"out": x.astype(np.float64)}, mistakes=())
+    source = SOFTMAX.solution.replace("powers / tl.sum(powers, axis=0)", "values * n")
+    verdict = learn.check(mean, source, seed=1)
+    assert verdict.cause == "every element of `out` is `n` = 64 times too large: is the division by `n` missing?"
