@@ -63,7 +63,8 @@ _OUT = "(panel) => [...panel.querySelectorAll('button')].find((b) => b.textConte
 
 CELLS: dict[str, dict[str, Any]] = {
     "blocks": {
-        "cell": "%%blockkernel --footprint\n" + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
+        "cell": "%%blockkernel --footprint\n"
+        + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
         "view": "Footprint",
         "before": _OUT,
     },
@@ -77,8 +78,14 @@ CELLS: dict[str, dict[str, Any]] = {
         "cell": "%%blockkernel --target sm_90a\n" + _WIDE,
         "view": "Tiles",
     },
-    "column_down": {"cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="lane * 32 + 5"), "view": "Tiles"},
-    "column_along": {"cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="5 * 32 + lane"), "view": "Tiles"},
+    "column_down": {
+        "cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="lane * 32 + 5"),
+        "view": "Tiles",
+    },
+    "column_along": {
+        "cell": "%%blockkernel --target sm_90a\n" + _COLUMNS.format(place="5 * 32 + lane"),
+        "view": "Tiles",
+    },
     **course_cells_rows.CELLS,
     **course_cells_matrix.CELLS,
 }

@@ -120,7 +120,9 @@ def texts(folder: Path = COURSE) -> Iterator[CourseText]:
             if cell["cell_type"] == "markdown":
                 yield CourseText(file.name, number, source)
                 continue
-            for name in re.findall(r"^(?:%%blockkernel .*--exercise |%predict |%exercise )([\w-]+)", source, re.MULTILINE):
+            for name in re.findall(
+                r"^(?:%%blockkernel .*--exercise |%predict |%exercise )([\w-]+)", source, re.MULTILINE
+            ):
                 try:
                     item = exercise(name)
                 except UnknownExercise:
@@ -183,7 +185,9 @@ def main() -> int:
     """Prints the lists; returns the exit status."""
     parser = argparse.ArgumentParser(description="Lists long sentences and unexplained terms of the course.")
     parser.add_argument("--terms", action="store_true", help="list where each term is explained")
-    parser.add_argument("--notebook", default="", metavar="NAME", help="print only what concerns notebooks with this name")
+    parser.add_argument(
+        "--notebook", default="", metavar="NAME", help="print only what concerns notebooks with this name"
+    )
     options = parser.parse_args()
     found = list(texts())
     if options.terms:

@@ -47,6 +47,8 @@ def write(place: Path, title: str, items: Sequence[Exercise | Prediction], point
 def _exercise(item: Exercise, points: float, student: bool) -> list[dict[str, Any]]:
     rules = "\n".join(f"- {rule.says}" for rule in item.rules)
     task = f"## {item.title}\n\n{item.task.strip()}" + (f"\n\n{rules}" if rules else "")
+    if has_own_start(item) and not student:  # nbgrader leaves nothing of a solution
+        task += f"\n\nBegin with this kernel:\n\n```python\n{item.skeleton.rstrip()}\n```"
     source = item.skeleton.rstrip() if student else marked_solution(item)
     return [
         _cell(f"{item.name}-task", "markdown", task, locked=True),
@@ -94,9 +96,16 @@ def _cell(
     return cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []}
 
 
+def has_own_start(item: Exercise) -> bool:
+    """Whether learners begin with other code in place of a blank, not with `...`."""
+    return any(isinstance(blank, Blank) and blank.keep for blank in item.blanks)
+
+
 def marked_solution(item: Exercise) -> str:
-    """The solution with a pair of marks around each blank."""
+    """The solution with a pair of marks around each blank, or around all of it if learners begin with other code."""
     lines = item.solution.strip("\n").split("\n")
+    if has_own_start(item):
+        return "\n".join([BEGIN, *lines, END])
     for given in sorted(item.blanks, key=lambda b: -(b if isinstance(b, Blank) else Blank(*b)).first):
         blank = given if isinstance(given, Blank) else Blank(*given)
         body = lines[blank.first - 1 : blank.last]

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from IPython.core.error import UsageError
 
-import blocknb
-import blocknb.language as tl
 from blocknb.learn import help_texts, progress
 from blocknb.learn.catalog import UnknownExercise
 from blocknb.learn.catalog import exercise as find
-from blocknb.learn.cell import WrongCell, answer_of, is_kernel, kernel_in, matched
+from blocknb.learn.cell import IMPORTS, WrongCell, answer_of, is_kernel, kernel_in, matched
 from blocknb.learn.checking import check
 from blocknb.learn.exercise import Exercise, Prediction, Verdict
 from blocknb.learn.progress import ItemProgress
@@ -62,8 +60,10 @@ def begin_exercise(name: str, shell: Any) -> ExerciseCell:
         raise UsageError(f"{name} is a prediction, not an exercise: answer it with %predict {name} ...")
     current[:] = [name]
     names = shell.user_ns
-    for alias, module in (("np", np), ("blocknb", blocknb), ("tl", tl)):
-        names.setdefault(alias, module)
+    imported: dict[str, Any] = {}
+    exec(IMPORTS, imported)
+    for alias in ("np", "blocknb", "tl"):
+        names.setdefault(alias, imported[alias])
     if exercise.setup:
         file = f"<setup of {name}>"
         linecache.cache[file] = len(exercise.setup), None, exercise.setup.splitlines(keepends=True), file

@@ -17,6 +17,8 @@ from blocknb.learn.exercise import Exercise, Prediction
 #: The notebooks of the course: in an installed package, and in a checkout.
 PACKAGED = Path(__file__).parent / "notebooks"
 CHECKOUT = Path(__file__).parents[2] / "notebooks" / "course"
+#: The pages of docs/ that the notebooks link to. The wheel carries them, too (pyproject.toml).
+LINKED_PAGES = ("card.md", "footprints.md", "glossary.md")
 
 
 def show_list() -> int:
@@ -90,16 +92,23 @@ def notebooks() -> Path | None:
 
 
 def copy_course(folder: Path) -> list[Path]:
-    """Copies the notebooks that the folder does not have yet, and returns the new ones. Raises OSError."""
+    """Copies what the folder does not have yet of the notebooks and the pages that they link to; returns the new files. Raises OSError."""
     source = notebooks()
     assert source is not None
+    pages = source / "docs" if source == PACKAGED else source.parents[1] / "docs"
+    files = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
+    files |= {Path("docs") / name: pages / name for name in LINKED_PAGES}
     new = []
-    for path in sorted(source.rglob("*")):
-        target = folder / path.relative_to(source)
-        if path.is_file() and not target.exists() and ".ipynb_checkpoints" not in path.parts:
-            target.parent.mkdir(parents=True, exist_ok=True)
+    for name, path in files.items():
+        target = folder / name
+        if target.exists() or ".ipynb_checkpoints" in name.parts:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".ipynb":
+            target.write_text(path.read_text("utf-8").replace("](../../docs/", "](docs/"), "utf-8")
+        else:
             shutil.copyfile(path, target)
-            new.append(target)
+        new.append(target)
     return new
 
 

@@ -74,6 +74,7 @@ class Lab:
             "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
             "IPYTHONDIR": str(place / "ipython"),
             "BLOCKNB_CACHE_DIR": str(place / "cache"),
+            "BLOCKNB_PROGRESS": str(place / "progress.json"),
         }
         options = {
             "--ServerApp.port": self.port,

@@ -32,9 +32,8 @@ def test_without_what_nbgrader_removes_a_solution_is_refused_and_with_it_is_the_
     kept = "\n".join(line for line in marked.split("\n") if not line.lstrip().startswith("#"))
     own = "\n".join(line for line in item.solution.strip().split("\n") if not line.lstrip().startswith("#"))
     assert kept == own
-    verdict = learn.check(item, cleared(marked))
-    assert not verdict.passed
-    assert "`...` is still there" in str(verdict)
+    assert not learn.check(item, cleared(marked)).passed
+    compile(cleared(marked), "cleared", "exec")
     assert assignment.kernel_name(item) in item.solution
 
 
@@ -65,7 +64,7 @@ def test_the_test_cell_passes_for_the_solution_and_fails_for_a_wrong_answer() ->
         if passes:
             exec(test, names)
         else:
-            with pytest.raises(AssertionError, match="of 4 cases"):
+            with pytest.raises(AssertionError, match="of 3 cases"):
                 exec(test, names)
 
 

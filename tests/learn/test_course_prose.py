@@ -1,12 +1,16 @@
-"""scripts/course_prose.py finds long sentences and terms that come too early, and finds none in the course."""
+"""The notebooks of units 1 to 3: skeletons, pictures, and the sentences and terms that scripts/course_prose.py checks."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from blocknb.learn import Exercise, exercises
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,13 +43,22 @@ def test_tables_headings_code_blocks_and_links_are_no_prose(prose):
 
 
 def test_a_term_before_its_explanation_is_found(prose):
-    found = prose.early_terms(made(prose, "Each warp loads.", "A **warp** has 32 threads.", "A **[lane](x)** is a place. Lanes."))
-    assert [line.split(": ")[1] for line in found] == ["warp, explained in a.ipynb, cell 1", "thread, explained nowhere"]
+    found = prose.early_terms(
+        made(prose, "Each warp loads.", "A **warp** has 32 threads.", "A **[lane](x)** is a place. Lanes.")
+    )
+    assert [line.split(": ")[1] for line in found] == [
+        "warp, explained in a.ipynb, cell 1",
+        "thread, explained nowhere",
+    ]
 
 
 def test_code_and_the_line_for_readers_of_cuda_may_name_terms(prose):
     aside = "**Where this stands in CUDA and Triton.** A program is\na thread block there."
-    assert not [f for f in prose.early_terms(made(prose, "`tl.program_id` is a function.", aside)) if "thread" in f or "program" in f]
+    assert not [
+        f
+        for f in prose.early_terms(made(prose, "`tl.program_id` is a function.", aside))
+        if "thread" in f or "program" in f
+    ]
 
 
 @pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
@@ -54,3 +67,31 @@ def test_the_course_has_no_long_sentence_and_no_term_before_its_explanation(pros
     assert any(text.file == f"{unit}.ipynb" for text in found)
     wrong = [line for line in (*prose.long_sentences(found), *prose.early_terms(found)) if line.startswith(unit)]
     assert not wrong
+
+
+@pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
+def test_a_notebook_has_every_item_of_its_unit_as_its_skeleton_and_keeps_no_card(unit):
+    cells = json.loads((ROOT / "notebooks" / "course" / f"{unit}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for item in exercises(int(unit[:2])):
+        if isinstance(item, Exercise):
+            assert f"%%blockkernel --exercise {item.name}\n{item.skeleton.rstrip()}" in sources
+        else:
+            assert f"%predict {item.name}" in sources
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    assert outputs
+    assert not [
+        o for o in outputs if o["output_type"] == "error" or any("blocknb" in mime for mime in o.get("data", {}))
+    ]
+
+
+@pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
+def test_the_pictures_of_a_notebook_are_attached_and_have_alternative_texts(unit):
+    cells = json.loads((ROOT / "notebooks" / "course" / f"{unit}.ipynb").read_text(encoding="utf-8"))["cells"]
+    shown = 0
+    for cell in cells:
+        for alt, name in re.findall(r"!\[([^\]]*)\]\(attachment:([\w.]+)\)", "".join(cell["source"])):
+            assert len(alt.split()) > 5
+            assert cell["attachments"][name]["image/png"]
+            shown += 1
+    assert shown

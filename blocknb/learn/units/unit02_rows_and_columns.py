@@ -162,8 +162,9 @@ copy_2 = Exercise(
     name="copy-2",
     title="Copy a view with two steps",
     task="""\
-Copy a view of a matrix to `out`. The view has `rows` x `columns` fp32 numbers, and `x` is the flat memory that holds them. Element (0, 0)
-is `x[start]`. The next row is `row_step` elements further, and the next column is `column_step` elements further. The steps can be negative.
+Copy a view of a matrix to `out`. The view has `rows` x `columns` fp32 numbers, and `x` is the flat memory that holds them. Element
+(0, 0) is `x[start]`. The next row is `row_step` elements further, and the next column is `column_step` elements further. The steps can
+be negative.
 
 `out` is a matrix of `rows` x `columns` in row-major order. Two lines are missing: `source`, the indices in `x`, and `place`, the
 indices in `out`.

@@ -47,8 +47,8 @@ def _sectors(
         name=name,
         title=title,
         question=f"""\
-The 32 lanes of a warp load one fp32 number each. {access} The array begins at the start of a sector. How many sectors of 32 bytes does the
-request touch?
+{access} The numbers are fp32, and the array begins at the start of a sector. How many sectors of 32 bytes does the request of the 32 lanes
+touch?
 """,
         answer=lambda: sectors(step, offset),
         wrong=wrong,
@@ -64,7 +64,7 @@ request touch?
 predict_sectors_1 = _sectors(
     "predict-sectors-1",
     "Neighbouring elements",
-    "Lane i loads element i.",
+    "Lane i of a warp loads element i.",
     1,
     0,
     (
@@ -76,7 +76,7 @@ predict_sectors_1 = _sectors(
 predict_sectors_2 = _sectors(
     "predict-sectors-2",
     "Every second element",
-    "Lane i loads element 2 * i.",
+    "Lane i of a warp loads element 2 * i.",
     2,
     0,
     (
@@ -88,7 +88,7 @@ predict_sectors_2 = _sectors(
 predict_sectors_8 = _sectors(
     "predict-sectors-8",
     "Every eighth element",
-    "Lane i loads element 8 * i.",
+    "Lane i of a warp loads element 8 * i.",
     8,
     0,
     (
@@ -100,7 +100,7 @@ predict_sectors_8 = _sectors(
 predict_sectors_offset = _sectors(
     "predict-sectors-offset",
     "Neighbours, one element further",
-    "Lane i loads element i + 1.",
+    "Lane i of a warp loads element i + 1.",
     1,
     1,
     (
@@ -112,7 +112,7 @@ predict_sectors_offset = _sectors(
 predict_sectors_column = _sectors(
     "predict-sectors-column",
     "A row stored as a column",
-    "No, they store one each: lane i stores element (i, 0) of a matrix with 64 columns. This was the question at the end of unit 2.",
+    "A warp stores a row of 32 elements as a column: lane i stores element (i, 0) of a matrix with 64 columns.",
     64,
     0,
     (

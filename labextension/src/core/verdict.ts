@@ -145,7 +145,7 @@ function questionPart(store: Store, question: Question): HTMLElement {
         'Your answer: ',
         h('code', {}, question.answer),
         ' ',
-        h('strong.bnb-verdict-word', {}, mark),
+        h('strong.bnb-verdict-word', { 'data-right': String(question.right) }, mark),
         ...renderBackquotes(question.text ? `. ${question.text}` : ''),
       ),
     );
