@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles, no_spills
-from blocknb.learn.exercise import Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
 
 __all__ = ["online_1"]
 
@@ -77,10 +77,10 @@ Store the softmax of row `i` in row `i` of `out` (fp32, in the shape of `x`). Wa
 The first walk finds the maximum and the sum together, and the second walk stores the result.
 So the kernel loads each element twice, not three times.""",
     cases=(
-        rows_case("4x2048", 4, 2048, out="element", BLOCK=512),
-        rows_case("3x1700", 3, 1700, "negative", out="element", BLOCK=512),
-        rows_case("3x2100, falling", 3, 2100, "falling", out="element", BLOCK=512),
-        rows_case("3x2100, rising", 3, 2100, "rising", out="element", BLOCK=512),
+        rows_case("2x1536", 2, 1536, out="element", BLOCK=512),
+        rows_case("3x1100", 3, 1100, "negative", out="element", BLOCK=512),
+        rows_case("2x1300, falling", 2, 1300, "falling", out="element", BLOCK=512),
+        rows_case("2x1300, rising", 2, 1300, "rising", out="element", BLOCK=512),
         rows_case("2x5", 2, 5, "negative", out="element", BLOCK=512),
     ),
     outputs=("out",),
@@ -88,8 +88,9 @@ So the kernel loads each element twice, not three times.""",
     reference=_softmax64,
     rules=(stored_once, no_race, bytes_at_most(2), no_spills, assembles),
     tolerance=Tolerance(additions=300),
+    equivalent=EQUIVALENT,
     solution=ONLINE,
-    blanks=((10, 12),),
+    blanks=(Blank(10, 12, "the new maximum, the new sum, and the step to the next block"),),
     hints=(
         "After some blocks, `total` is the sum of `exp(x - largest)`. A new block holds a larger number: by which factor is `total` off?",
         "exp(x - new) = exp(x - old) * exp(old - new). Multiply the old sum by the last factor before you add the new block.",
@@ -133,7 +134,7 @@ So the kernel loads each element twice, not three times.""",
             ),
         ),
         Mistake(
-            "three walks load the row three times: find the maximum and the sum in one walk", patch=(_FIRST, _THREE)
+            "the programs load `x` 3 times in lines 9, 13 and 17: at most 2 times is wanted", patch=(_FIRST, _THREE)
         ),
         Mistake(
             "the masks lack `start`: the last step goes beyond the row", patch=("start + at < columns", "at < columns")

@@ -7,6 +7,7 @@ that cancels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,18 @@ import numpy as np
 from blocknb import next_power_of_2
 from blocknb.learn.exercise import Case
 
-__all__ = ["VALUES", "row_grid", "rows_case"]
+__all__ = ["EQUIVALENT", "VALUES", "row_grid", "rows_case", "without_other"]
+
+#: Mutants of reductions that are right.
+EQUIVALENT = {
+    "0 -> -1": "the last axis of a block with one axis is axis 0; in `arange` and `program_id` it is an error"
+}
+
+
+def without_other(load: str) -> dict[str, str]:
+    """The mutant of a load that drops `other=0`, which is right here, with the reason."""
+    dropped = re.sub(r", other=0(\.0)?", "", load)
+    return {f"{load} -> {dropped}": "blocknb loads 0 into masked lanes, and Triton promises nothing"}
 
 
 def _falling(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:

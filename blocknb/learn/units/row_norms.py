@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 
 __all__ = ["layernorm_1"]
 
@@ -80,8 +80,9 @@ The mean and the variance are those of the row, and the variance is that of `np.
     reference=_reference,
     rules=(stored_once, no_race, bytes_at_most(1, "x"), assembles),
     tolerance=Tolerance(additions=300, scale=40.0),
+    equivalent=EQUIVALENT | without_other("tl.load(x + row + at, mask=inside, other=0.0)"),
     solution=LAYERNORM,
-    blanks=((6, 13),),
+    blanks=(Blank(6, 13, "load, mean, variance, weight and bias, store"),),
     hints=(
         "This is var-1 with four more lines. What do the masked lanes hold after you subtract the mean?",
         "Keep `away = tl.where(inside, values - mean, 0.0)`. The variance needs it, and the result needs it again.",
@@ -111,10 +112,6 @@ The mean and the variance are those of the row, and the variance is that of `np.
         ),
         Mistake("it multiplies by the square root: divide", patch=("away / tl", "away * tl")),
         Mistake("the mean is not subtracted from the result", patch=(_NORMED, "values / tl.sqrt(variance + eps)")),
-        Mistake(
-            "the difference of two large squares cancels: subtract the mean before you square",
-            patch=(_VARIANCE, "tl.sum(values * values, axis=0) / columns - mean * mean"),
-        ),
         Mistake("the bias is added before the weight: multiply first", patch=("normed * w + b", "(normed + b) * w")),
         Mistake("the bias is missing", patch=("normed * w + b", "normed * w")),
         Mistake("the weight is missing", patch=("normed * w + b", "normed + b")),
@@ -125,7 +122,7 @@ The mean and the variance are those of the row, and the variance is that of `np.
         ),
         Mistake("`weight` has one row: its address has no `row`", patch=("weight + at", "weight + row + at")),
         Mistake(
-            "the row is loaded twice: keep it in a variable",
+            "the programs load `x` 2 times in lines 6 and 8: once is enough",
             patch=(_AWAY, "tl.where(inside, tl.load(x + row + at, mask=inside) - mean, 0.0)"),
         ),
         Mistake(

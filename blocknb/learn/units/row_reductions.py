@@ -8,9 +8,9 @@ import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles, no_spills
-from blocknb.learn.exercise import Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_once, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 
 __all__ = ["rows_1", "sum_2", "var_1"]
 
@@ -51,8 +51,9 @@ The numbers may be far from zero, so subtract the mean before you square.""",
     reference=lambda x, **_: {"out": x.astype(np.float64).var(axis=1)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=300, scale=10.0),
+    equivalent=EQUIVALENT | without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=VAR,
-    blanks=((7, 9),),
+    blanks=(Blank(7, 9, "the mean, the distances from it, and their mean square"),),
     hints=(
         "After `values - mean`, what do the masked lanes hold? They loaded 0.",
         "Select: lanes inside of the row keep `values - mean`, the others become 0. Divide by the number of elements, not of lanes.",
@@ -78,10 +79,6 @@ The numbers may be far from zero, so subtract the mean before you square.""",
         ),
         Mistake("it stores the standard deviation: no square root here", patch=(_VARIANCE, f"tl.sqrt({_VARIANCE})")),
         Mistake("it stores the mean of the squares: subtract the mean first", patch=(_AWAY, "values")),
-        Mistake(
-            "the difference of two large squares cancels: subtract the mean before you square",
-            patch=(_VARIANCE, "tl.sum(values * values, axis=0) / columns - mean * mean"),
-        ),
         Mistake("it stores the mean, not the variance", patch=(_VARIANCE, "mean")),
         Mistake("it stores the mean distance: square the distances", patch=("away * away", "tl.abs(away)")),
         Mistake("the distances add up to 0: square them", patch=("away * away", "away")),
@@ -139,8 +136,9 @@ Store the sum of row `i` in `out[i]` (fp32). Walk through the row in steps of `B
     reference=lambda x, **_: {"out": x.astype(np.float64).sum(axis=1)},
     rules=(stored_once, no_race, bytes_once, no_spills, assembles),
     tolerance=Tolerance(additions=20_000, scale=4.0),
+    equivalent=EQUIVALENT | without_other(_PIECE),
     solution=LONG,
-    blanks=((5, 9),),
+    blanks=(Blank(5, 9, "a block of sums, the loop, and the store"),),
     hints=(
         "A row of 1000 elements takes four steps of 256. Which elements does step `start` load, and which of them exist?",
         "Keep a block of 256 partial sums, add a loaded block to it in each step, and reduce it once, after the loop.",
@@ -170,9 +168,6 @@ Store the sum of row `i` in `out[i]` (fp32). Walk through the row in steps of `B
             "the loop counts blocks, but `start` counts elements",
             patch=("range(0, columns, BLOCK)", "range(0, (columns + BLOCK - 1) // BLOCK)"),
         ),
-        Mistake(
-            "the loop has no step: it loads overlapping blocks", patch=("range(0, columns, BLOCK)", "range(0, columns)")
-        ),
         Mistake("masked lanes count as 1 in the sum: other=0.0", patch=("other=0.0", "other=1.0")),
         Mistake(
             "the partial sums begin at 1, not at 0",
@@ -186,7 +181,7 @@ Store the sum of row `i` in `out[i]` (fp32). Walk through the row in steps of `B
         Mistake("every program stores to out[0]: the store lacks `row`", patch=("out + row", "out")),
         Mistake("the load has no mask: the last step reads beyond the row", patch=(", mask=inside, other=0.0", "")),
         Mistake(
-            "the store stands in the loop: it stores each partial sum",
+            "store each element once, after the last change of its value",
             patch=("    tl.store(out", "        tl.store(out"),
         ),
         Mistake("it stores the largest partial sum: reduce by `tl.sum`", patch=("tl.sum(sums", "tl.max(sums")),
@@ -249,8 +244,9 @@ Store the sum of row `i` in `out[i]` (fp32).""",
     reference=lambda x, **_: {"out": x.astype(np.float64).sum(axis=1)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=100, scale=4.0),
+    equivalent=without_other("tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0)"),
     solution=SHORT,
-    blanks=((5, 7),),
+    blanks=(Blank(5, 7, "a mask for the tile, the load, and the store"),),
     hints=(
         "The tile has `ROWS` rows and `BLOCK` columns. Along which of its two axes does one row of the matrix lie?",
         "The mask needs rows that exist and columns that exist. The result has one element per row, and so has the mask of the store.",

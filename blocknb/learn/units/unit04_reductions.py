@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case, without_other
 from blocknb.learn.units.row_reductions import rows_1, sum_2, var_1
 
 UNIT = Unit(4, "Reductions", minutes=35)
@@ -55,8 +55,9 @@ sum_1 = Exercise(
     reference=_each_row(np.sum),
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=1500, scale=4.0),
+    equivalent=EQUIVALENT | without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=SUM,
-    blanks=((5, 7),),
+    blanks=(Blank(5, 7, "mask, load, and store one number"),),
     hints=(
         "A block of 128 lanes holds a row of 100 elements. What do the other 28 lanes load, and what must they add to the sum?",
         "Three lines are missing: a mask, a load with this mask, and a store. The store writes one number per program.",
@@ -126,8 +127,9 @@ max_1 = Exercise(
     grid=row_grid,
     reference=_each_row(np.max),
     rules=(stored_once, no_race, assembles),
+    equivalent=EQUIVALENT,
     solution=MAX,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load with a mask and `other`, and store one number"),),
     hints=(
         "A row holds -3, -5 and -2, and the block has four lanes. Which value of the fourth lane leaves the maximum at -2?",
         "The argument `other=` of `tl.load` is the value of the masked lanes. No number may be below it.",
@@ -197,8 +199,9 @@ argmax_1 = Exercise(
     grid=row_grid,
     reference=_each_row(np.argmax, np.int64),
     rules=(stored_once, no_race, assembles),
+    equivalent=EQUIVALENT,
     solution=ARGMAX,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load, and store the column"),),
     hints=(
         "If a masked lane wins, which column does the kernel report?",
         "The load is that of max-1. `tl.argmax` takes the place of `tl.max`.",

@@ -6,15 +6,19 @@ The exercises therefore have rules about the accesses, and cases with many progr
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Tolerance, Unit
 from blocknb.learn.rules import any_order, no_race, stored_once
+from blocknb.learn.running import Attempt
 from blocknb.learn.units.bug_hunts import hunt_1, hunt_2, hunt_3
+from blocknb.learn.units.row_cases import EQUIVALENT, without_other
 
 UNIT = Unit(5, "When programs meet", minutes=30)
 
@@ -22,6 +26,20 @@ UNIT = Unit(5, "When programs meet", minutes=30)
 def block_grid(n: int, BLOCK: int, **_: Any) -> tuple[int, ...]:
     """One program per block of `n` elements."""
     return (cdiv(n, BLOCK),)
+
+
+TWO_STEPS = "load and store are two steps, and another program may come between them: use tl.atomic_add"
+
+
+def _updated_by_atomics(name: str) -> Rule:
+    """The rule that programs change an array by atomics only. It says more than `no_race` about a load, an addition and a store."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        seen = made.footprint
+        if seen is not None and seen[made.parameter(name)].stores:
+            yield CheckFinding(TWO_STEPS, "rule", True)
+
+    return Rule("updated_by_atomics", f"The programs change `{name}` by atomics only.", check)
 
 
 # ---- total-1 -------------------------------------------------------------------------------------------------------------------
@@ -65,10 +83,11 @@ The programs run in any order, and many at the same time. The result must not de
     updated=("out",),
     grid=block_grid,
     reference=lambda x, **_: {"out": np.array([x.astype(np.float64).sum()])},
-    rules=(no_race, any_order(), assembles),
+    rules=(_updated_by_atomics("out"), no_race, any_order(), assembles),
     tolerance=Tolerance(additions=3000, scale=500.0),
+    equivalent=EQUIVALENT | without_other("tl.load(x + at, mask=at < n, other=0.0)"),
     solution=TOTAL,
-    blanks=((4, 5),),
+    blanks=(Blank(4, 5, "load, and add to `out`"),),
     hints=(
         "Each program can sum its own block. Then all of them add to one element. Which operation reads, adds and writes in one step?",
         "`tl.sum` makes one number of a block, with `other=0.0` for the lanes beyond the end. `tl.atomic_add` adds it to memory.",
@@ -76,7 +95,7 @@ The programs run in any order, and many at the same time. The result must not de
     ),
     mistakes=(
         Mistake(
-            "load and store are two steps, and another program may come between them: use tl.atomic_add",
+            TWO_STEPS,
             patch=(_ADD, "tl.store(out, tl.load(out) + tl.sum(values, axis=0))"),
         ),
         Mistake(
@@ -169,9 +188,15 @@ The number decides the address: several lanes, and several programs, add to the 
     updated=("counts",),
     grid=block_grid,
     reference=lambda x, counts, **_: {"counts": np.bincount(x, minlength=len(counts))},
-    rules=(no_race, any_order(), assembles),
+    rules=(_updated_by_atomics("counts"), no_race, any_order(), assembles),
+    equivalent={
+        **EQUIVALENT,
+        **without_other("tl.load(x + at, mask=inside, other=0)"),
+        "0 -> 1": "masked lanes count in no bin, so their `other` does not matter; program_id(1) would be refused",
+        "0 -> -1": "masked lanes count in no bin, so their `other` does not matter",
+    },
     solution=HISTOGRAM,
-    blanks=((5, 6),),
+    blanks=(Blank(5, 6, "load, and count"),),
     hints=(
         "In NumPy you would write `np.add.at(counts, x, 1)`. At which address does a lane with the number `v` add, and what does it add?",
         "`counts + bins` is a block of addresses, one per lane. Lanes beyond the end must not count.",
@@ -274,8 +299,9 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
     reference=_smoothed,
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=3, scale=4.0),
+    equivalent=without_other(_LEFT) | without_other(_RIGHT) | without_other("tl.load(x + at, mask=inside, other=0.0)"),
     solution=STENCIL,
-    blanks=((5, 8),),
+    blanks=(Blank(5, 8, "load three neighbours, and store their mean"),),
     hints=(
         "The first lane of program 3 needs an element that program 2 also loads. Is that a race? And if programs stored to `x`?",
         "Three loads, at `at - 1`, `at` and `at + 1`, each with its own mask; one store to `out`.",
@@ -374,6 +400,23 @@ def _without_race() -> str:
     return "".join(name for name, kernel in kernels.items() if not kernel.footprint((8,))(x, BLOCK=128).errors)
 
 
+WHY = {
+    "a": "In a, each program accesses its own elements only, so it belongs to the answer.",
+    "b": "In b, all programs store different numbers to x[0]. The last one wins, and any may be the last.",
+    "c": "c belongs to the answer: the sum of the numbers 0 to 7 does not depend on their order.",
+    "d": "In d, the last lane of a program loads the first element of the next program, which may have changed it already.",
+}
+
+
+def _wrong_letters() -> Iterator[tuple[str, str]]:
+    """Every wrong answer with the sentence about the first kernel that is judged wrongly."""
+    for size in range(5):
+        for letters in itertools.combinations("abcd", size):
+            wrong = [name for name in "abcd" if (name in letters) != (name in "ac")]
+            if wrong:
+                yield "".join(letters), WHY[wrong[0]]
+
+
 def _smallest_count(programs: int = 8) -> int:
     """The least result of `programs` programs that each load a number, add 1 and store it, in any order of loads and stores: the first
     program loads 0, and its store is the last one."""
@@ -408,18 +451,7 @@ PREDICTIONS = (
         "Which kernels give the same result in every order of the programs? Answer with their letters, such as `abd`.",
         answer=_without_race,
         accepts=("ca", "a,c", "a, c", "a c", "a and c"),
-        wrong=(
-            ("a", "a is right, and there is one more: the sum of the numbers 0 to 7 does not depend on their order."),
-            ("c", "c is right, and there is one more: in a, no two programs access the same element."),
-            (
-                "acd",
-                "In d, the last lane of a program loads the first element of the next program, which may have changed it already.",
-            ),
-            ("ad", "In d, the last lane of a program loads an element that the next program stores."),
-            ("abc", "In b, all programs store different numbers to x[0]. The last one wins, and any may be the last."),
-            ("abcd", "In b all programs store to x[0], and in d a program loads what the next one stores."),
-            ("", "In a, each program accesses its own elements only."),
-        ),
+        wrong=tuple(_wrong_letters()),
         hints=(
             "For each kernel ask: is there an element that one program stores, and another one loads or stores?",
             "b: who stores to x[0]? d: who loads the first element of program 1?",

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Exercise, Mistake, Prediction, Tolerance, Unit
+from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.long_softmax import online_1
-from blocknb.learn.units.row_cases import row_grid, rows_case
+from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
 from blocknb.learn.units.row_norms import layernorm_1
 
 UNIT = Unit(6, "Softmax: fuse", minutes=40)
@@ -78,8 +78,9 @@ Load each element of `x` once.""",
     reference=softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100),
+    equivalent=EQUIVALENT,
     solution=SOFTMAX,
-    blanks=((6, 9),),
+    blanks=(Blank(6, 9, "load, subtract, exponential, sum, store"),),
     hints=(
         "Which value in a masked lane leaves the maximum unchanged? What does the exponential make of this value, and what does the sum?",
         "Four lines: load with `other`, subtract the maximum and take the exponential, sum, store the quotient with the mask.",
@@ -137,7 +138,7 @@ Load each element of `x` once.""",
             patch=("out + row * columns", "out"),
         ),
         Mistake(
-            "the row is loaded twice: keep it in a variable",
+            "the programs load `x` 2 times in lines 6 and 8: once is enough",
             patch=(
                 "total = tl.sum(powers, axis=0)",
                 f"total = tl.sum(tl.exp({_LOAD} - tl.max(values, axis=0)), axis=0)",
@@ -189,8 +190,9 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
     reference=log_softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100, scale=20.0),
+    equivalent=EQUIVALENT,
     solution=LOG_SOFTMAX,
-    blanks=((6, 9),),
+    blanks=(Blank(6, 9, "load, subtract, sum, store"),),
     hints=(
         "The logarithm of a quotient is a difference. What is the logarithm of `exp(x - m)`?",
         "Keep `shifted = values - m` in a variable. The sum needs its exponential, and the result needs `shifted` itself.",
@@ -286,9 +288,8 @@ PREDICTIONS = (
     Prediction(
         name="predict-loops",
         title="Predict the bytes of a softmax in three loops",
-        question="A row does not fit into the registers of a program, so a kernel walks through the row three times: "
-        "for the maximum, for the sum, "
-        "and for the result. Each walk loads the row, and the last one also stores it. "
+        question="A row does not fit into the registers of a program, so a kernel walks through it three times. "
+        "The walks find the maximum, the sum and the result. Each walk loads the row, and the last one also stores it. "
         "The bytes that a kernel *issues* are those of all its loads and stores. "
         "Its *unique* bytes count each byte of `x` and `out` once. What is issued / unique?",
         answer=lambda: (3 + 1) / (1 + 1),

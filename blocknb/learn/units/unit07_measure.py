@@ -6,6 +6,7 @@ tune-1 checks the reasons of a choice, not its speed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
-from blocknb.learn.exercise import Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Unit
+from blocknb.learn.exercise import Blank, Case, CheckFinding, Exercise, Mistake, Prediction, Rule, Unit
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.running import Attempt
 from blocknb.tune.config import Config
@@ -47,6 +48,17 @@ def balance(kind: str) -> float:
 def _roofs() -> str:
     """One letter per kernel: m if memory limits it, c if computation does."""
     return "".join("c" if flops / size > balance(kind) else "m" for _, flops, size, kind in KERNELS)
+
+
+def _wrong_roofs() -> Iterator[tuple[str, str]]:
+    """Every wrong answer of six letters, with a sentence about the first letter that is wrong."""
+    right = _roofs()
+    for letters in itertools.product("mc", repeat=len(right)):
+        wrong = [number for number, letter in enumerate(letters) if letter != right[number]]
+        if wrong:
+            text, flops, size, kind = KERNELS[wrong[0]]
+            rate = f"{flops / size:.1f} operations per byte"
+            yield "".join(letters), f"Look at {text[0]} again: it does {rate}, and the limit is {balance(kind):.0f}."
 
 
 TIMES = (10.2, 10.0, 10.1, 14.9, 10.0)
@@ -100,19 +112,13 @@ PREDICTIONS = (
         name="roof-1",
         title="Say which roof limits six kernels",
         question="An H100 moves 3350 GB/s. It computes 67 TFLOP/s in fp32, which is 20 operations per byte. "
-        "It computes 989 TFLOP/s in fp16 on its tensor cores, which is 295 operations per byte. Which limits these kernels: memory (m) or computation (c)?\n\n"
+        "It computes 989 TFLOP/s in fp16 on its tensor cores, which is 295 operations per byte. "
+        "Which limits these kernels: memory (m) or computation (c)?\n\n"
         + "\n".join(f"- {text}" for text, _, _, _ in KERNELS)
         + "\n\nAnswer with six letters, such as `mmcmmc`.",
         answer=_roofs,
-        wrong=(
-            ("mcmmcc", "Look at f again: 64 x 64 is a product, but a small one. It does 21 operations per byte."),
-            ("mcmmmm", "Look at e again: 400 operations for 8 bytes are 50 per byte."),
-            (
-                "mcmccm",
-                "Look at d again: each number of the matrix is used once, for a multiplication and an addition.",
-            ),
-            ("mccmcm", "Look at c again: 5 operations for 8 bytes are less than one per byte."),
-        ),
+        accepts=(" ".join(_roofs()), ", ".join(_roofs())),
+        wrong=tuple(_wrong_roofs()),
         hints=(
             "For each kernel, divide its operations by its bytes. Is that above or below 20, or 295 for fp16 products?",
             "a: 1 operation for 12 bytes. b: 2 * 4096**3 operations for 3 * 4096**2 * 2 bytes, which is 1365 per byte.",
@@ -203,10 +209,11 @@ def _listed(pairs: list[tuple[Any, int]]) -> str:
 tune_1 = Exercise(
     name="tune-1",
     title="Choose six configurations with a reason",
-    task="""The kernel is given. Write the list `configs` of at least six different configurations for an autotuner, such as
+    task="""The kernel is given. Write the list `configs` of at least six different configurations such as
 `blocknb.Config({"BLOCK": 1024}, num_warps=4)`. Vary `BLOCK` and `num_warps`, both powers of two.
 
-A thread should have 4 elements at least, so that it can load 16 bytes at a time, and 64 at most, so that they fit into its registers.
+A thread should have 4 elements at least, so that it can load 16 bytes at a time.
+It should have 64 at most, so that they fit into its registers.
 A program has `32 * num_warps` threads.""",
     cases=(_case(100_000), _case(1000), _case(5)),
     outputs=("out",),
@@ -219,7 +226,7 @@ A program has `32 * num_warps` threads.""",
         assembles,
     ),
     solution=TUNE,
-    blanks=((8, 15),),
+    blanks=(Blank(8, 15, "six configurations"),),
     hints=(
         "How many elements does a thread get if BLOCK is 1024 and a program has four warps?",
         "BLOCK / (32 * num_warps) must lie between 4 and 64. Which pairs of powers of two are that?",
