@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-_ORDER = """\
-    first = pid // (8 * across) * 8
-    height = min(down - first, 8)
-    inside = pid % (8 * across)
-    row, column = first + inside % height, inside // height
-"""
 _TILES = """\
 @blocknb.kernel
 def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -29,16 +23,6 @@ a, b = np.ones((70, 50), np.float32), np.ones((50, 45), np.float32)
 c = np.zeros((70, 45), np.float32)
 matmul[3, 3](a, b, c, 70, 45, 50, BM=32, BN=16, BK=16)
 """
-_IN_ORDER = """\
-@blocknb.kernel
-def matmul(c, down, across):
-    pid = tl.program_id(0)
-{order}    m, n = row * 4 + tl.arange(0, 4), column * 4 + tl.arange(0, 4)
-    tl.store(c + m[:, None] * across * 4 + n[None, :], tl.zeros((4, 4), tl.float32))
-
-c = np.zeros((96, 96), np.float32)
-matmul[24 * 24,](c, 24, 24)
-"""
 _HALF = """\
 a, b = np.ones((512, 1024), np.float16), np.ones((1024, 512), np.float16)
 c = np.zeros((512, 512), np.float16)
@@ -50,11 +34,6 @@ _GPU = "%%blockkernel --target sm_90a\n" + _TILES.replace("total, mask", "total.
 
 CELLS: dict[str, dict[str, Any]] = {
     "product_tiles": {"cell": "%%blockkernel --footprint\n" + _TILES + _RAGGED, "view": "Footprint", "before": _C},
-    "grouped_tiles": {
-        "cell": "%%blockkernel --footprint\n" + _IN_ORDER.format(order=_ORDER),
-        "view": "Footprint",
-        "before": _C,
-    },
     "product_resources": {"cell": _GPU + _HALF.format(BM=128, BN=256, stages=3), "view": "Resources"},
     "timeline_one_stage": {"cell": _GPU + _HALF.format(BM=128, BN=128, stages=1), "view": "Timeline"},
     "timeline_stages": {"cell": _GPU + _HALF.format(BM=128, BN=128, stages=4), "view": "Timeline"},

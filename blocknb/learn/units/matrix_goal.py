@@ -5,8 +5,8 @@ from __future__ import annotations
 from blocknb.learn.code_rules import no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
-from blocknb.learn.units.matrix_half import BODY, DOT, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
+from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case, without_other
+from blocknb.learn.units.matrix_half import BODY, DOT, HALF, HALF_PRODUCTS, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
 from blocknb.learn.units.matrix_rules import multiplies_with, products_under_way
 
 GRID_OF_TILES = "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM) * blocknb.cdiv(N, BN),)\n"
@@ -77,16 +77,16 @@ Everything is yours: the tiles, the order of the programs, the loop, the options
 The result must agree with float64. For sm_90a, tl.dot must become wgmma, no register may spill, and in the timeline's model products must be
 under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
     cases=(
-        product_case(256, 256, 128, **SIZES),
+        product_case(256, 256, 64, **SIZES),
         product_case(150, 88, 72, **SIZES),
         product_case(3, 8, 8, **SIZES),
-        product_case(300, 520, 200, **SIZES),
-        fraction_case(64, 64, 6000, 0.5),
+        product_case(300, 520, 72, **SIZES),
+        fraction_case(32, 32, 3000, 0.5),
     ),
     outputs=("c",),
     grid=None,
     reference=product,
-    rules=(stored_once, no_race, multiplies_with("wgmma.mma_async.sync.aligned"), no_spills, products_under_way(0.7)),
+    rules=(stored_once, no_race, multiplies_with(HALF_PRODUCTS), no_spills, products_under_way(0.7)),
     solution=GOAL,
     blanks=(Blank(1, 20, keep=START),),
     hints=(
@@ -96,21 +96,20 @@ under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
         "`grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM) * blocknb.cdiv(N, BN),)`",
     ),
     mistakes=(
-        Mistake("the default tile of 64 x 64 is too small: copies take longer than products", source=plain(4, 3, 64, 64, 32)),
-        Mistake("one stage: copies and products take turns", source=plain(8, 1, 128, 256, 64)),
-        Mistake("two stages are too few for the latency", source=plain(8, 2, 128, 128, 64)),
-        Mistake("four warps cannot hold the sums of 128 x 256: registers spill", source=plain(4, 3, 128, 256, 64)),
-        Mistake("32 rows are too few for wgmma", source=plain(4, 3, 32, 256, 64)),
+        Mistake("a tile of 64 x 64 needs 4 clocks to be copied and 2 to be multiplied", source=plain(4, 3, 64, 64, 32)),
+        Mistake("with one stage, copies and products take turns", source=plain(8, 1, 128, 256, 64)),
+        Mistake("2 stages of copies do not cover the latency", source=plain(8, 2, 128, 128, 64)),
+        Mistake("the accumulator takes 256 registers", source=plain(4, 3, 128, 256, 64)),
+        Mistake("M = 32 is smaller than 64", source=plain(4, 3, 32, 256, 64)),
         Mistake(
-            "the tiles are multiplied in float32, at half the rate",
-            source=tuned(8, 3, 128, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))) + TWO_AXES,
+            "the tiles that tl.dot gets are tf32 (k8)",
+            source=tuned(8, 3, 128, 256, 32, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))) + TWO_AXES,
         ),
-        Mistake("the sum is float16: begin with tl.zeros((BM, BN), tl.float32)", source=tuned(8, 3, 128, 256, 64, patched(BODY, ("(BM, BN), tl.float32", "(BM, BN), tl.float16"), (DOT, "total = tl.dot(x, y, total, out_dtype=tl.float16)"))) + TWO_AXES),
-        Mistake("the grid has one program: return the number of tiles", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (1,)\n")),
-        Mistake("the grid is rounded down: use blocknb.cdiv", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (max(1, M // BM * (N // BN)),)\n")),
-        Mistake("the grid has two axes, and the kernel reads one", patch=(GRID_OF_TILES, TWO_AXES.lstrip("\n"))),
-        Mistake("the grid counts rows only", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM),)\n")),
-        Mistake("the last group has fewer rows: height = min(down - first, GROUP)", patch=("height = min(down - first, GROUP)", "height = GROUP")),
+        Mistake("`total` is accumulated in fp16", source=tuned(8, 3, 128, 256, 64, patched(BODY, ("(BM, BN), tl.float32", "(BM, BN), tl.float16"), (DOT, "total = tl.dot(x, y, total, out_dtype=tl.float16)"))) + TWO_AXES),
+        Mistake("`c`[128:256, :] never stored", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (1,)\n")),
+        Mistake("`c`[128:150, :] never stored", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (max(1, M // BM * (N // BN)),)\n")),
+        Mistake("`c`[:, 256:520] never stored", patch=(GRID_OF_TILES, TWO_AXES.lstrip("\n"))),
+        Mistake("`c`[:, 256:520] never stored", patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM),)\n")),
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(DOT, "total = tl.dot(x, y)")),
         Mistake("every step loads the first tile again: k needs `start`", patch=("k = start + tl", "k = tl")),
         Mistake("the loads have no mask along K", patches=((X_MASK, "mask=m[:, None] < M, other=0.0"), (Y_MASK, "mask=n[None, :] < N, other=0.0"))),
@@ -128,5 +127,6 @@ under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
         patched(GOAL, (ORDER, "    row, column = tl.swizzle2d(pid // across, pid % across, down, across, GROUP)\n")),
         patched(GOAL, (GRID_OF_TILES, "def grid(M, N, BM, BN):\n    return -(-M // BM) * -(-N // BN)\n")),
     ),
+    equivalent=without_other(HALF),
     tolerance=2.0**-10,
 )  # fmt: skip

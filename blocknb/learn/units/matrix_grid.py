@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import patched, product, product_case
+from blocknb.learn.units.matrix_cases import patched, product, product_case, without_other
 from blocknb.learn.units.matrix_rules import tiles_fetched
 
 GRID = """\
@@ -37,7 +37,7 @@ rows from `i * BM` on and the columns from `j * BN` on. It walks along K in step
         product_case(64, 48, 32, **TILES),
         product_case(70, 45, 50, **TILES),
         product_case(3, 5, 7, **TILES),
-        product_case(33, 80, 17, **TILES),
+        product_case(33, 80, 17, BM=16, BN=32, BK=64),
         product_case(96, 16, 64, BM=16, BN=32, BK=32),
     ),
     outputs=("c",),
@@ -160,6 +160,7 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
     tl.store(z_at, total, boundary_check=(0, 1))
 """,
     ),
+    equivalent=without_other(GRID),
     tolerance=Tolerance(),
 )  # fmt: skip
 
@@ -246,8 +247,8 @@ they load in the order row by row.""",
                 ("column = inside // height", "column = inside % across"),
             ),
         ),
-        Mistake("tiles are in order row by row, without groups", patch=(ORDER, "    row, column = pid // across, pid % across\n")),
-        Mistake("tiles are in order column by column, without groups", patch=(ORDER, "    row, column = pid % down, pid // down\n")),
+        Mistake("tiles are in order row by row: within a group, go down a column first", patch=(ORDER, "    row, column = pid // across, pid % across\n")),
+        Mistake("tiles are in order column by column: a group has GROUP rows of tiles", patch=(ORDER, "    row, column = pid % down, pid // down\n")),
         Mistake("the row lacks the first row of its group: first + inside % height", patch=("row = first + inside", "row = inside")),
         Mistake(
             "a group has GROUP * across programs, not GROUP * down",
@@ -320,5 +321,6 @@ they load in the order row by row.""",
         ),
         patched(GROUPED, ("min(down - first, GROUP)", "tl.where(down - first < GROUP, down - first, GROUP)")),
     ),
+    equivalent=without_other(GROUPED),
     tolerance=Tolerance(),
 )  # fmt: skip

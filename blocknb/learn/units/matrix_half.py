@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.learn.code_rules import assembles, no_spills, programs_per_multiprocessor
+from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
-from blocknb.learn.units.matrix_rules import multiplies_with, work_per_element
+from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case, without_other
+from blocknb.learn.units.matrix_rules import multiplies_with, room_for, work_per_element
 
 X_MASK = "mask=(m[:, None] < M) & (k[None, :] < K), other=0.0"
 Y_MASK = "mask=(k[:, None] < K) & (n[None, :] < N), other=0.0"
@@ -27,7 +27,7 @@ BODY = f"""\
 HALF = "@blocknb.kernel\ndef matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):\n" + BODY
 ZERO, DOT = "total = tl.zeros((BM, BN), tl.float32)", "total = tl.dot(x, y, total)"
 #: The beginning of the instructions that multiply fp16 and add in fp32, in PTX.
-HALF_PRODUCTS = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"
+HALF_PRODUCTS = "wgmma.mma_async.sync.aligned.*k16.f32.f16.f16"
 
 
 def head(num_warps: int, num_stages: int, bm: int, bn: int, bk: int) -> str:
@@ -45,7 +45,7 @@ def tuned(num_warps: int, num_stages: int, bm: int, bn: int, bk: int, body: str 
 
 SIZES: dict[str, Any] = {"dtype": "float16", "most": 2}
 HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 64, "BK": 32}
-TUNED_CASES = (product_case(256, 256, 128, **SIZES), product_case(150, 90, 70, **SIZES), product_case(3, 5, 7, **SIZES))
+TUNED_CASES = (product_case(256, 256, 128, **SIZES), product_case(300, 520, 70, **SIZES), product_case(3, 5, 7, **SIZES))
 
 
 def two_axes(M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
@@ -65,7 +65,7 @@ you store it. A sum in float16 would lose digits with every step, and the error 
         product_case(64, 128, 64, **HALF_TILES),
         fraction_case(70, 45, 50, -1, **HALF_TILES),
         product_case(3, 5, 7, **HALF_TILES),
-        fraction_case(64, 64, 6000, 0.5, **HALF_TILES),
+        fraction_case(32, 32, 3000, 0.5, **HALF_TILES),
     ),
     outputs=("c",),
     grid=two_axes,
@@ -96,7 +96,7 @@ you store it. A sum in float16 would lose digits with every step, and the error 
             patch=(DOT, "total = tl.dot(x, y, total).to(tl.float16).to(tl.float32)"),
         ),
         Mistake(
-            "the tiles are converted to float32: tensor cores multiply float16 tiles at twice the rate",
+            "the tiles that tl.dot gets are tf32 (k8)",
             patch=("tl.dot(x, y, total)", "tl.dot(x.to(tl.float32), y.to(tl.float32), total)"),
         ),
         Mistake(
@@ -109,7 +109,6 @@ you store it. A sum in float16 would lose digits with every step, and the error 
         Mistake("the product is transposed: tl.dot(x, y) is x @ y", patch=(DOT, "total += tl.trans(tl.dot(x, y))")),
         Mistake("the sum is rounded to an integer: the store converts to float16", patch=("total.to(tl.float16)", "total.to(tl.int32).to(tl.float16)")),
         Mistake("the sum is rounded to bfloat16, which has fewer digits", patch=("total.to(tl.float16)", "total.to(tl.bfloat16)")),
-        Mistake("the store keeps the bits and changes their meaning: convert without bitcast", patch=("total.to(tl.float16)", "total.to(tl.int32, bitcast=True).to(tl.int16).to(tl.float16, bitcast=True)")),
         Mistake("the store has no mask", patch=(f", {Z_MASK}", "")),
         Mistake("the loads have no mask along K", patches=((X_MASK, "mask=m[:, None] < M, other=0.0"), (Y_MASK, "mask=n[None, :] < N, other=0.0"))),
         Mistake("the kernel stores nothing: end with tl.store", patch=(f"    tl.store(c + m[:, None] * N + n[None, :], total.to(tl.float16), {Z_MASK})\n", "")),
@@ -122,9 +121,11 @@ you store it. A sum in float16 would lose digits with every step, and the error 
         patched(HALF, (ZERO, "total = tl.full((BM, BN), 0, tl.float32)"), (", other=0.0", "")),
         patched(HALF, (DOT, "total = tl.dot(x, y, acc=total)"), ("total.to(tl.float16)", "tl.cast(total, tl.float16)")),
     ),
+    equivalent=without_other(HALF),
     tolerance=2.0**-10,
 )  # fmt: skip
 
+SLOW_BODY = patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))
 FIT = tuned(8, 3, 128, 128, 32)
 FIT_1 = Exercise(
     "fit-1",
@@ -140,8 +141,8 @@ at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot 
     grid=two_axes,
     reference=product,
     rules=(
-        stored_once, no_race, work_per_element(50), multiplies_with("wgmma.mma_async.sync.aligned"), no_spills,
-        programs_per_multiprocessor(2, M=4096, N=4096, K=4096),
+        stored_once, no_race, work_per_element(50), multiplies_with(HALF_PRODUCTS), no_spills,
+        room_for(2),
     ),
     solution=FIT,
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
@@ -151,17 +152,18 @@ at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot 
         "`num_warps=8, num_stages=3`, `BM = 128`, `BN = 128`, `BK = 32`",
     ),
     mistakes=(
-        Mistake("the tile of 128 x 256 fills the registers: use a smaller one", source=tuned(8, 2, 128, 256, 64)),
-        Mistake("fewer stages free shared memory, but the sums of 128 x 256 still fill the registers", source=tuned(8, 1, 128, 256, 32)),
-        Mistake("a tile of 256 x 128 has as many sums as 128 x 256", source=tuned(8, 3, 256, 128, 64)),
-        Mistake("four warps keep the sums of two tiles in registers, and take turns", source=tuned(4, 3, 128, 128, 64)),
-        Mistake("four stages of 128 x 128 x 64 take too much shared memory: fewer stages, or a smaller BK", source=tuned(8, 4, 128, 128, 64)),
-        Mistake("BK = 128 doubles the shared memory of a stage", source=tuned(8, 3, 128, 128, 128)),
-        Mistake("a tile of 64 x 64 leaves room, but does too few multiply-adds per loaded element", source=tuned(4, 2, 64, 64, 64)),
-        Mistake("a tile of 128 x 64 does 43 multiply-adds per loaded element, and 50 are asked for", source=tuned(8, 2, 128, 64, 32)),
-        Mistake("two warps keep too many sums per thread, so registers spill", source=tuned(2, 2, 128, 128, 32)),
-        Mistake("wgmma needs four warps", source=tuned(1, 2, 64, 256, 16)),
-        Mistake("the tile is too low for wgmma, and does little work per element", source=tuned(4, 2, 32, 256, 32)),
+        Mistake("the registers are full", source=tuned(8, 2, 128, 256, 64)),
+        Mistake("the registers are full", source=tuned(8, 1, 128, 256, 32)),
+        Mistake("the registers are full", source=tuned(8, 3, 256, 128, 64)),
+        Mistake("the registers are full", source=tuned(4, 3, 128, 128, 64)),
+        Mistake("the shared memory is full", source=tuned(8, 4, 128, 128, 64)),
+        Mistake("the shared memory is full", source=tuned(8, 3, 128, 128, 128)),
+        Mistake("a tile of 64 x 64 does 32.0 multiply-adds per loaded element", source=tuned(4, 2, 64, 64, 64)),
+        Mistake("a tile of 128 x 64 does 42.7 multiply-adds per loaded element", source=tuned(8, 2, 128, 64, 32)),
+        Mistake("a tile of 32 x 256 does 28.4 multiply-adds per loaded element", source=tuned(4, 2, 32, 256, 32)),
+        Mistake("it takes 4 warps together", source=tuned(2, 2, 128, 128, 32)),
+        Mistake("it takes 4 warps together", source=tuned(1, 2, 64, 256, 16)),
+        Mistake("the tiles that tl.dot gets are tf32 (k8)", source=tuned(8, 2, 128, 128, 32, SLOW_BODY)),
         Mistake("the masks are gone", source=tuned(8, 3, 128, 128, 32, patched(BODY, (f", {Z_MASK}", "")))),
     ),
     alternatives=(
@@ -171,11 +173,11 @@ at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot 
         tuned(8, 3, 128, 128, 64),
         tuned(8, 3, 128, 128, 16),
     ),
+    equivalent=without_other(HALF),
     tolerance=Tolerance(),
 )  # fmt: skip
 
 WIDE = "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"
-SLOW_BODY = patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))
 DOT_1 = Exercise(
     "dot-1",
     "Get the widest instruction",
@@ -200,17 +202,17 @@ Read the note after each change. It says why the compiler did not take a larger 
         "`num_warps=4`, `BM = 64`, `BN = 256`, and `total = tl.dot(x, y, total)`",
     ),
     mistakes=(
-        Mistake("32 rows are too few for wgmma: it takes 64", source=tuned(4, 3, 32, 256, 64)),
-        Mistake("operands in fp32 take k8 instructions: multiply the fp16 tiles", source=tuned(4, 3, 64, 256, 32, SLOW_BODY)),
-        Mistake("eight warps split the columns of a tile with 64 rows: use four warps, or 128 rows", source=tuned(8, 3, 64, 256, 64)),
-        Mistake("128 columns make n128: BN must be 256", source=tuned(4, 3, 64, 128, 64)),
-        Mistake("128 columns make n128: BN must be 256", source=tuned(8, 3, 128, 128, 64)),
-        Mistake("rows and columns are exchanged: n counts the columns", source=tuned(8, 3, 256, 64, 64)),
-        Mistake("wgmma takes four warps together, not two", source=tuned(2, 3, 64, 256, 32)),
-        Mistake("one warp is too few: wgmma takes four warps together", source=tuned(1, 3, 64, 256, 16)),
-        Mistake("four warps cannot hold the sums of 128 x 256: registers spill", source=tuned(4, 3, 128, 256, 64)),
-        Mistake("bfloat16 has fewer digits than float16: multiply the tiles as they are", source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)")))),
-        Mistake("ieee precision forbids the tensor cores", source=tuned(4, 3, 64, 256, 32, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total, input_precision='ieee')")))),
+        Mistake("M = 32 is smaller than 64", source=tuned(4, 3, 32, 256, 64)),
+        Mistake("the tiles that tl.dot gets are tf32 (k8)", source=tuned(4, 3, 64, 256, 32, SLOW_BODY)),
+        Mistake("one instruction covers 128 columns (n128)", source=tuned(8, 3, 64, 256, 64)),
+        Mistake("one instruction covers 128 columns (n128)", source=tuned(4, 3, 64, 128, 64)),
+        Mistake("one instruction covers 128 columns (n128)", source=tuned(8, 3, 128, 128, 64)),
+        Mistake("one instruction covers 64 columns (n64)", source=tuned(8, 3, 256, 64, 64)),
+        Mistake("it takes 4 warps together", source=tuned(2, 3, 64, 256, 32)),
+        Mistake("it takes 4 warps together", source=tuned(1, 3, 64, 256, 16)),
+        Mistake("the accumulator takes 256 registers", source=tuned(4, 3, 128, 256, 64)),
+        Mistake("the tiles that tl.dot gets are bf16 (k16)", source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)")))),
+        Mistake("the kernel asks for ieee precision", source=tuned(4, 3, 64, 256, 32, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total, input_precision='ieee')")))),
         Mistake("only the last step counts: pass `total` to tl.dot", source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x, y)")))),
     ),
     alternatives=(
@@ -221,5 +223,6 @@ Read the note after each change. It says why the compiler did not take a larger 
         tuned(4, 4, 64, 256, 16),
         tuned(8, 4, 128, 256, 64),
     ),
+    equivalent=without_other(HALF),
     tolerance=Tolerance(),
 )  # fmt: skip

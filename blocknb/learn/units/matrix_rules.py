@@ -94,19 +94,26 @@ def tiles_fetched(share: float, programs: int = MULTIPROCESSORS, across: int = 9
         arguments = arguments_at(made, sizes)
         grid = grid_of(made.exercise, made.answer, arguments)
         seen = made.answer.base.footprint(grid, Budget(seconds=5.0))(**matched(made.answer, arguments))
-        loaded = 0
-        for name in ("a", "b"):
-            first = seen[made.parameter(name)].loads.owners.first
-            loaded += int(np.count_nonzero((first >= 0) & (first < programs))) // tile**2
+        firsts = [seen[made.parameter(name)].loads.owners.first for name in ("a", "b")]
+        rows, columns = (int(np.count_nonzero((x >= 0) & (x < programs))) // tile**2 for x in firsts)
         by_rows = -(-programs // across) + min(programs, across)
-        if loaded > share * by_rows:
+        if rows + columns > share * by_rows:
             yield (
-                f"the first {programs} programs load {loaded} tiles of `a` and `b`; row by row they load {by_rows}, and at most "
-                f"{int(share * by_rows)} are allowed: programs with near numbers must share rows and columns"
+                f"{_order(rows, columns, across)}. The first {programs} programs load {rows} tiles of `a` and {columns} of `b`; together "
+                f"at most {int(share * by_rows)} are allowed"
             )
 
     text = f"The first {programs} programs load at most {share:.0%} of the tiles that they load row by row."
     return _code_rule("tiles_fetched", text, find)
+
+
+def _order(rows: int, columns: int, across: int) -> str:
+    """The order of the tiles, from the rows and columns of tiles that the first programs touch."""
+    if columns == across:
+        return "tiles are in order row by row: within a group, go down a column first"
+    if rows == across:
+        return "tiles are in order column by column: a group has GROUP rows of tiles"
+    return "programs with near numbers share too few rows and columns of tiles"
 
 
 def products_under_way(share: float) -> Rule:
@@ -138,18 +145,53 @@ def _shortage(made: Attempt, trace: Trace) -> str:
 
 
 def multiplies_with(instruction: str) -> Rule:
-    """The PTX for sm_90a multiplies with an instruction, given as the beginning of its name: "wgmma.mma_async.sync.aligned.m64n256k16"."""
-    short = instruction.replace(".mma_async.sync.aligned", "")
+    """The PTX for sm_90a multiplies with an instruction, given as the beginning of its name, in which `*` stands for any
+    shape: "wgmma.mma_async.sync.aligned.m64n256k16"."""
+    short = instruction.replace(".mma_async.sync.aligned", "").replace(".*k16.f32.f16.f16", " of fp16 tiles")
+    pattern = re.escape(instruction).replace(r"\*", r"\w*")
 
     def find(made: Attempt) -> Iterator[str]:
         trace = square_code(made)
-        if instruction in (trace.ptx or ""):
+        if re.search(pattern, trace.ptx or ""):
             return
         passes = ("select_wgmma", "select_mma")
         notes = [note.text for note in trace.notes if note.origin in passes and note.text.startswith("dot")]
-        yield f"`tl.dot` does not become {short} for {TARGET}. The compiler's notes: {'; '.join(notes) or 'none'}"
+        noted = f" The compiler's notes: {'; '.join(notes)}" if notes else ""
+        yield f"`tl.dot` does not become {short} for {TARGET}: {_other_instruction(trace.ptx or '', notes)}.{noted}"
 
     return _code_rule("multiplies_with", f"`tl.dot` becomes {short} for {TARGET}.", find)
+
+
+def _other_instruction(ptx: str, notes: list[str]) -> str:
+    """Why the code has another instruction than the wanted one, from the notes or from the instruction's name."""
+    for note in notes:
+        if "not wgmma: " in note:
+            return note.split("not wgmma: ")[1]
+    found = re.search(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
+    if found is None:
+        return "there is no product on tensor cores"
+    columns, depth, dtype = found.groups()
+    if depth != "16" or dtype != "f16":
+        return f"the tiles that tl.dot gets are {dtype} (k{depth}), so multiply the fp16 tiles as they are"
+    return f"one instruction covers {columns} columns (n{columns}): BN is too small, or too many warps share the columns"
+
+
+def room_for(programs: int) -> Rule:
+    """A multiprocessor of sm_90a holds at least so many programs at once."""
+
+    def find(made: Attempt) -> Iterator[str]:
+        trace = square_code(made)
+        held, needs = occupancy(trace.target, trace.resources), trace.resources
+        if held is None or held.blocks_per_sm >= programs:
+            return
+        full = {
+            "registers": f"the registers are full: {needs.registers} for each of {needs.threads} threads, most of them for the sums of a tile",
+            "shared memory": f"the shared memory is full: {needs.shared_bytes or 0:,} bytes for the stages of a program",
+        }
+        room = f"a multiprocessor holds {held.blocks_per_sm} of these programs, and {programs} are asked for"
+        yield f"{room}: {full.get(held.limiter, held.limiter)}"
+
+    return _code_rule("room_for", f"A multiprocessor of {TARGET} holds at least {programs} programs.", find)
 
 
 def work_per_element(least: float) -> Rule:
