@@ -196,12 +196,13 @@ def test_words_of_the_ir_are_explained_with_a_picture_of_a_layout(card):
     card.panel(".bnb-sentence").having("got a layout").wait()  # the listing moves down below the sentences
     code = card.listing("IR")
     number = eventually(lambda: next((i for i, t in enumerate(code.code.split("\n"), 1) if "= dot" in t), 0), bool)
-    line = code.line(number)
     text = code.code.split("\n")[number - 1]
     tip = card.page(".cm-tooltip .bnb-tooltip")
 
     def hovered(word):
         """Points at a word, and returns the texts of the tooltips that open."""
+        line = code.line(number)
+        line.scroll()
         x, y = line.run(PLACE_OF_WORD, word)
         card.page.move(x - 3, y)
         card.page.move(x, y)
