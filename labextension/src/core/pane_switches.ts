@@ -4,7 +4,7 @@ import { button, h } from './dom';
 import { maximiseButton } from './maximise';
 import type { Display, Store } from './store';
 
-const SWITCHES: Record<keyof Display, [label: string, tooltip: string]> = {
+const SWITCHES: Record<'wrap' | 'unified', [label: string, tooltip: string]> = {
   wrap: ['Wrap', 'Break long lines instead of scrolling sideways'],
   unified: ['Unified', 'Show a comparison in one column instead of side by side'],
 };
@@ -13,7 +13,7 @@ const SWITCHES: Record<keyof Display, [label: string, tooltip: string]> = {
 export function paneSwitches(
   store: Store,
   pane: HTMLElement,
-  ...keys: readonly (keyof Display)[]
+  ...keys: readonly ('wrap' | 'unified')[]
 ): HTMLElement {
   const buttons = keys.map((key) => {
     const [label, title] = SWITCHES[key];

@@ -1,8 +1,9 @@
-/** The foot of a card: a link to what it shows, and the card as one HTML file, where the host or its kernel can make them. */
+/** The foot of a card: the choice of the colours, a link to what it shows, and the card as one HTML file, where the host or its kernel can make them. */
 
 import { button, h } from './dom';
 import { targetOf } from './link_target';
 import { download } from './plot/export';
+import { paletteChoice } from './palettes';
 import type { Store } from './store';
 
 /** Creates the foot of a card and appends it. */
@@ -20,11 +21,10 @@ export function shareFoot(root: HTMLElement, store: Store): void {
   const file = button('Save HTML', () => store.run(saveFile(store, said)), {
     title: 'Save this card as one HTML file that needs no kernel',
   });
-  const foot = h('footer.bnb-share', {}, said, link, file);
+  const foot = h('footer.bnb-share', {}, paletteChoice(root, store), said, link, file);
   const paint = (): void => {
     link.hidden = !(store.host.copy && store.host.link);
     file.hidden = !(store.host.request && store.doc.model);
-    foot.hidden = link.hidden && file.hidden;
   };
   store.subscribe((change) => {
     if (change === 'host' || change === 'document') {

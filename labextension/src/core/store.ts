@@ -9,6 +9,7 @@ import { callsOf, inlinedAt } from './helpers';
 import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
+import { lastPalette, type Palette } from './palettes';
 import type { Document, Listing, Stage, View } from './schema';
 import { Shown } from './shown';
 import { upgrade } from './upgrade';
@@ -28,14 +29,15 @@ export interface Selection {
 /** The kinds of changes that the store reports. */
 export type Change = 'document' | 'selection' | 'view' | 'host' | 'problem' | 'display';
 
-/** How listings are shown. `wrap`: long lines are broken. `unified`: a comparison has one column. */
+/** How listings are shown. `wrap`: long lines are broken. `unified`: a comparison has one column. `palette`: the colours of pictures. */
 export interface Display {
   wrap: boolean;
   unified: boolean;
+  palette: Palette;
 }
 
 /** The latest settings of the page, with which the next card begins. */
-let latestDisplay: Display = { wrap: true, unified: false };
+let latestDisplay: Display = { wrap: true, unified: false, palette: lastPalette() };
 
 /** The longest chain of differences. A kernel has fewer stages. */
 const MOST_BASES = 1000;
@@ -131,6 +133,11 @@ export class Store {
   setDisplay(display: Display): void {
     this.display = latestDisplay = display;
     this.notify('display');
+  }
+
+  /** Makes the views draw their pictures again. */
+  redraw(): void {
+    this.notify('view');
   }
 
   connect(host: Host): void {

@@ -1,7 +1,14 @@
 /** A listing in a read-only editor. The keyboard can focus it, `/` searches in it, and the store links its lines. */
 
 import { standardKeymap } from '@codemirror/commands';
-import { search, searchKeymap, openSearchPanel } from '@codemirror/search';
+import {
+  findNext,
+  openSearchPanel,
+  search,
+  searchKeymap,
+  SearchQuery,
+  setSearchQuery,
+} from '@codemirror/search';
 import { Compartment, EditorState, type Extension } from '@codemirror/state';
 import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } from '@codemirror/view';
 
@@ -37,6 +44,13 @@ export function readOnly(label: string): Extension {
     ]),
     theme,
   ];
+}
+
+/** Opens the search panel of a listing with a text, marks all matches, and selects the next one. */
+export function findInListing(editor: EditorView, wanted: string): void {
+  openSearchPanel(editor);
+  editor.dispatch({ effects: setSearchQuery.of(new SearchQuery({ search: wanted, literal: true })) });
+  findNext(editor);
 }
 
 /** A mounted listing. */

@@ -14,25 +14,6 @@ export function accessColours(element: Element): { load: string; store: string; 
   return bright ? ACCESSES.dark : ACCESSES.light;
 }
 
-/** The colours of programs, in turn. */
-const PROGRAMS = [
-  '#8fc1e3',
-  '#f2c77e',
-  '#8fd3b6',
-  '#d9b3d0',
-  '#f4e58c',
-  '#b4b8e8',
-  '#e8b49a',
-  '#c3d98b',
-] as const;
-
-/** Returns the colour of a program, which differs from that of its neighbours along each axis of the grid. */
-export function programColour(program: number, grid: readonly number[]): string {
-  const [x, y] = grid;
-  const at = (program % x) + 3 * (Math.floor(program / x) % y) + 5 * Math.floor(program / (x * y));
-  return PROGRAMS[at % PROGRAMS.length];
-}
-
 /** Sets the size of a canvas in CSS pixels and returns its context, scaled for the screen. Null without graphics. */
 export function sharp(
   canvas: HTMLCanvasElement,

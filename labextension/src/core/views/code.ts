@@ -5,12 +5,13 @@
 
 import type { Language } from '../cm/languages';
 import { lineColoursSwitch } from '../cm/line_colours';
-import { pane, type Pane } from '../cm/pane';
+import { findInListing, pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
 import { paneSwitches } from '../pane_switches';
 import type { Listing, View } from '../schema';
 import type { ShownParts } from '../shown';
 import type { Store } from '../store';
+import { listingSearch, type Searched } from './listing_search';
 import type { Mounted, ViewSpec } from './spec';
 
 export const code: ViewSpec = {
@@ -36,6 +37,9 @@ const CODE: [keyof NonNullable<View['code']>, string, Language][] = [
   ['assembly', 'assembly', 'asm'],
 ];
 
+/** The key of the source among the searched listings. */
+const SOURCE = 'source';
+
 class Code implements Mounted {
   private readonly source: Pane;
   private readonly columns: Column[];
@@ -58,7 +62,12 @@ class Code implements Mounted {
       },
       { title: 'The source of the kernel beside its code; the cell shows the same text' },
     );
-    panel.append(h('div.bnb-tools', {}, this.toggle, lineColoursSwitch(store)), this.grid);
+    const searched = listingSearch(
+      store,
+      () => this.searched(),
+      (key, wanted) => this.store.run(this.find(key, wanted)),
+    );
+    panel.append(h('div.bnb-tools', {}, this.toggle, lineColoursSwitch(store)), searched, this.grid);
     const switches = paneSwitches(store, this.first, 'wrap');
     this.first.append(h('div.bnb-tools', {}, h('span.bnb-level', {}, 'source'), switches));
     this.grid.append(this.first);
@@ -100,6 +109,30 @@ class Code implements Mounted {
   dispose(): void {
     this.source.dispose();
     this.columns.forEach((column) => column.dispose());
+  }
+
+  /** All listings of the target, from the source to machine code. */
+  private searched(): Searched[] {
+    const { source } = this.store.doc;
+    return [
+      { key: SOURCE, title: 'source', text: () => Promise.resolve(source.text) },
+      ...levels(this.store.current).map(({ value, label, hash }) => ({
+        key: value,
+        title: label.replace('IR after ', ''),
+        text: async () => (await this.store.listing(hash))?.text ?? null,
+      })),
+    ];
+  }
+
+  /** Shows the lines of a listing that contain a text: IR in the middle, machine code on the right. */
+  private async find(key: string, wanted: string): Promise<void> {
+    if (key === SOURCE) {
+      this.showSource = true;
+      this.arrange();
+      findInListing(this.source.editor, wanted);
+    } else {
+      await this.columns[key.startsWith('stage:') ? 0 : 1].find(key, wanted);
+    }
   }
 
   private paint(): void {
@@ -195,6 +228,14 @@ class Column {
       this.choice.value = level;
       this.store.run(this.paint());
     }
+  }
+
+  /** Selects a level, and the next match of a text in it. */
+  async find(level: string, wanted: string): Promise<void> {
+    this.choice.value = level;
+    await this.paint();
+    this.tellStage();
+    findInListing(this.pane.editor, wanted);
   }
 
   highlight(): void {

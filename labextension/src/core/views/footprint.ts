@@ -5,7 +5,8 @@
 
 import { button, h, renderBackquotes } from '../dom';
 import { placeOf } from '../place';
-import { CLASH, cssColour, hatch, programColour, sharp } from '../plot/canvas';
+import { programColour } from '../palettes';
+import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
 import type { Store } from '../store';
 import {
   emptyReason,
@@ -230,10 +231,10 @@ class FootprintView implements Mounted {
         pen.fillRect(...at);
       };
       if (map.marks[i] & CLASHES) {
-        fill(writes ? CLASH : programColour(first, this.facts!.grid));
+        fill(writes ? CLASH : programColour(first, this.facts!.grid, this.store.display.palette));
         fill(writes ? crossed : shared);
       } else if (first >= 0) {
-        fill(programColour(first, this.facts!.grid));
+        fill(programColour(first, this.facts!.grid, this.store.display.palette));
       }
       if (first < 0 || map.marks[i] & HOLES) {
         fill(holes);

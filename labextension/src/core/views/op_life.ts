@@ -73,9 +73,9 @@ const CODE: readonly [CodeKey, string][] = [
   ['assembly', 'assembly'],
 ];
 
-/** The strip. `choose` shows a pass. */
+/** The strip. `choose` shows a pass. Its height is constant, so that the listing below stays under the pointer. */
 export class OpLife {
-  readonly element = h('ol.bnb-life', { hidden: true, 'aria-label': 'Life of the selected op' });
+  readonly element = h('ol.bnb-life', { 'aria-label': 'Life of the selected op' });
   private token = 0;
 
   constructor(
@@ -88,8 +88,8 @@ export class OpLife {
     const selection = this.store.selection;
     const op = selection?.op ?? null;
     const token = ++this.token;
-    this.element.hidden = op === null;
     if (op === null) {
+      this.element.replaceChildren(h('li.bnb-quiet', {}, 'Point at an op to see its life.'));
       return;
     }
     const events = lifeOf(this.store.stages, op);

@@ -43,7 +43,7 @@ class Passes implements Mounted {
     'aria-label': 'Passes in order',
   });
   private readonly about = h('div.bnb-about');
-  private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
+  private readonly provenance = h('p.bnb-details.bnb-one-line', { 'aria-live': 'polite' });
   private readonly life = new OpLife(this.store, (stage) => this.choose(stage));
   private readonly changes = new ChangeList(this.store, 'passes');
   private readonly text = h('div.bnb-listing');
@@ -401,7 +401,7 @@ class Passes implements Mounted {
 
   private paintOpHistory(): void {
     const op = this.store.selection?.op;
-    this.provenance.textContent = op === null || op === undefined ? '' : opHistory(this.stages, op);
+    this.provenance.textContent = this.provenance.title = op == null ? '' : opHistory(this.stages, op);
     this.life.show();
   }
 

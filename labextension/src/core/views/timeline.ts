@@ -64,6 +64,7 @@ export function read({ words, spans, ...rest }: Packed): Timeline {
 
 const TRACK_HEIGHT = 20; // px
 const LETTER_WIDTH = 6.6; // px
+const NAME_LETTER_WIDTH = 7.4; // px: names have capital letters
 const STAGE_COLOURS = [
   '#0072b2',
   '#e69f00',
@@ -236,7 +237,7 @@ class TimelineView implements Mounted {
 /** Draws the fixed track names and the scrollable spans. Their total width is `room` px at zoom 1. */
 export function drawing(facts: Timeline, room: number, zoom = 1): SVGSVGElement[] {
   const { lanes, spans } = facts;
-  const left = Math.max(...lanes.map((lane) => lane.length)) * LETTER_WIDTH + 12;
+  const left = Math.max(...lanes.map((lane) => lane.length)) * NAME_LETTER_WIDTH + 12;
   const end = Math.max(1, ...spans.map((span) => Math.max(span.end, span.until)));
   const half = (count(Math.round(end)).length * LETTER_WIDTH) / 2 + 2; // half the width of a tick label
   const width = (room - left) * zoom;
