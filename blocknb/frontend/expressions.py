@@ -210,7 +210,7 @@ def visit_ternary(frame: Frame, node: ast.IfExp) -> Any:
         raise Mismatch(
             f"the arms of the conditional expression are {merged}",
             "convert both to the same type with .to(...) or tl.full(...)",
-        )
+        ).in_triton("Ternary expression with dynamic condition has inconsistent types")
     return merged
 
 
