@@ -36,7 +36,7 @@ OWN_TESTS = ("filecheck", "run_parser", "make_ir", "libtriton", "create_temp_fil
 OWN_WORDS = re.compile(r"\b(asm|ptx|ttir|ttgir|llir|metadata|found_fma)\b")
 PLACE = re.compile(r'File "(.+?)", line (\d+)')
 PLUGIN = """\
-import importlib.util, sys
+import importlib.util, pathlib, sys
 sys.path.insert(0, {root!r})
 import blocknb.compat
 blocknb.compat.install()
@@ -44,6 +44,8 @@ import pytest
 import triton
 
 for name in ("_compile_warmup_state", "_internal_testing"):  # helpers of the tests, which lie beside the compiler
+    if not pathlib.Path({package!r}, name + ".py").exists():  # Triton has the first one since 3.7
+        continue
     spec = importlib.util.spec_from_file_location("triton." + name, {package!r} + "/" + name + ".py")
     module = sys.modules["triton." + name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -128,8 +130,8 @@ def run(folder: Path, files: list[str], device: str, jobs: str, select: str | No
 
 
 def count(report: ElementTree.Element, folder: Path, own: set[str]) -> tuple[dict[str, Counter[str]], Counter[str]]:
-    """By test function, how many cases passed, failed, were skipped, read texts, or left their arrays; and the reasons of those that did not
-    pass."""
+    """By test function, how many cases passed, failed, were skipped, read texts or left their arrays; and the reasons of the others than
+    the passed ones."""
     rows: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for case in report.iter("testcase"):

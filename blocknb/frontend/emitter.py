@@ -415,7 +415,11 @@ def describe(x: Any) -> str:
     """Describes an operand in the words of the language, for messages."""
     if isinstance(x, Value):
         kind = x.type
-        what = repr(kind.dtype) if not kind.is_pointer else f"a {'constant ' * kind.dtype.const}pointer to {kind.dtype.element_ty}"
+        what = (
+            repr(kind.dtype)
+            if not kind.is_pointer
+            else f"a {'constant ' * kind.dtype.const}pointer to {kind.dtype.element_ty}"
+        )
         return f"{what} of shape {kind.shape}" if kind.shape else what
     if x is None:
         return "None"

@@ -119,7 +119,10 @@ def parse(
 
 
 def passed(name: str, argument: Argument, const: bool = False) -> tuple[Any, dict[Value, int]]:
-    """The value of an argument in the kernel, and its parameters of the Func with their divisors. Stores through a `const` one are errors."""
+    """The value of an argument in the kernel, and its parameters of the Func with their divisors.
+
+    A store through a `const` one is an error.
+    """
     if isinstance(argument, Constant):
         return as_constant(name, argument.value), {}
     if isinstance(argument, TupleArgument):
@@ -139,7 +142,12 @@ def parameter_type(kind: Tile) -> Tile:
 
 def _allow_stores(params: Iterable[Value], body: Block) -> None:
     """Drops the mark of `tl.const` from the types of all pointers: the front end has found no store through them."""
-    inner = (value for block in blocks(body) for op in block.ops for value in (*op.results, *(a for b in op.blocks for a in b.args)))
+    inner = (
+        value
+        for block in blocks(body)
+        for op in block.ops
+        for value in (*op.results, *(a for b in op.blocks for a in b.args))
+    )
     for value in (*params, *inner):
         if isinstance(value.type, Tile) and value.type.is_pointer and value.type.dtype.const:
             value.type = value.type.with_dtype(value.type.dtype.as_const(False))
