@@ -117,6 +117,11 @@ class CompilationError(KernelError):
 
     title = "compilation error"
 
+    @property
+    def error_message(self) -> str:
+        """Triton's name of the message: its words for the same mistake if they are known, or `message`."""
+        return self.triton or self.message
+
 
 class SyntaxUnsupported(CompilationError):
     """The kernel uses a Python feature that block programs do not support, such as a class, `try` or unbounded recursion."""

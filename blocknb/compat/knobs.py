@@ -7,8 +7,9 @@ Triton, environment variables hold their values.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
+from blocknb.codegen import toolchain
 from blocknb.compat.facade import NoAttribute, NotInBlocknb
 
 
@@ -44,6 +45,32 @@ runtime = KnobGroup(
 compilation = KnobGroup(
     "compilation", "kernel.trace(*args) shows every stage of a compilation", always_compile=False, dump_ir=False
 )
+
+
+class NvidiaTool(NamedTuple):
+    """A program of the CUDA toolkit: its path, and its version as in "13.0"."""
+
+    path: str
+    version: str
+
+
+class NvidiaTools(KnobGroup):
+    """`triton.knobs.nvidia`: the ptxas and the nvdisasm that blocknb prefers. Raises NotInBlocknb if this machine has none."""
+
+    ptxas = property(lambda self: _tool("ptxas"))
+    nvdisasm = property(lambda self: _tool("nvdisasm"))
+
+
+def _tool(name: str) -> NvidiaTool:
+    found = toolchain.candidates(name)
+    if not found:
+        raise NotInBlocknb(
+            f"triton.knobs.nvidia.{name}: this machine has no {name}", hint="blocknb doctor says what installs it"
+        )
+    return NvidiaTool(found[0].path, ".".join(map(str, found[0].version[:2])))
+
+
+nvidia = NvidiaTools("nvidia", "BLOCKNB_PTXAS and BLOCKNB_NVDISASM name the tools to use")
 
 
 class Autotuning:

@@ -76,7 +76,9 @@ NAMES: dict[str, dict[str, str]] = {
         "UnsupportedLanguageConstruct": "blocknb.errors:SyntaxUnsupported",
     },
     "triton.backends": {"Backend": "blocknb.compat.host:Backend", "backends": "blocknb.compat.host:backends"},
-    "triton.knobs": {name: f"blocknb.compat.knobs:{name}" for name in ("autotuning", "compilation", "runtime")},
+    "triton.knobs": {
+        name: f"blocknb.compat.knobs:{name}" for name in ("autotuning", "compilation", "nvidia", "runtime")
+    },
     "triton.backends.compiler": _TARGET,
     "triton.errors": {"TritonError": "blocknb.errors:KernelError"},
     "triton.tools": {},

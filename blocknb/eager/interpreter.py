@@ -32,7 +32,7 @@ from blocknb.frontend import calls, expressions, loops, shapes
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
 from blocknb.frontend.hints import did_you_mean
 from blocknb.frontend.libraries import of_library
-from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape
+from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape, unequal_arms
 from blocknb.frontend.parse import Constant, passed
 from blocknb.frontend.scope import HANDLERS, Frame, as_constant
 from blocknb.frontend.source import Source, source_of
@@ -76,6 +76,7 @@ class Interpreter:
         self.prints = not run.muted  # static_print prints only once, as at compile time
         self.printer: Callable[..., None] = print if not run.muted else lambda *args, **kwargs: None
         self.sources: dict[types.CodeType, Source] = {}
+        self.const = {parameter.name for parameter in source.parameters if parameter.const}
         self._functions: dict[Any, types.FunctionType] = {}
         self._pending: list[Any] = []  # partial results of and, or, chained comparisons and conditional expressions
         self.machine = EagerMachine(source.name, space, grid, (0, 0, 0))
@@ -127,7 +128,7 @@ class Interpreter:
             value = as_constant(name, given.value)
         else:
             kind, numbers = given
-            value, parts = passed(name, kind)
+            value, parts = passed(name, kind, name in self.const)
             made = {
                 part: EagerValue(part.type, self, self._data(part.type, x))
                 for part, x in zip(parts, numbers, strict=True)
@@ -372,10 +373,7 @@ class Interpreter:
         try:
             return rebuild(value, iter([self._meet(a, b) for a, b in zip(leaves(value), leaves(other), strict=True)]))
         except Disagreement as error:
-            raise Mismatch(
-                f"the arms of the conditional expression are {error}",
-                "convert both to the same type with .to(...) or tl.full(...)",
-            ) from None
+            raise unequal_arms(error) from None
 
     def _meet(self, x: Any, other: Any) -> Any:
         if identical(x, other) or not isinstance(x, (Value, *NUMBERS)):

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.frontend.calls import COMPILER_KEYWORDS
-from blocknb.frontend.source import MISSING, Source, _is_constexpr
+from blocknb.frontend.source import MISSING, Source, is_annotation
+from blocknb.language.constants import constexpr
 
 HELPER = "__blocknb__"
 
@@ -135,8 +136,8 @@ class EagerRewriter(ast.NodeTransformer):
 
     def is_constexpr(self, annotation: ast.expr) -> bool:
         if isinstance(annotation, ast.Constant):
-            return _is_constexpr(annotation.value)
-        return _is_constexpr(ast.unparse(annotation))
+            return is_annotation(annotation.value, constexpr)
+        return is_annotation(ast.unparse(annotation), constexpr)
 
     # -- control
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
-from blocknb.frontend.memory import _spread, _with_mask
+from blocknb.frontend.memory import _spread, _with_mask, check_writable
 from blocknb.frontend.scope import Frame, emits
 from blocknb.ir.core import Value
 from blocknb.language.rules import ATOMIC_DTYPES, SCOPES, SEMANTICS
@@ -35,6 +35,7 @@ def _check(kind: str, pointer: Any) -> None:
         if kind == "xchg" and dtype in ATOMIC_DTYPES["cas"]:
             hint += ", or repeat tl.atomic_cas, which supports 16 bits, until it returns the expected old value"
         raise Mismatch(f"`{name}` does not work on {dtype}", hint, "pointer")
+    check_writable(pointer)
 
 
 def _operand(frame: Frame, pointer: Value, x: Any, argument: str) -> Value:

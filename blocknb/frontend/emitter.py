@@ -177,6 +177,8 @@ class Emitter(Builder):
     def _cast_pointer(self, x: Value, dtype: Any) -> Value:
         if isinstance(dtype, Pointer) and dtype.element == t.int1:
             dtype = t.BoolPointer()
+        if isinstance(dtype, Pointer):
+            dtype = dtype.as_const(False)  # as a cast in C, it drops the mark
         source = x.type.dtype
         if isinstance(dtype, Pointer) and isinstance(source, DType) and source.is_integer and source.bits < 64:
             x = self.value("cast", x, dtype=t.int64)
@@ -413,7 +415,11 @@ def describe(x: Any) -> str:
     """Describes an operand in the words of the language, for messages."""
     if isinstance(x, Value):
         kind = x.type
-        what = repr(kind.dtype) if not kind.is_pointer else f"a pointer to {kind.dtype.element_ty}"
+        what = (
+            repr(kind.dtype)
+            if not kind.is_pointer
+            else f"a {'constant ' * kind.dtype.const}pointer to {kind.dtype.element_ty}"
+        )
         return f"{what} of shape {kind.shape}" if kind.shape else what
     if x is None:
         return "None"

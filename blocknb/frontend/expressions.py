@@ -18,7 +18,7 @@ from blocknb.frontend import shapes
 from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
 from blocknb.frontend.hints import did_you_mean, instead_of
-from blocknb.frontend.merge import merge_arms
+from blocknb.frontend.merge import merge_arms, unequal_arms
 from blocknb.frontend.records import BlockPointer, DescriptorValue, RecordValue
 from blocknb.frontend.scope import Frame, as_constant, expression
 from blocknb.frontend.source import source_of
@@ -207,10 +207,7 @@ def visit_ternary(frame: Frame, node: ast.IfExp) -> Any:
         arms.append((block.done.ops, value))
     merged = merge_arms(emit, test, arms[0][0], [arms[0][1]], arms[1][0], [arms[1][1]])[0]
     if isinstance(merged, Exception):
-        raise Mismatch(
-            f"the arms of the conditional expression are {merged}",
-            "convert both to the same type with .to(...) or tl.full(...)",
-        )
+        raise unequal_arms(merged)
     return merged
 
 

@@ -50,6 +50,16 @@ def _check_pointer(name: str, pointer: Any, boundary_check: Any, value: Any = No
         )
 
 
+def check_writable(pointer: Value) -> None:
+    """Raises Mismatch for a pointer that derives from a parameter annotated with `tl.const`."""
+    if pointer.type.dtype.const:
+        raise Mismatch(
+            "the pointer is constant: it derives from a parameter annotated with `tl.const`",
+            "store through another parameter, or drop the annotation",
+            "pointer",
+        ).in_triton("Cannot store to a constant pointer")
+
+
 def _mask(frame: Frame, mask: Any) -> Value | None:
     """A mask as an int1 Value, or None if all elements are accessed."""
     mask = frame.emit.constant(mask)
@@ -169,6 +179,7 @@ def store(
         pointer, mask = blocks.access(frame, "store", pointer, mask, boundary_check)
         boundary_check = ()
     _check_pointer("store", pointer, boundary_check, value)
+    check_writable(pointer)
     pointer, mask_value = _with_mask(frame, pointer, mask)
     value = emit.constant(value)
     if not isinstance(value, (Value, *NUMBERS)):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from blocknb.frontend.emitter import NUMBERS, Emitter, describe
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.records import RecordValue
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
@@ -21,6 +21,14 @@ from blocknb.language.types import Tile
 
 class Disagreement(Exception):
     """Two values of a name that cannot be merged. The text describes both: "fp32 and int32"."""
+
+
+def unequal_arms(why: Exception) -> Mismatch:
+    """The error for a conditional expression whose arms cannot be merged."""
+    return Mismatch(
+        f"the arms of the conditional expression are {why}",
+        "convert both to the same type with .to(...) or tl.full(...)",
+    ).in_triton("Ternary expression with dynamic condition has inconsistent types")
 
 
 #: The value of a name, or of a function's result, at the end of an arm after which nothing reads it.

@@ -28,7 +28,7 @@ from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter
 from blocknb.frontend.scope import Frame, as_constant
 from blocknb.frontend.source import MISSING, Source
-from blocknb.ir.core import Block, Func, Hint, Value
+from blocknb.ir.core import Block, Func, Hint, Value, blocks
 from blocknb.language import types as t
 from blocknb.language.types import BoolPointer, Descriptor, Tile
 from blocknb.target import Target
@@ -96,7 +96,7 @@ def parse(
                     f"pass it: {parameter.name}=...",
                 )
             argument = Constant(parameter.default)
-        frame.names[parameter.name], parts = passed(parameter.name, argument)
+        frame.names[parameter.name], parts = passed(parameter.name, argument, parameter.const)
         params.extend(parts)
         emit.promised.update(parts)
     try:
@@ -104,6 +104,8 @@ def parse(
     finally:  # output of static_print may explain the error
         print(*emit.printed, sep="", end="")
     body = Block((), emit.finish())
+    if any(parameter.const for parameter in source.parameters):
+        _allow_stores(params, body)
     hints = [Hint(p.name, emit.promised[p], *emit.limits.get(p, (None, None))) for p in params]
     return Func(
         source.name,
@@ -116,8 +118,11 @@ def parse(
     )
 
 
-def passed(name: str, argument: Argument) -> tuple[Any, dict[Value, int]]:
-    """The value of an argument in the kernel, and its parameters of the Func with their divisors."""
+def passed(name: str, argument: Argument, const: bool = False) -> tuple[Any, dict[Value, int]]:
+    """The value of an argument in the kernel, and its parameters of the Func with their divisors.
+
+    A store through a `const` one is an error.
+    """
     if isinstance(argument, Constant):
         return as_constant(name, argument.value), {}
     if isinstance(argument, TupleArgument):
@@ -125,10 +130,24 @@ def passed(name: str, argument: Argument) -> tuple[Any, dict[Value, int]]:
         return argument.make(value for value, _ in found), {p: d for _, parts in found for p, d in parts.items()}
     if isinstance(argument.type, Descriptor):
         return passed_descriptor(name, argument.type, argument.divisibility)
-    value = Value(parameter_type(argument.type), name)
+    kind = parameter_type(argument.type)
+    value = Value(kind.with_dtype(kind.dtype.as_const(True)) if const and kind.is_pointer else kind, name)
     return value, {value: argument.divisibility}
 
 
 def parameter_type(kind: Tile) -> Tile:
     """The IR type of a parameter: bools in memory are bytes."""
     return Tile(BoolPointer()) if kind.is_pointer and kind.dtype.element == t.int1 else kind
+
+
+def _allow_stores(params: Iterable[Value], body: Block) -> None:
+    """Drops the mark of `tl.const` from the types of all pointers: the front end has found no store through them."""
+    inner = (
+        value
+        for block in blocks(body)
+        for op in block.ops
+        for value in (*op.results, *(a for b in op.blocks for a in b.args))
+    )
+    for value in (*params, *inner):
+        if isinstance(value.type, Tile) and value.type.is_pointer and value.type.dtype.const:
+            value.type = value.type.with_dtype(value.type.dtype.as_const(False))

@@ -164,7 +164,7 @@ def differs(frame: Frame, node: ast.If, why: Disagreement) -> TypeMismatch:
         f"`{frame.source.name}` returns different types from the arms of this branch: {why}",
         frame.loc(node.test),
         "return values of the same type in all arms",
-    )
+    ).in_triton("Inconsistent return types")
 
 
 def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *more: tuple[Any, Any]) -> list[Any]:
@@ -219,6 +219,7 @@ def disagree(frame: Frame, node: ast.If, name: str, why: Disagreement) -> None:
     """Handles a name with two types. If it existed before the branch, that is an error; otherwise it is undefined after the branch."""
     text = f"is of different types after the arms of the branch at line {node.lineno}: {why}"
     hint = "give it the same type in both arms, for example with .to(...) or tl.full(...)"
+    triton = f"Mismatched type for {name} between then block and else block"
     if name in frame.names and not isinstance(frame.names[name], Undefined):
-        raise TypeMismatch(f"`{name}` {text}", frame.loc(frame.where.get(name, node)), hint)
-    frame.names[name] = Undefined(text, hint)
+        raise TypeMismatch(f"`{name}` {text}", frame.loc(frame.where.get(name, node)), hint).in_triton(triton)
+    frame.names[name] = Undefined(text, hint, triton)

@@ -23,10 +23,11 @@ from blocknb.language.ops import TypeRule
 
 @dataclass(frozen=True)
 class Undefined:
-    """The value of a name that is no longer defined. `why` completes the message "`x` ..."."""
+    """The value of a name that is no longer defined. `why` completes the message "`x` ...". `triton` is Triton's message, if it differs."""
 
     why: str
     hint: str | None = None
+    triton: str | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ class Frame:
         if name in self.names:
             found = self.names[name]
             if isinstance(found, Undefined):
-                raise Mismatch(f"`{name}` {found.why}", found.hint)
+                error = Mismatch(f"`{name}` {found.why}", found.hint)
+                raise error.in_triton(found.triton) if found.triton else error
             return found
         if name in self.source.local_names:
             before = f"assign `{name}` on every path that leads here"

@@ -24,7 +24,7 @@ from blocknb import forks
 from blocknb.errors import Loc, SyntaxUnsupported
 from blocknb.frontend.imported_text import agrees, snapshot, written_since_the_start
 from blocknb.ir.traversal import reachable
-from blocknb.language.constants import constexpr, unwrap
+from blocknb.language.constants import const, constexpr, unwrap
 
 MISSING: Any = inspect.Parameter.empty
 _WRITTEN = itertools.count(1)
@@ -32,12 +32,13 @@ _WRITTEN = itertools.count(1)
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter. `constexpr` tells whether it has that annotation. `default` is MISSING or a plain value."""
+    """One parameter. `constexpr` and `const` tell whether it has that annotation. `default` is MISSING or a plain value."""
 
     name: str
     constexpr: bool = False
     default: Any = MISSING
     keyword_only: bool = False
+    const: bool = False
 
 
 def _assigned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -100,7 +101,8 @@ class Source:
                     self.loc(arguments.vararg if star == "*" else arguments.kwarg),
                     "give each parameter of a kernel its own name",
                 )
-            found.append(Parameter(p.name, _is_constexpr(p.annotation), unwrap(p.default), p.kind == p.KEYWORD_ONLY))
+            names = [is_annotation(p.annotation, kind) for kind in (constexpr, const)]
+            found.append(Parameter(p.name, names[0], unwrap(p.default), p.kind == p.KEYWORD_ONLY, names[1]))
         return tuple(found)
 
     @cached_property
@@ -283,10 +285,10 @@ def last_line(code: types.CodeType, lines: list[str]) -> int:
     return last
 
 
-def _is_constexpr(annotation: Any) -> bool:
-    """Whether an annotation is constexpr. Under `from __future__ import annotations` it is a string."""
-    return annotation is constexpr or (
-        isinstance(annotation, str) and annotation.rpartition(".")[2].strip("'\" ") == "constexpr"
+def is_annotation(annotation: Any, kind: type) -> bool:
+    """Whether an annotation is `constexpr` or `const`. Under `from __future__ import annotations` it is a string."""
+    return annotation is kind or (
+        isinstance(annotation, str) and annotation.rpartition(".")[2].strip("'\" ") == kind.__name__
     )
 
 

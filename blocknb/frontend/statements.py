@@ -12,9 +12,9 @@ from blocknb.frontend.debug import device_assert
 from blocknb.frontend.emitter import NUMBERS, Mismatch
 from blocknb.frontend.expressions import SYMBOLS
 from blocknb.frontend.scope import Frame, statement
-from blocknb.frontend.source import _is_constexpr
+from blocknb.frontend.source import is_annotation
 from blocknb.ir.core import Value
-from blocknb.language.constants import like
+from blocknb.language.constants import constexpr, like
 
 
 @statement(ast.Pass)
@@ -85,10 +85,10 @@ def visit_annotated(frame: Frame, node: ast.AnnAssign, rest: list) -> None:
 
 def is_constexpr(frame: Frame, annotation: ast.expr) -> bool:
     if isinstance(annotation, ast.Constant):
-        return _is_constexpr(annotation.value)
+        return is_annotation(annotation.value, constexpr)
     if isinstance(annotation, ast.Name) and annotation.id in frame.names:
         return False
-    return _is_constexpr(ast.unparse(annotation))
+    return is_annotation(ast.unparse(annotation), constexpr)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------------

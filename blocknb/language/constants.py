@@ -42,6 +42,10 @@ class constexpr:
         return iter(self.value)
 
 
+class const:
+    """An annotation of parameters that are pointers to read-only data: `x_ptr: tl.const`. A store through one is an error."""
+
+
 def unwrap(value: Any) -> Any:
     """Returns the value of a constexpr, and any other object unchanged."""
     return value.value if isinstance(value, constexpr) else value

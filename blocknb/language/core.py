@@ -18,7 +18,7 @@ from blocknb.language.blocks import (
     tensor_descriptor,
     tensor_descriptor_base,
 )
-from blocknb.language.constants import PropagateNan, constexpr
+from blocknb.language.constants import PropagateNan, const, constexpr
 from blocknb.language.debug import device_assert, device_print
 from blocknb.language.library import atomic_poll, cdiv, sigmoid, softmax, squeeze, swizzle2d, unsqueeze
 from blocknb.language.microscaling import dot_scaled
@@ -147,10 +147,6 @@ from blocknb.language.types import integer_dtype as get_int_dtype
 
 class tensor:
     """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations in kernels. It has no instances outside of kernels."""
-
-
-class const:
-    """An annotation of parameters that are pointers to read-only data. The compiler does not check it."""
 
 
 tuple = builtins.tuple

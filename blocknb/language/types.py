@@ -82,8 +82,8 @@ class TypeQueries:
         return self.kind == "void"
 
     def is_const(self) -> bool:
-        """Whether stores through the pointer are forbidden. Always false in blocknb."""
-        return False
+        """Whether it is a pointer that stores may not use: the kernel's parameter is annotated with `tl.const`."""
+        return getattr(self, "const", False)
 
     @staticmethod
     def is_dtype(name: str) -> bool:
@@ -242,9 +242,13 @@ def from_numpy(dtype: Any) -> DType:
 
 @dataclass(frozen=True)
 class Pointer(TypeQueries):
-    """The address of elements of type `element` in device memory (or the host's, on the CPU)."""
+    """The address of elements of type `element` in device memory (or the host's, on the CPU).
+
+    `const` forbids stores. Only the front end sees it: the pointers of the IR have no such mark.
+    """
 
     element: DType
+    const: bool = False
 
     short = property(lambda self: f"ptr<{self.element.short}>")
     bits = 64
@@ -258,7 +262,11 @@ class Pointer(TypeQueries):
         return self.element
 
     def __repr__(self) -> str:
-        return f"pointer<{self.element}>"
+        return f"{'const_' * self.const}pointer<{self.element}>"
+
+    def as_const(self, const: bool) -> Pointer:
+        """The same pointer that forbids stores, or allows them."""
+        return self if self.const == const else replace(self, const=const)
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,7 +283,7 @@ class BoolPointer(Pointer):
         return int1
 
     def __repr__(self) -> str:
-        return "pointer<int1>"
+        return f"{'const_' * self.const}pointer<int1>"
 
 
 @dataclass(frozen=True)

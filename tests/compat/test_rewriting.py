@@ -18,6 +18,7 @@ import blocknb
 import blocknb.language
 import blocknb.testing
 from blocknb import compat
+from blocknb.codegen import toolchain
 from blocknb.compat.facade import NotInBlocknb
 from blocknb.compat.names import MISSING, NAMES
 
@@ -244,8 +245,22 @@ def test_knobs_report_no_launch_hooks_and_keep_their_values() -> None:
         triton.knobs.runtime.launch_enter_hook = print
     with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.runtime.add_stages"):
         triton.knobs.runtime.add_stages
-    with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.nvidia"):
-        triton.knobs.nvidia.ptxas
+    with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.amd"):
+        triton.knobs.amd.use_buffer_ops
+    with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.nvidia.libcuda_path"):
+        triton.knobs.nvidia.libcuda_path
+
+
+def test_knobs_name_the_tools_of_the_cuda_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blocknb.compat import triton
+
+    found = {"ptxas": (toolchain.Tool("ptxas", "/opt/ptxas", "PATH", (12, 9, 86)),), "nvdisasm": ()}
+    monkeypatch.setattr(toolchain, "candidates", found.get)
+    assert triton.knobs.nvidia.ptxas == ("/opt/ptxas", "12.9") and triton.knobs.nvidia.ptxas.version == "12.9"
+    with pytest.raises(NotInBlocknb, match="this machine has no nvdisasm"):
+        triton.knobs.nvidia.nvdisasm
+    with pytest.raises(NotInBlocknb, match="triton.knobs.nvidia.ptxas is .* in blocknb"):
+        triton.knobs.nvidia.ptxas = "/opt/other"
 
 
 def test_the_knobs_of_the_autotuner_work(monkeypatch: pytest.MonkeyPatch) -> None:
