@@ -225,9 +225,7 @@ def _launch(made: Attempt, seconds: float) -> None:
         with limited(seconds):
             kernel[made.grid](**arguments, interpret=True)
     elif made.device == "gpu":
-        import cupy
-
-        moved = {n: cupy.asarray(v) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+        moved = {n: _on_gpu(v) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
         kernel[made.grid](**moved, checked=True)
         for name, value in arguments.items():
             if isinstance(value, np.ndarray):
@@ -237,6 +235,20 @@ def _launch(made: Attempt, seconds: float) -> None:
             kernel.warmup(**arguments, checked=True)
         with stopped(seconds):
             kernel[made.grid](**arguments, checked=True)
+
+
+def _on_gpu(array: np.ndarray) -> Any:
+    """A copy on the GPU with the strides of the array: a view is copied with the memory that it is a view of."""
+    import cupy
+
+    if array.flags.c_contiguous:
+        return cupy.asarray(array)
+    whole = array
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    memory = cupy.asarray(whole.ravel(order="K").view(np.uint8))
+    offset = array.ctypes.data - whole.ctypes.data
+    return cupy.ndarray(array.shape, array.dtype, memory.data + offset, strides=array.strides)
 
 
 @contextmanager
