@@ -115,6 +115,19 @@ def test_without_a_launch_the_verdict_is_the_output(session: Session) -> None:
     assert session.exercise(unmasked)[MIME]["verdict"]["shown"] == ADD.cases[0].name  # the others end with an error
 
 
+def test_a_quiet_cell_shows_the_verdict_without_the_card(session: Session) -> None:
+    (found,) = session.run(f"%%blockkernel --exercise add-1 --quiet\n{ADD.solution}")
+    assert MIME not in found
+    assert found["text/plain"].startswith("✓ add-1: passed")
+
+
+def test_a_verdict_without_a_card_is_shown_next_to_the_cards_of_other_kernels(session: Session) -> None:
+    other = ASKING.split("\n", 1)[1]
+    shown = session.run(f"%%blockkernel --exercise add-1\nimport numpy as np\n{other}\n{ADD.skeleton}")
+    assert [MIME in found for found in shown] == [True, False]
+    assert "is still there" in shown[1]["text/plain"]
+
+
 def test_an_error_in_the_body_is_the_cells_own_and_no_try(session: Session) -> None:
     with pytest.raises(NameError):
         session.exercise("@blocknb.kernel\ndef add(x):\n    pass\nundefined")
