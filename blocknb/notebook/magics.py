@@ -42,7 +42,7 @@ class CellSession:
     """A running `%%blockkernel` cell: its options, its launches, and the kernels that existed before it.
 
     `more` holds the values of options that have a module, by key. `interpreted` counts interpreted launches by kernel; closing
-    `interpreting` ends interpretation. `messages` are what options display if nothing was launched.
+    `interpreting` ends interpretation. `messages` are what options display without a card.
     """
 
     target: str | None
@@ -312,7 +312,7 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: CellSession, failed: bool, error: BaseException | None = None) -> None:
-        from blocknb.notebook import card, failed_compile, history, html, live, repeats
+        from blocknb.notebook import card, failed_compile, history, html, live, repeats, verdicts
 
         if isinstance(error, KernelError) and not session.quiet:
             trace = failed_compile.stages_of(error)
@@ -340,10 +340,12 @@ class BlockMagics(Magics):
             if not session.quiet:
                 self._display(live.bundle(made))
                 repeats.repeat(record, repeats.IN_CELL)  # a later cell may reassign the arrays
+            elif verdicts.VERDICT in made.parts:
+                self._display(verdicts.bundle(made.parts[verdicts.VERDICT]))
             history.save(made)
         if error is not None:
             raise error
-        for said in session.messages if not records else ():
+        for said in session.messages:
             self._display(said)
         if not records and not failed and not session.quiet and not session.messages:
             text = self._nothing_launched(session)

@@ -62,7 +62,7 @@ class Option:
 
     `complete` is None for an expression, which the shell completes itself. `after(value, record, shell, found)` adds to `found`; an
     exception becomes the cell's error. `run(value, shell, cell)` gets the text of the cell after its body, while launches are still
-    observed; it returns what to display if nothing was launched, or None.
+    observed; it returns what to display without a card, or None.
     """
 
     name: str
