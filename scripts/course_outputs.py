@@ -5,7 +5,8 @@
 
 A notebook runs in its folder, without progress of an earlier reader. Stored are printed texts, values, questions, hints and the verdicts on
 skeletons. Cards are not stored: a card holds times and names of this machine, and a run of the cell makes a new one. A cell with the tag
-"answer", or with `--predict`, keeps no output, because it tells the answer to a question above it. The exit status is 1 if a cell raises an error.
+"answer", or with `--predict`, keeps no output, because it tells the answer to a question above it. The exit status is 1 if a cell raises
+an error.
 """
 
 from __future__ import annotations
