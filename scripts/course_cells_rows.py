@@ -71,6 +71,14 @@ CELLS: dict[str, dict[str, Any]] = {
     "short_rows": {"cell": "%%blockkernel --footprint\n" + _SHORT_ROWS, "view": "Footprint"},
     "shift_race": {"cell": "%%blockkernel --footprint\n" + _SHIFT, "view": "Footprint"},
     "spills": {"cell": "%%blockkernel --target sm_90a\n" + _CENTRE, "view": "Resources"},
-    "one_element": {"cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=128), "view": "Tiles"},
-    "four_elements": {"cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=512), "view": "Tiles"},
+    "one_element": {
+        "cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=128),
+        "view": "Tiles",
+        "most": 330,
+    },
+    "four_elements": {
+        "cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=512),
+        "view": "Tiles",
+        "most": 330,
+    },
 }
