@@ -16,7 +16,7 @@ from learn.examples import SOFTMAX
 from blocknb import learn
 from blocknb.learn.mutants import mutants
 
-QUICK = ("add-1", "predict-blocks", "predict-sectors")
+QUICK = ("add-1", "predict-blocks", "predict-sectors-1")
 NAMES = [item.name for item in learn.exercises()]
 
 
