@@ -221,7 +221,9 @@ def _learn_arguments(command: argparse.ArgumentParser) -> None:
     test = add("test", "prove the exercises of a file: its solutions pass, and its wrong answers are refused")
     test.add_argument("file", metavar="FILE", help="a Python file with EXERCISES, a unit, or the name of an exercise")
     test.add_argument("--only", default="", metavar="NAME", help="test this exercise only")
-    test.add_argument("--quick", action="store_true", help="leave the mutants of the solution out")
+    test.add_argument(
+        "--quick", action="store_true", help="only interpret wrong answers, and compile nothing for a GPU"
+    )
     assign = add("assignment", "write the exercises of a unit as a notebook for nbgrader")
     assign.add_argument("name", metavar="UNIT", help="unit8, a Python file with EXERCISES, or the name of an exercise")
     assign.add_argument("-o", "--out", default="", metavar="NOTEBOOK", help="the notebook (UNIT.ipynb)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import course_cells_matrix
 import course_cells_rows
 
 SETUP = """\
@@ -86,4 +87,5 @@ CELLS: dict[str, dict[str, Any]] = {
         "view": "Tiles",
     },
     **course_cells_rows.CELLS,
+    **course_cells_matrix.CELLS,
 }

@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOCKNB_STRICT"] = "1"  # an optimization that fails is an error here, not one that is left out
     os.environ["BLOCKNB_HISTORY"] = "0"  # the histories of this user are not for tests
+    os.environ["BLOCKNB_PROGRESS"] = "0"  # nor is the progress in the course
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, where no interrupt would arrive
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if find_spec("hypothesis"):  # a GPU machine may lack it, and tests/gpu does without

@@ -1,7 +1,7 @@
 """`blocknb learn assignment UNIT`: exercises as a notebook for nbgrader, or as the notebook that students get.
 
-A solution cell begins with `%%blockkernel --exercise NAME` and marks what nbgrader removes with `### BEGIN SOLUTION`. The test cell below it
-is locked and calls `learn.check`. nbgrader's format of cells: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html
+A solution cell begins with `%%blockkernel --exercise NAME` and marks what nbgrader removes with `### BEGIN SOLUTION`. The test cell below
+it is locked and calls `learn.check`. nbgrader's format of cells: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 from blocknb.learn.exercise import Blank, Exercise, Prediction
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-SETUP = "%load_ext blocknb\nimport numpy as np\n\nimport blocknb\nimport blocknb.language as tl\nfrom blocknb import learn"
+SETUP = (
+    "%load_ext blocknb\nimport numpy as np\n\nimport blocknb\nimport blocknb.language as tl\nfrom blocknb import learn"
+)
 ABOUT = """# {title}
 
 Each exercise has a cell for your kernel, and a locked cell that checks it. Run a cell with Shift+Enter. A cell with `--exercise` says what
@@ -45,6 +47,8 @@ def write(place: Path, title: str, items: Sequence[Exercise | Prediction], point
 def _exercise(item: Exercise, points: float, student: bool) -> list[dict[str, Any]]:
     rules = "\n".join(f"- {rule.says}" for rule in item.rules)
     task = f"## {item.title}\n\n{item.task.strip()}" + (f"\n\n{rules}" if rules else "")
+    if has_own_start(item) and not student:  # nbgrader leaves nothing of a solution
+        task += f"\n\nBegin with this kernel:\n\n```python\n{item.skeleton.rstrip()}\n```"
     source = item.skeleton.rstrip() if student else marked_solution(item)
     return [
         _cell(f"{item.name}-task", "markdown", task, locked=True),
@@ -60,7 +64,9 @@ def _prediction(item: Prediction, points: float, student: bool) -> list[dict[str
         value = tuple(value)
     answer = f"{name} = ..." if student else f"{BEGIN}\n{name} = {value!r}\n{END}"
     return [
-        _cell(f"{item.name}-task", "markdown", f"## {item.title}\n\n{item.question.strip()}\n\nSet `{name}`.", locked=True),
+        _cell(
+            f"{item.name}-task", "markdown", f"## {item.title}\n\n{item.question.strip()}\n\nSet `{name}`.", locked=True
+        ),
         _cell(item.name, "code", answer, solution=True),
         _test(item.name, name, points),
     ]
@@ -90,9 +96,16 @@ def _cell(
     return cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []}
 
 
+def has_own_start(item: Exercise) -> bool:
+    """Whether learners begin with other code in place of a blank, not with `...`."""
+    return any(isinstance(blank, Blank) and blank.keep for blank in item.blanks)
+
+
 def marked_solution(item: Exercise) -> str:
-    """The solution with a pair of marks around each blank."""
+    """The solution with a pair of marks around each blank, or around all of it if learners begin with other code."""
     lines = item.solution.strip("\n").split("\n")
+    if has_own_start(item):
+        return "\n".join([BEGIN, *lines, END])
     for given in sorted(item.blanks, key=lambda b: -(b if isinstance(b, Blank) else Blank(*b)).first):
         blank = given if isinstance(given, Blank) else Blank(*given)
         body = lines[blank.first - 1 : blank.last]

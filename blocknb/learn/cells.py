@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from IPython.core.error import UsageError
 
-import blocknb
-import blocknb.language as tl
 from blocknb.learn import help_texts, progress
 from blocknb.learn.catalog import UnknownExercise
 from blocknb.learn.catalog import exercise as find
-from blocknb.learn.cell import WrongCell, answer_of, is_kernel, kernel_in, matched
+from blocknb.learn.cell import IMPORTS, WrongCell, answer_of, is_kernel, kernel_in, matched
 from blocknb.learn.checking import check
 from blocknb.learn.exercise import Exercise, Prediction, Verdict
 from blocknb.learn.progress import ItemProgress
@@ -62,8 +60,10 @@ def begin_exercise(name: str, shell: Any) -> ExerciseCell:
         raise UsageError(f"{name} is a prediction, not an exercise: answer it with %predict {name} ...")
     current[:] = [name]
     names = shell.user_ns
-    for alias, module in (("np", np), ("blocknb", blocknb), ("tl", tl)):
-        names.setdefault(alias, module)
+    imported: dict[str, Any] = {}
+    exec(IMPORTS, imported)
+    for alias in ("np", "blocknb", "tl"):
+        names.setdefault(alias, imported[alias])
     if exercise.setup:
         file = f"<setup of {name}>"
         linecache.cache[file] = len(exercise.setup), None, exercise.setup.splitlines(keepends=True), file
@@ -96,15 +96,19 @@ def check_cell(task: ExerciseCell, shell: Any, cell: str) -> dict[str, Any] | No
     exercise, given = task.exercise, answer_in(task, shell.user_ns)
     verdict = check(exercise, given)
     source = cell.partition("\n")[2] if cell.startswith("%%") else cell
-    done = progress.update(exercise.name, lambda old: old.tried(exercise.hash, verdict.passed, source))
+    if source.strip() == exercise.skeleton.strip():  # "Run All" is no try
+        done = progress.of(exercise.name)
+    else:
+        done = progress.update(exercise.name, lambda old: old.tried(exercise.hash, verdict.passed, source))
     task.part = part_of(exercise, verdict, done)
     if verdict.cases:
-        task.shown = launched(exercise, given, verdict)
+        task.shown, task.part["shown"] = launched(exercise, given, verdict)
     return None if task.shown is not None else verdicts.bundle(task.part)
 
 
 def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[str, Any]:
-    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), `hints` are those that the card shows."""
+    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), `hints` are those that the card shows, and
+    `shown` is the case whose launch it shows."""
     hint = help_texts.offered(exercise, done)
     return {
         "exercise": exercise.name,
@@ -117,16 +121,17 @@ def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[st
         "hint": hint,
         "of": len(exercise.hints),
         "hints": [],
+        "shown": "",
         "solution": not verdict.passed and not help_texts.tries_left(exercise, done),
     }
 
 
-def launched(exercise: Exercise, given: Any, verdict: Verdict) -> Any:
-    """Launches the answer where the card sees it, and returns the kernel; None if every case ends with an error."""
+def launched(exercise: Exercise, given: Any, verdict: Verdict) -> tuple[Any, str]:
+    """Launches the answer where the card sees it; returns the kernel and the name of the case. (None, ""): each case ends with an error."""
     try:
         answer, own = answer_of(exercise, given), answer_of(exercise, given, own=True)
     except WrongCell:
-        return None
+        return None, ""
     failed = {case.name for case in verdict.cases if not case.passed}
     numbered = list(enumerate(exercise.cases))
     for number, case in sorted(numbered, key=lambda pair: pair[1].name not in failed):
@@ -135,9 +140,11 @@ def launched(exercise: Exercise, given: Any, verdict: Verdict) -> Any:
         if made.raised is None and _size(made) <= MOST_ELEMENTS:
             arguments = matched(own, made.fresh())
             own.kernel[made.grid](**arguments)
-            vars(own.base)[_KEPT] = arguments  # the card refers to the arrays weakly, and a page may ask for more of the launch
-            return own.base
-    return None
+            vars(own.base)[_KEPT] = (
+                arguments  # the card refers to the arrays weakly, and a page may ask for more of the launch
+            )
+            return own.base, case.name
+    return None, ""
 
 
 def _size(made: Attempt) -> int:

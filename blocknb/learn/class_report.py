@@ -75,7 +75,9 @@ def page(learners: Class, problems: Sequence[str] = ()) -> str:
     second = "".join(f'<th title="{escape(item.title)}">{escape(item.name)}</th>' for item in names)
     rows = []
     for learner, done in learners.items():
-        cells = "".join(_mark(state(item, done.get(item.name, NOTHING)), done.get(item.name, NOTHING)) for item in names)
+        cells = "".join(
+            _mark(state(item, done.get(item.name, NOTHING)), done.get(item.name, NOTHING)) for item in names
+        )
         passed = sum(bool(done.get(item.name, NOTHING).passed) for item in names)
         rows.append(f"<tr><th>{escape(learner)}</th><td>{passed}</td>{cells}</tr>")
     totals = "".join(f"<td>{_share(item.name, learners)}</td>" for item in names)

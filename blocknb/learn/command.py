@@ -17,6 +17,8 @@ from blocknb.learn.exercise import Exercise, Prediction
 #: The notebooks of the course: in an installed package, and in a checkout.
 PACKAGED = Path(__file__).parent / "notebooks"
 CHECKOUT = Path(__file__).parents[2] / "notebooks" / "course"
+#: The pages of docs/ that the notebooks link to. The wheel carries them, too (pyproject.toml).
+LINKED_PAGES = ("card.md", "footprints.md", "glossary.md")
 
 
 def show_list() -> int:
@@ -25,12 +27,34 @@ def show_list() -> int:
     return 0
 
 
+def test(name: str, only: str, quick: bool) -> int:
+    """Proves the exercises of a file, a unit, or of one name, and prints a line for each. The status is 1 if one is not sound."""
+    from blocknb.learn.proving import prove
+
+    _, items = _chosen(name)
+    items = tuple(item for item in items if only in ("", item.name))
+    if not items:
+        return _unknown(only or name)
+    sound = True
+    for item in items:
+        found = prove(item, compiled=not quick, course=not name.endswith(".py"))
+        print(found, flush=True)
+        sound = sound and found.sound
+    return 0 if sound else 1
+
+
+def _unknown(name: str) -> int:
+    print(
+        f"blocknb learn: there is no unit, exercise or file {name!r}; `blocknb learn list` shows all", file=sys.stderr
+    )
+    return 1
+
+
 def assign(name: str, out: str, points: float, student: bool) -> int:
     """Writes the notebook of a unit ("unit8"), of a file of exercises, or of one exercise."""
     title, items = _chosen(name)
     if not items:
-        print(f"blocknb learn: there is no unit, exercise or file {name!r}; `blocknb learn list` shows all", file=sys.stderr)
-        return 1
+        return _unknown(name)
     place = Path(out or f"{Path(name).stem}.ipynb")
     assignment.write(place, title, items, points, student)
     print(f"{place}: {len(items)} exercises, {len(items) * points:g} points")
@@ -68,21 +92,28 @@ def notebooks() -> Path | None:
 
 
 def copy_course(folder: Path) -> list[Path]:
-    """Copies the notebooks that the folder does not have yet, and returns the new ones. Raises OSError."""
+    """Copies what the folder does not have yet of the notebooks and the pages that they link to; returns the new files. Raises OSError."""
     source = notebooks()
     assert source is not None
+    pages = source / "docs" if source == PACKAGED else source.parents[1] / "docs"
+    files = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
+    files |= {Path("docs") / name: pages / name for name in LINKED_PAGES}
     new = []
-    for path in sorted(source.rglob("*")):
-        target = folder / path.relative_to(source)
-        if path.is_file() and not target.exists() and ".ipynb_checkpoints" not in path.parts:
-            target.parent.mkdir(parents=True, exist_ok=True)
+    for name, path in files.items():
+        target = folder / name
+        if target.exists() or ".ipynb_checkpoints" in name.parts:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".ipynb":
+            target.write_text(path.read_text("utf-8").replace("](../../docs/", "](docs/"), "utf-8")
+        else:
             shutil.copyfile(path, target)
-            new.append(target)
+        new.append(target)
     return new
 
 
 def start(folder: str, browser: bool) -> int:
-    """Copies the course to a folder, and opens JupyterLab on the first unit. Does not return if JupyterLab starts."""
+    """Copies the course to a folder, and opens JupyterLab on the first unit. JupyterLab takes over the process."""
     if notebooks() is None:
         print("blocknb learn start: this installation has no notebooks; install a wheel of blocknb", file=sys.stderr)
         return 1
@@ -99,4 +130,4 @@ def start(folder: str, browser: bool) -> int:
     opened = [str(first)] if first is not None else []
     os.chdir(place)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *root, *opened])
+    return os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *root, *opened])

@@ -52,7 +52,9 @@ def table(done: Mapping[str, ItemProgress]) -> dict[str, Any]:
     rows = [["unit", "exercise", "title", "progress"]]
     for unit, items in groups():
         for number, item in enumerate(items):
-            rows.append(["" if number else title(unit), item.name, item.title, state(item, done.get(item.name, NOTHING))])
+            rows.append(
+                ["" if number else title(unit), item.name, item.title, state(item, done.get(item.name, NOTHING))]
+            )
     count = len(rows) - 1
     return _output("Exercises", f"{count} exercises and predictions", rows)
 

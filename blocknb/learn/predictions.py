@@ -1,7 +1,7 @@
 """`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question before the card tells.
 
-The card of the cell hides its facts, and its page keeps the tabs that tell shut. The first answer opens them, whether it is right or not; the
-progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in `nbconvert --execute`.
+The card of the cell hides its facts, and its page keeps the tabs that tell shut. The first answer opens them, whether it is right or not;
+the progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in nbconvert.
 """
 
 from __future__ import annotations

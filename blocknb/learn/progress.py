@@ -113,7 +113,7 @@ def _item(entry: Any) -> ItemProgress:
     if not isinstance(entry, Mapping):
         raise ValueError("an entry is not an object")
     known = {f.name: f.default for f in fields(ItemProgress) if f.name in entry}
-    made = {name: tuple(entry[name]) if isinstance(default, tuple) else entry[name] for name, default in known.items()}
+    made: dict[str, Any] = {n: tuple(entry[n]) if isinstance(entry[n], list) else entry[n] for n in known}
     wrong = [name for name, default in known.items() if type(made[name]) is not type(default)]
     if wrong or not all(isinstance(answer, str) for answer in made.get("answers", ())):
         raise ValueError(f"{' and '.join(wrong) or 'answers'} of an entry has another type")

@@ -1,45 +1,134 @@
-"""The course in the browser: an exercise fails, its cause and a hint are read, it passes, and the progress shows it; and a prediction."""
+"""The course in the browser: an exercise of unit 1 fails, its cause and a hint are read, it passes, and the progress shows it; a prediction
+opens its tabs. With --full, also other units, and unit 1 in Notebook 7."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from browser import eventually
-from laboratory import Lab, Notebook
+import pytest
+from browser import Browser, eventually
+from laboratory import SCRIPT, Card, Lab, Notebook, complaints
+from test_other_applications import APPLICATIONS, environment
 
-WRONG = """%%blockkernel --exercise add-1
-@blocknb.kernel
-def add(x, y, out, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    tl.store(out + at, tl.load(x + at) + tl.load(y + at, mask=inside), mask=inside)
-"""
-RIGHT = WRONG.replace("tl.load(x + at)", "tl.load(x + at, mask=inside)")
+from blocknb import learn
+from blocknb.learn.command import copy_course
+
+ADD = learn.exercise("add-1")
 
 
-def test_fail_an_exercise_read_the_cause_take_a_hint_pass_and_see_the_progress(
-    lab: Lab, notebook: Notebook, tmp_path: Path, screenshots: Path
-) -> None:
-    notebook.run(notebook.add(f"import os; os.environ['BLOCKNB_PROGRESS'] = {str(tmp_path / 'progress.json')!r}"))
-    cell = notebook.add(WRONG)
-    notebook.run(cell)
-    card = notebook.card(cell)
-    notebook.run(cell)
-    card = notebook.complete(cell)
-    verdict = card(".bnb-verdict-head")
-    print(verdict.text)
-    card.page.screenshot(screenshots / "course_fail.png") if hasattr(card.page, "screenshot") else None
-    eventually(lambda: card(".bnb-next .bnb-button").texts, bool)
+class Course:
+    """An open notebook of the course. Cells are found by a word of their source."""
+
+    def __init__(self, notebook: Notebook, folder: Path):
+        self.notebook = notebook
+        saved = json.loads((folder / Path(notebook.path).name).read_text("utf-8"))
+        self.sources = ["".join(cell["source"]) for cell in saved["cells"]]
+        notebook.run(self.find("%load_ext"))
+
+    def find(self, word: str) -> int:
+        return next(i for i, source in enumerate(self.sources) if source.startswith("%") and word in source)
+
+    def answer(self, exercise: str, source: str) -> Card:
+        """Replaces the kernel of an exercise's cell, runs it, and returns its card."""
+        cell = self.find(f"--exercise {exercise}\n")
+        first = self.sources[cell].split("\n", 1)[0]
+        self.notebook.write(cell, f"{first}\n{source}")
+        self.notebook.run(cell)
+        return self.notebook.card(cell)
+
+    def said(self, cell: int) -> str:
+        """The text of the only output of a cell."""
+        (output,) = self.notebook.output(cell)
+        return output["data"]["text/plain"]
+
+
+@pytest.fixture
+def folder(lab: Lab) -> Path:
+    copy_course(lab.folder / "course")
+    return lab.folder / "course"
+
+
+@pytest.fixture
+def unit1(lab: Lab, page, folder: Path) -> Iterator[Course]:
+    notebook = Notebook(page, "course/01_blocks.ipynb")
+    yield Course(notebook, folder)
+    notebook.close()
+
+
+def test_fail_an_exercise_read_the_cause_take_a_hint_pass_and_see_the_progress(unit1: Course) -> None:
+    pass_after_a_hint(unit1)
+
+
+def pass_after_a_hint(unit1: Course) -> None:
+    wrong = ADD.solution.replace("at < n", "at <= n")
+    unit1.answer("add-1", wrong)
+    card = unit1.answer("add-1", wrong)
+    cell = unit1.find("--exercise add-1")
+    card.until_state("live")
+    head = card(".bnb-verdict-head")
+    assert "not yet" in head.text
+    assert "at <= n" in card(".bnb-findings").text
     card(".bnb-next .bnb-button").click()
-    eventually(lambda: card(".bnb-hint").texts, bool)
-    card(".bnb-findings .bnb-button").click()
-    card.page.screenshot(screenshots / "course_hint.png") if hasattr(card.page, "screenshot") else None
-    print(notebook.lit(cell))
-    notebook.write(cell, RIGHT)
-    notebook.run(cell)
-    card = notebook.complete(cell)
-    print(verdict.text)
-    card.page.screenshot(screenshots / "course_pass.png") if hasattr(card.page, "screenshot") else None
-    last = notebook.add("%progress")
-    notebook.run(last)
-    print(notebook.output(last)[0]["data"]["text/plain"])
+    eventually(lambda: card(".bnb-hint").texts, lambda hints: hints and ADD.hints[0].split("?")[0] in hints[0])
+    card('.bnb-findings .bnb-button:has-text("line")')[0].click()
+    eventually(lambda: unit1.notebook.lit(cell), lambda lit: lit == [7])
+    card = unit1.answer("add-1", ADD.solution)
+    eventually(lambda: card(".bnb-verdict-head").text, lambda text: "passed" in text)
+    assert card("[role=tab]").texts[:3] == ["Step", "Launch", "Footprint"]
+    progress = unit1.find("%progress")
+    unit1.notebook.run(progress)
+    assert "1 of 7" in unit1.said(progress)
+    eventually(lambda: unit1.notebook.page.run(BROKEN), lambda broken: broken == [])
+
+
+#: The addresses of pictures in the text of the notebook that the page could not load.
+BROKEN = """() => [...document.querySelectorAll('.jp-MarkdownCell img')]
+  .filter((image) => image.complete && !image.naturalWidth).map((image) => image.src)"""
+
+
+def test_an_answer_in_the_card_opens_the_tabs_that_tell(unit1: Course) -> None:
+    cell = unit1.find("--predict predict-blocks")
+    unit1.notebook.run(cell)
+    card = unit1.notebook.card(cell)
+    card.until_state("live")
+    assert "would tell the answer" in card.open("Footprint").text
+    assert not card(".bnb-fold").visible
+    card(".bnb-answer").fill("9, 240")
+    card(".bnb-answer").press("Enter")
+    eventually(lambda: card(".bnb-question").text, lambda text: "not right" in text and "round up" in text)
+    eventually(lambda: card.panel.text, lambda text: "would tell" not in text)
+    assert "grid" in card.facts["launch"]
+    assert unit1.notebook.document(cell)["question"]["answer"] == "9, 240"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "exercise"), [("04_reductions", "max-1"), ("08_matrix_product", "gemm-1")])
+def test_exercises_of_other_units_fail_as_skeletons_and_pass(name, exercise, page, folder: Path) -> None:
+    item = learn.exercise(exercise)
+    course = Course(Notebook(page, f"course/{name}.ipynb"), folder)
+    try:
+        cell = course.find(f"--exercise {exercise}")
+        course.notebook.run(cell)
+        assert "`...` is still there" in course.said(cell) or "... is still there" in course.said(cell)
+        card = course.answer(exercise, item.solution)
+        eventually(lambda: card(".bnb-verdict-head").text, lambda text: "passed" in text)
+    finally:
+        course.notebook.close()
+
+
+@pytest.mark.full
+def test_the_course_works_in_notebook_7(browser: Browser, tmp_path: Path) -> None:
+    app, packages = APPLICATIONS["Notebook 7"]
+    lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", packages), app)
+    try:
+        copy_course(lab.folder / "course")
+        page = browser.open(SCRIPT)
+        page.goto(f"{lab.url}/notebooks/course/01_blocks.ipynb?token=t")
+        page.until("() => !!window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
+        pass_after_a_hint(Course(Notebook.in_front(page), lab.folder / "course"))
+        assert [error for error in complaints(page) if "/static/notebook/" not in error] == []  # of Notebook's own code
+        page.close()
+    finally:
+        lab.close()

@@ -110,8 +110,8 @@ def _clipped(account: OrderedAccount, source: np.ndarray, starts: np.ndarray, en
 
 def _count_fresh(account: OrderedAccount, table: LaunchTable, clipped: tuple) -> None:
     """Counts the elements that each load loads first. The last assignment to an element wins, so the executions go backwards."""
-    parameter = np.array([array.parameter for _, array, _ in account.ordered])
-    is_load = np.array([op.name == "load" for op, _, _ in account.ordered])
+    parameter = np.array([array.parameter for _, array, _ in account.ordered], np.int64)
+    is_load = np.array([op.name == "load" for op, _, _ in account.ordered], bool)
     begin, end = clipped
     for array in account.launch.arrays:
         rows = np.flatnonzero((parameter[table.source] == array.parameter) & is_load[table.source])

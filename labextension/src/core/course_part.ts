@@ -4,7 +4,7 @@ import { type Check, count, flag, line, list, nullable, object, shaped, text, tu
 
 /**
  * The verdict on an exercise. A case has its name, whether it passed, its device, and what is wrong. `hint` is the number of the hint to
- * offer (0: none), `of` their count, and `hints` are those that the card shows. `solution`: the learner may see the solution.
+ * offer (0: none), `of` their count, and `hints` are those that the card shows. `shown`: the case whose launch the card shows. `solution`: the learner may see the solution.
  */
 export interface Verdict {
   exercise: string;
@@ -17,6 +17,7 @@ export interface Verdict {
   hint: number;
   of: number;
   hints: string[];
+  shown: string;
   solution: boolean;
 }
 
@@ -45,6 +46,7 @@ export const verdict: Check = shaped<Verdict>({
   hint: count,
   of: count,
   hints: list(long, 100),
+  shown: word,
   solution: flag,
 });
 

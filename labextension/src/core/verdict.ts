@@ -53,6 +53,7 @@ function verdictPart(store: Store, verdict: Verdict, paint: () => void): HTMLEle
   const good = names.filter((name) => verdict.cases.every(([other, ok]) => other !== name || ok));
   const count = names.length ? `${good.length} of ${names.length} cases` : '';
   const tries = verdict.passed ? '' : `try ${verdict.tries}`;
+  const shown = verdict.shown && names.length > 1 ? `below: the launch of ${verdict.shown}` : '';
   return h(
     'section.bnb-verdict-head',
     { 'data-passed': String(verdict.passed), role: 'group', 'aria-label': `Verdict on ${verdict.exercise}` },
@@ -61,7 +62,7 @@ function verdictPart(store: Store, verdict: Verdict, paint: () => void): HTMLEle
       {},
       h('strong.bnb-verdict-word', {}, verdict.passed ? '✓ passed' : '✗ not yet'),
       h('span', {}, `${verdict.exercise}: ${verdict.title}`),
-      h('span.bnb-quiet', {}, [count, tries].filter(Boolean).join(' · ')),
+      h('span.bnb-quiet', {}, [count, tries, shown].filter(Boolean).join(' · ')),
     ),
     verdict.cases.length ? h('div.bnb-cases', { role: 'list' }, ...verdict.cases.map(caseMark)) : null,
     verdict.findings.length
@@ -144,7 +145,7 @@ function questionPart(store: Store, question: Question): HTMLElement {
         'Your answer: ',
         h('code', {}, question.answer),
         ' ',
-        h('strong.bnb-verdict-word', {}, mark),
+        h('strong.bnb-verdict-word', { 'data-right': String(question.right) }, mark),
         ...renderBackquotes(question.text ? `. ${question.text}` : ''),
       ),
     );

@@ -1,0 +1,215 @@
+"""Rules of the exercises on matrix products: tiles that programs share, instructions, the modelled timeline, and rounds of tiles.
+
+Nothing here needs a GPU or measures a time. Rules about code compile the answer for a GPU at the size of a real product, because small
+matrices end before a pipeline is full.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import KernelError
+from blocknb.footprint.account import Budget
+from blocknb.learn.cell import matched
+from blocknb.learn.code_rules import MULTIPROCESSORS, TARGET, gpu_code
+from blocknb.learn.exercise import CheckFinding
+from blocknb.learn.rules import Rule
+from blocknb.learn.running import Attempt, TimeUp, grid_of
+from blocknb.profile.occupancy import occupancy
+from blocknb.profile.timeline import H200, timeline
+from blocknb.profile.timeline_spans import Timeline
+from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.summary import scalars_of
+from blocknb.trace import Trace
+
+#: The size of the square product that rules about code compile for.
+SIZE = 4096
+STEPS = 6000  # ops of the timeline, as on the card
+HALF_BYTES = 2
+
+
+def _code_rule(name: str, says: str, find: Callable[[Attempt], Iterator[str]]) -> Rule:
+    """A rule that the first case decides. A kernel that does not compile for the GPU breaks it."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        try:
+            for text in find(made):
+                yield CheckFinding(text, "rule", True)
+        except KernelError as error:
+            hint = f": {error.hint}" if error.hint else ""
+            yield CheckFinding(f"the kernel does not compile for {TARGET}: {error.message}{hint}", "rule", True)
+        except TimeUp:
+            yield CheckFinding(f"the compilation for {TARGET} takes too long: use smaller tiles", "rule", True)
+
+    return Rule(name, says, check, once=True)
+
+
+def arguments_at(made: Attempt, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The arguments of a case with other sizes and constants, and arrays of zeros."""
+    found = {name: value for name, value in made.given.items() if not isinstance(value, np.ndarray)} | dict(sizes)
+    shapes = {"a": ("M", "K"), "b": ("K", "N"), "c": ("M", "N"), "bias": ("N",)}
+    arrays = {
+        name: np.zeros([found[axis] for axis in shapes[name]], value.dtype)
+        for name, value in made.given.items()
+        if isinstance(value, np.ndarray)
+    }
+    return {name: arrays.get(name, found.get(name)) for name in made.given}
+
+
+def tile_of(made: Attempt) -> tuple[int, int]:
+    """BM and BN: of the case, or the default values that the answer gives them. Raises KernelError for an answer without them."""
+    known = {**made.answer.defaults(), **matched(made.answer, made.given)}
+    found = [known.get(name) for name in ("BM", "BN")]
+    if not all(isinstance(value, int) and value > 0 for value in found):
+        raise KernelError("BM and BN have no values", hint="write BM: tl.constexpr = 128 in the kernel's parameters")
+    return found[0], found[1]  # type: ignore[return-value]
+
+
+def square_code(made: Attempt, size: int = SIZE) -> Trace:
+    """The code for sm_90a of a product of size x size x size. Raises KernelError."""
+    return gpu_code(made, M=size, N=size, K=size).compiled.trace
+
+
+def square_timeline(made: Attempt, size: int = SIZE) -> tuple[Trace, Timeline]:
+    """The code of a square product for sm_90a, and its modelled timeline. Raises KernelError."""
+    launch = gpu_code(made, M=size, N=size, K=size)
+    trace = launch.compiled.trace
+    held = occupancy(trace.target, trace.resources)
+    ctas = MULTIPROCESSORS * (held.blocks_per_sm if held else 1)
+    return trace, timeline(trace.stages[-1].after, scalars_of(launch.arguments), launch.grid, ctas=ctas, most=STEPS)
+
+
+def tiles_fetched(share: float, programs: int = MULTIPROCESSORS, across: int = 96, tile: int = 16) -> Rule:
+    """The first `programs` programs load at most `share` of the tiles that they load in the order row by row, for a square of `across`
+    tiles."""
+
+    def find(made: Attempt) -> Iterator[str]:
+        side = across * tile
+        sizes = {"M": side, "N": side, "K": tile, "BM": tile, "BN": tile, "BK": tile, "GROUP": 8}
+        arguments = arguments_at(made, sizes)
+        grid = grid_of(made.exercise, made.answer, arguments)
+        seen = made.answer.base.footprint(grid, Budget(seconds=5.0))(**matched(made.answer, arguments))
+        loaded = 0
+        for name in ("a", "b"):
+            first = seen[made.parameter(name)].loads.owners.first
+            loaded += int(np.count_nonzero((first >= 0) & (first < programs))) // tile**2
+        by_rows = -(-programs // across) + min(programs, across)
+        if loaded > share * by_rows:
+            yield (
+                f"the first {programs} programs load {loaded} tiles of `a` and `b`; row by row they load {by_rows}, and at most "
+                f"{int(share * by_rows)} are allowed: programs with near numbers must share rows and columns"
+            )
+
+    text = f"The first {programs} programs load at most {share:.0%} of the tiles that they load row by row."
+    return _code_rule("tiles_fetched", text, find)
+
+
+def products_under_way(share: float) -> Rule:
+    """In the timeline's model, products are under way for at least `share` of the time of a square product."""
+
+    def find(made: Attempt) -> Iterator[str]:
+        trace, found = square_timeline(made)
+        if found.busy < share:
+            yield f"products are under way for {found.busy:.0%} of the modelled time, and {share:.0%} are asked for: {_shortage(made, trace)}"
+
+    text = f"Products are under way for at least {share:.0%} of the time in the timeline for {SIZE} x {SIZE} x {SIZE}."
+    return _code_rule("products_under_way", text, find)
+
+
+def _shortage(made: Attempt, trace: Trace) -> str:
+    """Why products wait: the instruction, the stages in the compiler's notes, or the bytes of a tile."""
+    if not re.search(r"wgmma\.mma|mma\.sync", trace.ptx or ""):
+        return "no tensor core multiplies"
+    stages = [int(n) for note in trace.notes for n in re.findall(r"(\d+) stages? of", note.text)]
+    if not stages:
+        return "no copy runs ahead of the products"
+    if max(stages) == 1:
+        return "with one stage, copies and products take turns (num_stages)"
+    bm, bn = tile_of(made)
+    copied, multiplied = (bm + bn) * HALF_BYTES / H200.memory, bm * bn / H200.product
+    if copied > multiplied:
+        return f"for each k, a tile of {bm} x {bn} needs {copied:.0f} clocks to be copied and {multiplied:.0f} to be multiplied: use a larger tile"
+    return f"{max(stages)} stages of copies do not cover the latency: use more stages (num_stages), or a larger BK"
+
+
+def multiplies_with(instruction: str) -> Rule:
+    """The PTX for sm_90a multiplies with an instruction, given as the beginning of its name: "wgmma.mma_async.sync.aligned.m64n256k16"."""
+    short = instruction.replace(".mma_async.sync.aligned", "")
+
+    def find(made: Attempt) -> Iterator[str]:
+        trace = square_code(made)
+        if instruction in (trace.ptx or ""):
+            return
+        passes = ("select_wgmma", "select_mma")
+        notes = [note.text for note in trace.notes if note.origin in passes and note.text.startswith("dot")]
+        yield f"`tl.dot` does not become {short} for {TARGET}. The compiler's notes: {'; '.join(notes) or 'none'}"
+
+    return _code_rule("multiplies_with", f"`tl.dot` becomes {short} for {TARGET}.", find)
+
+
+def work_per_element(least: float) -> Rule:
+    """A tile does at least `least` multiply-adds per loaded element: BM * BN / (BM + BN)."""
+
+    def find(made: Attempt) -> Iterator[str]:
+        bm, bn = tile_of(made)
+        if bm * bn < least * (bm + bn):
+            yield (
+                f"a tile of {bm} x {bn} does {bm * bn / (bm + bn):.1f} multiply-adds per loaded element, and {least:g} are asked for: "
+                "use a larger tile"
+            )
+
+    text = f"A tile does at least {least:g} multiply-adds per loaded element: BM * BN / (BM + BN)."
+    return _code_rule("work_per_element", text, find)
+
+
+def busy_share(size: int, bm: int, bn: int, multiprocessors: int = MULTIPROCESSORS) -> float:
+    """The share of the time in which the multiprocessors have a tile, if each tile takes the same time."""
+    tiles = -(-size // bm) * -(-size // bn)
+    return tiles / (-(-tiles // multiprocessors) * multiprocessors)
+
+
+def rounds_busy(least: float, size: int) -> Rule:
+    """The rounds of tiles keep the multiprocessors busy for at least `least` of the time."""
+
+    def find(made: Attempt) -> Iterator[str]:
+        bm, bn = tile_of(made)
+        share, tiles = busy_share(size, bm, bn), -(-size // bm) * -(-size // bn)
+        if share < least:
+            rounds = -(-tiles // MULTIPROCESSORS)
+            yield (
+                f"{tiles} tiles of {bm} x {bn} are {rounds} for the busiest of {MULTIPROCESSORS} multiprocessors, which are busy for "
+                f"{share:.0%} of the time; {least:.0%} are asked for"
+            )
+
+    text = f"For {size} x {size}, {MULTIPROCESSORS} multiprocessors are busy for at least {least:.0%} of the time."
+    return _code_rule("rounds_busy", text, find)
+
+
+def _descriptors(made: Attempt) -> Iterator[str]:
+    calls = [node.func for kernel in _kernels(made) for node in ast.walk(kernel.source.node) if isinstance(node, ast.Call)]
+    called = [ast.unparse(call) for call in calls]
+    described = sum(name.endswith("make_tensor_descriptor") for name in called)
+    if described < 3:
+        yield f"the kernel makes {described} tensor descriptors: `a`, `b` and `c` need one each"
+    elif called.count("tl.load") > 1:
+        yield "a matrix is loaded by tl.load: only the bias needs pointers; call `load` of the descriptor"
+    elif "cp.async.bulk.tensor" not in (square_code(made).ptx or ""):
+        yield "the PTX holds no bulk copy (cp.async.bulk.tensor)"
+
+
+def _kernels(made: Attempt) -> list[Kernel]:
+    """The kernels of the answer's cell, helpers included."""
+    own = made.answer.base
+    file = own.fn.__code__.co_filename
+    found = [k for k in made.answer.names.values() if isinstance(k, Kernel) and k.fn.__code__.co_filename == file]
+    return [own, *(kernel for kernel in found if kernel.fn is not own.fn)]
+
+
+uses_descriptors = _code_rule(
+    "uses_descriptors", "Tensor descriptors load the matrices, so the PTX holds bulk copies.", _descriptors
+)

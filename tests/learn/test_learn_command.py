@@ -1,0 +1,87 @@
+"""`blocknb learn`: the list, the proof of a teacher's file, the page of a class, and the copy of the course."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from blocknb.cli import main
+from blocknb.learn import command, progress
+
+ROOT = Path(__file__).parents[2]
+MINE = """
+import numpy as np
+from blocknb.learn import Blank, Case, Exercise, Mistake, Prediction, rules
+
+SOLUTION = '''\\
+@blocknb.kernel
+def triple(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 3 * tl.load(x + at, mask=at < n), mask=at < n)
+'''
+
+def case(n):
+    return Case(f"n={n}", lambda rng: {"x": rng.standard_normal(n, np.float32), "out": np.empty(n, np.float32), "n": n, "BLOCK": 16})
+
+EXERCISES = (
+    Exercise(
+        name="triple-1", title="Multiply by three", task="Store `3 * x` to `out`.",
+        cases=(case(32), case(20), case(1)), outputs=("out",), grid=lambda n, BLOCK: (-(-n // BLOCK),),
+        reference=lambda x: {"out": 3.0 * x.astype(np.float64)}, rules=(rules.stored_once,), solution=SOLUTION,
+        blanks=(Blank(4, 4, "load, multiply, store"),), hints=("What does a program store?", "One line.", "`tl.store(...)`"),
+        mistakes=(Mistake("the factor is 2", patch=("3 *", WRONG)),),
+    ),
+)
+"""
+
+
+@pytest.mark.parametrize(("wrong", "status"), [('"2 *"', 0), ('"3.0 *"', 1)])
+def test_a_file_is_proved_and_a_mistake_that_is_right_makes_it_fail(
+    wrong: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace("WRONG", wrong))
+    assert main(["learn", "test", "--quick", str(tmp_path / "mine.py")]) == status
+    assert capsys.readouterr().out.startswith("triple-1: sound" if status == 0 else "triple-1: ")
+
+
+def test_the_list_has_the_exercises_of_all_units(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", "list"]) == 0
+    assert "add-1" in capsys.readouterr().out
+
+
+def test_a_report_needs_at_least_one_readable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", "report", str(tmp_path / "none.json"), "-o", str(tmp_path / "class.html")]) == 1
+    assert "none.json" in capsys.readouterr().err
+    assert not (tmp_path / "class.html").exists()
+
+
+def test_start_copies_what_is_missing_and_leaves_the_learners_notebooks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "course"
+    assert main(["learn", "start", str(folder), "--no-browser"]) == 0
+    first = min(folder.glob("*.ipynb"))
+    assert first.name.startswith("01_")
+    first.write_text("mine")
+    (folder / "README.md").unlink()
+    assert [path.name for path in command.copy_course(folder)] == ["README.md"]
+    assert first.read_text() == "mine"
+    for notebook in folder.glob("*.ipynb"):
+        for page in re.findall(r"\]\(([^)#:]+\.md)", notebook.read_text()):
+            assert (folder / page).exists(), f"{notebook.name} links to {page}"
+
+
+def test_the_wheel_carries_the_course_and_the_pages_that_it_links_to() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    place = command.PACKAGED.relative_to(ROOT)
+    wanted = {"notebooks/course": f"{place}"} | {
+        f"docs/{page}": f"{place}/docs/{page}" for page in command.LINKED_PAGES
+    }
+    assert built["force-include"] == wanted
+
+
+def test_the_progress_of_this_user_is_not_for_tests() -> None:
+    assert not progress.is_kept()
