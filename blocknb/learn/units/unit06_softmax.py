@@ -222,7 +222,6 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
             patch=(_RESULT, "values - tl.log(total)"),
         ),
         Mistake("it stores the softmax, not its logarithm", patch=(_RESULT, "tl.exp(shifted) / total")),
-        Mistake("it divides by the logarithm: subtract it", patch=(_RESULT, "shifted / tl.log(total)")),
         Mistake("the logarithm has the wrong base: `tl.log`, not `tl.log2`", patch=("tl.log(total)", "tl.log2(total)")),
         Mistake(
             "the sum lacks the exponential", patch=("tl.sum(tl.exp(shifted)", "tl.sum(tl.where(inside, -shifted, 0.0)")
