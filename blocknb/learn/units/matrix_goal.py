@@ -74,8 +74,8 @@ GEMM_6 = Exercise(
 Everything is yours: the tiles, the order of the programs, the loop, the options, and the grid. The kernel's parameters are
 `a, b, c, M, N, K`; give your constants default values. `grid` is a function that returns the numbers of programs.
 
-The result must agree with float64. For sm_90a, tl.dot must become wgmma, no register may spill, and in the timeline's model products must be
-under way for at least 70 % of the time of a product of 4096 x 4096 x 4096.""",
+The result must agree with float64. For sm_90a, tl.dot must become wgmma, and no register may spill. In the timeline's model of
+4096 x 4096 x 4096, products must be under way for at least 70 % of the time.""",
     cases=(
         product_case(256, 256, 64, **SIZES),
         product_case(150, 88, 72, **SIZES),

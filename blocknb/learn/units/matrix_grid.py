@@ -202,8 +202,8 @@ The product of gemm-3, with a grid of one axis: `cdiv(M, BM) * cdiv(N, BN)` prog
 Number the tiles in groups of `GROUP` rows of tiles. Within a group, go down a column first, then to the next column. After the last column
 the next group begins. The last group may have fewer rows.
 
-The result must be right for every size. For 96 x 96 tiles and `GROUP = 8`, the first 132 programs may load at most a third of the tiles that
-they load in the order row by row.""",
+The result must be right for every size. The check also counts the tiles that the first 132 programs load, for 96 x 96 tiles and `GROUP = 8`.
+It allows a third of those that they load in the order row by row.""",
     cases=(
         product_case(96, 80, 32, BM=16, BN=16, BK=32, GROUP=2),
         product_case(170, 75, 20, BM=16, BN=16, BK=16, GROUP=4),

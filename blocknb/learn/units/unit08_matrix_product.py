@@ -20,8 +20,8 @@ PREDICT_TILES = Prediction(
     "predict-tiles",
     "Count the tiles that 64 programs fetch",
     question="""\
-64 programs run at the same time, and each computes one tile of `c`. For one step along K, a program needs one tile of `a`, which all programs
-of its row share, and one tile of `b`, which all programs of its column share.
+64 programs run at the same time, and each computes one tile of `c`. For one step along K, a program needs one tile of `a` and one of `b`.
+All programs of a row need the same tile of `a`, and all programs of a column the same tile of `b`.
 
 How many different tiles of `a` and `b` do the 64 programs need together, if they form a strip of 1 x 64 tiles? And a square of 8 x 8? Answer
 with two numbers: `(strip, square)`.""",
