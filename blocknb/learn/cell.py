@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.frontend.source import MISSING
+from blocknb.frontend.source import MISSING, Parameter
 from blocknb.learn.exercise import Exercise, listed
 from blocknb.runtime.kernel import Kernel
 
@@ -139,8 +139,7 @@ def matching(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, str]:
     found = {p.name: p.name for p in parameters if p.name in arguments}
     rest = [name for name in arguments if name not in found]
     free = [p for p in parameters if p.name not in found]
-    chosen = answer.kernel is not answer.base  # an autotuner or heuristics choose constants
-    needed = [p for p in free if p.default is MISSING and not (chosen and p.constexpr)]
+    needed = [p for p in free if _needed(answer, p)]
     arrays = [name for name in rest if isinstance(arguments[name], np.ndarray)]
     open_ = free if len(rest) >= len(free) else needed
     pairs = list(zip(open_, rest, strict=False))
@@ -148,6 +147,12 @@ def matching(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, str]:
     if not fits and (needed or arrays):
         raise WrongCell(_signature(answer, arguments), answer.base.fn.__code__.co_firstlineno)
     return found | ({p.name: name for p, name in pairs} if fits else {})
+
+
+def _needed(answer: Answer, parameter: Parameter) -> bool:
+    """Whether a launch must give a parameter. An autotuner or heuristics choose constants."""
+    chosen = answer.kernel is not answer.base and parameter.constexpr
+    return parameter.default is MISSING and not chosen
 
 
 def matched(answer: Answer, arguments: Mapping[str, Any]) -> dict[str, Any]:

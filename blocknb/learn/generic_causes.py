@@ -15,7 +15,7 @@ from blocknb.footprint.value import Footprint
 from blocknb.learn.cell import Answer, line_of
 from blocknb.learn.exercise import CheckFinding
 from blocknb.learn.imitation import answer_in
-from blocknb.learn.running import Attempt, differs, region_text
+from blocknb.learn.running import Attempt, called, copies, differs, region_text
 
 #: Kinds of `suspects` that name a cause. The others are questions that a right kernel may raise, too.
 CERTAIN = ("zero", "dropped", "overwritten", "masked", "range", "wraps", "fraction", "view")
@@ -49,13 +49,29 @@ def of_accesses(made: Attempt) -> Iterator[CheckFinding]:
             or mine.shape != theirs.shape
         ):
             continue
+        missing = np.asarray((theirs.loads.count > 0) & (mine.loads.count == 0))
+        if not missing.any() or not _matters(made, name, missing):
+            continue
         if not mine.loads:
             yield CheckFinding(f"the kernel never loads `{mine.name}`", "generic", True)
             continue
-        missing = (theirs.loads.count > 0) & (mine.loads.count == 0)
-        if missing.any():
-            line = line_of(mine.loads.accesses[0].op.loc)
-            yield CheckFinding(f"no program loads {region_text(mine.name, missing)}", "generic", True, line)
+        line = line_of(mine.loads.accesses[0].op.loc)
+        yield CheckFinding(f"no program loads {region_text(mine.name, missing)}", "generic", True, line)
+
+
+def _matters(made: Attempt, name: str, missing: np.ndarray) -> bool:
+    """Whether other numbers in the missing elements of an input would change the wrong elements of a right result."""
+    changed = copies(made.given)
+    if not isinstance(changed[name], np.ndarray):
+        return True
+    values = changed[name][missing]
+    changed[name][missing] = ~values if values.dtype.kind in "iub" else values * -3 - 5
+    with np.errstate(all="ignore"):
+        try:
+            want = called(made.exercise.reference, changed)
+        except Exception:  # other numbers may be invalid, such as indices outside of an array
+            return True
+    return any((np.asarray(want[output]) != made.want[output])[flags].any() for output, flags in made.wrong.items())
 
 
 def _is_poisoned(made: Attempt, name: str) -> bool:

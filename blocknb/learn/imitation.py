@@ -96,18 +96,19 @@ def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
         if isinstance(found, Answer):
             candidates.append((mistake, found))
     ordered = sorted(attempts, key=lambda made: (made.passed, _elements(made)))
-    strong, seen = False, 0
-    for made in ordered:
+    strong = False
+    for number, made in enumerate(ordered):
         mine = symptom(made)
         strong |= not made.passed and not mine.weak
         kept: list[tuple[Mistake, Answer]] = []
         for mistake, other in candidates:
-            if time.thread_time() > deadline:
-                return _chosen(kept, answer, made, strong) if seen else []
+            if time.thread_time() > deadline:  # later cases only confirm what earlier ones say
+                kept += [(mistake, other)] if number else []
+                continue
             theirs = interpreted(exercise, other, made.case, made.seed)
             if theirs.passed == made.passed and (made.passed or same(mine, symptom(theirs), exercise)):
                 kept.append((mistake, other))
-        candidates, seen = kept, seen + 1
+        candidates = kept
         if not candidates:
             return []
     return _chosen(candidates, answer, ordered[0], strong)

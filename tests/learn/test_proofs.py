@@ -5,7 +5,10 @@ A quick run proves a fixed sample, interpreted. `--full` proves all exercises, c
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from learn.examples import SOFTMAX
@@ -13,7 +16,7 @@ from learn.examples import SOFTMAX
 from blocknb import learn
 from blocknb.learn.mutants import mutants
 
-QUICK = ("add-1", "predict-blocks", "predict-sectors")
+QUICK = ("add-1", "predict-blocks", "predict-sectors-1")
 NAMES = [item.name for item in learn.exercises()]
 
 
@@ -79,3 +82,13 @@ def f(x, out, n, m, BLOCK: tl.constexpr):
         "axis=1 -> axis=0",
     } <= found
     assert not any(text.startswith(("1 ->", "0 -> -2")) for text in found)
+
+
+def test_the_exercise_of_the_docs_page_is_sound() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "learn.md").read_text()
+    (source,) = re.findall(r"```python\n(# mine.py\n.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert source.count("\n") < 40
+    report = learn.prove(names["MAX"], compiled=False, course=False, seeds=(1,))
+    assert report.failures == ["it has 1 cases: give a friendly, a ragged and a tiny one"]
