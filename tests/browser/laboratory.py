@@ -26,6 +26,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+#: The kernel runs in the environment of the tests, also if the server runs in another one.
 KERNEL = {
     "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
     "display_name": "Python 3",
@@ -33,10 +34,12 @@ KERNEL = {
 }
 
 #: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
-#: when the server forwards a buffered message of a restarted kernel together with its topic.
+#: when the server forwards a buffered message of a restarted kernel together with its topic, and when it renders a text with a picture
+#: before it has replaced the picture's address by its data.
 UNRELATED = (
     "/extensions/@jupyter-widgets/jupyterlab-manager/",
     "Could not restore the debugger state",
+    "net::ERR_UNKNOWN_URL_SCHEME (attachment:",
     "Kernel message validation error: Unexpected token 's', \"stream.stderr\" is not valid JSON",
 )
 
@@ -61,8 +64,7 @@ class Lab:
             place / "jupyter" / "kernels" / "python3"
         )  # comes before a kernel spec of the environment, which may set variables
         spec.mkdir(parents=True)
-        argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+        (spec / "kernel.json").write_text(json.dumps(KERNEL))
         (place / "config" / "labconfig").mkdir(parents=True)
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))

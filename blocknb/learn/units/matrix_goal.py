@@ -46,7 +46,8 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr = 64, BN: tl.constexpr = 64, BK: t
 
 grid = lambda M, N, BM, BN: (1,)"""
 TWO_AXES = "\n\ngrid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM), blocknb.cdiv(N, BN))\n"
-DESCRIBED = """\
+DESCRIBED = (
+    """\
 @blocknb.kernel(num_warps=8, num_stages=4)
 def matmul(a, b, c, M, N, K, BM: tl.constexpr = 128, BN: tl.constexpr = 256, BK: tl.constexpr = 64):
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
@@ -57,7 +58,9 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr = 128, BN: tl.constexpr = 256, BK:
     for k in range(0, K, BK):
         total = tl.dot(x_at.load([m, k]), y_at.load([k, n]), total)
     z_at.store([m, n], total.to(tl.float16))
-""" + TWO_AXES
+"""
+    + TWO_AXES
+)
 
 
 def plain(num_warps: int, num_stages: int, bm: int, bn: int, bk: int) -> str:

@@ -45,7 +45,11 @@ def tuned(num_warps: int, num_stages: int, bm: int, bn: int, bk: int, body: str 
 
 SIZES: dict[str, Any] = {"dtype": "float16", "most": 2}
 HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 64, "BK": 32}
-TUNED_CASES = (product_case(256, 256, 128, **SIZES), product_case(300, 520, 70, **SIZES), product_case(3, 5, 7, **SIZES))
+TUNED_CASES = (
+    product_case(256, 256, 128, **SIZES),
+    product_case(300, 520, 70, **SIZES),
+    product_case(3, 5, 7, **SIZES),
+)
 
 
 def two_axes(M: int, N: int, BM: int, BN: int) -> tuple[int, int]:

@@ -8,7 +8,19 @@ from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import biased_product, patched, product, product_case, without_other
-from blocknb.learn.units.matrix_half import BODY, DOT, HALF, HALF_PRODUCTS, TUNED_CASES, X_MASK, Y_MASK, Z_MASK, head, tuned, two_axes
+from blocknb.learn.units.matrix_half import (
+    BODY,
+    DOT,
+    HALF,
+    HALF_PRODUCTS,
+    TUNED_CASES,
+    X_MASK,
+    Y_MASK,
+    Z_MASK,
+    head,
+    tuned,
+    two_axes,
+)
 from blocknb.learn.units.matrix_rules import (
     multiplies_with,
     products_under_way,
@@ -82,10 +94,16 @@ def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 POINTERS = """\
 @blocknb.kernel
 def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-""" + patched(BODY, ("    tl.store(", """\
+""" + patched(
+    BODY,
+    (
+        "    tl.store(",
+        """\
     total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     total = tl.where(total > 0, total, 0.01 * total)
-    tl.store("""))
+    tl.store(""",
+    ),
+)
 D_TILES: dict[str, Any] = {"dtype": "float16", "most": 2, "bias": True, "BM": 64, "BN": 32, "BK": 32}
 
 DESCRIPTOR_1 = Exercise(

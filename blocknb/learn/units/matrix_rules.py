@@ -173,7 +173,9 @@ def _other_instruction(ptx: str, notes: list[str]) -> str:
     columns, depth, dtype = found.groups()
     if depth != "16" or dtype != "f16":
         return f"the tiles that tl.dot gets are {dtype} (k{depth}), so multiply the fp16 tiles as they are"
-    return f"one instruction covers {columns} columns (n{columns}): BN is too small, or too many warps share the columns"
+    return (
+        f"one instruction covers {columns} columns (n{columns}): BN is too small, or too many warps share the columns"
+    )
 
 
 def room_for(programs: int) -> Rule:
@@ -233,7 +235,9 @@ def rounds_busy(least: float, size: int) -> Rule:
 
 
 def _descriptors(made: Attempt) -> Iterator[str]:
-    calls = [node.func for kernel in _kernels(made) for node in ast.walk(kernel.source.node) if isinstance(node, ast.Call)]
+    calls = [
+        node.func for kernel in _kernels(made) for node in ast.walk(kernel.source.node) if isinstance(node, ast.Call)
+    ]
     called = [ast.unparse(call) for call in calls]
     described = sum(name.endswith("make_tensor_descriptor") for name in called)
     if described < 3:

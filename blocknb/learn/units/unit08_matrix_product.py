@@ -27,11 +27,20 @@ How many different tiles of `a` and `b` do the 64 programs need together, if the
 with two numbers: `(strip, square)`.""",
     answer=lambda: (fetched(1, 64), fetched(8, 8)),
     wrong=(
-        ((128, 128), "Each program needs two tiles, but programs of a row share their tile of `a`, and programs of a column that of `b`."),
-        ((64, 64), "A strip needs 64 tiles of `b` and one tile of `a`, too. A square of 8 x 8 has 8 rows and 8 columns."),
+        (
+            (128, 128),
+            "Each program needs two tiles, but programs of a row share their tile of `a`, and programs of a column that of `b`.",
+        ),
+        (
+            (64, 64),
+            "A strip needs 64 tiles of `b` and one tile of `a`, too. A square of 8 x 8 has 8 rows and 8 columns.",
+        ),
         ((65, 64), "The square has 8 rows and 8 columns, and each of them needs one tile."),
         ((64, 16), "The strip needs 64 tiles of `b`, and also one tile of `a`."),
-        ((65, 128), "Programs of the square share, too: 8 rows need 8 tiles of `a`, and 8 columns need 8 tiles of `b`."),
+        (
+            (65, 128),
+            "Programs of the square share, too: 8 rows need 8 tiles of `a`, and 8 columns need 8 tiles of `b`.",
+        ),
         ((16, 65), "The order of the answer is (strip, square)."),
         ((65, 17), "A square of 8 x 8 has 8 rows and 8 columns: count the tiles of each."),
     ),

@@ -26,7 +26,10 @@ while one iteration multiplies? Answer with two numbers: `(KB, iterations)`.""",
     answer=lambda: ring(3, 16, 2),
     wrong=(
         ((48, 2), "Each of the two operands has a buffer of its own: 2 * 3 * 16 KB."),
-        ((96, 3), "One of the three slots holds what is being multiplied, so the copies of two later iterations have room."),
+        (
+            (96, 3),
+            "One of the three slots holds what is being multiplied, so the copies of two later iterations have room.",
+        ),
         ((48, 3), "There are two buffers, and one of the three slots is being multiplied."),
         ((32, 2), "All three slots take memory, also while they wait to be filled."),
         ((96, 1), "Three slots, of which one is being multiplied: two are left."),
