@@ -64,7 +64,7 @@ _OUT = "(panel) => [...panel.querySelectorAll('button')].find((b) => b.textConte
 CELLS: dict[str, dict[str, Any]] = {
     "blocks": {
         "cell": "%%blockkernel --footprint\n"
-        + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=10_000, block=1024),
+        + _DOUBLE.format(at="pid * BLOCK + tl.arange(0, BLOCK)", n=5000, block=1024),
         "view": "Footprint",
         "before": _OUT,
     },

@@ -5,7 +5,8 @@
 
 A notebook runs in its folder, without progress of an earlier reader. Stored are printed texts, values, questions, hints and the verdicts on
 skeletons. Cards are not stored: a card holds times and names of this machine, and a run of the cell makes a new one. A cell with the tag
-"answer" keeps no output, because it tells the answer to a question above it. The exit status is 1 if a cell raises an error.
+"answer", or with `--predict`, keeps no output, because it tells the answer to a question above it. The exit status is 1 if a cell raises
+an error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COURSE = ROOT / "notebooks" / "course"
 DOCUMENT = re.compile(r"application/vnd\.blocknb\.v\d+\+json")
 CARD = re.compile(r"^\w+: (?:ran|runs|compiled|launched) ", re.MULTILINE)  # the first line of a card as a text
+TELLS = re.compile(r"%progress|%solution|%%blockkernel .*--predict")  # how cells begin that keep no output
 KEPT = ("text/plain", "text/markdown", "text/html", "image/png")
 CELL_SECONDS = 300
 
@@ -65,7 +67,7 @@ def run(file: Path) -> str:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
         if cell.cell_type == "code":
-            tells = "answer" in cell.metadata.get("tags", ()) or cell.source.startswith("%progress")
+            tells = "answer" in cell.metadata.get("tags", ()) or TELLS.match(cell.source)
             cell.outputs = [] if tells else stored(cell.outputs)
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     nbformat.write(notebook, file)

@@ -68,7 +68,7 @@ TERMS = {
     "bank": r"banks?|bank conflicts?",
     "swizzle": r"swizzl\w+",
     "spill": r"spills?|spilled",
-    "pipelining": r"pipelin\w+",
+    "pipelining": r"(?:software )?pipelin\w+",
     "stage": r"num_stages|stages?",
     "TMA": r"TMA",
     "tensor descriptor": r"(?:tensor )?descriptors?",

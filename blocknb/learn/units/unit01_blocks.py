@@ -15,13 +15,13 @@ from blocknb.learn.units.whole_kernels import bug_1, reverse_1, scale_1
 
 UNIT = Unit(1, "Blocks", minutes=30)
 
-COPY = """\
+NEGATE = """\
 @blocknb.kernel
-def copy(x, out, BLOCK: tl.constexpr):
+def negate(x, out, BLOCK: tl.constexpr):
     pid = tl.program_id(0)
     start = pid * BLOCK
     at = start + tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(x + at))
+    tl.store(out + at, -tl.load(x + at))
 """
 START = "start = pid * BLOCK"
 
@@ -33,11 +33,11 @@ def _whole_blocks(blocks: int, block: int) -> Any:
     return make
 
 
-copy_1 = Exercise(
-    name="copy-1",
-    title="Copy a vector, one block per program",
+negate_1 = Exercise(
+    name="negate-1",
+    title="Change the sign of a vector, one block per program",
     task="""\
-Copy the vector `x` to `out`. Both hold fp32 numbers. Their length is a multiple of `BLOCK`, and the grid has one program per block.
+Store `-x` to `out`. Both hold fp32 numbers. Their length is a multiple of `BLOCK`, and the grid has one program per block.
 
 Only one line is missing: the index of the first element of this program's block. Program 0 begins at element 0, program 1 at
 element `BLOCK`.
@@ -49,9 +49,9 @@ element `BLOCK`.
     ),
     outputs=("out",),
     grid=one_axis,
-    reference=lambda x, **_: {"out": x},
+    reference=lambda x, **_: {"out": -x},
     rules=(stored_once, no_race),
-    solution=COPY,
+    solution=NEGATE,
     blanks=(Blank(4, 4, "the index of the first element of this program's block"),),
     hints=(
         "Where does the block of program 0 begin? Where does that of program 1 begin, and that of program 2?",
@@ -83,19 +83,19 @@ element `BLOCK`.
             "the load leaves out the start: every program loads the first block",
             patch=("tl.load(x + at)", "tl.load(x + tl.arange(0, BLOCK))"),
         ),
-        Mistake("nothing is stored", patch=("tl.store(out + at, tl.load(x + at))", "values = tl.load(x + at)")),
+        Mistake("nothing is stored", patch=("tl.store(out + at, -tl.load(x + at))", "values = -tl.load(x + at)")),
         Mistake(
-            "the copy goes the wrong way, from `out` to `x`",
-            patch=("tl.store(out + at, tl.load(x + at))", "tl.store(x + at, tl.load(out + at))"),
+            "load and store are exchanged: the kernel reads `out` and writes to `x`",
+            patch=("tl.store(out + at, -tl.load(x + at))", "tl.store(x + at, -tl.load(out + at))"),
         ),
     ),
     alternatives=(
-        variant(COPY, (START, "start = BLOCK * pid")),
-        variant(COPY, ("start = pid * BLOCK\n    at = start + tl.arange(0, BLOCK)", INDICES)),
-        variant(COPY, ("out + at, tl.load(x + at)", "out + at, tl.load(x + at), mask=at >= 0")),
-        variant(COPY, (START, "start = (pid + 1) * BLOCK - BLOCK")),
-        variant(COPY, ("pid = tl.program_id(0)\n    start = pid * BLOCK", "start = tl.program_id(0) * BLOCK")),
-        variant(COPY, (START, "start = (tl.num_programs(0) - 1 - pid) * BLOCK")),
+        variant(NEGATE, (START, "start = BLOCK * pid")),
+        variant(NEGATE, ("start = pid * BLOCK\n    at = start + tl.arange(0, BLOCK)", INDICES)),
+        variant(NEGATE, ("out + at, -tl.load(x + at)", "out + at, -tl.load(x + at), mask=at >= 0")),
+        variant(NEGATE, (START, "start = (pid + 1) * BLOCK - BLOCK")),
+        variant(NEGATE, ("pid = tl.program_id(0)\n    start = pid * BLOCK", "start = tl.program_id(0) * BLOCK")),
+        variant(NEGATE, (START, "start = (tl.num_programs(0) - 1 - pid) * BLOCK")),
     ),
 )
 
@@ -152,7 +152,7 @@ Two lines are missing: `at`, the indices of this program's elements, and `inside
         ),
         Mistake("the kernel returns before it stores", patch=(STORE_TOTAL, "return\n    " + STORE_TOTAL)),
         Mistake("the kernel adds x to itself instead of y", patch=("tl.load(y + at", "tl.load(x + at")),
-        Mistake("the kernel stores to `y`, not to `out`", patch=("tl.store(out", "tl.store(y")),
+        Mistake("the kernel writes to `y`, which is an input", patch=("tl.store(out", "tl.store(y")),
         Mistake(
             "every element is stored to `out[0]`: `+ at` is missing",
             patch=("tl.store(out + at,", "tl.store(out + 0 * at,"),
@@ -285,4 +285,4 @@ Answer with two numbers.
     reveals="Footprint",
 )
 
-EXERCISES = (predict_blocks, copy_1, add_1, clamp_1, scale_1, reverse_1, bug_1)
+EXERCISES = (predict_blocks, negate_1, add_1, clamp_1, scale_1, reverse_1, bug_1)

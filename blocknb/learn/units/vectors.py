@@ -10,7 +10,12 @@ from blocknb import cdiv
 from blocknb.learn.exercise import Case, Mistake
 
 Arrays = dict[str, Any]
-SIZES = {"4096 elements": (4096, 1024), "10000 elements": (10_000, 1024), "5 elements": (5, 16)}
+SIZES = {
+    "4096 elements": (4096, 1024),
+    "10000 elements": (10_000, 1024),
+    "130 elements": (130, 64),
+    "5 elements": (5, 16),
+}
 
 
 def vector(rng: np.random.Generator, n: int) -> np.ndarray:

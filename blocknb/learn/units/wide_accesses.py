@@ -76,7 +76,7 @@ Change one line, so that every lane moves 16 bytes with one instruction, and not
     mistakes=(
         *WRONG_INDICES,
         Mistake(
-            "the mask still ends at n, so four elements may be half inside: 4 bytes per lane",
+            "the mask may end between four adjacent elements",
             patch=(IN_ROOM, "inside = n > at"),
         ),
         Mistake(
@@ -90,7 +90,7 @@ Change one line, so that every lane moves 16 bytes with one instruction, and not
             patch=(IN_ROOM, "inside = at < n + 16"),
         ),
         Mistake(
-            "only the load is wide: the store still has the mask of n",
+            "a lane moves 4 bytes of `out`",
             patch=("at, mask=inside), mask=inside", "at, mask=inside), mask=at < n"),
         ),
         Mistake(
@@ -154,12 +154,16 @@ The same kernel, but now the arrays have exactly `n` elements, and `n` is odd. T
 Only the last program needs a mask. Let all others, whose whole block is inside, load and store without one: then each lane moves 16 bytes
 with one instruction. A kernel may use `if` with a condition that is one number, such as `pid`.
 """,
-    cases=(_exact(10_003, 1024), _exact(4096, 1024), _exact(1027, 512), _exact(5, 512)),
+    cases=(_exact(10_003, 1024), _exact(4096, 1024), _exact(1027, 512), _exact(1023, 512), _exact(5, 512)),
     outputs=("out",),
     grid=lambda n, BLOCK, **_: (cdiv(n, BLOCK),),
     reference=lambda x, **_: {"out": 2 * x.astype(np.float64)},
     rules=(stored_once, no_race, _whole_blocks(_wide())),
     solution=TAIL,
+    equivalent={
+        "(pid + 1) * BLOCK <= n -> (pid + 1) * BLOCK < n": "a whole block at the end of the array takes the mask, too",
+        "(pid + 1) * BLOCK <= n -> (pid + 1) * BLOCK <= n - 1": "the same condition",
+    },
     blanks=(Blank(5, 9, keep=MASKED),),
     hints=(
         "For which programs is every element of the block inside? How can a program find out?",
@@ -168,7 +172,7 @@ with one instruction. A kernel may use `if` with a condition that is one number,
     ),
     mistakes=(
         *WRONG_INDICES,
-        Mistake("every program still uses the mask: 4 bytes per lane", patch=(WHOLE, "if n < 0:")),
+        Mistake("the mask may end between four adjacent elements", patch=(WHOLE, "if n < 0:")),
         Mistake(
             "the condition asks where the block begins, not where it ends: the last program has no mask",
             patch=(WHOLE, "if pid * BLOCK < n:"),
