@@ -1,4 +1,4 @@
-"""The cells whose cards are the pictures of units 4 to 6: reductions of rows, programs that meet, and the softmax."""
+"""The cells whose cards are the pictures of units 4 to 7: reductions of rows, programs that meet, softmax, and times."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ out = np.zeros_like(x)
 centre[4,](x, out, 32768, BLOCK=32768, num_warps=4)
 """
 
+_DOUBLE = """\
+@blocknb.kernel
+def double(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at))
+
+x = np.ones(4096, np.float32)
+out = np.zeros_like(x)
+double[4096 // {block},](x, out, BLOCK={block}, num_warps=4)
+"""
+
 CELLS: dict[str, dict[str, Any]] = {
     "masked_lane": {
         "cell": "%%blockkernel --step 0\n" + _LARGEST,
@@ -60,4 +71,14 @@ CELLS: dict[str, dict[str, Any]] = {
     "short_rows": {"cell": "%%blockkernel --footprint\n" + _SHORT_ROWS, "view": "Footprint"},
     "shift_race": {"cell": "%%blockkernel --footprint\n" + _SHIFT, "view": "Footprint"},
     "spills": {"cell": "%%blockkernel --target sm_90a\n" + _CENTRE, "view": "Resources"},
+    "one_element": {
+        "cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=128),
+        "view": "Tiles",
+        "most": 330,
+    },
+    "four_elements": {
+        "cell": "%%blockkernel --target sm_90a\n" + _DOUBLE.format(block=512),
+        "view": "Tiles",
+        "most": 330,
+    },
 }

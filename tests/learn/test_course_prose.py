@@ -1,4 +1,4 @@
-"""The notebooks of units 1 to 3: skeletons, pictures, and the sentences and terms that scripts/course_prose.py checks."""
+"""The notebooks of the course: skeletons, pictures, and the sentences and terms that scripts/course_prose.py checks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from blocknb.learn import Exercise, exercises
 
 ROOT = Path(__file__).parents[2]
+UNITS = [file.stem for file in sorted((ROOT / "notebooks" / "course").glob("*.ipynb"))]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_code_and_the_line_for_readers_of_cuda_may_name_terms(prose):
     ]
 
 
-@pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
+@pytest.mark.parametrize("unit", UNITS)
 def test_the_course_has_no_long_sentence_and_no_term_before_its_explanation(prose, unit):
     found = list(prose.texts())
     assert any(text.file == f"{unit}.ipynb" for text in found)
@@ -69,7 +70,7 @@ def test_the_course_has_no_long_sentence_and_no_term_before_its_explanation(pros
     assert not wrong
 
 
-@pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
+@pytest.mark.parametrize("unit", UNITS)
 def test_a_notebook_has_every_item_of_its_unit_as_its_skeleton_and_keeps_no_card(unit):
     cells = json.loads((ROOT / "notebooks" / "course" / f"{unit}.ipynb").read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -85,7 +86,7 @@ def test_a_notebook_has_every_item_of_its_unit_as_its_skeleton_and_keeps_no_card
     ]
 
 
-@pytest.mark.parametrize("unit", ["01_blocks", "02_rows_and_columns", "03_the_machine"])
+@pytest.mark.parametrize("unit", UNITS)
 def test_the_pictures_of_a_notebook_are_attached_and_have_alternative_texts(unit):
     cells = json.loads((ROOT / "notebooks" / "course" / f"{unit}.ipynb").read_text(encoding="utf-8"))["cells"]
     shown = 0

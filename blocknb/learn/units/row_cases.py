@@ -38,6 +38,8 @@ def _falling(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 VALUES: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "negative": lambda rng, shape: -1 - 5 * rng.random(shape),
+    "low": lambda rng, shape: -300 + 5 * rng.standard_normal(shape),
+    "deep": lambda rng, shape: -1e6 * (1 + rng.random(shape)),
     "large": lambda rng, shape: 60 * rng.standard_normal(shape) + 150,
     "wide": lambda rng, shape: 80 * rng.standard_normal(shape),
     "offset": lambda rng, shape: 1000 + rng.standard_normal(shape),

@@ -73,7 +73,7 @@ The mean and the variance are those of the row, and the variance is that of `np.
         _case("50x100", 50, 100, "shifted", 0.5),
         _case("6x300 near 1000", 6, 300, "offset", 1e-3),
         _case("3x70 of equal numbers", 3, 70, "constant", 1e-2),
-        _case("2x5", 2, 5, "negative", 1e-2),
+        _case("9x5", 9, 5, "negative", 1e-2),
     ),
     outputs=("out",),
     grid=row_grid,
@@ -132,6 +132,7 @@ The mean and the variance are those of the row, and the variance is that of `np.
             "the rows are `columns` elements apart, not `BLOCK`",
             patch=("tl.program_id(0) * columns", "tl.program_id(0) * BLOCK"),
         ),
+        Mistake("it adds 1e-5, not the argument `eps`", patch=("variance + eps", "variance + 1e-5")),
     ),
     alternatives=(
         LAYERNORM.replace(_NORMED, "away * tl.rsqrt(variance + eps)"),

@@ -54,11 +54,11 @@ def total(x, out, n, BLOCK: tl.constexpr):
 _ADD = "tl.atomic_add(out, tl.sum(values, axis=0))"
 
 
-def _sum_case(name: str, n: int, BLOCK: int) -> Case:
+def _sum_case(name: str, n: int, BLOCK: int, mean: float = 2.0) -> Case:
     return Case(
         name,
         lambda rng: {
-            "x": (2 + rng.standard_normal(n)).astype(np.float32),
+            "x": (mean + rng.standard_normal(n)).astype(np.float32),
             "out": np.zeros(1, np.float32),
             "n": n,
             "BLOCK": BLOCK,
@@ -75,7 +75,7 @@ total_1 = Exercise(
 The programs run in any order, and many at the same time. The result must not depend on that.""",
     cases=(
         _sum_case("1024 numbers, 8 programs", 1024, 128),
-        _sum_case("1000 numbers, 8 programs", 1000, 128),
+        _sum_case("1000 numbers, 8 programs", 1000, 128, -2.0),
         _sum_case("3001 numbers, 188 programs", 3001, 16),
         _sum_case("3 numbers, 1 program", 3, 16),
     ),
@@ -134,6 +134,9 @@ The programs run in any order, and many at the same time. The result must not de
         Mistake(
             "the old value is added, too: tl.atomic_add adds to memory by itself",
             patch=(_ADD, "tl.atomic_add(out, tl.load(out) + tl.sum(values, axis=0))"),
+        ),
+        Mistake(
+            "sums below 0 are left out", patch=("tl.sum(values, axis=0)", "tl.maximum(tl.sum(values, axis=0), 0.0)")
         ),
     ),
     alternatives=(
@@ -237,6 +240,7 @@ The number decides the address: several lanes, and several programs, add to the 
             "all numbers are counted in bin 0: the address lacks `bins`", patch=("counts + bins", "counts + 0 * bins")
         ),
         Mistake("the mask is `<=`: one element beyond the end is read", patch=("at < n", "at <= n")),
+        Mistake("the number 0 is left out", patch=("1, mask=inside", "1, mask=inside & (bins > 0)")),
     ),
     alternatives=(
         HISTOGRAM.replace("counts + bins, 1, mask=inside", "counts + bins, inside.to(tl.int32), mask=inside"),
@@ -356,6 +360,10 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
         Mistake(
             "every program computes the first block: the address lacks `program_id`",
             patch=("tl.program_id(0) * BLOCK + ", ""),
+        ),
+        Mistake(
+            "the last element but one has a right neighbour: the mask is `at + 1 < n`",
+            patch=("at + 1 < n", "at + 2 < n"),
         ),
     ),
     alternatives=(
