@@ -6,6 +6,7 @@ Each function yields sentences that are certain, or so likely that they are righ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,17 @@ from blocknb.learn.running import Attempt, called, copies, differs, region_text
 
 #: Kinds of `suspects` that name a cause. The others are questions that a right kernel may raise, too.
 CERTAIN = ("zero", "dropped", "overwritten", "masked", "range", "wraps", "fraction", "view")
+#: What a kernel may compute of each row instead of the right number.
+REDUCED: dict[str, Any] = {
+    "minimum": np.min,
+    "maximum": np.max,
+    "sum": np.sum,
+    "mean": np.mean,
+    "variance": np.var,
+    "standard deviation": np.std,
+    "place of the maximum": np.argmax,
+    "place of the minimum": np.argmin,
+}
 FEWEST = 8  # elements that a pattern of numbers must explain
 
 
@@ -147,12 +159,22 @@ def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> tup
     def equal(a: np.ndarray, b: np.ndarray) -> bool:
         return not differs(a.astype(stored.dtype), b, made.exercise.tolerance).any()
 
-    if got.ndim == 2 and got.shape[0] == got.shape[1] and equal(got, want.T):
-        return f"`{shown}` is the right result transposed: rows and columns are exchanged", True
+    if got.ndim == 2 and 1 not in got.shape and equal(got.reshape(want.T.shape), want.T):
+        return f"`{shown}` holds the right result transposed: rows and columns are exchanged", True
     for other, value in made.given.items():
         same = isinstance(value, np.ndarray) and other not in made.exercise.outputs and value.shape == got.shape
         if same and equal(got, value):
             return f"`{shown}` is a copy of `{made.parameter(other)}`", True
+    for other, value in made.given.items():
+        if (
+            isinstance(value, np.ndarray)
+            and value.ndim == 2
+            and value.shape[:1] == got.shape
+            and other not in made.exercise.outputs
+        ):
+            for what, reduced in REDUCED.items():
+                if equal(got, reduced(value.astype(np.float64), axis=1)):
+                    return f"`{shown}` holds the {what} of each row of `{made.parameter(other)}`", True
     if equal(got, -want):
         return f"every element of `{shown}` has the wrong sign", True
     if text := _shifted(shown, got, want, stored, made):

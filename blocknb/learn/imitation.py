@@ -20,10 +20,11 @@ from blocknb.errors import ElementError, KernelError
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import Case, Exercise, Mistake
 from blocknb.learn.running import Attempt, TimeUp, attempt, differs
-from blocknb.learn.structure import Nodes, alike
+from blocknb.learn.structure import Nodes, alike, evidence
 
 SECONDS = 3.0  # of this thread, for all imitations together
 EACH = 4.0  # of one launch
+ENOUGH = 0.6  # of the step from the solution to a mistake that a source must have taken if its numbers say little
 MARGIN = 0.005  # by which a source must be closer to one mistake than to another
 
 
@@ -125,12 +126,11 @@ def _chosen(candidates: list[tuple[Mistake, Answer]], answer: Answer, made: Atte
     nodes = Nodes()
     own = nodes.of(answer, made.given)
     solution = answer_in(made.exercise, made.exercise.solution)
-    right = alike(own, nodes.of(solution, made.given)) if isinstance(solution, Answer) else 0.0
-    ranked = sorted(
-        ((alike(own, nodes.of(other, made.given)), mistake) for mistake, other in candidates), key=lambda x: -x[0]
-    )
+    right = nodes.of(solution, made.given) if isinstance(solution, Answer) else own
+    known = [(nodes.of(other, made.given), mistake) for mistake, other in candidates]
     if not strong:
-        ranked = [(score, mistake) for score, mistake in ranked if score > right]
+        known = [(wrong, mistake) for wrong, mistake in known if evidence(own, wrong, right) > ENOUGH]
+    ranked = sorted(((alike(own, wrong), mistake) for wrong, mistake in known), key=lambda x: -x[0])
     best = [mistake for score, mistake in ranked if score > ranked[0][0] - MARGIN]
     return best if len(best) <= 2 else []
 

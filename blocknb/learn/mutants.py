@@ -166,7 +166,10 @@ def _every_cheat(exercise: Exercise, answer: Answer) -> Iterator[tuple[str, str]
     given = exercise.cases[0].make(np.random.default_rng(0))
     inputs = [n for n, v in given.items() if isinstance(v, np.ndarray) and n not in exercise.outputs]
     for output in exercise.outputs:
-        yield f"stores what `{output}` held", _stores(tree, output, output, keep=False)
+        if not any(_stores_to(call, output) for call in ast.walk(tree)):
+            continue  # atomics, or a tensor descriptor
+        if output not in exercise.updated:
+            yield f"stores what `{output}` held", _stores(tree, output, output, keep=False)
         for name in inputs:
             if given[name].shape == given[output].shape and output not in exercise.updated:
                 yield f"copies `{name}` to `{output}`", _stores(tree, output, name, keep=False)
@@ -216,6 +219,10 @@ def _stores(tree: ast.Module, output: str, name: str, keep: bool) -> str:
             return ast.Expr(new)
 
     return ast.unparse(ast.fix_missing_locations(Change().visit(copy.deepcopy(tree))))
+
+
+def _stores_to(node: ast.AST, output: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.store" and _uses(node.args[0], output)
 
 
 def _uses(node: ast.AST, name: str) -> bool:

@@ -118,3 +118,11 @@ def alike(a: Counter[int], b: Counter[int]) -> float:
     """How alike two kernels are, from 0 to 1."""
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0
+
+
+def evidence(own: Counter[int], wrong: Counter[int], right: Counter[int]) -> float:
+    """How much of the step from a right kernel to a wrong one a source has taken, from 0 to 1: it has the nodes that only the wrong one
+    has, and lacks those that only the right one has."""
+    added, removed = wrong - right, right - wrong
+    taken = (own & added).total() + (removed - own).total()
+    return taken / max(1, added.total() + removed.total())

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from learn.examples import GEMM, SOFTMAX
+from learn.examples import GEMM, SOFTMAX, rows
 
 from blocknb import learn
 
+FLAT = learn.Case("12x64", lambda rng: rows(12, 64, 64)(rng) | {"out": np.empty(12, np.float32)})
 ADD = learn.exercise("add-1")
 
 
@@ -81,3 +82,21 @@ def test_a_missing_division_by_an_argument_is_named() -> None:
     source = SOFTMAX.solution.replace("powers / tl.sum(powers, axis=0)", "values * n")
     verdict = learn.check(mean, source, seed=1)
     assert verdict.cause == "every element of `out` is `n` = 64 times too large: is the division by `n` missing?"
+
+
+def test_another_reduction_is_named() -> None:
+    largest = replace(
+        SOFTMAX, reference=lambda x: {"out": x.max(axis=1).astype(np.float64)}, mistakes=(), rules=(), cases=(FLAT,)
+    )
+    source = SOFTMAX.solution.replace(
+        "out + row * n + lanes, powers / tl.sum(powers, axis=0), mask=inside", "out + row, tl.{}(values, axis=0)"
+    )
+    assert learn.check(largest, source.format("max")).passed
+    assert learn.check(largest, source.format("min"), seed=1).cause == "`out` holds the minimum of each row of `x`"
+
+
+def test_errors_alike_are_no_cause_without_the_source() -> None:
+    """pid * n leaves the same elements alone as a missing program id, but the source is neither."""
+    missing = replace(ADD, mistakes=(ADD.mistakes[4],))
+    verdict = learn.check(missing, ADD.solution.replace("pid * BLOCK", "pid * n"), seed=1)
+    assert verdict.findings[0].kind == "footprint", verdict
