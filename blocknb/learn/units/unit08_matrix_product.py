@@ -23,8 +23,8 @@ PREDICT_TILES = Prediction(
 64 programs run at the same time, and each computes one tile of `c`. For one step along K, a program needs one tile of `a` and one of `b`.
 All programs of a row need the same tile of `a`, and all programs of a column the same tile of `b`.
 
-How many different tiles of `a` and `b` do the 64 programs need together, if they form a strip of 1 x 64 tiles? And a square of 8 x 8? Answer
-with two numbers: `(strip, square)`.""",
+How many different tiles of `a` and `b` do the 64 programs need together, if they form a strip of 1 x 64 tiles? And a square of 8 x 8?
+Answer with two numbers: `(strip, square)`.""",
     answer=lambda: (fetched(1, 64), fetched(8, 8)),
     wrong=(
         (

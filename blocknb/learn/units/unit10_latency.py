@@ -18,8 +18,8 @@ PREDICT_RING = Prediction(
     "predict-ring",
     "Count the stages of a circular buffer",
     question="""\
-A loop multiplies a tile of `a` and a tile of `b` in each iteration. Each of the two has a circular buffer with 3 slots of 16 KB. While one
-iteration multiplies what is in its slots, the copies of later iterations fill the other slots.
+A loop multiplies a tile of `a` and a tile of `b` in each iteration. Each of the two has a circular buffer with 3 slots of 16 KB. While
+one iteration multiplies what is in its slots, the copies of later iterations fill the other slots.
 
 How many KB of shared memory do the buffers take together? And the copies of how many later iterations can be under way, or have arrived,
 while one iteration multiplies? Answer with two numbers: `(KB, iterations)`.""",
