@@ -96,7 +96,10 @@ def check_cell(task: ExerciseCell, shell: Any, cell: str) -> dict[str, Any] | No
     exercise, given = task.exercise, answer_in(task, shell.user_ns)
     verdict = check(exercise, given)
     source = cell.partition("\n")[2] if cell.startswith("%%") else cell
-    done = progress.update(exercise.name, lambda old: old.tried(exercise.hash, verdict.passed, source))
+    if source.strip() == exercise.skeleton.strip():  # "Run All" is no try
+        done = progress.of(exercise.name)
+    else:
+        done = progress.update(exercise.name, lambda old: old.tried(exercise.hash, verdict.passed, source))
     task.part = part_of(exercise, verdict, done)
     if verdict.cases:
         task.shown, task.part["shown"] = launched(exercise, given, verdict)

@@ -26,6 +26,7 @@ def cleared(text: str, stub: str = "...") -> str:
     return re.sub(r"( *)### BEGIN SOLUTION\n.*?### END SOLUTION", rf"\1{stub}", text, flags=re.DOTALL)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("item", [i for i in learn.exercises() if isinstance(i, Exercise)], ids=lambda item: item.name)
 def test_without_what_nbgrader_removes_a_solution_is_refused_and_with_it_is_the_solution(item: Exercise) -> None:
     marked = assignment.marked_solution(item)

@@ -16,6 +16,7 @@ from blocknb.notebook.completion import candidates
 from blocknb.notebook.document import MIME
 
 ADD = learn.exercise("add-1")
+STARTED = ADD.skeleton.replace("at = ...", "at = 3")  # and `inside` is still missing
 PREDICTIONS = """
 from blocknb.learn import Prediction
 
@@ -120,6 +121,11 @@ def test_an_error_in_the_body_is_the_cells_own_and_no_try(session: Session) -> N
     assert progress.of("add-1").tries == 0
 
 
+def test_the_untouched_cell_of_a_notebook_is_no_try(session: Session) -> None:
+    assert "is still there" in session.exercise(ADD.skeleton)["text/plain"]
+    assert progress.load() == {}
+
+
 def test_an_unknown_exercise_stops_the_cell_and_names_a_similar_one(session: Session) -> None:
     with pytest.raises(Exception, match="did you mean .*add-1"):
         session.exercise("touched = 1", name="add-11")
@@ -127,13 +133,13 @@ def test_an_unknown_exercise_stops_the_cell_and_names_a_similar_one(session: Ses
 
 
 def test_hints_come_one_by_one_and_the_solution_opens_after_three_tries(session: Session) -> None:
-    session.exercise(ADD.skeleton)
+    session.exercise(STARTED)
     assert [session.text("%hint").split(": ")[0] for _ in range(4)] == [
         f"add-1, hint {number} of 3" for number in (1, 2, 3, 3)
     ]
     assert "2 more tries" in session.text("%solution")
-    session.exercise(ADD.skeleton)
-    session.exercise(ADD.skeleton)
+    session.exercise(STARTED)
+    session.exercise(STARTED)
     text = session.text("%solution")
     assert "- " in text
     assert "+     at = pid * BLOCK + tl.arange(0, BLOCK)" in text
@@ -143,12 +149,12 @@ def test_hints_come_one_by_one_and_the_solution_opens_after_three_tries(session:
 
 
 def test_progress_counts_what_passed_and_keeps_the_passing_source(session: Session) -> None:
-    session.exercise(ADD.skeleton)
+    session.exercise(STARTED)
     session.exercise(ADD.solution)
-    session.exercise(ADD.skeleton)  # a later failure takes nothing away
+    session.exercise(STARTED)  # a later failure takes nothing away
     done = progress.of("add-1")
     assert (done.tries, bool(done.passed), done.source.strip()) == (2, True, ADD.solution.strip())
-    assert done.last.strip() == ADD.skeleton.strip()
+    assert done.last.strip() == STARTED.strip()
     table = session.text("%progress")
     assert "1 of " in table
     assert str(progress.path()) in table
