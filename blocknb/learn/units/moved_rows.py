@@ -251,7 +251,7 @@ The tiles cover `out`, so i runs to `rows + 1`. Two masks differ here: `inside` 
     ),
     mistakes=(
         *WRONG_TILES,
-        Mistake("the border is 0: the load has no `other=edge`", patch=(", other=edge", "")),
+        Mistake("the border is 0: the load needs `other=edge`", patch=(", other=edge", "")),
         Mistake(
             "a row of out has `columns + 2` elements, not `columns`",
             patch=(WIDER, WIDER.replace("(columns + 2)", "columns")),
@@ -278,6 +278,7 @@ The tiles cover `out`, so i runs to `rows + 1`. Two masks differ here: `inside` 
             patch=("values, mask=inside", "values, mask=center"),
         ),
         Mistake("`other` is 1: the border must be the number `edge`", patch=("other=edge", "other=1.0")),
+        Mistake("the border is 0: the load needs `other=edge`", patch=("other=edge", "other=0.0")),
         Mistake("the store has no mask", patch=("values, mask=inside", "values")),
         Mistake(
             "the kernel adds edge to the whole matrix",

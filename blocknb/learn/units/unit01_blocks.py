@@ -214,6 +214,7 @@ The indices and the mask are given. Load the block, limit it, and store it. `tl.
             patch=(LIMIT, "tl.maximum(tl.minimum(values, low), high)"),
         ),
         Mistake("`low` and `high` are exchanged", patch=(LIMIT, "tl.minimum(tl.maximum(values, high), low)")),
+        Mistake("`low` and `high` are exchanged", patch=(LIMIT, "tl.clamp(values, high, low)")),
         Mistake(
             "numbers outside of the range become 0 instead of the limit",
             patch=(LIMIT, "tl.where((values >= low) & (values <= high), values, 0.0)"),

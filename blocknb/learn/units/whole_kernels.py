@@ -108,6 +108,10 @@ address before the array.
             "the order of the blocks is reversed, but not the elements within a block",
             patch=(BACKWARDS, "x + ((tl.num_programs(0) - 1 - pid) * BLOCK + tl.arange(0, BLOCK))"),
         ),
+        Mistake(
+            "each block is reversed, but the blocks keep their order",
+            patch=("tl.load(x + (n - 1 - at), mask=inside)", "tl.flip(tl.load(x + at, mask=inside))"),
+        ),
         Mistake("load and store are both reversed, so nothing changes", patch=("out + at", "out + (n - 1 - at)")),
         Mistake("the load reads the elements in their old order", patch=(BACKWARDS, "x + at")),
         Mistake("a negative index does not count from the end here", patch=(BACKWARDS, "x + (-1 - at)")),
