@@ -142,13 +142,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def cheats(exercise: Exercise, answer: Answer) -> Iterator[tuple[str, str]]:
-    """(what it does, cell) of answers that do not do the work. `answer` is the solution, whose parameters have the exercise's names.
-    A kernel that only uses atomics has no store to change, so some of its cheats would be the solution; these are left out."""
-    solution = ast.unparse(ast.parse(exercise.solution))
-    yield from ((what, source) for what, source in _every_cheat(exercise, answer) if source != solution)
-
-
-def _every_cheat(exercise: Exercise, answer: Answer) -> Iterator[tuple[str, str]]:
+    """(what it does, cell) of answers that do not do the work. `answer` is the solution, whose parameters have the exercise's names."""
     tree = ast.parse(exercise.solution)
     kernel = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == answer.base.__name__)
     arguments = ast.unparse(kernel.args)
