@@ -44,7 +44,7 @@ def tuned(num_warps: int, num_stages: int, bm: int, bn: int, bk: int, body: str 
 
 
 SIZES: dict[str, Any] = {"dtype": "float16", "most": 2}
-HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 64, "BK": 32}
+HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 32, "BK": 16}
 TUNED_CASES = (
     product_case(256, 256, 128, **SIZES),
     product_case(300, 520, 70, **SIZES),
@@ -66,10 +66,10 @@ HALF_1 = Exercise(
 Multiply the float16 tiles as they are, so that the tensor cores can take them. Keep the sum in float32, and round it once, to float16,
 when you store it. A sum in float16 would lose digits with every step, and the error would grow with K.""",
     cases=(
-        product_case(64, 128, 64, **HALF_TILES),
-        fraction_case(70, 45, 50, -1, **HALF_TILES),
+        product_case(128, 96, 80, **HALF_TILES),
+        fraction_case(130, 75, 50, -1, **HALF_TILES),
         product_case(3, 5, 7, **HALF_TILES),
-        fraction_case(32, 32, 3000, 0.5, **HALF_TILES),
+        fraction_case(16, 16, 2000, 0.5, BM=64, BN=32, BK=64),
     ),
     outputs=("c",),
     grid=two_axes,
