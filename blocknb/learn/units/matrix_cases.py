@@ -31,12 +31,16 @@ def operands(rng: np.random.Generator, m: int, n: int, k: int, dtype: str = "flo
     }
 
 
-def product_case(m: int, n: int, k: int, *, dtype: str = "float32", bias: bool = False, most: int = 8, **constants: Any) -> Case:
+def product_case(
+    m: int, n: int, k: int, *, dtype: str = "float32", bias: bool = False, most: int = 8, **constants: Any
+) -> Case:
     """The case "70x40, K=50": `a`, `b`, with `bias` a vector of n elements, `c`, the sizes M, N and K, and the constants."""
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         arrays = operands(rng, m, n, k, dtype, most)
-        if bias:  # as large as a sum, whose sign then depends on it, and in quarters, so that sums lie between -1 and 0, too
+        if (
+            bias
+        ):  # as large as a sum, whose sign then depends on it, and in quarters, so that sums lie between -1 and 0, too
             arrays = {"a": arrays["a"], "b": arrays["b"], "bias": integers(rng, (n,), dtype, 160) / 4, "c": arrays["c"]}
         return {**arrays, "M": m, "N": n, "K": k, **constants}
 
@@ -68,7 +72,11 @@ def biased_product(a: np.ndarray, b: np.ndarray, bias: np.ndarray) -> dict[str, 
 
 def without_other(source: str) -> dict[str, str]:
     """The equivalent mutants that drop `other=0.0`: text of the change, and the reason."""
-    loads = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"]
+    loads = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"
+    ]
     texts = [ast.unparse(load) for load in loads]
     reason = "blocknb loads 0 where a mask is off and `other` is left out"
     return {f"{text} -> {text.replace(', other=0.0', '')}": reason for text in texts if "other=0.0" in text}

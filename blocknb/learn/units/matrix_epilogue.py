@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
@@ -25,7 +27,7 @@ def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 BIAS = "    total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]\n"
 RELU = "    total = tl.where(total > 0, total, 0.01 * total)\n"
 STORE = "    tl.store(c + m[:, None] * N + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))\n"
-TILES = {"BM": 32, "BN": 16, "BK": 16}
+TILES: dict[str, Any] = {"BM": 32, "BN": 16, "BK": 16}
 
 GEMM_5 = Exercise(
     "gemm-5",
@@ -57,42 +59,95 @@ in one kernel. The grid is that of gemm-3: axis 0 counts tiles of rows, axis 1 t
         "`total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]`, then `total = tl.where(total > 0, total, 0.01 * total)`",
     ),
     mistakes=(
-        Mistake("the bias stands in the loop, so it is added once per step of K", patches=((BIAS, ""), ("total = tl.dot(x, y, total)\n", "total = tl.dot(x, y, total)\n    " + BIAS))),
-        Mistake("the leaky ReLU stands in the loop: it must see the whole sum", patches=((BIAS + RELU, BIAS), ("total = tl.dot(x, y, total)\n", "total = tl.dot(x, y, total)\n    " + RELU))),
+        Mistake(
+            "the bias stands in the loop, so it is added once per step of K",
+            patches=((BIAS, ""), ("total = tl.dot(x, y, total)\n", "total = tl.dot(x, y, total)\n    " + BIAS)),
+        ),
+        Mistake(
+            "the leaky ReLU stands in the loop: it must see the whole sum",
+            patches=(
+                (BIAS + RELU, BIAS),
+                ("total = tl.dot(x, y, total)\n", "total = tl.dot(x, y, total)\n    " + RELU),
+            ),
+        ),
         Mistake("the bias is added after the leaky ReLU: it comes first", patch=(BIAS + RELU, RELU + BIAS)),
         Mistake("the bias is missing", patch=(BIAS, "")),
         Mistake("the leaky ReLU is missing", patch=(RELU, "")),
-        Mistake("the bias belongs to columns, not rows: [None, :]", patch=("bias + n, mask=n < N, other=0.0)[None, :]", "bias + m, mask=m < N, other=0.0)[:, None]")),
-        Mistake("the load of the bias has no mask: it reads past the end", patch=(", mask=n < N, other=0.0)[None, :]", ")[None, :]")),
-        Mistake("the bias repeats its first tile: use `n`, which has program_id(1)", patch=("bias + n, mask=n < N", "bias + tl.arange(0, BN), mask=n < N")),
-        Mistake("the bias is one number for all columns: load `bias + n`", patch=("tl.load(bias + n, mask=n < N, other=0.0)[None, :]", "tl.load(bias)")),
-        Mistake("negative numbers become 0: that is a ReLU, and a leaky one multiplies them by 0.01", patch=("0.01 * total", "0.0")),
-        Mistake("the sides of tl.where are exchanged: negative numbers are multiplied by 0.01", patch=("total, 0.01 * total", "0.01 * total, total")),
+        Mistake(
+            "the bias belongs to columns, not rows: [None, :]",
+            patch=("bias + n, mask=n < N, other=0.0)[None, :]", "bias + m, mask=m < N, other=0.0)[:, None]"),
+        ),
+        Mistake(
+            "the load of the bias has no mask: it reads past the end",
+            patch=(", mask=n < N, other=0.0)[None, :]", ")[None, :]"),
+        ),
+        Mistake(
+            "the bias repeats its first tile: use `n`, which has program_id(1)",
+            patch=("bias + n, mask=n < N", "bias + tl.arange(0, BN), mask=n < N"),
+        ),
+        Mistake(
+            "the bias is one number for all columns: load `bias + n`",
+            patch=("tl.load(bias + n, mask=n < N, other=0.0)[None, :]", "tl.load(bias)"),
+        ),
+        Mistake(
+            "negative numbers become 0: that is a ReLU, and a leaky one multiplies them by 0.01",
+            patch=("0.01 * total", "0.0"),
+        ),
+        Mistake(
+            "the sides of tl.where are exchanged: negative numbers are multiplied by 0.01",
+            patch=("total, 0.01 * total", "0.01 * total, total"),
+        ),
         Mistake("the slope is 0.01, not 0.1", patch=("0.01", "0.1")),
-        Mistake("the minimum takes the wrong side: leaky(t) is the larger of t and 0.01 * t", patch=("tl.where(total > 0, total, 0.01 * total)", "tl.minimum(total, 0.01 * total)")),
+        Mistake(
+            "the minimum takes the wrong side: leaky(t) is the larger of t and 0.01 * t",
+            patch=("tl.where(total > 0, total, 0.01 * total)", "tl.minimum(total, 0.01 * total)"),
+        ),
         Mistake("negative numbers change their sign", patch=("0.01 * total", "-0.01 * total")),
-        Mistake("all numbers are multiplied by 0.01: only negative ones are", patch=("tl.where(total > 0, total, 0.01 * total)", "0.01 * total")),
+        Mistake(
+            "all numbers are multiplied by 0.01: only negative ones are",
+            patch=("tl.where(total > 0, total, 0.01 * total)", "0.01 * total"),
+        ),
         Mistake("the bias is subtracted", patch=("total += tl.load(bias", "total -= tl.load(bias")),
         Mistake("the store comes before the bias and the leaky ReLU", patch=(BIAS + RELU + STORE, STORE + BIAS + RELU)),
-        Mistake("the leaky ReLU has no effect: assign its result to `total`", patch=("total = tl.where", "positive = tl.where")),
-        Mistake("the bias is added in each step, because the sum begins with it in the loop", patches=((BIAS, ""), ("tl.dot(x, y, total)", "tl.dot(x, y, total) + tl.load(bias + n, mask=n < N, other=0.0)[None, :]"))),
+        Mistake(
+            "the leaky ReLU has no effect: assign its result to `total`",
+            patch=("total = tl.where", "positive = tl.where"),
+        ),
+        Mistake(
+            "the bias is added in each step, because the sum begins with it in the loop",
+            patches=(
+                (BIAS, ""),
+                ("tl.dot(x, y, total)", "tl.dot(x, y, total) + tl.load(bias + n, mask=n < N, other=0.0)[None, :]"),
+            ),
+        ),
     ),
     alternatives=(
         patched(FUSED, (RELU, "    total = tl.maximum(total, 0.01 * total)\n")),
         patched(
             FUSED,
             (BIAS, ""),
-            ("tl.zeros((BM, BN), tl.float32)", "tl.zeros((BM, BN), tl.float32) + tl.load(bias + n, mask=n < N, other=0.0)[None, :]"),
+            (
+                "tl.zeros((BM, BN), tl.float32)",
+                "tl.zeros((BM, BN), tl.float32) + tl.load(bias + n, mask=n < N, other=0.0)[None, :]",
+            ),
         ),
         patched(FUSED, (RELU, "    total = total * tl.where(total < 0, 0.01, 1.0)\n")),
-        patched(FUSED, (", other=0.0)[None, :]", ")"), (RELU, "    if True:\n        total = tl.where(total >= 0, total, total * 0.01)\n")),
+        patched(
+            FUSED,
+            (", other=0.0)[None, :]", ")"),
+            (RELU, "    if True:\n        total = tl.where(total >= 0, total, total * 0.01)\n"),
+        ),
         "@blocknb.kernel\ndef leaky(t, SLOPE: tl.constexpr):\n    return tl.maximum(t, 0) + SLOPE * tl.minimum(t, 0)\n\n"
         + patched(FUSED, (RELU, ""), (STORE, STORE.replace("total,", "leaky(total, 0.01),"))),
         patched(
             FUSED,
-            (BIAS, "    row = tl.load(bias + n, mask=n < N, other=0.0)\n    total = total + tl.broadcast_to(tl.expand_dims(row, 0), (BM, BN))\n"),
+            (
+                BIAS,
+                "    row = tl.load(bias + n, mask=n < N, other=0.0)\n"
+                "    total = total + tl.broadcast_to(tl.expand_dims(row, 0), (BM, BN))\n",
+            ),
         ),
     ),
     equivalent={**without_other(FUSED), "total > 0 -> total >= 0": "leaky(0) is 0 on both sides"},
     tolerance=Tolerance(additions=64, scale=64.0),
-)  # fmt: skip
+)

@@ -44,8 +44,12 @@ def tuned(num_warps: int, num_stages: int, bm: int, bn: int, bk: int, body: str 
 
 
 SIZES: dict[str, Any] = {"dtype": "float16", "most": 2}
-HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 64, "BK": 32}
-TUNED_CASES = (product_case(256, 256, 128, **SIZES), product_case(300, 520, 70, **SIZES), product_case(3, 5, 7, **SIZES))
+HALF_TILES: dict[str, Any] = {**SIZES, "BM": 64, "BN": 32, "BK": 16}
+TUNED_CASES = (
+    product_case(256, 256, 128, **SIZES),
+    product_case(300, 520, 70, **SIZES),
+    product_case(3, 5, 7, **SIZES),
+)
 
 
 def two_axes(M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
@@ -59,13 +63,13 @@ HALF_1 = Exercise(
     task="""\
 `a`, `b` and `c` are float16 now; shapes, grid and ragged sizes are those of gemm-3.
 
-Multiply the float16 tiles as they are, so that the tensor cores can take them. Keep the sum in float32, and round it once, to float16, when
-you store it. A sum in float16 would lose digits with every step, and the error would grow with K.""",
+Multiply the float16 tiles as they are, so that the tensor cores can take them. Keep the sum in float32, and round it once, to float16,
+when you store it. A sum in float16 would lose digits with every step, and the error would grow with K.""",
     cases=(
-        product_case(64, 128, 64, **HALF_TILES),
-        fraction_case(70, 45, 50, -1, **HALF_TILES),
+        product_case(128, 96, 80, **HALF_TILES),
+        fraction_case(130, 75, 50, -1, **HALF_TILES),
         product_case(3, 5, 7, **HALF_TILES),
-        fraction_case(32, 32, 3000, 0.5, **HALF_TILES),
+        fraction_case(16, 16, 2000, 0.5, BM=64, BN=32, BK=64),
     ),
     outputs=("c",),
     grid=two_axes,
@@ -103,15 +107,30 @@ you store it. A sum in float16 would lose digits with every step, and the error 
             "the tiles are converted to bfloat16, which has fewer digits",
             patch=("tl.dot(x, y, total)", "tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)"),
         ),
-        Mistake("the tiles are rounded to 8 bits", patch=("tl.dot(x, y, total)", "tl.dot(x.to(tl.float8e5), y.to(tl.float8e5), total)")),
+        Mistake(
+            "the tiles are rounded to 8 bits",
+            patch=("tl.dot(x, y, total)", "tl.dot(x.to(tl.float8e5), y.to(tl.float8e5), total)"),
+        ),
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(DOT, "total = tl.dot(x, y)")),
         Mistake("the product is counted twice: `total =`, not `total +=`", patch=(DOT, DOT.replace("=", "+=", 1))),
         Mistake("the product is transposed: tl.dot(x, y) is x @ y", patch=(DOT, "total += tl.trans(tl.dot(x, y))")),
-        Mistake("the sum is rounded to an integer: the store converts to float16", patch=("total.to(tl.float16)", "total.to(tl.int32).to(tl.float16)")),
-        Mistake("the sum is rounded to bfloat16, which has fewer digits", patch=("total.to(tl.float16)", "total.to(tl.bfloat16)")),
+        Mistake(
+            "the sum is rounded to an integer: the store converts to float16",
+            patch=("total.to(tl.float16)", "total.to(tl.int32).to(tl.float16)"),
+        ),
+        Mistake(
+            "the sum is rounded to bfloat16, which has fewer digits",
+            patch=("total.to(tl.float16)", "total.to(tl.bfloat16)"),
+        ),
         Mistake("the store has no mask", patch=(f", {Z_MASK}", "")),
-        Mistake("the loads have no mask along K", patches=((X_MASK, "mask=m[:, None] < M, other=0.0"), (Y_MASK, "mask=n[None, :] < N, other=0.0"))),
-        Mistake("the kernel stores nothing: end with tl.store", patch=(f"    tl.store(c + m[:, None] * N + n[None, :], total.to(tl.float16), {Z_MASK})\n", "")),
+        Mistake(
+            "the loads have no mask along K",
+            patches=((X_MASK, "mask=m[:, None] < M, other=0.0"), (Y_MASK, "mask=n[None, :] < N, other=0.0")),
+        ),
+        Mistake(
+            "the kernel stores nothing: end with tl.store",
+            patch=(f"    tl.store(c + m[:, None] * N + n[None, :], total.to(tl.float16), {Z_MASK})\n", ""),
+        ),
     ),
     alternatives=(
         patched(HALF, ("total.to(tl.float16)", "total")),
@@ -123,7 +142,7 @@ you store it. A sum in float16 would lose digits with every step, and the error 
     ),
     equivalent=without_other(HALF),
     tolerance=2.0**-10,
-)  # fmt: skip
+)
 
 SLOW_BODY = patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total)"))
 FIT = tuned(8, 3, 128, 128, 32)
@@ -131,24 +150,30 @@ FIT_1 = Exercise(
     "fit-1",
     "Make room for a second program",
     task="""\
-The product of half-1, with tiles of 128 x 256 and three stages. A multiprocessor of an H100 has 64 K registers and 227 KB of shared memory, and
-holds one such program. While it stores its result, the tensor cores wait.
+The product of half-1, with tiles of 128 x 256 and three stages. A multiprocessor of an H100 has 64 K registers and 227 KB of shared
+memory, and holds one such program. While it stores its result, the tensor cores wait.
 
-Change the constants BM, BN and BK and the options `num_warps` and `num_stages`, and nothing else, until two programs fit. A tile must still do
-at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot must become wgmma. No register may spill to memory.""",
+Change the constants BM, BN and BK and the options `num_warps` and `num_stages`, and nothing else, until two programs fit. A tile must
+still do at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot must become wgmma. No register may spill to
+memory.""",
     cases=TUNED_CASES,
     outputs=("c",),
     grid=two_axes,
     reference=product,
     rules=(
-        stored_once, no_race, work_per_element(50), multiplies_with(HALF_PRODUCTS), no_spills,
+        stored_once,
+        no_race,
+        work_per_element(50),
+        multiplies_with(HALF_PRODUCTS),
+        no_spills,
         room_for(2),
     ),
     solution=FIT,
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
     hints=(
         "Which resource is the limit now: registers or shared memory? The Resources tab names it.",
-        "A tile of 128 x 256 keeps 32 K sums in registers, half of all. With 128 x 128 there is room for two. Stages times BK make the shared memory.",
+        "A tile of 128 x 256 keeps 32 K sums in registers, half of all. With 128 x 128 there is room for two. "
+        "Stages times BK make the shared memory.",
         "`num_warps=8, num_stages=3`, `BM = 128`, `BN = 128`, `BK = 32`",
     ),
     mistakes=(
@@ -175,7 +200,7 @@ at least 50 multiply-adds per loaded element, `BM * BN / (BM + BN)`, and tl.dot 
     ),
     equivalent=without_other(HALF),
     tolerance=Tolerance(),
-)  # fmt: skip
+)
 
 WIDE = "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"
 DOT_1 = Exercise(
@@ -198,7 +223,8 @@ Read the note after each change. It says why the compiler did not take a larger 
     ),
     hints=(
         "The first note says `not wgmma`, and a number. Which constant must change? Then read the next note: what does k8 tell you?",
-        "wgmma takes at least 64 rows. Operands in fp32 make k8, operands in fp16 make k16. Eight warps split 64 x 256 into two halves of 128 columns.",
+        "wgmma takes at least 64 rows. Operands in fp32 make k8, operands in fp16 make k16. "
+        "Eight warps split 64 x 256 into two halves of 128 columns.",
         "`num_warps=4`, `BM = 64`, `BN = 256`, and `total = tl.dot(x, y, total)`",
     ),
     mistakes=(
@@ -211,9 +237,29 @@ Read the note after each change. It says why the compiler did not take a larger 
         Mistake("it takes 4 warps together", source=tuned(2, 3, 64, 256, 32)),
         Mistake("it takes 4 warps together", source=tuned(1, 3, 64, 256, 16)),
         Mistake("the accumulator takes 256 registers", source=tuned(4, 3, 128, 256, 64)),
-        Mistake("the tiles that tl.dot gets are bf16 (k16)", source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)")))),
-        Mistake("the kernel asks for ieee precision", source=tuned(4, 3, 64, 256, 32, patched(BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total, input_precision='ieee')")))),
-        Mistake("only the last step counts: pass `total` to tl.dot", source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x, y)")))),
+        Mistake(
+            "the tiles that tl.dot gets are bf16 (k16)",
+            source=tuned(
+                4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)"))
+            ),
+        ),
+        Mistake(
+            "the kernel asks for ieee precision",
+            source=tuned(
+                4,
+                3,
+                64,
+                256,
+                32,
+                patched(
+                    BODY, (DOT, "total = tl.dot(x.to(tl.float32), y.to(tl.float32), total, input_precision='ieee')")
+                ),
+            ),
+        ),
+        Mistake(
+            "only the last step counts: pass `total` to tl.dot",
+            source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x, y)"))),
+        ),
     ),
     alternatives=(
         tuned(8, 3, 128, 256, 64),
@@ -225,4 +271,4 @@ Read the note after each change. It says why the compiler did not take a larger 
     ),
     equivalent=without_other(HALF),
     tolerance=Tolerance(),
-)  # fmt: skip
+)

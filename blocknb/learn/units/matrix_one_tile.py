@@ -88,19 +88,25 @@ One program does all the work. `M`, `N` and `K` are constants and powers of two,
         ),
         Mistake("the factors are exchanged: tl.dot(x, y) is x @ y", patch=("tl.dot(x, y)", "tl.dot(y, x)")),
         Mistake("the kernel multiplies `a` by itself: load `y` from `b`", patch=("tl.load(b", "tl.load(a")),
-        Mistake("the kernel stores nothing: end with tl.store", patch=("    tl.store(c + m[:, None] * N + n[None, :], total)\n", "")),
+        Mistake(
+            "the kernel stores nothing: end with tl.store",
+            patch=("    tl.store(c + m[:, None] * N + n[None, :], total)\n", ""),
+        ),
         Mistake("the addresses lack the row stride: m[:, None] * K", patch=("m[:, None] * K", "m[:, None]")),
         Mistake(
             "the store lacks the row stride: m[:, None] * N",
             patch=("c + m[:, None] * N", "c + m[:, None]"),
         ),
-        Mistake("the kernel stores a tile of `a`, not the product", source="""\
+        Mistake(
+            "the kernel stores a tile of `a`, not the product",
+            source="""\
 @blocknb.kernel
 def matmul(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     x = tl.load(a + m[:, None] * K + k[None, :])
     tl.store(c + m[:, None] * N + n[None, :], tl.sum(x, axis=1)[:, None] + tl.zeros((M, N), tl.float32))
-"""),
+""",
+        ),
     ),
     alternatives=(
         patched(ONE_TILE, ("total = tl.dot(x, y)", "total = tl.dot(x, y, tl.zeros((M, N), tl.float32))")),
@@ -144,7 +150,7 @@ def matmul(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 """,
     ),
     tolerance=Tolerance(),
-)  # fmt: skip
+)
 
 LOOP = """\
 @blocknb.kernel
@@ -203,34 +209,56 @@ Walk along K in steps of `BK`. Each step loads `M x BK` elements of `a` and `BK 
             "`a` does not advance: its columns are start + arange(BK)",
             patch=("K + k[None, :], mask", "K + tl.arange(0, BK)[None, :], mask"),
         ),
-        Mistake("the load of `a` has no mask: the last step reads past its rows", patch=(", mask=k[None, :] < K, other=0.0", "")),
-        Mistake("the load of `b` has no mask: the last step reads past its end", patch=(", mask=k[:, None] < K, other=0.0", "")),
+        Mistake(
+            "the load of `a` has no mask: the last step reads past its rows",
+            patch=(", mask=k[None, :] < K, other=0.0", ""),
+        ),
+        Mistake(
+            "the load of `b` has no mask: the last step reads past its end",
+            patch=(", mask=k[:, None] < K, other=0.0", ""),
+        ),
         Mistake(
             "the loads have no mask: the last step reads past the ends",
             patches=((", mask=k[None, :] < K, other=0.0", ""), (", mask=k[:, None] < K, other=0.0", "")),
         ),
         Mistake("masked lanes count as 1, not 0: other=0.0", patch=("other=0.0", "other=1.0")),
         Mistake("the loop takes steps of 1: range(0, K, BK)", patch=("range(0, K, BK)", "range(0, K)")),
-        Mistake("the loop leaves out the rest of K: range(0, K, BK)", patch=("range(0, K, BK)", "range(0, K // BK * BK, BK)")),
+        Mistake(
+            "the loop leaves out the rest of K: range(0, K, BK)",
+            patch=("range(0, K, BK)", "range(0, K // BK * BK, BK)"),
+        ),
         Mistake(
             "`start` counts steps, not elements: multiply it by BK, or step by BK",
             patch=("range(0, K, BK)", "range(0, tl.cdiv(K, BK))"),
         ),
         Mistake("the loop begins at the second step: range(0, K, BK)", patch=("range(0, K, BK)", "range(BK, K, BK)")),
-        Mistake("the mask lets element K pass: k < K", patches=(("k[None, :] < K", "k[None, :] <= K"), ("k[:, None] < K", "k[:, None] <= K"))),
+        Mistake(
+            "the mask lets element K pass: k < K",
+            patches=(("k[None, :] < K", "k[None, :] <= K"), ("k[:, None] < K", "k[:, None] <= K")),
+        ),
         Mistake("the mask turns the last element off: k < K", patches=(("k[None, :] < K", "k[None, :] < K - 1"),)),
         Mistake(
             "`total` starts again in every step: set it to zero before the loop",
             patches=(
                 ("    total = tl.zeros((M, N), tl.float32)\n    for", "    for"),
                 ("        k = start", "        total = tl.zeros((M, N), tl.float32)\n        k = start"),
-                ("    tl.store(c + m[:, None] * N + n[None, :], total)", "        tl.store(c + m[:, None] * N + n[None, :], total)"),
+                (
+                    "    tl.store(c + m[:, None] * N + n[None, :], total)",
+                    "        tl.store(c + m[:, None] * N + n[None, :], total)",
+                ),
             ),
         ),
-        Mistake("a row of `a` has K elements: its row stride is K, not BK", patch=("m[:, None] * K", "m[:, None] * BK")),
-        Mistake("a row of `b` has N elements: its row stride is N, not BK", patch=("k[:, None] * N", "k[:, None] * BK")),
+        Mistake(
+            "a row of `a` has K elements: its row stride is K, not BK", patch=("m[:, None] * K", "m[:, None] * BK")
+        ),
+        Mistake(
+            "a row of `b` has N elements: its row stride is N, not BK", patch=("k[:, None] * N", "k[:, None] * BK")
+        ),
         Mistake("the product is counted twice: `total =`, not `total +=`", patch=("total = tl.dot", "total += tl.dot")),
-        Mistake("the masks are exchanged with the axes of the tiles", patches=(("mask=k[None, :] < K", "mask=m[:, None] < K"),)),
+        Mistake(
+            "the masks are exchanged with the axes of the tiles",
+            patches=(("mask=k[None, :] < K", "mask=m[:, None] < K"),),
+        ),
     ),
     alternatives=(
         patched(LOOP, ("total = tl.dot(x, y, total)", "total += tl.dot(x, y)")),
@@ -290,4 +318,4 @@ def matmul(a, b, c, K, M: tl.constexpr, N: tl.constexpr, BK: tl.constexpr):
     ),
     equivalent=without_other(LOOP),
     tolerance=Tolerance(),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""stages-1, descriptor-1, wave-1 and gemm-6: copies that run ahead of the products, tensor descriptors, waves, and the goal of the course."""
+"""stages-1, descriptor-1 and wave-1: copies that run ahead of the products, tensor descriptors, and rounds of tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import biased_product, patched, product, product_case, without_other
-from blocknb.learn.units.matrix_half import BODY, DOT, HALF, HALF_PRODUCTS, TUNED_CASES, X_MASK, Y_MASK, Z_MASK, head, tuned, two_axes
+from blocknb.learn.units.matrix_half import (
+    BODY,
+    DOT,
+    HALF,
+    HALF_PRODUCTS,
+    TUNED_CASES,
+    X_MASK,
+    Y_MASK,
+    Z_MASK,
+    head,
+    tuned,
+    two_axes,
+)
 from blocknb.learn.units.matrix_rules import (
     multiplies_with,
     products_under_way,
@@ -21,11 +33,11 @@ STAGES_1 = Exercise(
     "stages-1",
     "Keep products under way",
     task="""\
-The product of half-1 copies one tile, multiplies it, copies the next one, and so on. In the timeline's model for an H100 products are under way
-for a fifth of the time.
+The product of half-1 copies one tile, multiplies it, copies the next one, and so on. In the timeline's model for an H100 products are
+under way for a fifth of the time.
 
-Change the constants and `num_stages` until it is at least 70 % for 4096 x 4096 x 4096. `num_stages` is the number of iterations whose tiles
-are in shared memory at the same time. Nothing may spill, and two axes of the grid stay as they are.""",
+Change the constants and `num_stages` until it is at least 70 % for 4096 x 4096 x 4096. `num_stages` is the number of iterations whose
+tiles are in shared memory at the same time. Nothing may spill, and two axes of the grid stay as they are.""",
     cases=TUNED_CASES,
     outputs=("c",),
     grid=two_axes,
@@ -35,7 +47,8 @@ are in shared memory at the same time. Nothing may spill, and two axes of the gr
     blanks=(Blank(1, 2, keep=head(8, 1, 128, 128, 32)),),
     hints=(
         "In the timeline, what happens between two products? How long does a copy take, and how long the product of one step?",
-        "A copy takes about 700 clocks to arrive. The product of 128 x 128 x 32 takes 256. How many copies must be on their way during that time?",
+        "A copy takes about 700 clocks to arrive. The product of 128 x 128 x 32 takes 256. "
+        "How many copies must be on their way during that time?",
         "`num_stages=3` with `BK = 64`, or `num_stages=4` with `BK = 32`",
     ),
     mistakes=(
@@ -46,11 +59,19 @@ are in shared memory at the same time. Nothing may spill, and two axes of the gr
         Mistake("2 stages of copies do not cover the latency", source=tuned(8, 2, 128, 128, 64)),
         Mistake("2 stages of copies do not cover the latency", source=tuned(8, 2, 128, 256, 64)),
         Mistake("3 stages of copies do not cover the latency", source=tuned(8, 3, 128, 128, 16)),
-        Mistake("a tile of 64 x 128 needs 6 clocks to be copied and 4 to be multiplied", source=tuned(4, 4, 64, 128, 64)),
+        Mistake(
+            "a tile of 64 x 128 needs 6 clocks to be copied and 4 to be multiplied", source=tuned(4, 4, 64, 128, 64)
+        ),
         Mistake("a tile of 64 x 64 needs 4 clocks to be copied and 2 to be multiplied", source=tuned(4, 4, 64, 64, 64)),
         Mistake("the registers do not suffice", source=tuned(4, 3, 128, 256, 64)),
-        Mistake("only the last step counts: pass `total` to tl.dot", source=tuned(8, 3, 128, 128, 64, patched(BODY, (DOT, "total = tl.dot(x, y)")))),
-        Mistake("the loads have lost their masks", source=tuned(8, 3, 128, 128, 64, patched(BODY, (f", {X_MASK}", ""), (f", {Y_MASK}", "")))),
+        Mistake(
+            "only the last step counts: pass `total` to tl.dot",
+            source=tuned(8, 3, 128, 128, 64, patched(BODY, (DOT, "total = tl.dot(x, y)"))),
+        ),
+        Mistake(
+            "the loads have lost their masks",
+            source=tuned(8, 3, 128, 128, 64, patched(BODY, (f", {X_MASK}", ""), (f", {Y_MASK}", ""))),
+        ),
     ),
     alternatives=(
         tuned(8, 4, 128, 128, 32),
@@ -62,7 +83,7 @@ are in shared memory at the same time. Nothing may spill, and two axes of the gr
     ),
     equivalent=without_other(HALF),
     tolerance=Tolerance(),
-)  # fmt: skip
+)
 
 DESCRIBED = """\
 @blocknb.kernel
@@ -82,22 +103,28 @@ def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 POINTERS = """\
 @blocknb.kernel
 def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-""" + patched(BODY, ("    tl.store(", """\
+""" + patched(
+    BODY,
+    (
+        "    tl.store(",
+        """\
     total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     total = tl.where(total > 0, total, 0.01 * total)
-    tl.store("""))
+    tl.store(""",
+    ),
+)
 D_TILES: dict[str, Any] = {"dtype": "float16", "most": 2, "bias": True, "BM": 64, "BN": 32, "BK": 32}
 
 DESCRIPTOR_1 = Exercise(
     "descriptor-1",
     "Describe the matrices",
     task="""\
-The task of gemm-5 in float16: `c = leaky(a @ b + bias)`, with the same grid of two axes. Load the tiles of `a` and `b`, and store that of `c`,
-by tensor descriptors, without a mask of your own.
+The task of gemm-5 in float16: `c = leaky(a @ b + bias)`, with the same grid of two axes. Load the tiles of `a` and `b`, and store that of
+`c`, by tensor descriptors, without a mask of your own.
 
 `tl.make_tensor_descriptor(a, [rows, columns], [row stride, 1], [tile rows, tile columns])` describes a matrix. `x_at.load([row, column])`
-loads the tile that begins at this element; `z_at.store([row, column], tile)` stores one. What lies outside of the matrix loads as 0, and is not
-stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The bias may stay a tl.load.""",
+loads the tile that begins at this element; `z_at.store([row, column], tile)` stores one. What lies outside of the matrix loads as 0, and
+is not stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The bias may stay a tl.load.""",
     cases=(
         product_case(128, 64, 64, **D_TILES),
         product_case(70, 40, 48, **D_TILES),
@@ -117,7 +144,8 @@ stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The b
         Blank(13, 13, "store the tile"),
     ),
     hints=(
-        "What does a descriptor need to know about `a`: its shape, its strides, the shape of a tile. Which of them change from step to step?",
+        "What does a descriptor need to know about `a`: its shape, its strides, the shape of a tile. "
+        "Which of them change from step to step?",
         "The tile of `a` begins at [row, k], that of `b` at [k, column]. Both count elements, not tiles.",
         "`x_at = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])`, and in the loop "
         "`total = tl.dot(x_at.load([row, k]), y_at.load([k, column]), total)`",
@@ -126,25 +154,42 @@ stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The b
         Mistake("the shape of `a` is [M, K], not [K, M]", patch=("a, [M, K]", "a, [K, M]")),
         Mistake("the shape of `b` is [K, N], not [N, K]", patch=("b, [K, N]", "b, [N, K]")),
         Mistake("the shape of `c` is [M, N], not [N, M]", patch=("c, [M, N]", "c, [N, M]")),
-        Mistake("the row stride of `a` is K, the length of its rows", patch=("a, [M, K], [K, 1]", "a, [M, K], [BK, 1]")),
+        Mistake(
+            "the row stride of `a` is K, the length of its rows", patch=("a, [M, K], [K, 1]", "a, [M, K], [BK, 1]")
+        ),
         Mistake("the row stride of `b` is N, the length of its rows", patch=("b, [K, N], [N, 1]", "b, [K, N], [K, 1]")),
         Mistake("the row stride of `c` is N, the length of its rows", patch=("c, [M, N], [N, 1]", "c, [M, N], [K, 1]")),
         Mistake("the coordinates of `a` are exchanged: [row, k]", patch=("x_at.load([row, k])", "x_at.load([k, row])")),
-        Mistake("the coordinates of `b` are exchanged: [k, column]", patch=("y_at.load([k, column])", "y_at.load([column, k])")),
-        Mistake("the coordinates of the store are exchanged: [row, column]", patch=("z_at.store([row, column]", "z_at.store([column, row]")),
+        Mistake(
+            "the coordinates of `b` are exchanged: [k, column]",
+            patch=("y_at.load([k, column])", "y_at.load([column, k])"),
+        ),
+        Mistake(
+            "the coordinates of the store are exchanged: [row, column]",
+            patch=("z_at.store([row, column]", "z_at.store([column, row]"),
+        ),
         Mistake(
             "coordinates count elements, not tiles: multiply the program ids by BM and BN",
             patch=("tl.program_id(0) * BM, tl.program_id(1) * BN", "tl.program_id(0), tl.program_id(1)"),
         ),
-        Mistake("every step loads the first tile again: the coordinates need k", patches=(("[row, k]", "[row, 0]"), ("[k, column]", "[0, column]"))),
+        Mistake(
+            "every step loads the first tile again: the coordinates need k",
+            patches=(("[row, k]", "[row, 0]"), ("[k, column]", "[0, column]")),
+        ),
         Mistake("`b` does not advance: its tile begins at [k, column]", patch=("[k, column]", "[0, column]")),
-        Mistake("the loop counts tiles, and coordinates count elements: step by BK", patch=("range(0, K, BK)", "range(tl.cdiv(K, BK))")),
+        Mistake(
+            "the loop counts tiles, and coordinates count elements: step by BK",
+            patch=("range(0, K, BK)", "range(tl.cdiv(K, BK))"),
+        ),
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(", total)\n    n", ")\n    n")),
         Mistake("the tile of `a` is BM x BK", patch=("[BM, BK]", "[BM, BN]")),
         Mistake("the kernel makes 0 tensor descriptors", source=POINTERS),
         Mistake("the bias is missing", patch=("    total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]\n", "")),
         Mistake("the leaky ReLU is missing", patch=("    total = tl.where(total > 0, total, 0.01 * total)\n", "")),
-        Mistake("the kernel stores nothing: end with the store of the descriptor", patch=("    z_at.store([row, column], total.to(tl.float16))\n", "")),
+        Mistake(
+            "the kernel stores nothing: end with the store of the descriptor",
+            patch=("    z_at.store([row, column], total.to(tl.float16))\n", ""),
+        ),
     ),
     alternatives=(
         patched(DESCRIBED, (", total)\n    n", ")\n    n"), ("total = tl.dot", "total += tl.dot")),
@@ -161,14 +206,16 @@ stored. `K` and `N` are multiples of 8, which descriptors of float16 need. The b
         ),
         patched(
             DESCRIBED,
-            ("        total = tl.dot(x_at.load([row, k]), y_at.load([k, column]), total)\n",
-             "        x = x_at.load([row, k])\n        y = y_at.load([k, column])\n        total = tl.dot(x, y, total)\n"),
+            (
+                "        total = tl.dot(x_at.load([row, k]), y_at.load([k, column]), total)\n",
+                "        x = x_at.load([row, k])\n        y = y_at.load([k, column])\n        total = tl.dot(x, y, total)\n",
+            ),
             ("total.to(tl.float16)", "total.to(c.dtype.element_ty)"),
         ),
     ),
     equivalent={**without_other(DESCRIBED), "total > 0 -> total >= 0": "leaky(0) is 0 on both sides"},
     tolerance=Tolerance(additions=128, scale=4.0),
-)  # fmt: skip
+)
 
 WAVE_1 = Exercise(
     "wave-1",
@@ -177,18 +224,26 @@ WAVE_1 = Exercise(
 `c` has 2304 x 2304 elements, and the GPU has 132 multiprocessors. With tiles of 128 x 256 there are 162 tiles: 30 multiprocessors get two
 tiles, the others one, and then wait. They are busy for 61 % of the time.
 
-Choose BM and BN (powers of two) so that it is more than 85 %, if every tile takes the same time. A tile must do at least 40 multiply-adds per
-loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set `num_warps` to 4 or 8.""",
+Choose BM and BN (powers of two) so that it is more than 85 %, if every tile takes the same time. A tile must do at least 40 multiply-adds
+per loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set `num_warps` to 4 or 8.""",
     cases=TUNED_CASES,
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, rounds_busy(0.85, 2304), work_per_element(40), multiplies_with(HALF_PRODUCTS), no_spills),
+    rules=(
+        stored_once,
+        no_race,
+        rounds_busy(0.85, 2304),
+        work_per_element(40),
+        multiplies_with(HALF_PRODUCTS),
+        no_spills,
+    ),
     solution=tuned(4, 3, 128, 64, 64),
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
     hints=(
         "How many tiles does the busiest multiprocessor get? What would all of them do in that time?",
-        "Tiles of BM x BN make cdiv(2304, BM) * cdiv(2304, BN) tiles. Divide by 132, and round up: that is the time. Try it for smaller tiles.",
+        "Tiles of BM x BN make cdiv(2304, BM) * cdiv(2304, BN) tiles. "
+        "Divide by 132, and round up: that is the time. Try it for smaller tiles.",
         "648 tiles of 128 x 64 take five rounds, and 5 * 132 = 660: 98 %. `BM = 128`, `BN = 64`",
     ),
     mistakes=(
@@ -213,4 +268,4 @@ loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set `num
     ),
     equivalent=without_other(HALF),
     tolerance=Tolerance(),
-)  # fmt: skip
+)

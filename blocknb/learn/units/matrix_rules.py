@@ -122,7 +122,8 @@ def products_under_way(share: float) -> Rule:
     def find(made: Attempt) -> Iterator[str]:
         trace, found = square_timeline(made)
         if found.busy < share:
-            yield f"products are under way for {found.busy:.0%} of the modelled time, and {share:.0%} are asked for: {_shortage(made, trace)}"
+            why = _shortage(made, trace)
+            yield f"products are under way for {found.busy:.0%} of the modelled time, and {share:.0%} are asked for: {why}"
 
     text = f"Products are under way for at least {share:.0%} of the time in the timeline for {SIZE} x {SIZE} x {SIZE}."
     return _code_rule("products_under_way", text, find)
@@ -140,7 +141,8 @@ def _shortage(made: Attempt, trace: Trace) -> str:
     bm, bn = tile_of(made)
     copied, multiplied = (bm + bn) * HALF_BYTES / H200.memory, bm * bn / H200.product
     if copied > multiplied:
-        return f"for each k, a tile of {bm} x {bn} needs {copied:.0f} clocks to be copied and {multiplied:.0f} to be multiplied: use a larger tile"
+        clocks = f"{copied:.0f} clocks to be copied and {multiplied:.0f} to be multiplied"
+        return f"for each k, a tile of {bm} x {bn} needs {clocks}: use a larger tile"
     return f"{max(stages)} stages of copies do not cover the latency: use more stages (num_stages), or a larger BK"
 
 
@@ -173,7 +175,9 @@ def _other_instruction(ptx: str, notes: list[str]) -> str:
     columns, depth, dtype = found.groups()
     if depth != "16" or dtype != "f16":
         return f"the tiles that tl.dot gets are {dtype} (k{depth}), so multiply the fp16 tiles as they are"
-    return f"one instruction covers {columns} columns (n{columns}): BN is too small, or too many warps share the columns"
+    return (
+        f"one instruction covers {columns} columns (n{columns}): BN is too small, or too many warps share the columns"
+    )
 
 
 def room_for(programs: int) -> Rule:
@@ -185,7 +189,7 @@ def room_for(programs: int) -> Rule:
         if held is None or held.blocks_per_sm >= programs:
             return
         full = {
-            "registers": f"the registers are full: {needs.registers} for each of {needs.threads} threads, most of them for the sums of a tile",
+            "registers": f"the registers are full: {needs.registers} for each of {needs.threads} threads, mostly for sums",
             "shared memory": f"the shared memory is full: {needs.shared_bytes or 0:,} bytes for the stages of a program",
         }
         room = f"a multiprocessor holds {held.blocks_per_sm} of these programs, and {programs} are asked for"
@@ -233,7 +237,9 @@ def rounds_busy(least: float, size: int) -> Rule:
 
 
 def _descriptors(made: Attempt) -> Iterator[str]:
-    calls = [node.func for kernel in _kernels(made) for node in ast.walk(kernel.source.node) if isinstance(node, ast.Call)]
+    calls = [
+        node.func for kernel in _kernels(made) for node in ast.walk(kernel.source.node) if isinstance(node, ast.Call)
+    ]
     called = [ast.unparse(call) for call in calls]
     described = sum(name.endswith("make_tensor_descriptor") for name in called)
     if described < 3:

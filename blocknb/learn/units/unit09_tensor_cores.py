@@ -24,8 +24,8 @@ PREDICT_BANK = Prediction(
     "predict-bank",
     "Count bank conflicts of a column",
     question="""\
-A tile of 32 x 32 fp32 numbers lies in shared memory, row after row, so element (r, c) is word `32 * r + c`. Word `w` belongs to bank `w % 32`,
-and a bank serves one word at a time. The 32 lanes of a warp read column 0 with one instruction.
+A tile of 32 x 32 fp32 numbers lies in shared memory, row after row, so element (r, c) is word `32 * r + c`. Word `w` belongs to bank `w %
+32`, and a bank serves one word at a time. The 32 lanes of a warp read column 0 with one instruction.
 
 How many words must the busiest bank serve
 

@@ -18,15 +18,18 @@ PREDICT_RING = Prediction(
     "predict-ring",
     "Count the stages of a circular buffer",
     question="""\
-A loop multiplies a tile of `a` and a tile of `b` in each iteration. Each of the two has a circular buffer with 3 slots of 16 KB. While one
-iteration multiplies what is in its slots, the copies of later iterations fill the other slots.
+A loop multiplies a tile of `a` and a tile of `b` in each iteration. Each of the two has a circular buffer with 3 slots of 16 KB. While
+one iteration multiplies what is in its slots, the copies of later iterations fill the other slots.
 
 How many KB of shared memory do the buffers take together? And the copies of how many later iterations can be under way, or have arrived,
 while one iteration multiplies? Answer with two numbers: `(KB, iterations)`.""",
     answer=lambda: ring(3, 16, 2),
     wrong=(
         ((48, 2), "Each of the two operands has a buffer of its own: 2 * 3 * 16 KB."),
-        ((96, 3), "One of the three slots holds what is being multiplied, so the copies of two later iterations have room."),
+        (
+            (96, 3),
+            "One of the three slots holds what is being multiplied, so the copies of two later iterations have room.",
+        ),
         ((48, 3), "There are two buffers, and one of the three slots is being multiplied."),
         ((32, 2), "All three slots take memory, also while they wait to be filled."),
         ((96, 1), "Three slots, of which one is being multiplied: two are left."),
