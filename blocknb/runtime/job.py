@@ -129,8 +129,8 @@ class Job:
         trace, too."""
         try:
             yield
-        except KeyboardInterrupt as stop:
-            raise CompilationInterrupted(self.source.name, self.progress.step, self.failed_trace()) from stop
+        except KeyboardInterrupt:
+            raise CompilationInterrupted(self.source.name, self.progress.step, self.failed_trace()) from None
         except KernelError as error:
             error.loc = location_of_caller(error.loc)
             if isinstance(error, AssemblyError) and error.loc is None:
