@@ -77,6 +77,14 @@ def _places(loc: Loc | None, first: str = "  at ") -> list[str]:
     return lines
 
 
+class CompilationInterrupted(KeyboardInterrupt):
+    """The user interrupted a compilation. `trace` has the stages that ran, and `stage` names the pass or stage that was interrupted."""
+
+    def __init__(self, kernel: str, stage: str, trace: Any):
+        super().__init__(f"the compilation of {kernel} was interrupted in {stage}")
+        self.stage, self.trace = stage, trace
+
+
 class KernelError(Exception):
     """The base class of all errors about a kernel or its launch.
 

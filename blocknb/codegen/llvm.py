@@ -17,7 +17,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ class CpuCode:
     ms: dict[str, float] = field(default_factory=dict)
 
 
+POLL = 0.1  # seconds between two looks at interrupts while a worker is busy
 #: Functions of the C library that CPU code may call: LLVM makes them of loops that copy or clear. The loader provides them.
 LIBRARY = ("memcpy", "memmove", "memset")
 
@@ -182,9 +183,12 @@ class Workers:
             job |= {"arch": target.arch, "features": target.features, "ptxas": str(tool.path) if tool else None}
         return self.submit(job)
 
-    def wait(self, future: Future) -> Any:
-        """The future's result; an interrupt of the waiting thread also ends the worker that is busy with it."""
+    def wait(self, future: Future, check: Callable[[], None] = lambda: None) -> Any:
+        """The future's result; an interrupt of the waiting thread also ends the worker that is busy with it. `check` is called now and
+        then, and may raise KeyboardInterrupt."""
         try:
+            while not wait([future], POLL).done:
+                check()
             return future.result()
         except KeyboardInterrupt:
             self.abandon(future)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,25 +40,44 @@ _LATER_MODULES: tuple[str, ...] = (
     "blocknb.profile.roof",
     "blocknb.tune",
 )
+STOP = 2.0  # seconds that an interrupted compilation on a thread may take to stop; a single pass may take longer
 PAUSE = 0.3  # seconds before those: a cell that runs at once needs the interpreter more
 
 
 def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], target: str) -> Callable[[], None]:
     """Starts to compile a kernel in another thread; returns a function that waits until it is done.
 
-    Errors are dropped here: the card compiles the kernel again, and gets the error.
+    Errors are dropped here: the card compiles the kernel again, and gets the error. An interrupt of the main thread stops the compiler.
     """
     from blocknb.errors import KernelError
     from blocknb.runtime import compile as compiler
     from blocknb.target import Target
 
+    stopped: list[KeyboardInterrupt] = []
+
     def work() -> None:
-        with contextlib.suppress(KernelError):
-            compiler.compile(source, kinds, options, Target.parse(target))
+        try:
+            with contextlib.suppress(KernelError):
+                compiler.compile(source, kinds, options, Target.parse(target))
+        except KeyboardInterrupt as stop:
+            stopped.append(stop)
 
     thread = threading.Thread(target=work, name="blocknb-view", daemon=True)
     thread.start()
-    return thread.join
+
+    def wait() -> None:
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # the code that runs was being compiled
+            thread.join(STOP)
+            return
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            thread.join(STOP)  # it sees the interrupt while this thread handles it
+            if stopped:
+                raise stopped[0] from None  # it has the passes that ran
+            raise
+
+    return wait
 
 
 class Views:

@@ -1,4 +1,4 @@
-"""The card of a compilation that failed: why it failed, what would make it fit, and the stages that ran.
+"""The card of a compilation that failed or was interrupted: why, what would make it fit, and the stages that ran.
 
 A failed launch has no card of its own, since nothing was launched. The cell shows this one below the error. It has the source, each pass up
 to the one that failed, and the LLVM text if the passes were complete.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.errors import KernelError
+from blocknb.errors import CompilationInterrupted, KernelError
 from blocknb.notebook import document, html, numbers, sections
 from blocknb.trace import Trace
 
@@ -18,13 +18,15 @@ HTML_BUDGET = 29_500  # bytes of the static page
 
 def stages_of(error: BaseException | None) -> Trace | None:
     """The Trace of the stages that ran before an error, or None if there are none."""
-    trace = getattr(error, "trace", None) if isinstance(error, KernelError) else None
+    trace = error.trace if isinstance(error, KernelError | CompilationInterrupted) else None
     return trace if isinstance(trace, Trace) and len(trace.stages) else None
 
 
-def reason(error: KernelError) -> str:
+def reason(error: KernelError | CompilationInterrupted) -> str:
     """The error in one line, with the pass that failed: "out of resources in shared_memory_allocation, after 15 stages: ..."."""
     trace = stages_of(error)
+    if isinstance(error, CompilationInterrupted):
+        return f"interrupted in {error.stage}, after {numbers.plural(len(error.trace.stages), 'stage')}"
     if trace is None:
         return numbers.complaint(error)
     where = error.stage or ("LLVM or ptxas" if trace.llvm else "code generation")
@@ -32,12 +34,13 @@ def reason(error: KernelError) -> str:
     return f"{error.title} in {where}, after {numbers.plural(len(trace.stages), 'stage')}: {text}"
 
 
-def bundle(error: KernelError, trace: Trace) -> dict[str, Any]:
+def bundle(error: KernelError | CompilationInterrupted, trace: Trace) -> dict[str, Any]:
     """The output of a cell whose launch failed to compile, by MIME type."""
     place, why = numbers.place(trace.target), reason(error)
-    heading = f"failed for {place}"
+    what = "interrupted" if isinstance(error, CompilationInterrupted) else "failed"
+    heading = f"{what} for {place}"
     label = str(trace.target) if trace.target.is_gpu else "CPU"
-    facts = [("failed", f"✗ {why}"), (f"compiled, {label}", numbers.compile_time(trace))]
+    facts = [(what, f"✗ {why}"), (f"compiled, {label}", numbers.compile_time(trace))]
     stages = sections.stage_sections(trace, "error.trace", heading)
     code = sections.code_sections(trace, "error.trace", heading)
     shown = document.DocumentTarget("compiled", label, place, trace, [*stages, *code], why)

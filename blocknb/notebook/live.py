@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from blocknb import forks
-from blocknb.errors import KernelError
+from blocknb.errors import CompilationInterrupted, KernelError
 from blocknb.notebook import (
+    compile_status,
     course,
     document,
     extension,
@@ -33,6 +34,7 @@ from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card, example, newest
 from blocknb.notebook.observe import record_of
 from blocknb.runtime.kernel import Kernel
+from blocknb.trace import Trace
 
 KEPT = 100  # cards; the oldest become disconnected
 
@@ -42,13 +44,14 @@ class LiveCard:
     the former only.
 
     `unedited` is the card from before the first edit of a stage, or None without an edit. `report` sends the page something before the
-    answer to its current request.
+    answer to its current request. `failed` is the Trace of a change that failed to compile while the page shows that.
     """
 
     def __init__(self, card: Card):
         self.card = self.cell = card
         self.id = uuid.uuid4().hex
         self.unedited: Card | None = None
+        self.failed: Trace | None = None
         self.report: Callable[[dict[str, Any]], None] = lambda content: None
         self._texts: dict[str, str] = {}
 
@@ -111,7 +114,7 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
 def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
     number = data.get("id")
     try:
-        with _lock:
+        with _lock, compile_status.sent_to(lambda text: live.report({"status": text})):
             live.report = lambda content: comm.send({"id": number, "progress": True, **content})
             answer = REQUESTS[data.get("what", "")](live, data)
     except KernelError as error:
@@ -133,6 +136,7 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Applies changed knobs; returns the document of the result. The notebook saves that of the run cell, with the result named in it.
 
     The page gets the code and its resources before their comparison with the run cell, which takes a second or two."""
+    live.failed = None
     if knobs.are_the_cells(live.cell, data["knobs"]):
         live.card, live.unedited = live.cell, None
         return _shown(live)
@@ -147,7 +151,10 @@ def _change_knobs(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
     try:
         changed = knobs.with_knobs(live.cell, data["knobs"], bool(data.get("run", True)), compiled_only)
-    except BaseException:
+    except BaseException as error:
+        if failed := _failed(live, error, data["knobs"]):
+            live.card, live.unedited = live.cell, None
+            return failed
         if begun:
             live.report({"document": _document(live, live.card)})  # what the page showed before
         raise
@@ -175,6 +182,19 @@ def _shown_and_saved(live: LiveCard) -> dict[str, Any]:
     return {**_shown(live), "saved": _document(live, kept)}
 
 
+def _failed(live: LiveCard, error: BaseException, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The document of a change whose compilation failed after some passes, and the one to save; None for another error."""
+    from blocknb.notebook import failed_change, failed_compile
+
+    trace = failed_compile.stages_of(error)
+    if trace is None or not isinstance(error, KernelError | CompilationInterrupted):
+        return None
+    live.failed = trace
+    shown = {**failed_change.shown(live.cell, error, trace, wanted), "model": live.id}
+    kept = replace(live.cell, parts={**live.cell.parts, "modified": shown["modified"]})
+    return {"document": shown, "saved": _document(live, kept)}
+
+
 def _measure(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Measures what a view of the page shows, for the run cell, and adds it to the card."""
     from IPython.core.getipython import get_ipython
@@ -194,13 +214,15 @@ def _stage_text(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The IR after a stage, as the user edits it."""
     from blocknb.notebook import edits
 
+    if live.failed is not None:
+        return {"error": "this compilation failed; change the knob or the edit back to edit a stage"}
     return {"text": edits.stage_text(live.card, int(data["view"]), data["stage"])}
 
 
 def _edit(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Compiles on from an edited stage; without a stage, drops all edits. A wrong text gives its place instead of a document."""
     if data.get("stage") is None:
-        live.card, live.unedited = live.unedited or live.card, None
+        live.card, live.unedited, live.failed = live.unedited or live.card, None, None
         return _shown(live)
     from blocknb.notebook import edits
     from blocknb.runtime.stage_edit import EditError
@@ -212,6 +234,11 @@ def _edit(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
         loc = error.loc
         place = {} if loc is None else {"line": loc.line, "column": loc.column, "end_column": loc.end_column}
         return {"problem": {"message": error.message, "hint": error.hint or "", **place}}
+    except (KernelError, CompilationInterrupted) as error:
+        if failed := _failed(live, error, {}):
+            live.unedited = before
+            return failed
+        raise
     live.unedited = before
     return _shown(live)
 
@@ -280,7 +307,7 @@ def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The sentences on the difference of two stages of one target, by number."""
     from blocknb.notebook import change_sentences
 
-    trace = live.card.views[int(data["view"])].trace
+    trace = live.failed or live.card.views[int(data["view"])].trace
     return {"sentences": [] if trace is None else change_sentences.between(trace, int(data["a"]), int(data["b"]))}
 
 

@@ -23,7 +23,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from traitlets import Bool
 
-from blocknb.errors import KernelError
+from blocknb.errors import CompilationInterrupted, KernelError
 from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.notebook import completion, concurrent_compile, errors
 from blocknb.notebook.expressions import Expression
@@ -314,7 +314,7 @@ class BlockMagics(Magics):
     def _show(self, session: CellSession, failed: bool, error: BaseException | None = None) -> None:
         from blocknb.notebook import card, failed_compile, history, html, live, repeats, verdicts
 
-        if isinstance(error, KernelError) and not session.quiet:
+        if isinstance(error, KernelError | CompilationInterrupted) and not session.quiet:
             trace = failed_compile.stages_of(error)
             if trace is not None:
                 self._display(failed_compile.bundle(error, trace))

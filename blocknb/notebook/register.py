@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import completion, concurrent_compile, errors, extension, html, lines, progress, typed_cells
+from blocknb.notebook import (
+    compile_status,
+    completion,
+    concurrent_compile,
+    errors,
+    extension,
+    html,
+    lines,
+    progress,
+    typed_cells,
+)
 from blocknb.notebook.magics import BlockMagics, TritonImports, options_of, start_line
-from blocknb.runtime import parallel_compile
+from blocknb.runtime import compile_progress, parallel_compile
 
 if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
@@ -60,6 +70,7 @@ def register(shell: Any) -> None:
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
         concurrent_compile.prepare()
         parallel_compile.shows = progress.of_compiles
+        compile_progress.begun = compile_status.CompileWatch().begun
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
 

@@ -91,11 +91,16 @@ class NotOptional(ValueError):
 
 
 def run(
-    func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], Stage | None] | None = None
+    func: Func,
+    target: Target,
+    without: Iterable[str] = (),
+    observe: Callable[[Stage], Stage | None] | None = None,
+    begins: Callable[[str], None] = lambda name: None,
 ) -> tuple[Func, tuple[Stage, ...]]:
     """Runs the pipeline. New ops get the name of their pass as `origin`.
 
-    `observe` sees each Stage as it is done. It may return another Stage, whose IR the next pass then takes (an edited stage).
+    `begins` gets the name of each pass before it runs. `observe` sees each Stage as it is done. It may return another Stage, whose IR the
+    next pass then takes (an edited stage).
 
     A failing optional pass is left out, with a note (see `trace.left_out`). Raises NotOptional for an unknown or mandatory pass in
     `without`.
@@ -105,6 +110,7 @@ def run(
         raise NotOptional(unknown)
     stages = []
     for p in pipeline(target):
+        begins(p.name)
         notes, start = Notes(p.name), time.perf_counter()
         try:
             if not p.applies(func, target):

@@ -22,7 +22,7 @@ from blocknb import forks
 from blocknb.codegen import maps, toolchain
 from blocknb.frontend.dependencies import Dependencies, HostCall
 from blocknb.frontend.source import Source
-from blocknb.runtime import cache, machine, readback, record
+from blocknb.runtime import cache, compile_progress, machine, readback, record
 from blocknb.runtime.kinds import Kind
 from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, StageEdit, described, finding_tools
 from blocknb.target import Target
@@ -165,7 +165,8 @@ def compile(
         try:
             if (found := find(request)) is None:
                 job = load().Job(request)
-                found = keep(request, stored(job, *job.run()))
+                with compile_progress.running(job.progress):
+                    found = keep(request, stored(job, *job.run()))
             return found
         except BaseException:
             with _lock:

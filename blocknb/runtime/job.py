@@ -16,7 +16,16 @@ from typing import Any
 from blocknb import forks, passes
 from blocknb.analysis.masked_lanes import masked_lanes_that_matter
 from blocknb.codegen import llvm
-from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources, stands_for_triton
+from blocknb.errors import (
+    AssemblyError,
+    CompilationInterrupted,
+    CompilerBug,
+    KernelError,
+    LaunchError,
+    Loc,
+    OutOfResources,
+    stands_for_triton,
+)
 from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, parse
@@ -25,6 +34,7 @@ from blocknb.ir.shadow import plan_of
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
 from blocknb.runtime.binding import definition, similar
+from blocknb.runtime.compile_progress import CompileProgress
 from blocknb.runtime.effects import memory_use
 from blocknb.runtime.kinds import Kind, Tuple
 from blocknb.runtime.request import KernelCode, Request, StageEdit
@@ -51,6 +61,7 @@ class Job:
 
     def __init__(self, request: Request):
         self.request, self.source, self.options, self.target = request, request.source, request.options, request.target
+        self.progress = CompileProgress(self.source.name, str(self.target) if self.target.is_gpu else "CPU")
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
         self.select = 1
@@ -86,7 +97,9 @@ class Job:
         """Generates the LLVM text in this process and passes it to a worker."""
         with self._locating_errors():
             self.func = self.front()
+            self.progress.begin_stage("code generation")
             self.code, self.text = self.generate(self.func)
+            self.progress.begin_stage("LLVM and ptxas" if self.target.is_gpu else "LLVM")
             self.future = self.assemble()
 
     @property
@@ -98,7 +111,7 @@ class Job:
         """Waits for the worker. Returns the KernelCode and the trace with all artifacts."""
         with self._locating_errors():
             begin = time.perf_counter()
-            result = llvm.shared().wait(self.future)
+            result = llvm.shared().wait(self.future, self.progress.check)
             trace = self.assembled(result, (time.perf_counter() - begin) * 1e3)
         if self.request.edit is None:  # a pass may fail on IR that no pass makes
             failures.record(trace)
@@ -112,9 +125,12 @@ class Job:
     def _locating_errors(self) -> Iterator[None]:
         """Adds the source location to errors, and the trace to a CompilerBug. Other exceptions become a CompilerBug.
 
-        The kernel's definition is the location of an error that has none, for example if LLVM stops its process."""
+        The kernel's definition is the location of an error that has none, for example if LLVM stops its process. An interrupt gets the
+        trace, too."""
         try:
             yield
+        except KeyboardInterrupt:
+            raise CompilationInterrupted(self.source.name, self.progress.step, self.failed_trace()) from None
         except KernelError as error:
             error.loc = location_of_caller(error.loc)
             if isinstance(error, AssemblyError) and error.loc is None:
@@ -150,7 +166,8 @@ class Job:
         doc = (parse.__doc__ or "").strip()
         func = self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed)).after
         try:
-            return passes.run(func, self.target, self.options["without"], self._add_stage)[0]
+            self.progress.total = len(passes.pipeline(self.target))
+            return passes.run(func, self.target, self.options["without"], self._add_stage, self.progress.begin_pass)[0]
         except passes.NotOptional as error:
             hint = similar(error.names, passes.optional()) or "the tab Passes of the card shows the names"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None

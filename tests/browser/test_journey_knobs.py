@@ -19,7 +19,8 @@ def knobs(softmax):
 
 
 def settled(card):
-    eventually(lambda: card.panel("[role=status]").text, lambda text: "Compiling" not in text)
+    working = ("compiling", "measuring")
+    eventually(lambda: card.panel("[role=status]").text.lower(), lambda text: not text.startswith(working))
 
 
 def slide(card, name, value):

@@ -107,6 +107,26 @@ def test_unsupported_target_gives_a_reason(notebook):
     card.open("Code").until_text("dot")  # the IR after the last pass that ran
 
 
+def test_a_long_compilation_shows_its_passes_and_is_cancelled(notebook):
+    long = (
+        "%%blockkernel\n@blocknb.kernel\ndef long(x, out, BLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    value = tl.load(x + at)\n"
+        "    for k in tl.static_range(1000):\n        value = tl.exp(tl.where(value > k, value - 1, value * 1.5 + k)) / 2\n"
+        "    tl.store(out + at, value)\n\n"
+        "a = np.ones(4096, np.float32)\nlong[4,](a, a, BLOCK=1024);"
+    )
+    cell = notebook.add(long)
+    notebook.page.run("(cell) => void blocknb.run(cell)", cell)
+    status = notebook.cell(cell)(".bnb-progress")
+    status.until_text("compiling long for CPU: ", "passes done, ")
+    status("button").click()
+    assert "CompilationInterrupted" in notebook.page.run("(cell) => blocknb.ran(cell)", cell)
+    card = notebook.card(cell)
+    assert re.match(r"✗ interrupted in \w[\w ]*, after \d+ stages?$", card.facts["interrupted"])
+    assert card.panel(".bnb-stage-name").texts[0] == "parse"  # the card begins with the passes that ran
+    notebook.run(notebook.add("x = 1"))
+
+
 def test_cancelled_sweep_keeps_its_measurements(notebook):
     kernel = (
         "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384 --baseline __import__('time').sleep(0.5)\n@blocknb.kernel\n"

@@ -23,6 +23,9 @@ export function knobControls(store: Store, session: KnobSession, switches: boole
   /** Functions that show the settings on the controls. */
   let showers: (() => void)[] = [];
   let live: boolean | null = null;
+  const cancel = button('Cancel', () => session.cancel(), {
+    title: 'Interrupt the compilation or the measurement',
+  });
 
   function build(): void {
     live = session.live;
@@ -48,7 +51,7 @@ export function knobControls(store: Store, session: KnobSession, switches: boole
       disabled: !live,
       title: 'Show the card of the run cell again',
     });
-    element.replaceChildren(...rows, ...(switches ? [passes()] : []), reset);
+    element.replaceChildren(...rows, ...(switches ? [passes()] : []), h('div', {}, reset, ' ', cancel));
   }
 
   function slider(
@@ -108,11 +111,14 @@ export function knobControls(store: Store, session: KnobSession, switches: boole
     return found;
   }
 
+  const showCancel = (): void => void (cancel.hidden = !session.running || !store.host.cancel);
   build();
+  showCancel();
   const stop = session.onChange(() => {
     if (live !== session.live) {
       build();
     }
+    showCancel();
     showers.forEach((show) => show());
   });
   return { element, dispose: stop };

@@ -37,6 +37,17 @@ export class KnobSession {
     this.status = this.resting;
   }
 
+  /** Whether the kernel works on a change, which `cancel` ends. */
+  get running(): boolean {
+    return this.busy;
+  }
+
+  /** Interrupts the kernel. The page shows the passes that ran. */
+  cancel(): void {
+    this.pending = false;
+    this.store.host.cancel?.();
+  }
+
   get live(): boolean {
     return this.store.host.request !== undefined;
   }
@@ -98,8 +109,11 @@ export class KnobSession {
     }, DEBOUNCE_MS);
   }
 
-  /** Shows what the kernel reports before its answer: the document with the code, which has no measurement yet. */
-  private reported({ document }: { document?: Document }): void {
+  /** Shows what the kernel reports before its answer: the pass that runs, then the document with the code and no measurement yet. */
+  private reported({ document, status }: { document?: Document; status?: string }): void {
+    if (status) {
+      this.say(`${status[0].toUpperCase()}${status.slice(1)}`);
+    }
     if (document && !this.pending) {
       this.status = 'Measuring…';
       this.store.update(document);
@@ -126,6 +140,7 @@ export class KnobSession {
       this.say(String((error as Error).message));
     } finally {
       this.busy = false;
+      this.notify();
     }
     if (this.pending) {
       this.pending = false;

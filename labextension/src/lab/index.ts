@@ -58,7 +58,11 @@ const card: JupyterFrontEndPlugin<void> = {
       return;
     }
     window.addEventListener('keydown', keepPlainKeys, { capture: true });
-    const [{ CardRenderer }, { Docks }] = await Promise.all([import('./renderer'), import('./dock')]);
+    const [{ CardRenderer }, { Docks }, { ProgressRenderer, PROGRESS_MIME }] = await Promise.all([
+      import('./renderer'),
+      import('./dock'),
+      import('./progress'),
+    ]);
     const application = {
       tracker,
       rendermime,
@@ -68,6 +72,10 @@ const card: JupyterFrontEndPlugin<void> = {
     };
     rendermime.addFactory(
       { safe: true, mimeTypes: [MIME], createRenderer: () => new CardRenderer(application) },
+      RANK,
+    );
+    rendermime.addFactory(
+      { safe: true, mimeTypes: [PROGRESS_MIME], createRenderer: () => new ProgressRenderer(tracker) },
       RANK,
     );
   },

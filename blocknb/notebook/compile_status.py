@@ -1,0 +1,83 @@
+"""Shows a compilation that takes long: the pass that runs, the number of passes that are done, and the elapsed seconds.
+
+A thread watches the compilations (`runtime.compile_progress.active`) and draws after DELAY, so that a pass that takes seconds is shown,
+too. In a cell the status is an output that disappears at the end. The page adds a button that interrupts the kernel
+(labextension/src/lab/progress.ts). A request of a card sends the status to its page instead (`sent_to`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from blocknb import forks
+from blocknb.runtime import compile_progress
+
+MIME = "application/vnd.blocknb.progress.v1+json"
+DELAY, INTERVAL = 1.0, 0.2  # seconds before the first status, and between two
+
+Sink = Callable[[str], Any]
+_sink: Sink | None = None  # of the current request of a card
+
+
+class CompileWatch:
+    """The thread that watches the compilations; it ends with the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._output: Any = None
+        forks.renewed(self, _lock=threading.Lock, _thread=lambda: None, _output=lambda: None)
+
+    def begun(self) -> None:
+        """Starts the thread, unless it runs."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="blocknb-progress", daemon=True)
+                self._thread.start()
+
+    def _watch(self) -> None:
+        pause = DELAY / 10
+        while True:
+            time.sleep(pause)
+            now = time.monotonic()
+            found = [one for one in list(compile_progress.active.values()) if now - one.began >= DELAY]
+            if found:
+                self._show("compiling " + "; ".join(one.text for one in found))
+                pause = INTERVAL
+            with self._lock:
+                if not compile_progress.active:
+                    self._thread = None
+                    self._clear()
+                    return
+
+    def _show(self, text: str) -> None:
+        if (sink := _sink) is not None:
+            sink(text)
+            return
+        bundle = {"text/plain": text, MIME: {"text": text}}
+        if self._output is None:
+            from IPython.display import display
+
+            self._output = display(bundle, raw=True, display_id=True)
+        else:
+            self._output.update(bundle, raw=True)
+
+    def _clear(self) -> None:
+        if self._output is not None:
+            self._output.update({"text/plain": ""}, raw=True)
+            self._output = None
+
+
+@contextlib.contextmanager
+def sent_to(sink: Sink) -> Iterator[None]:
+    """Inside, the status goes to `sink` instead of the output of the cell."""
+    global _sink
+    before, _sink = _sink, sink
+    try:
+        yield
+    finally:
+        _sink = before
