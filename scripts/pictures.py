@@ -24,6 +24,7 @@ from browser import Browser, find  # noqa: E402
 from laboratory import MIME, Lab  # noqa: E402
 
 OPTIONS = f"{softmax.CHECK} --sweep BLOCK=1024,2048,4096 --baseline np.exp(x) --without coalesce"
+OPTIONS += " --launch-view --step 0 --footprint"
 PRODUCT = """from blocknb.bench.suite.steps import STEPS, matmul, run_step
 run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
 
@@ -57,7 +58,7 @@ def document() -> dict[str, Any]:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from blocknb.notebook import live, measure
+    from blocknb.notebook import live, page_measurements
 
     shell = InteractiveShell.instance()
     shown: list[dict[str, Any]] = []
@@ -65,7 +66,7 @@ def document() -> dict[str, Any]:
     for cell in (softmax.SETUP, softmax.cell(softmax.RIGHT), softmax.cell(softmax.WRONG, OPTIONS)):
         shell.run_cell(cell).raise_error()
     found = next(reversed(live._cards.values()))
-    parts = measure.measure(found.cell, "roofline", {}, shell).parts
+    parts = page_measurements.measure(found.cell, "roofline", {}, shell).parts
     made = replace(found.cell, parts={**found.cell.parts, **parts}, opened=("code",)).bundle(model=None)[MIME]
     made["knobs"] = shown[-1][MIME]["knobs"]
     shell.run_cell(f"%%blockkernel\n{PRODUCT}").raise_error()

@@ -1,14 +1,16 @@
 """Stored pictures of a card in JupyterLab, and their comparison with the present look.
 
 The card is a saved output (pictures/card.json.gz), so its texts and numbers never change. Its width is set to 1000, 720 and 420 px, and to
-half of each, which is the layout at a zoom of 200 %. A picture is stored at a fraction of its size. Two pictures are equal if they
-have nearly the same size and few pixels that differ clearly: rasterised text differs a little between machines, a moved text differs a lot.
+half of each, which is the layout at a zoom of 200 %. Its fonts are those of Matplotlib, so they are the same on every machine. A picture is
+stored at a fraction of its size. Two pictures are equal if they have nearly the same size and few pixels that differ clearly: rasterised
+text differs a little between machines, a moved text differs a lot.
 
 `python scripts/pictures.py` takes the pictures again.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import tempfile
@@ -25,11 +27,17 @@ from PIL import Image
 STORED = Path(__file__).parent / "pictures"
 DOCUMENT = STORED / "card.json.gz"
 HEADERS = ("Header", "Facts")
-VIEWS = ("Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs")
+VIEWS = (
+    *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
+)
 CONTENT = {
     "Code": ".cm-line:has-text('.target') >> nth=0",
     "Passes": ".cm-line:has-text('program_id') >> nth=0",
     "Tiles": ".bnb-sheet rect >> nth=0",
+    "Launch": ".bnb-counters p",
+    "Step": ".bnb-step-now >> nth=0",
+    "Footprint": "canvas",
     "Timeline": "[data-span] >> nth=0",
     "History": ".bnb-summary",
 }
@@ -43,6 +51,26 @@ COLOURS = 64
 CLEARLY = 48  # of 255: the difference of a channel that counts
 MOST_DIFFERING = 0.015  # of the pixels
 MOST_TALLER = 0.03  # of the height
+
+
+#: The fonts of a card by the CSS variable that names them: files of Matplotlib.
+FONTS = {"--jp-ui-font-family": "DejaVuSans.ttf", "--jp-code-font-family": "DejaVuSansMono.ttf"}
+USE_FONTS = """async (card, fonts) => {
+  for (const [variable, data] of Object.entries(fonts)) {
+    const name = `picture${variable}`;
+    const face = await new FontFace(name, `url(data:font/ttf;base64,${data})`).load();
+    document.fonts.add(face);
+    card.style.setProperty(variable, name);
+  }
+  card.style.setProperty('--jp-ui-font-size1', '13px');
+  card.style.setProperty('--jp-code-font-size', '13px');
+}"""
+
+
+def _font(file: str) -> str:
+    import matplotlib
+
+    return base64.b64encode((Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file).read_bytes()).decode()
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,7 @@ class Studio:
         page.ask("page", method="setViewportSize", args=[{"width": 1500, "height": 2400}])
         self.notebook = Notebook(page, "pictures.ipynb", start=False)
         self.card: Card = self.notebook.card(0)
+        self.card.run(USE_FONTS, {name: _font(file) for name, file in FONTS.items()})
 
     def close(self) -> None:
         self.theme("light")

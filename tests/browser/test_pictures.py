@@ -1,6 +1,7 @@
 """The card looks as in the stored pictures: in JupyterLab, at three widths, in both themes, at a zoom of 100 and 200 %.
 
-`python scripts/pictures.py` takes the pictures again after a wanted change. Look at them before you commit them.
+The quick tests compare one header and one view in the light theme. `python scripts/pictures.py` takes the pictures again after a wanted
+change. Look at them before you commit them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from PIL import Image
 MOST_BYTES = 1_500_000
 
 
-pytestmark = pytest.mark.full  # the pictures of this machine: `python scripts/pictures.py` takes them again
-
-
 @pytest.fixture(scope="module")
 def studio(lab, shared_page):
     made = Studio(lab, shared_page)
@@ -22,19 +20,23 @@ def studio(lab, shared_page):
     made.close()
 
 
-@pytest.fixture(params=sorted(THEMES))
+def rare(values, quick):
+    """The values as parameters; all but `quick` belong to the full tests."""
+    return [value if value == quick else pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
+@pytest.fixture(params=rare(sorted(THEMES), "light"))
 def theme(request, studio, page):
     studio.theme(request.param)
     return request.param
 
 
-@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("header", rare(HEADERS, "Header"))
 def test_the_header_looks_as_stored_at_every_width(studio, theme, header):
     assert [found for shot, picture in studio.take(header, theme) if (found := differs(shot, picture))] == []
 
 
-@pytest.mark.sampled(7)
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", rare(VIEWS, "Passes"))
 def test_a_view_looks_as_stored_at_every_width(studio, theme, view):
     assert [found for shot, picture in studio.take(view, theme) if (found := differs(shot, picture))] == []
 
@@ -59,6 +61,7 @@ FLOATED = """(card) => {
 RESTORED = "(card) => card.querySelector('.former-facts').replaceWith(card.facts)"
 
 
+@pytest.mark.full
 def test_a_header_whose_terms_float_is_a_difference(studio, page):
     """The comparison finds the fault for which it was made at every width, and not one row of pixels more or less."""
     studio.theme("light")
