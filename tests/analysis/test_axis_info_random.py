@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_integer_programs import Evaluator, Maker, Undefined, integers, programs
@@ -105,9 +106,7 @@ def check_bounds(facts, run, value, whole) -> None:
 samples = st.lists(st.tuples(scalars, scalars, st.integers(0, 9)), min_size=2, max_size=3)
 
 
-@given(programs, st.sampled_from(((1, 1), (16, 1), (16, 16))), samples)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_fact_holds_for_every_element_of_every_value(program, hints, samples):
+def check_every_fact(program, hints, samples) -> None:
     func = Maker(hints).func(program)
     facts = affine.analyze(func)
     for n, m, index in samples:
@@ -116,3 +115,19 @@ def test_every_fact_holds_for_every_element_of_every_value(program, hints, sampl
             Evaluator(func, (n, m, np.int64(0)), (index, index + 1, 3), lambda run, value: check(facts, run, value))
         except Undefined:
             continue
+
+
+HINTS = st.sampled_from(((1, 1), (16, 1), (16, 16)))
+
+
+@given(programs, HINTS, samples)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_fact_holds_for_every_element_of_every_value(program, hints, samples):
+    check_every_fact(program, hints, samples)
+
+
+@pytest.mark.full
+@given(programs, HINTS, samples)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_fact_of_many_programs_holds(program, hints, samples):
+    check_every_fact(program, hints, samples)

@@ -161,7 +161,7 @@ def test_kernel_compiled_for_a_launch_is_correct(say: bool) -> None:
     ] * say
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("k", [0, 40, 64, 200])
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
 def test_accumulators_without_explicit_initialization_start_at_zero(k: int, rows: int, warps: int) -> None:

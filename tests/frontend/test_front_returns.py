@@ -202,7 +202,10 @@ def ladder(x, a, b, FLAG: tl.constexpr):
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_code_after_nested_returns_runs_on_every_other_path(flag):
+def test_code_after_nested_returns_runs_on_every_other_path(flag, request):
+    """A quick run takes the pairs with an even sum: all that return within the loop are among them."""
+    step = 1 if request.config.getoption("--full") else 2
+
     @kernel
     def k(out, a, b, FLAG: tl.constexpr):
         tl.store(out, ladder(7, a, b, FLAG))
@@ -211,7 +214,7 @@ def test_code_after_nested_returns_runs_on_every_other_path(flag):
         return int(np.int32(n))
 
     for a in range(-4, 6):
-        for b in range(-4, 6):
+        for b in range(-4 + a % step, 6, step):
             found = evaluate(k, np.int32, a=np.int32(a), b=np.int32(b), FLAG=flag)
             assert found == integer(inner(a, b, flag)), (a, b)
 

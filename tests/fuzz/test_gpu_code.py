@@ -14,7 +14,7 @@ from fuzz import reports
 RUNS = [name for name in CASES if name not in quick.NOT_SIMULATED]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.full if quick.interpreted(name) else ()) for name in RUNS]
 )
@@ -29,8 +29,8 @@ def test_gpu_code_computes_what_the_reference_says(name):
     case.check(arguments, got)
 
 
-#: Every eighth kernel; the rest with --full. tests/passes has the checks of all of them in the IR.
-CHECKED = [pytest.param(name, marks=() if i % 8 == 1 else pytest.mark.full) for i, name in enumerate(RUNS)]
+#: Every twelfth kernel; the rest with --full. tests/passes has the checks of all of them in the IR.
+CHECKED = [pytest.param(name, marks=() if i % 12 == 1 else pytest.mark.full) for i, name in enumerate(RUNS)]
 
 
 @pytest.mark.parametrize("name", CHECKED)

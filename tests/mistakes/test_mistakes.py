@@ -25,7 +25,7 @@ def shell():
     return Shell()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", sorted(set(WRONG) - OPEN))
 def test_a_mistake_is_named_at_its_line(shell: Shell, name: str):
     entry: Entry = WRONG[name]
@@ -33,7 +33,7 @@ def test_a_mistake_is_named_at_its_line(shell: Shell, name: str):
     assert not told.missing(entry), told.text
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", sorted(RIGHT))
 def test_a_right_cell_is_not_accused(shell: Shell, name: str):
     told = shell.run(RIGHT[name])

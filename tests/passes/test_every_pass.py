@@ -19,14 +19,14 @@ from blocknb.target import Target
 TARGETS = ("sm_90a", "sm_75", "cpu:x86-64")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if quick.interpreted(name) else pytest.mark.full) for name in CASES]
 )
 def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
     """For every target. IR that two targets share is interpreted once.
 
-    A quick run takes about a quarter of the kernels (see `quick`). It interprets the IR after the last pass and after one in four of
+    A quick run takes about a sixth of the kernels (see `quick`). It interprets the IR after the last pass and after one in four of
     the other passes, chosen by the names of kernel and pass; --full interprets it after each pass.
     """
     one_in = 1 if request.config.getoption("--full") else 4
@@ -49,7 +49,7 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
                 raise AssertionError(f"after {done} for {target}: {error}") from error
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_checked_mode_changes_no_result(name):
     case = CASES[name]

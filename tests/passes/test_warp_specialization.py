@@ -357,6 +357,7 @@ def test_a_sum_that_an_iteration_reads_is_complete_at_its_start(how):
     np.testing.assert_allclose(got, want, rtol=0, atol=5e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("mma_softmax_overlap",)], ids=str)
 @pytest.mark.parametrize(
     ("keys", "columns"),  # a quick run takes one width per number of keys, in turn

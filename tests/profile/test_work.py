@@ -259,7 +259,7 @@ BY_DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_count_is_what_the_interpreter_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
