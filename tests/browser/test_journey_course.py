@@ -88,6 +88,7 @@ BROKEN = """() => [...document.querySelectorAll('.jp-MarkdownCell img')]
   .filter((image) => image.complete && !image.naturalWidth).map((image) => image.src)"""
 
 
+@pytest.mark.full  # course.test.ts tests the same without a browser
 def test_an_answer_in_the_card_opens_the_tabs_that_tell(unit1: Course) -> None:
     cell = unit1.find("--predict predict-blocks")
     unit1.notebook.run(cell)

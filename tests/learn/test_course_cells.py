@@ -115,12 +115,14 @@ def test_without_a_launch_the_verdict_is_the_output(session: Session) -> None:
     assert session.exercise(unmasked)[MIME]["verdict"]["shown"] == ADD.cases[0].name  # the others end with an error
 
 
+@pytest.mark.sampled(2)
 def test_a_quiet_cell_shows_the_verdict_without_the_card(session: Session) -> None:
     (found,) = session.run(f"%%blockkernel --exercise add-1 --quiet\n{ADD.solution}")
     assert MIME not in found
     assert found["text/plain"].startswith("✓ add-1: passed")
 
 
+@pytest.mark.sampled(2)
 def test_a_verdict_without_a_card_is_shown_next_to_the_cards_of_other_kernels(session: Session) -> None:
     other = ASKING.split("\n", 1)[1]
     shown = session.run(f"%%blockkernel --exercise add-1\nimport numpy as np\n{other}\n{ADD.skeleton}")
@@ -161,6 +163,7 @@ def test_hints_come_one_by_one_and_the_solution_opens_after_three_tries(session:
     assert "the solution" in session.text("%solution add-1")
 
 
+@pytest.mark.sampled(2)
 def test_progress_counts_what_passed_and_keeps_the_passing_source(session: Session) -> None:
     session.exercise(STARTED)
     session.exercise(ADD.solution)
@@ -206,6 +209,7 @@ def test_names_of_exercises_complete(session: Session) -> None:
     assert "--exercise" in candidates("%%blockkernel --ex", session.shell)[1]
 
 
+@pytest.mark.sampled(2)
 def test_a_page_asks_for_hints_of_its_card(session: Session) -> None:
     from blocknb.learn.lessons import card_hint
 
