@@ -65,7 +65,7 @@ def test_the_test_cell_passes_for_the_solution_and_fails_for_a_wrong_answer() ->
         if passes:
             exec(test, names)
         else:
-            with pytest.raises(AssertionError, match="of 3 cases"):
+            with pytest.raises(AssertionError, match="of 4 cases"):
                 exec(test, names)
 
 
