@@ -124,5 +124,5 @@ def evidence(own: Counter[int], wrong: Counter[int], right: Counter[int]) -> flo
     """How much of the step from a right kernel to a wrong one a source has taken, from 0 to 1: it has the nodes that only the wrong one
     has, and lacks those that only the right one has."""
     added, removed = wrong - right, right - wrong
-    taken = (own & added).total() + (removed - own).total()
+    taken = ((own - right) & added).total() + ((right - own) & removed).total()
     return taken / max(1, added.total() + removed.total())

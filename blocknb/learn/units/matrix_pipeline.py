@@ -37,7 +37,7 @@ The product of half-1 copies one tile, multiplies it, copies the next one, and s
 under way for a fifth of the time.
 
 Change the constants and `num_stages` until it is at least 70 % for 4096 x 4096 x 4096. `num_stages` is the number of iterations whose
-tiles are in shared memory at the same time. Nothing may spill, and two axes of the grid stay as they are.""",
+tiles are in shared memory at the same time. Nothing may spill, and the grid stays as it is.""",
     cases=TUNED_CASES,
     outputs=("c",),
     grid=two_axes,
