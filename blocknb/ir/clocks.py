@@ -92,7 +92,7 @@ class ClockedAccesses:
         """For each byte, whether a warp accessed it after the last moment that this warp has synchronized with."""
         known = self.clocks.known[warp, : self.clocks.warps]
         seen = moments.take(where, axis=1)  # many times faster than moments[:, where]
-        return (seen > known.reshape(-1, *(1 for _ in where.shape))).any(axis=0)
+        return np.logical_or.reduce(seen > known.reshape(-1, *(1 for _ in where.shape)), axis=0)
 
     def _unread(self, warp: int, where: np.ndarray) -> str:
         return self._unwritten(warp, where) or self._updates(warp, where)
