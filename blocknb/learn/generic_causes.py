@@ -5,7 +5,7 @@ Each function yields sentences that are certain, or so likely that they are righ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -49,17 +49,15 @@ def of_accesses(made: Attempt) -> Iterator[CheckFinding]:
                 f"the kernel loads `{array.name}`, which holds nothing before the launch", "generic", True, line
             )
     solution = _solution(made)
-    if solution is None:
-        return
-    for name in made.names.values():
+    if solution is not None:
+        yield from _not_loaded(made, seen, solution)
+
+
+def _not_loaded(made: Attempt, seen: Footprint, solution: Footprint) -> Iterator[CheckFinding]:
+    """Inputs, or parts of them, that the solution loads and the kernel does not."""
+    for name in sorted(set(made.names.values()) - set(made.exercise.outputs)):
         mine, theirs = seen.arrays.get(made.parameter(name)), solution.arrays.get(name)
-        if (
-            mine is None
-            or theirs is None
-            or not theirs.loads
-            or name in made.exercise.outputs
-            or mine.shape != theirs.shape
-        ):
+        if mine is None or theirs is None or not theirs.loads or mine.shape != theirs.shape:
             continue
         missing = np.asarray((theirs.loads.count > 0) & (mine.loads.count == 0))
         if not missing.any() or not _matters(made, name, missing):
@@ -161,20 +159,8 @@ def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> tup
 
     if got.ndim == 2 and 1 not in got.shape and equal(got.reshape(want.T.shape), want.T):
         return f"`{shown}` holds the right result transposed: rows and columns are exchanged", True
-    for other, value in made.given.items():
-        same = isinstance(value, np.ndarray) and other not in made.exercise.outputs and value.shape == got.shape
-        if same and equal(got, value):
-            return f"`{shown}` is a copy of `{made.parameter(other)}`", True
-    for other, value in made.given.items():
-        if (
-            isinstance(value, np.ndarray)
-            and value.ndim == 2
-            and value.shape[:1] == got.shape
-            and other not in made.exercise.outputs
-        ):
-            for what, reduced in REDUCED.items():
-                if equal(got, reduced(value.astype(np.float64), axis=1)):
-                    return f"`{shown}` holds the {what} of each row of `{made.parameter(other)}`", True
+    if text := _of_an_input(made, shown, got, equal):
+        return text, True
     if equal(got, -want):
         return f"every element of `{shown}` has the wrong sign", True
     if text := _shifted(shown, got, want, stored, made):
@@ -186,6 +172,20 @@ def _pattern(made: Attempt, name: str, got: np.ndarray, want: np.ndarray) -> tup
         largest = float(np.abs(got - want).max())
         return f"`{shown}` is nearly right: the largest error is {largest:.2g}, and rounding explains less", False
     return "", False
+
+
+def _of_an_input(made: Attempt, shown: str, got: np.ndarray, equal: Callable[[np.ndarray, np.ndarray], bool]) -> str:
+    """The sentence about an output that is a copy of an input, or another reduction of its rows."""
+    for name, value in made.given.items():
+        if not isinstance(value, np.ndarray) or name in made.exercise.outputs:
+            continue
+        if value.shape == got.shape and equal(got, value):
+            return f"`{shown}` is a copy of `{made.parameter(name)}`"
+        if value.ndim == 2 and value.shape[:1] == got.shape:
+            for what, reduced in REDUCED.items():
+                if equal(got, reduced(value.astype(np.float64), axis=1)):
+                    return f"`{shown}` holds the {what} of each row of `{made.parameter(name)}`"
+    return ""
 
 
 def _scaled(made: Attempt, shown: str, got: np.ndarray, want: np.ndarray) -> tuple[str, bool]:
