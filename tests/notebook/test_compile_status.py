@@ -108,7 +108,9 @@ def test_an_interrupt_ends_the_wait_for_a_worker():
 
 @pytest.mark.parametrize(("act", "title"), [(interrupt, "interrupted in pointers"), (full, "there is no room")])
 def test_a_knob_whose_compilation_ends_early_shows_the_passes_that_ran(monkeypatch, act, title):
-    monkeypatch.setattr(compiler, "from_disk", lambda request: None)  # its stages would be made again, by the changed pass
+    monkeypatch.setattr(
+        compiler, "from_disk", lambda request: None
+    )  # its stages would be made again, by the changed pass
     shown, *_arrays = accumulated(block=64)
     page, sent = live.enrol(shown), []
     comm = types.SimpleNamespace(send=sent.append)
