@@ -40,8 +40,8 @@ _LATER_MODULES: tuple[str, ...] = (
     "blocknb.profile.roof",
     "blocknb.tune",
 )
-STOP = 2.0  # seconds that an interrupted compilation on a thread may take to stop; a single pass may take longer
 PAUSE = 0.3  # seconds before those: a cell that runs at once needs the interpreter more
+STOP = 2.0  # seconds to wait for an interrupted compilation on a thread, which stops after its present pass
 
 
 def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], target: str) -> Callable[[], None]:

@@ -210,10 +210,12 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
     kinds = {**made.compiled.kinds, **{n: constant_kind(v) for n, v in constants.items()}}
 
     wait = concurrent_compile.compiled(made.compiled.source, kinds, options, view) if view is not None else None
-    found = compiler.compile(made.compiled.source, kinds, options, made.compiled.target)
+    try:
+        found = compiler.compile(made.compiled.source, kinds, options, made.compiled.target)
+    finally:
+        if wait is not None:
+            wait()  # after an interrupt it stops, too
     found.kernel = made.compiled.kernel
-    if wait is not None:
-        wait()
     return found
 
 

@@ -105,6 +105,7 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
     if live is None:
         comm.close()
         return
+    live.failed = None
     if "modified" in live.card.parts:
         live.card = live.cell  # the page shows the saved document, which is that of the run cell
     comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
