@@ -27,6 +27,18 @@ export function programColour(program: number, grid: readonly number[], palette:
   return colours[at % colours.length];
 }
 
+/** Calls `draw` when the palette or the theme of the page changes, because a canvas keeps its pixels. Returns a function that ends it. */
+export function onLook(store: Store, draw: () => void): () => void {
+  const later = (): void => void requestAnimationFrame(draw); // after the new style applies
+  const stop = store.subscribe((change) => change === 'display' && later());
+  const observer = new MutationObserver(later);
+  observer.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'class'] });
+  return () => {
+    stop();
+    observer.disconnect();
+  };
+}
+
 const KEY = 'blocknb:palette';
 
 /** The palette that the user chose last in this browser. */
@@ -56,9 +68,8 @@ export function paletteChoice(root: HTMLElement, store: Store): HTMLElement {
     } catch {
       // without storage the choice ends with the page
     }
+    root.dataset.palette = palette;
     store.setDisplay({ ...store.display, palette });
-    paint();
-    store.redraw();
   });
   paint();
   return h('label.bnb-palette', {}, 'colours ', choice);

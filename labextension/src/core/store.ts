@@ -135,11 +135,6 @@ export class Store {
     this.notify('display');
   }
 
-  /** Makes the views draw their pictures again. */
-  redraw(): void {
-    this.notify('view');
-  }
-
   connect(host: Host): void {
     this.stopSource?.();
     this.host = host;

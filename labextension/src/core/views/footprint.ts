@@ -5,7 +5,7 @@
 
 import { button, h, renderBackquotes } from '../dom';
 import { placeOf } from '../place';
-import { programColour } from '../palettes';
+import { onLook, programColour } from '../palettes';
 import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
 import type { Store } from '../store';
 import {
@@ -51,6 +51,7 @@ class FootprintView implements Mounted {
   private readonly findings = h('ul.bnb-findings', { 'aria-label': 'Findings' });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly picture: HTMLElement;
+  private readonly stopLook: () => void;
 
   constructor(
     panel: HTMLElement,
@@ -66,6 +67,7 @@ class FootprintView implements Mounted {
     );
     panel.append(this.findings, this.choices, this.picture, this.status);
     this.listen();
+    this.stopLook = onLook(store, () => this.facts && this.paintMap(this.facts));
     this.store.run(this.load());
   }
 
@@ -74,6 +76,10 @@ class FootprintView implements Mounted {
     if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     }
+  }
+
+  dispose(): void {
+    this.stopLook();
   }
 
   private listen(): void {

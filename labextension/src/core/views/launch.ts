@@ -5,6 +5,7 @@
 
 import { button, h } from '../dom';
 import { LaunchPlayer, type Unit } from '../launch_player';
+import { onLook } from '../palettes';
 import { type Played, Playing } from '../playing';
 import { placeOf } from '../place';
 import { LaunchPictures } from '../plot/launch_pictures';
@@ -52,6 +53,7 @@ class LaunchView implements Mounted {
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly tools = h('div.bnb-tools');
   private readonly stopPlace: () => void;
+  private readonly stopLook: () => void;
   readonly keys = [
     ['← →', 'previous or next step'],
     ['space', 'play or pause'],
@@ -72,6 +74,7 @@ class LaunchView implements Mounted {
       this.status,
     );
     this.buildTools();
+    this.stopLook = onLook(store, () => this.drawAgain());
     this.stopPlace = placeOf(store).onChange((place, from) => {
       const at = from === 'launch' ? undefined : this.player?.find(place.program, place.iteration);
       if (at !== undefined) {
@@ -111,6 +114,7 @@ class LaunchView implements Mounted {
   dispose(): void {
     this.playing.pause();
     this.stopPlace();
+    this.stopLook();
     this.pictures.dispose();
   }
 
@@ -220,6 +224,14 @@ class LaunchView implements Mounted {
         ' ',
         button('Next programs', () => this.store.run(this.load({ first: last + 1 }))),
       );
+    }
+  }
+
+  /** Draws the arrays and the current step, in the present colours. */
+  private drawAgain(): void {
+    if (this.facts && this.player) {
+      this.pictures.show(this.facts);
+      this.go(this.player.at, false);
     }
   }
 
