@@ -119,7 +119,7 @@ when you store it. A sum in float16 would lose digits with every step, and the e
             patch=("total.to(tl.float16)", "total.to(tl.int32).to(tl.float16)"),
         ),
         Mistake(
-            "the sum is rounded to bfloat16, which has fewer digits",
+            "`c` is nearly right",
             patch=("total.to(tl.float16)", "total.to(tl.bfloat16)"),
         ),
         Mistake("the store has no mask", patch=(f", {Z_MASK}", "")),
