@@ -240,7 +240,11 @@ class Emitter(Builder):
         if is_pointer(x) or is_pointer(y):
             return self._pointer_arithmetic(symbol, x, y)
         if symbol not in ARITHMETIC:
-            hint = "write tl.dot(x, y)" if symbol == "@" else "write x * x, or tl.exp2(y * tl.log2(x))"
+            hint = (
+                "write tl.dot(x, y)"
+                if symbol == "@"
+                else "write x * x for a square, or tl.exp2(y * tl.log2(x)) for a positive x"
+            )
             raise Mismatch(f"`{symbol}` works on constants only", hint)
         dtype = result_dtype(x, y, division=symbol in ("/", "//", "%"))
         if symbol in ("//", "%") and not dtype.is_float and type(y) is int and y == 0:
