@@ -245,6 +245,17 @@ def _ratio(row: TileAccess) -> float:
 ideal_sectors = _rule("ideal_sectors", "Every access touches as few sectors as possible.", _ideal_sectors, once=False)
 
 
+def _narrow(made_for: Specialisation, row: TileAccess) -> str:
+    """Why the accesses of this kind in a row's line are not wider, by the notes of the pass `coalesce`; "" if the notes disagree."""
+    said = {
+        note.text.partition("; not wider: ")[2]
+        for stage in made_for.compiled.trace.stages
+        for note in stage.notes
+        if stage.name == "coalesce" and note.text.startswith(f"{row.name}: ") and line_of(note.loc) == row.line
+    } - {""}
+    return said.pop() if len(said) == 1 else ""
+
+
 def bytes_per_lane(least: int, *arrays: str) -> Rule:
     """Every load and store of these arrays, or of all, moves at least so many bytes per lane, in every case."""
 
@@ -253,6 +264,7 @@ def bytes_per_lane(least: int, *arrays: str) -> Rule:
         for row in _rows(made):
             if row.array in chosen and row.bytes < least:
                 text = f"a lane moves {row.bytes} bytes of `{row.array}` with one instruction, and {least} are wanted"
-                yield f"{text}: the start of a row must be divisible by {least} bytes", row.line or None
+                why = _narrow(gpu_code(made), row)
+                yield text + (f": {why}" if why else ""), row.line or None
 
     return _rule(f"bytes_per_lane({least})", f"A lane moves {least} bytes with each load and store.", find, once=False)

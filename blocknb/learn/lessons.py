@@ -80,7 +80,8 @@ def exercises(line: str, shell: Any) -> None:
 
 def show_progress(line: str, shell: Any) -> None:
     """Implements `%progress`."""
-    shell.display_pub.publish(listing.summary(progress.load(), progress.path()))
+    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: no progress is kept"
+    shell.display_pub.publish(listing.summary(progress.load(), place))
 
 
 def hint(line: str, shell: Any) -> None:

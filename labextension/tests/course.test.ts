@@ -63,6 +63,15 @@ describe('the verdict', () => {
     expect(order.indexOf('bnb-course')).toBeLessThan(order.indexOf('bnb-glance'));
   });
 
+  test('says that an answer with right results is not accepted', () => {
+    const cases: Verdict['cases'] = [
+      ['n=8', true, 'cpu', ''],
+      ['n=9', true, 'cpu', ''],
+    ];
+    const { root } = shown(withVerdict({ ...failed, cases }));
+    expect(text(root, '.bnb-verdict-line')).toContain('not accepted, although 2 of 2 cases give the right result');
+  });
+
   test('links a finding to the line of the cell', () => {
     const highlightSource = vi.fn();
     const { root } = shown(withVerdict(failed), { state: 'live', highlightSource });

@@ -45,6 +45,23 @@ def test_stored_once_refuses_second_stores() -> None:
     assert "a program stores all of `out` 2 times" in broken(SOFTMAX, twice, learn.stored_once)
 
 
+def test_stored_once_refuses_lanes_of_one_store_that_share_an_element() -> None:
+    """All lanes store the row's maximum to one element: the result is right."""
+    flat = replace(
+        SOFTMAX,
+        cases=(learn.Case("12x64", lambda rng: rows(12, 64, 64)(rng) | {"out": np.empty(12, np.float32)}),),
+        reference=lambda x: {"out": x.max(axis=1).astype(np.float64)},
+    )
+    store = "tl.store(out + row * n + lanes, powers / tl.sum(powers, axis=0), mask=inside)"
+    most = "tl.max(values, axis=0)"
+    source = SOFTMAX.solution.replace(store, f"tl.store(out + row + 0 * lanes, {most} + 0.0 * values)")
+    said = broken(flat, source, learn.stored_once)
+    assert "program 0 stores an element of `out` twice: lanes of one tl.store have the same address (line 8)" in said
+    assert said.startswith("not accepted, although 1 of 1 cases give the right result")
+    once = SOFTMAX.solution.replace(store, f"tl.store(out + row, {most})")
+    assert broken(flat, once, learn.stored_once).startswith("passed")
+
+
 def test_no_race_refuses_loads_of_what_others_store() -> None:
     racing = SOFTMAX.solution.replace(
         "    tl.store(",
@@ -113,6 +130,22 @@ def softmax(x, out, n, BLOCK: tl.constexpr):
     assert said.endswith("(line 5)")
     assert "moves 4 bytes of `x`" in broken(copying, turned, learn.bytes_per_lane(16, "x"))
     assert broken(copying, turned, learn.ideal_sectors).startswith("passed"), "the solution's own ratio is allowed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("at < room", "at < n", "the mask may change after 1 element"),
+        ("tl.load(x + at,", "tl.load(x + at // 2,", "only 1 consecutive addresses are proved"),
+    ],
+)
+def test_bytes_per_lane_names_what_keeps_an_access_narrow(old: str, new: str, why: str) -> None:
+    exercise = learn.exercise("pad-1")
+    assert isinstance(exercise, learn.Exercise)
+    attempt = learn.launch(exercise, exercise.solution.replace(old, new))
+    found = [finding.text for finding in learn.bytes_per_lane(16).check(attempt)]
+    assert found[0] == f"a lane moves 4 bytes of `x` with one instruction, and 16 are wanted: {why}"
+    assert not list(learn.bytes_per_lane(16).check(learn.launch(exercise, exercise.solution)))
 
 
 @pytest.mark.parametrize(

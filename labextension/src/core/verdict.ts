@@ -51,7 +51,9 @@ export function verdictHead(store: Store): VerdictHead {
 function verdictPart(store: Store, verdict: Verdict, paint: () => void): HTMLElement {
   const names = [...new Set(verdict.cases.map(([name]) => name))];
   const good = names.filter((name) => verdict.cases.every(([other, ok]) => other !== name || ok));
-  const count = names.length ? `${good.length} of ${names.length} cases` : '';
+  const right = names.length ? `${good.length} of ${names.length} cases` : '';
+  const refused = right && !verdict.passed && good.length === names.length;
+  const count = refused ? `not accepted, although ${right} give the right result` : right;
   const tries = verdict.passed ? '' : `try ${verdict.tries}`;
   const shown = verdict.shown && names.length > 1 ? `below: the launch of ${verdict.shown}` : '';
   return h(
