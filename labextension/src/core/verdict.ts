@@ -108,11 +108,15 @@ function nextStep(store: Store, verdict: Verdict, paint: () => void): HTMLElemen
       save?.(store.doc);
       paint();
     };
-    parts.push(
-      button(`Hint ${verdict.hint} of ${verdict.of}`, () => store.run(ask()), {
-        title: 'Show the next hint',
-      }),
+    const next = button(
+      `Hint ${verdict.hint} of ${verdict.of}`,
+      () => {
+        next.disabled = true; // a second click would count another hint
+        store.run(ask().finally(() => (next.disabled = false)));
+      },
+      { title: 'Show the next hint' },
     );
+    parts.push(next);
   } else if (verdict.hint) {
     parts.push(...renderBackquotes(`\`%hint\` shows hint ${verdict.hint} of ${verdict.of}.`));
   }
@@ -163,18 +167,19 @@ function questionPart(store: Store, question: Question): HTMLElement {
 
 function answerForm(store: Store, request: NonNullable<Store['host']['request']>): HTMLElement {
   const field = h('input.bnb-answer', { type: 'text', 'aria-label': 'Your answer', autocomplete: 'off' });
-  const form = h('form.bnb-answer-form', {}, field, h('button.bnb-button', { type: 'submit' }, 'Answer'));
+  const send = h('button.bnb-button', { type: 'submit' }, 'Answer');
+  const form = h('form.bnb-answer-form', {}, field, send);
   form.addEventListener('submit', (event) => {
     event.preventDefault();
     const answer = field.value.trim();
-    if (answer) {
-      store.run(
-        request('predict', { answer }).then((found) => {
-          const { document } = found as { document: Store['doc'] };
-          store.update(document);
-          store.host.save?.(document);
-        }),
-      );
+    if (answer && !send.disabled) {
+      send.disabled = true; // the first answer is the one that the progress keeps
+      const shown = request('predict', { answer }).then((found) => {
+        const { document } = found as { document: Store['doc'] };
+        store.update(document);
+        store.host.save?.(document);
+      });
+      store.run(shown.finally(() => (send.disabled = false)));
     }
   });
   form.addEventListener('keydown', (event) => event.stopPropagation());
