@@ -75,9 +75,13 @@ def busy(made_for: Specialisation) -> float | None:
 
 
 def _rule(
-    name: str, says: str, find: Callable[[Attempt], Iterator[str | tuple[str, int | None]]], once: bool = True
+    name: str,
+    says: str,
+    find: Callable[[Attempt], Iterator[str | tuple[str, int | None]]],
+    once: bool = True,
+    target: str = TARGET,
 ) -> Rule:
-    """A rule whose sentences come from `find`. A kernel that cannot be compiled breaks it."""
+    """A rule whose sentences come from `find`, which compiles for `target`. A kernel that cannot be compiled breaks it."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
         try:
@@ -85,10 +89,10 @@ def _rule(
                 text, line = found if isinstance(found, tuple) else (found, None)
                 yield CheckFinding(text, "rule", True, line)
         except KernelError as error:
-            yield CheckFinding(_refusal(error, TARGET), "rule", True, line_of(error.loc))
+            yield CheckFinding(_refusal(error, target), "rule", True, line_of(error.loc))
         except TimeUp:
             yield CheckFinding(
-                f"the compilation for {TARGET} takes more than {COMPILE_SECONDS:.0f} seconds: make the tiles smaller",
+                f"the compilation for {target} takes more than {COMPILE_SECONDS:.0f} seconds: make the tiles smaller",
                 "rule",
                 True,
             )
@@ -177,7 +181,7 @@ def emits(instruction: str, target: str = TARGET, **numbers: Any) -> Rule:
         ]
         yield f"the code for {target} has no {instruction}" + (f": {why[0]}" if why else "")
 
-    return _rule(f"emits({instruction})", f"The code for {target} uses {instruction}.", find)
+    return _rule(f"emits({instruction})", f"The code for {target} uses {instruction}.", find, target=target)
 
 
 def _about(text: str, instruction: str) -> bool:

@@ -1,7 +1,7 @@
-"""`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question before the card tells.
+"""`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question whose answer the card shows only after the learner's.
 
-The card of the cell hides its facts, and its page keeps the tabs that tell shut. The first answer opens them, whether it is right or not;
-the progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in nbconvert.
+The card of the cell hides its facts, and its page keeps the tabs with the answer shut. The first answer opens them, whether it is right or
+not; the progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in nbconvert.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blocknb.learn.exercise import Prediction
 from blocknb.learn.quantities import without_units
 from blocknb.notebook import verdicts
 
-#: The tabs that tell what another tab tells, by the tab that a prediction names.
+#: The tabs that show the same answer, by the tab that a prediction names.
 RELATED = {
     "footprint": ("footprint", "launch", "step"),
     "launch": ("launch", "footprint", "step"),

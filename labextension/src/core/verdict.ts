@@ -1,6 +1,6 @@
 /**
- * The head of a card of the course: the verdict on an exercise, with findings that link to lines of the cell, and a question whose answer
- * opens the tabs that tell. The texts come from the kernel; see blocknb/notebook/verdicts.py for a page without scripts.
+ * The head of a card of the course: the verdict on an exercise, with findings that link to lines of the cell, and the question of a
+ * prediction, whose tabs stay shut until the learner answers. The texts come from the kernel; see blocknb/notebook/verdicts.py for a page without scripts.
  */
 
 import { button, h, renderBackquotes } from './dom';
@@ -13,7 +13,7 @@ export function veiled(store: Store): boolean {
   return store.doc.question !== undefined && !store.doc.question.answer;
 }
 
-/** Returns why a view is empty, or null: it has no content, or it tells the answer of an open question. */
+/** Returns why a view is empty, or null: it has no content, or it shows the answer of an open question. */
 export function whyEmpty(view: ViewSpec, store: Store): string | null {
   const { question } = store.doc;
   return veiled(store) && question!.closed.includes(view.key)
