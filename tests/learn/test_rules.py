@@ -9,6 +9,7 @@ import pytest
 from learn.examples import GEMM, SOFTMAX, rows
 
 from blocknb import learn
+from blocknb.errors import LaunchError
 
 
 def with_rules(exercise: learn.Exercise, *rules: learn.Rule, **more: object) -> learn.Exercise:
@@ -104,6 +105,15 @@ def test_any_order_runs_other_orders() -> None:
     first = replace(SUM, reference=lambda x: {"out": x[384:].sum(keepdims=True)}, rules=(learn.any_order(4),))
     verdict = learn.check(first, last, seed=1, devices=("interpreted",))
     assert "depends on the order of the programs" in str(verdict)
+
+
+def test_any_order_reports_a_kernel_that_fails_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*given: object) -> None:
+        raise LaunchError("element 9 is outside of `x`")
+
+    monkeypatch.setattr("blocknb.learn.rules.check_orders", failing)
+    said = broken(SUM, SUM.solution, learn.any_order(4))
+    assert "the kernel fails in another order of the programs: element 9 is outside of `x`" in said
 
 
 def test_first_programs_load_counts_different_bytes() -> None:
