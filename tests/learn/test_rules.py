@@ -10,6 +10,8 @@ from learn.examples import GEMM, SOFTMAX, rows
 
 from blocknb import learn
 from blocknb.errors import LaunchError
+from blocknb.learn.cell import answer_of
+from blocknb.learn.running import Attempt, prepared
 
 
 def with_rules(exercise: learn.Exercise, *rules: learn.Rule, **more: object) -> learn.Exercise:
@@ -184,10 +186,11 @@ def test_rules_about_code(rule: learn.Rule, words: str) -> None:
 
 
 def test_a_kernel_that_one_target_refuses_does_not_assemble() -> None:
-    huge = replace(SOFTMAX, cases=(learn.Case("1x3", rows(1, 3, 16)),))
-    source = (
-        SOFTMAX.solution
-        + "    tl.inline_asm_elementwise('wgmma.fence.sync.aligned; mov.u32 $0, $1;', '=r,r', [lanes], tl.int32, True, 1)\n"
-    )
-    verdict = learn.check(with_rules(huge, learn.assembles), source, devices=("interpreted",))
-    assert not verdict.passed
+    """The interpreter and the CPU have no PTX, so the rule gets an attempt without a launch. sm_80 has no wgmma."""
+    asm = "tl.inline_asm_elementwise('wgmma.fence.sync.aligned; mov.u32 $0, $1;', '=r,r', [lanes], tl.int32, False, 1)"
+    case = SOFTMAX.cases[2]
+    answer = answer_of(SOFTMAX, f"{SOFTMAX.solution}    {asm}\n")
+    made = Attempt(SOFTMAX, answer, case, 1, given=prepared(SOFTMAX, case, 1))
+    (found,) = learn.assembles.check(made)
+    assert found.text.startswith("the kernel does not compile for sm_80: ptxas rejects the assembly")
+    assert found.line == 9
