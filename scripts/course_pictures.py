@@ -122,7 +122,8 @@ def attach(taken: dict[str, bytes]) -> dict[str, list[str]]:
     """Stores the pictures in the text cells that show them. Returns the notebooks by picture."""
     places: dict[str, list[str]] = {}
     for file in sorted(COURSE.glob("*.ipynb")):
-        notebook = json.loads(file.read_text(encoding="utf-8"))
+        before = file.read_text(encoding="utf-8")
+        notebook = json.loads(before)
         for cell in notebook["cells"]:
             text = "".join(cell["source"])
             for name in re.findall(r"\(attachment:(\w+)\.png\)", text) if cell["cell_type"] == "markdown" else ():
@@ -130,7 +131,8 @@ def attach(taken: dict[str, bytes]) -> dict[str, list[str]]:
                     data = base64.b64encode(taken[name]).decode()
                     cell.setdefault("attachments", {})[f"{name}.png"] = {"image/png": data}
                     places.setdefault(name, []).append(file.name)
-        file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if json.loads(before) != notebook:
+            file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return places
 
 

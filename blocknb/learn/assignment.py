@@ -25,9 +25,13 @@ Each exercise has a cell for your kernel, and a locked cell that checks it. Run 
 is wrong. `%hint` shows a hint."""
 
 
-def notebook(title: str, items: Sequence[Exercise | Prediction], points: float, student: bool) -> dict[str, Any]:
-    """The notebook in nbformat 4. With `student`, it has the skeletons instead of the solutions."""
-    cells = [_cell("about", "markdown", ABOUT.format(title=title)), _cell("setup", "code", SETUP, locked=True)]
+def notebook(
+    title: str, items: Sequence[Exercise | Prediction], points: float, student: bool, file: str = ""
+) -> dict[str, Any]:
+    """The notebook in nbformat 4. With `student`, it has the skeletons instead of the solutions. `file` is the name of the Python file with
+    the exercises, which the notebook then loads from its own folder."""
+    setup = SETUP + (f"\n\nlearn.load({file!r});  # the exercises" if file else "")
+    cells = [_cell("about", "markdown", ABOUT.format(title=title)), _cell("setup", "code", setup, locked=True)]
     for item in items:
         cells += _exercise(item, points, student) if isinstance(item, Exercise) else _prediction(item, points, student)
     metadata = {
@@ -37,9 +41,11 @@ def notebook(title: str, items: Sequence[Exercise | Prediction], points: float, 
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def write(place: Path, title: str, items: Sequence[Exercise | Prediction], points: float, student: bool) -> None:
+def write(
+    place: Path, title: str, items: Sequence[Exercise | Prediction], points: float, student: bool, file: str = ""
+) -> None:
     """Writes the notebook to a file. Raises OSError."""
-    text = json.dumps(notebook(title, items, points, student), indent=1, ensure_ascii=False)
+    text = json.dumps(notebook(title, items, points, student, file), indent=1, ensure_ascii=False)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text + "\n", "utf-8")
 

@@ -55,11 +55,13 @@ def _in(names: Mapping[str, Any], origin: str) -> tuple[Unit | None, tuple[Exerc
 
 def _sources() -> list[tuple[Unit | None, tuple[Exercise | Prediction, ...]]]:
     if not _course:
+        found = {}  # all or nothing: an error below must appear again next time
         for module in sorted(info.name for info in pkgutil.iter_modules(course.__path__)):
             if module.startswith("unit"):
-                _course[module] = _in(vars(importlib.import_module(f"{course.__name__}.{module}")), module)
+                found[module] = _in(vars(importlib.import_module(f"{course.__name__}.{module}")), module)
         for point in entry_points(group="blocknb.exercises"):
-            _course[point.name] = _in(vars(point.load()), point.name)
+            found[f"{point.name} of {point.value}"] = _in(vars(point.load()), point.name)
+        _course.update(found)
     return [*_course.values(), *_loaded.values()]
 
 

@@ -36,11 +36,11 @@ current: list[str] = []
 
 @dataclass
 class ExerciseCell:
-    """A running cell with `--exercise`. `before` are ids of the functions and kernels that existed before it; `part` is the document's
-    part "verdict", and `shown` the kernel whose card has it."""
+    """A running cell with `--exercise`. `before` are the functions and kernels that existed before it, by their ids; they stay alive, so
+    that no new one gets the id of an old one. `part` is the document's part "verdict", and `shown` the kernel whose card has it."""
 
     exercise: Exercise
-    before: frozenset[int]
+    before: Mapping[int, Any]
     part: dict[str, Any] | None = None
     shown: Any = None
 
@@ -68,7 +68,7 @@ def begin_exercise(name: str, shell: Any) -> ExerciseCell:
         file = f"<setup of {name}>"
         linecache.cache[file] = len(exercise.setup), None, exercise.setup.splitlines(keepends=True), file
         exec(compile(exercise.setup, file, "exec"), names)
-    return ExerciseCell(exercise, frozenset(id(value) for value in names.values() if _is_code(value)))
+    return ExerciseCell(exercise, {id(value): value for value in names.values() if _is_code(value)})
 
 
 def _is_code(value: Any) -> bool:
@@ -160,4 +160,5 @@ def add_verdict(task: ExerciseCell, record: Any, found: Any) -> None:
     said = "correct" if found.ok else "✗ WRONG"
     names = {case[0] for case in task.part["cases"]}
     good = len(names - {case[0] for case in task.part["cases"] if not case[1]})
-    found.facts.append(("check", f"{said}: exercise `{task.exercise.name}`, {good} of {len(names)} cases"))
+    refused = ", but the answer is not accepted" if good == len(names) and not found.ok else ""
+    found.facts.append(("check", f"{said}: exercise `{task.exercise.name}`, {good} of {len(names)} cases{refused}"))

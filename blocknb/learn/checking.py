@@ -17,6 +17,7 @@ from blocknb.errors import CompilationError
 from blocknb.learn.causes import findings_of
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
+from blocknb.learn.quantities import without_units
 from blocknb.learn.running import SECONDS, Attempt, TimeUp, attempt, devices_present
 from blocknb.runtime.launch_context import unobserved
 
@@ -28,11 +29,13 @@ def check(
 
     `exercise` is the exercise or its name. `seed` repeats an earlier check. `devices` are "cpu" and "gpu", by default those that are
     present; "interpreted" alone compiles only what rules about code need. A wrong answer of any kind gives a Verdict. Raises
-    UnknownExercise.
+    UnknownExercise, and ValueError for an unknown device.
     """
     from blocknb.learn.catalog import exercise as find
 
     chosen = find(exercise) if isinstance(exercise, str) else exercise
+    if unknown := set(devices or ()) - {"cpu", "gpu", "interpreted"}:
+        raise ValueError(f"no devices: {', '.join(map(repr, sorted(unknown)))}; give 'cpu', 'gpu' or 'interpreted'")
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if isinstance(chosen, Prediction):
         return judged(chosen, answer)
@@ -55,12 +58,19 @@ def check(
 
 def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: int = 0) -> Attempt:
     """Launches an answer on one case, by its number or name, where observers such as the card see it. The Attempt has the arguments
-    (`left`), the grid, and the `error`, if there is one. Raises WrongCell if the answer is no kernel."""
+    (`left`), the grid, and the `error`, if there is one. Raises WrongCell if the answer is no kernel, UnknownExercise, and ValueError for a
+    case that the exercise lacks and for a prediction."""
     from blocknb.learn.catalog import exercise as find
 
     chosen = find(exercise) if isinstance(exercise, str) else exercise
-    assert isinstance(chosen, Exercise)
-    found = next(c for i, c in enumerate(chosen.cases) if case in (i, c.name))
+    if not isinstance(chosen, Exercise):
+        raise ValueError(f"{chosen.name} is a prediction, which has no kernel to launch")
+    found = next((c for i, c in enumerate(chosen.cases) if case in (i, c.name)), None)
+    if found is None:
+        names = ", ".join(repr(c.name) for c in chosen.cases)
+        raise ValueError(
+            f"{chosen.name} has no case {case!r}: give a number below {len(chosen.cases)}, or one of {names}"
+        )
     return attempt(chosen, answer_of(chosen, answer, own=True), found, seed)
 
 
@@ -94,6 +104,8 @@ def broken_rules(attempts: Sequence[Attempt]) -> list[CheckFinding]:
 def judged(prediction: Prediction, given: Any) -> Verdict:
     """Whether an answer to a prediction is right. `given` is a value, or its text."""
     right = prediction.value
+    if isinstance(given, str):
+        given = without_units(given, prediction.unit)
     if matches(given, right, prediction.accepts):
         return Verdict(True, prediction.name)
     for value, text in prediction.wrong:

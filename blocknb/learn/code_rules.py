@@ -75,9 +75,13 @@ def busy(made_for: Specialisation) -> float | None:
 
 
 def _rule(
-    name: str, says: str, find: Callable[[Attempt], Iterator[str | tuple[str, int | None]]], once: bool = True
+    name: str,
+    says: str,
+    find: Callable[[Attempt], Iterator[str | tuple[str, int | None]]],
+    once: bool = True,
+    target: str = TARGET,
 ) -> Rule:
-    """A rule whose sentences come from `find`. A kernel that cannot be compiled breaks it."""
+    """A rule whose sentences come from `find`, which compiles for `target`. A kernel that cannot be compiled breaks it."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
         try:
@@ -85,10 +89,10 @@ def _rule(
                 text, line = found if isinstance(found, tuple) else (found, None)
                 yield CheckFinding(text, "rule", True, line)
         except KernelError as error:
-            yield CheckFinding(_refusal(error, TARGET), "rule", True, line_of(error.loc))
+            yield CheckFinding(_refusal(error, target), "rule", True, line_of(error.loc))
         except TimeUp:
             yield CheckFinding(
-                f"the compilation for {TARGET} takes more than {COMPILE_SECONDS:.0f} seconds: make the tiles smaller",
+                f"the compilation for {target} takes more than {COMPILE_SECONDS:.0f} seconds: make the tiles smaller",
                 "rule",
                 True,
             )
@@ -177,7 +181,7 @@ def emits(instruction: str, target: str = TARGET, **numbers: Any) -> Rule:
         ]
         yield f"the code for {target} has no {instruction}" + (f": {why[0]}" if why else "")
 
-    return _rule(f"emits({instruction})", f"The code for {target} uses {instruction}.", find)
+    return _rule(f"emits({instruction})", f"The code for {target} uses {instruction}.", find, target=target)
 
 
 def _about(text: str, instruction: str) -> bool:
@@ -245,6 +249,17 @@ def _ratio(row: TileAccess) -> float:
 ideal_sectors = _rule("ideal_sectors", "Every access touches as few sectors as possible.", _ideal_sectors, once=False)
 
 
+def _narrow(made_for: Specialisation, row: TileAccess) -> str:
+    """Why the accesses of this kind in a row's line are not wider, by the notes of the pass `coalesce`; "" if the notes disagree."""
+    said = {
+        note.text.partition("; not wider: ")[2]
+        for stage in made_for.compiled.trace.stages
+        for note in stage.notes
+        if stage.name == "coalesce" and note.text.startswith(f"{row.name}: ") and line_of(note.loc) == row.line
+    } - {""}
+    return said.pop() if len(said) == 1 else ""
+
+
 def bytes_per_lane(least: int, *arrays: str) -> Rule:
     """Every load and store of these arrays, or of all, moves at least so many bytes per lane, in every case."""
 
@@ -253,6 +268,7 @@ def bytes_per_lane(least: int, *arrays: str) -> Rule:
         for row in _rows(made):
             if row.array in chosen and row.bytes < least:
                 text = f"a lane moves {row.bytes} bytes of `{row.array}` with one instruction, and {least} are wanted"
-                yield f"{text}: the start of a row must be divisible by {least} bytes", row.line or None
+                why = _narrow(gpu_code(made), row)
+                yield text + (f": {why}" if why else ""), row.line or None
 
     return _rule(f"bytes_per_lane({least})", f"A lane moves {least} bytes with each load and store.", find, once=False)

@@ -56,8 +56,11 @@ def assign(name: str, out: str, points: float, student: bool) -> int:
     if not items:
         return _unknown(name)
     place = Path(out or f"{Path(name).stem}.ipynb")
-    assignment.write(place, title, items, points, student)
+    file = Path(name).name if name.endswith(".py") else ""
+    assignment.write(place, title, items, points, student, file)
     print(f"{place}: {len(items)} exercises, {len(items) * points:g} points")
+    if file:
+        print(f"It loads {file} from its own folder: put that file there, too.")
     if not student:
         print("It has the solutions. `nbgrader generate_assignment`, or --student, makes the notebook for students.")
     return 0

@@ -134,8 +134,9 @@ class Exercise(CourseItem):
     `task` is Markdown. `grid` is called with all arguments and constants by name; it is None if the learner's cell defines `grid`.
     `outputs` are the arguments that the kernel must fill; they hold NaN or the extreme integer before a launch, except those in `updated`,
     which keep the contents that the case gives them. `reference` is called with copies of the arguments by name and returns the
-    outputs by name, in float64 where they are floats. `solution` is the source of a cell. `equivalent` lists mutants of the solution that
-    are no mistakes: the changed line, and the reason. Code rules examine the first case, so put the friendly one first.
+    outputs by name, in float64 where they are floats. `solution` is the source of a cell. Code rules examine the first case, so put the
+    friendly one first. `equivalent` lists mutants of the solution that are no mistakes, with the reason: "old -> new", or
+    "LINE: old -> new" if several lines contain `old`. LINE is the text of the line, without its indent and a colon at its end.
     """
 
     task: str
@@ -188,7 +189,8 @@ class Prediction(CourseItem):
 
     `answer` is the value, or computes it. An answer is a number, a text, or a tuple of them. `accepts` is a relative tolerance for numbers,
     or a collection of further right answers. `wrong` explains typical wrong answers: (value, or a function that computes it; sentence).
-    `reveals` names the tab of the card that stays closed until an answer is given; "" for none.
+    `unit` is that of the answer, such as "µs", "B" or "%": then "0.36 ms" is a number, too (`quantities`). `reveals` names the tab of the
+    card that stays closed until an answer is given; "" for none.
     """
 
     question: str
@@ -196,6 +198,7 @@ class Prediction(CourseItem):
     accepts: float | Collection[Any] = 0.0
     wrong: tuple[tuple[Any, str], ...] = ()
     reveals: str = ""
+    unit: str = ""
 
     @property
     def value(self) -> Any:
@@ -232,12 +235,15 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """One line: `3 of 4 cases · 50x100: out[:, 64:100] never stored · hint 1`."""
+        """One line: `3 of 4 cases · 50x100: out[:, 64:100] never stored · hint 1`. If all results are right and a rule is broken, it
+        begins with `not accepted, although 4 of 4 cases give the right result`."""
         names = list(dict.fromkeys(result.name for result in self.cases))
         good = [name for name in names if all(r.passed for r in self.cases if r.name == name)]
         said = [f"{len(good)} of {len(names)} cases"] if names else []
         if self.passed:
             return " · ".join(["passed", *said])
+        if names and len(good) == len(names):  # a rule is broken, or only the interpreted launch is wrong
+            said = [f"not accepted, although {said[0]} give the right result"]
         for finding in self.findings[:1]:
             said.append((f"{finding.case}: " if finding.case else "") + str(finding))
         return " · ".join([*said, *([f"hint {self.hints}"] if self.hints else [])]) or "not passed"

@@ -85,7 +85,8 @@ def same(a: Symptom, b: Symptom, exercise: Exercise) -> bool:
 
 
 def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
-    """The mistakes that explain all attempts of an answer and that its source does not contradict; at most two."""
+    """The mistakes that explain all attempts of an answer and that its source does not contradict; at most two. Empty if the time
+    ends before all mistakes are compared on the first attempt: another one may fit as well."""
     exercise, answer = attempts[0].exercise, attempts[0].answer
     deadline = time.thread_time() + SECONDS
     candidates: list[tuple[Mistake, Answer]] = []
@@ -100,11 +101,14 @@ def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
     strong = False
     for number, made in enumerate(ordered):
         mine = symptom(made)
-        strong |= not made.passed and not mine.weak
         kept: list[tuple[Mistake, Answer]] = []
+        compared = True
         for mistake, other in candidates:
-            if time.thread_time() > deadline:  # later cases only confirm what earlier ones say
-                kept += [(mistake, other)] if number else []
+            if time.thread_time() > deadline:
+                if number == 0:
+                    return []
+                kept.append((mistake, other))  # later cases only confirm what earlier ones say
+                compared = False
                 continue
             theirs = interpreted(exercise, other, made.case, made.seed)
             if theirs.passed == made.passed and (made.passed or same(mine, symptom(theirs), exercise)):
@@ -112,6 +116,7 @@ def fitting(attempts: Sequence[Attempt]) -> list[Mistake]:
         candidates = kept
         if not candidates:
             return []
+        strong |= not made.passed and not mine.weak and compared
     return _chosen(candidates, answer, ordered[0], strong)
 
 

@@ -17,6 +17,8 @@ from blocknb.learn.exercise import Exercise, Prediction
 from blocknb.learn.predictions import add_question, predict
 from blocknb.notebook import html
 
+MOST_ANSWER = 1000  # characters of an answer from a page
+
 __all__ = ["add_question", "add_verdict", "begin_exercise", "check_cell", "predict"]
 
 
@@ -80,7 +82,8 @@ def exercises(line: str, shell: Any) -> None:
 
 def show_progress(line: str, shell: Any) -> None:
     """Implements `%progress`."""
-    shell.display_pub.publish(listing.summary(progress.load(), progress.path()))
+    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: no progress is kept"
+    shell.display_pub.publish(listing.summary(progress.load(), place))
 
 
 def hint(line: str, shell: Any) -> None:
@@ -146,5 +149,5 @@ def card_hint(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def card_answer(part: dict[str, Any], text: str) -> dict[str, Any]:
-    """The part "question" of a card with an answer to it."""
-    return predictions.answer(predictions.prediction(part["name"]), text)
+    """The part "question" of a card with an answer to it. A page sends the text, so it is read as a literal and never run."""
+    return predictions.answer(predictions.prediction(part["name"]), text[:MOST_ANSWER])

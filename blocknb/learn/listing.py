@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from blocknb.learn import catalog
@@ -59,8 +58,8 @@ def table(done: Mapping[str, ItemProgress]) -> dict[str, Any]:
     return _output("Exercises", f"{count} exercises and predictions", rows)
 
 
-def summary(done: Mapping[str, ItemProgress], place: Path) -> dict[str, Any]:
-    """The progress by unit, as an output."""
+def summary(done: Mapping[str, ItemProgress], place: str) -> dict[str, Any]:
+    """The progress by unit, as an output. `place` says where it is stored."""
     rows, passed, count = [["unit", "", "passed", "tried", "next"]], 0, 0
     for unit, items in groups():
         found = [(item, done.get(item.name, NOTHING)) for item in items]

@@ -35,7 +35,8 @@ REDUCTIONS = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed cell. `text` is "old -> new", the expression before and after, by which `Exercise.equivalent` lists it."""
+    """A changed cell. `text` is "old -> new", the expression before and after, and `line` the number of the changed line, from 1.
+    `Exercise.equivalent` lists it by the text, or by the line and the text."""
 
     text: str
     line: int
@@ -115,7 +116,7 @@ def _changes(node: ast.AST, scalars: tuple[str, ...]) -> Iterator[ast.AST]:
 
 
 def _of_call(node: ast.Call) -> Iterator[ast.AST]:
-    if ast.unparse(node.func) == "tl.program_id" and isinstance(node.args[0], ast.Constant):
+    if ast.unparse(node.func) == "tl.program_id" and node.args and isinstance(node.args[0], ast.Constant):
         other = copy.deepcopy(node)
         other.args = [ast.Constant(0 if node.args[0].value == 1 else 1)]
         yield other
@@ -199,9 +200,7 @@ def _stores(tree: ast.Module, output: str, name: str, keep: bool) -> str:
     class Change(ast.NodeTransformer):
         def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.AST]:
             call = node.value
-            if not (
-                isinstance(call, ast.Call) and ast.unparse(call.func) == "tl.store" and _uses(call.args[0], output)
-            ):
+            if not (isinstance(call, ast.Call) and _stores_to(call, output)):
                 return node
             place = _Rename(output, name).visit(copy.deepcopy(call.args[0]))
             new = copy.deepcopy(call)
@@ -216,7 +215,11 @@ def _stores(tree: ast.Module, output: str, name: str, keep: bool) -> str:
 
 
 def _stores_to(node: ast.AST, output: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.store" and _uses(node.args[0], output)
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "tl.store"
+        and any(_uses(a, output) for a in node.args[:1])
+    )
 
 
 def _uses(node: ast.AST, name: str) -> bool:

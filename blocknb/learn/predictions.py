@@ -1,7 +1,7 @@
-"""`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question before the card tells.
+"""`%%blockkernel --predict NAME` and `%predict NAME ANSWER`: a question whose answer the card shows only after the learner's.
 
-The card of the cell hides its facts, and its page keeps the tabs that tell shut. The first answer opens them, whether it is right or not;
-the progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in nbconvert.
+The card of the cell hides its facts, and its page keeps the tabs with the answer shut. The first answer opens them, whether it is right or
+not; the progress keeps it. `%predict` then shows the open card again, so it works in front ends without the extension and in nbconvert.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from blocknb.learn import progress
 from blocknb.learn.cells import current, found
 from blocknb.learn.checking import judged
 from blocknb.learn.exercise import Prediction
+from blocknb.learn.quantities import without_units
 from blocknb.notebook import verdicts
 
-#: The tabs that tell what another tab tells, by the tab that a prediction names.
+#: The tabs that show the same answer, by the tab that a prediction names.
 RELATED = {
     "footprint": ("footprint", "launch", "step"),
     "launch": ("launch", "footprint", "step"),
@@ -68,10 +69,11 @@ def add_question(asked: Prediction, record: Any, found: Any) -> None:
 
 
 def value_of(asked: Prediction, answer: str, names: dict[str, Any] | None = None) -> Any:
-    """The value of an answer: its text if the right answer is a text, else its value; several words make a tuple. With `names`, an answer
-    may be an expression."""
+    """The value of an answer: its text if the right answer is a text, else its value, in the unit of the prediction; several words make a
+    tuple. With `names`, which only the user's own %predict gives, an answer may be an expression. A text from a page is never run."""
     if isinstance(asked.value, str):
         return answer.strip().strip("'\"")
+    answer = without_units(answer, asked.unit)
     for text in (answer, ", ".join(answer.replace(",", " ").split())):
         try:
             return ast.literal_eval(text) if names is None else eval(text, dict(names))
@@ -85,11 +87,18 @@ def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:
     current[:] = [asked.name]
     value = value_of(asked, text, shell.user_ns if shell is not None else None)
     verdict = judged(asked, value)
-    shown = text if isinstance(value, str) else repr(value).strip("()")
+    shown = text if isinstance(value, str) else _written(value, asked.unit)
     progress.update(asked.name, lambda old: old.tried(asked.hash, verdict.passed, answer=shown))
     part = question_part(asked)
     text = verdict.findings[0].text if verdict.findings else ""
     return {**part, "answer": shown, "right": verdict.passed, "text": text}
+
+
+def _written(value: Any, unit: str) -> str:
+    """The value as an answer that `value_of` reads."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    return f"{value} {unit}".rstrip()
 
 
 def predict(line: str, shell: Any) -> None:

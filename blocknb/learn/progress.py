@@ -73,11 +73,16 @@ def is_kept() -> bool:
 
 
 def load() -> dict[str, ItemProgress]:
-    """All entries by name. A file that is not readable is kept under another name, and stderr says where."""
+    """All entries by name. A damaged file is kept under another name, and stderr says where. If the file cannot be opened, stderr says
+    why, and there are no entries."""
     if not is_kept():
         return {}
-    with _locked():
-        return _load()
+    try:
+        with _locked():
+            return _load()
+    except OSError as error:
+        print(f"blocknb: your progress in {path()} cannot be read: {error.strerror or error}", file=sys.stderr)
+        return {}
 
 
 def of(name: str) -> ItemProgress:
@@ -121,17 +126,17 @@ def _item(entry: Any) -> ItemProgress:
 
 
 def _load() -> dict[str, ItemProgress]:
+    """The entries of the file; none without a file. Raises OSError."""
     place = path()
     try:
         with open(place, "rb") as file:
             return parsed(file.read(MOST_BYTES))
     except FileNotFoundError:
         return {}
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         kept = _free(place)
-        with contextlib.suppress(OSError):
-            os.replace(place, kept)
-            print(f"blocknb cannot read {place} ({error}): it is now {kept}, and a new file begins", file=sys.stderr)
+        os.replace(place, kept)  # if that fails, nothing may be written over the file
+        print(f"blocknb cannot read {place} ({error}): it is now {kept}, and a new file begins", file=sys.stderr)
         return {}
 
 
@@ -145,6 +150,7 @@ def _free(place: Path) -> Path:
 
 def _write(items: Mapping[str, ItemProgress]) -> None:
     place = path()
+    place.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"version": VERSION, "items": {n: asdict(i) for n, i in items.items()}}, indent=1)
     descriptor, temporary = tempfile.mkstemp(prefix=".progress-", dir=place.parent)
     try:

@@ -193,8 +193,13 @@ def _mutants(exercise: Exercise, answer: Answer, report: ProofReport, seeds: tup
     given = exercise.cases[0].make(np.random.default_rng(0))
     scalars = tuple(p.name for p in answer.base.source.parameters if isinstance(given.get(p.name), int))
     killed = tried = 0
+    lines = exercise.solution.split("\n")
+    changed: dict[str, set[str]] = {}  # the lines that a key without a line stands for
     for mutant in mutants(exercise.solution, scalars):
+        line = lines[mutant.line - 1].strip().rstrip(":")
         if mutant.text in exercise.equivalent:
+            changed.setdefault(mutant.text, set()).add(line)
+        if mutant.text in exercise.equivalent or f"{line}: {mutant.text}" in exercise.equivalent:
             report.equivalent += 1
             continue
         tried += 1
@@ -204,6 +209,11 @@ def _mutants(exercise: Exercise, answer: Answer, report: ProofReport, seeds: tup
         else:
             killed += 1
     report.mutants = killed, tried
+    for text, found in changed.items():
+        if len(found) > 1:
+            report.failures.append(
+                f"`equivalent` excuses {text!r} in {len(found)} lines: write the line, too, such as {f'{min(found)}: {text}'!r}"
+            )
 
 
 def accepted(exercise: Exercise, source: str, seed: int) -> bool:

@@ -44,10 +44,10 @@ def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
     seen = made.footprint
     if seen is None:
         return
+    yield from never_stored(made)
     for _, array in outputs_of(made, seen):
         if array.atomics:
             continue
-        yield from never_stored(made)
         line = next(iter(_lines(array.stores)), None)
         owner, count = array.stores.owner, array.stores.count
         if (several := owner == SEVERAL).any():
@@ -56,6 +56,13 @@ def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
             where, most = region_text(array.name, often), int(count.max())
             text = f"a program stores {where} {most} times: store each element once, after the last change of its value"
             yield CheckFinding(text, "footprint", True, line)
+        for access in array.stores.accesses:
+            if len(programs := access.runs.repeated):
+                text = (
+                    f"program {seen.account.launch.spelled(int(programs[0]))} stores an element of `{array.name}` twice"
+                )
+                text += ": lanes of one tl.store have the same address"
+                yield CheckFinding(text, "footprint", True, line_of(access.op.loc))
 
 
 def _several(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
@@ -154,7 +161,9 @@ def any_order(orders: int = 20) -> Rule:
             kinds, _ = kernel.describe(binding, values)
             snapshot = remember(made.grid, binding.names, values, kinds)
             found = check_orders(kernel, made.grid, snapshot, memory_launch(kernel, made.grid, (), arguments), orders)
-        except KernelError:
+        except KernelError as error:
+            text = f"the kernel fails in another order of the programs: {error.message}"
+            yield CheckFinding(text, "rule", True, line_of(error.loc))
             return
         if (bad := found.difference) is not None:
             one, other = bad.orders

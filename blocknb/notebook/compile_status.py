@@ -35,7 +35,7 @@ class CompileWatch:
     def begun(self) -> None:
         """Starts the thread, unless it runs."""
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # an error of the front end may have ended it
                 self._thread = threading.Thread(target=self._watch, name="blocknb-progress", daemon=True)
                 self._thread.start()
 

@@ -1,4 +1,4 @@
-"""The document's parts "verdict" and "question" as text and as HTML: what a card says of an exercise, and what it asks before it tells.
+"""The document's parts "verdict" and "question" as text and as HTML: the verdict on an exercise, and the question of a prediction.
 
 `blocknb.learn` makes the parts; this module and `labextension/src/core/verdict.ts` show them. While a question has no answer, the card
 hides its facts, and the page keeps the tabs in `closed` shut.

@@ -63,11 +63,22 @@ describe('the verdict', () => {
     expect(order.indexOf('bnb-course')).toBeLessThan(order.indexOf('bnb-glance'));
   });
 
+  test('says that an answer with right results is not accepted', () => {
+    const cases: Verdict['cases'] = [
+      ['n=8', true, 'cpu', ''],
+      ['n=9', true, 'cpu', ''],
+    ];
+    const { root } = shown(withVerdict({ ...failed, cases }));
+    expect(text(root, '.bnb-verdict-line')).toContain(
+      'not accepted, although 2 of 2 cases give the right result',
+    );
+  });
+
   test('links a finding to the line of the cell', () => {
     const highlightSource = vi.fn();
     const { root } = shown(withVerdict(failed), { state: 'live', highlightSource });
     click(root, 'line 5');
-    expect(highlightSource).toHaveBeenLastCalledWith([5]);
+    expect(highlightSource).toHaveBeenLastCalledWith([5], []);
   });
 
   test('asks a live kernel for the next hint and saves it; a saved card names the magic', async () => {
@@ -106,9 +117,11 @@ describe('a question', () => {
     const { root, open } = shown(withQuestion(asked), { state: 'live', request } as Host);
     open('footprint');
     root.querySelector<HTMLInputElement>('.bnb-answer')!.value = ' 9, 240 ';
-    root.querySelector<HTMLFormElement>('.bnb-answer-form')!.requestSubmit();
+    const form = root.querySelector<HTMLFormElement>('.bnb-answer-form')!;
+    form.requestSubmit();
+    form.requestSubmit(); // an impatient learner
     await until(() => text(root, '.bnb-question [role=status]') !== '');
-    expect(request).toHaveBeenCalledWith('predict', { answer: '9, 240' });
+    expect(request.mock.calls).toEqual([['predict', { answer: '9, 240' }]]);
     expect(text(root, '.bnb-question [role=status]')).toBe('Your answer: 9, 240 ✗ not right. round up');
     expect(open('footprint').textContent).not.toContain('your answer');
     expect(root.querySelector<HTMLElement>('.bnb-fold')!.hidden).toBe(false);

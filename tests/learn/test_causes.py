@@ -57,6 +57,13 @@ def test_other_wrong_answers_get_no_false_cause(old: str, new: str, cause: str |
     assert (cause or "") in verdict.headline
 
 
+def test_without_time_to_compare_all_mistakes_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blocknb.learn.imitation.SECONDS", 0.0)
+    verdict = learn.check(SOFTMAX, SOFTMAX.mistakes[1].applied(SOFTMAX.solution), seed=77)
+    assert verdict.findings
+    assert not any(finding.kind == "mistake" for finding in verdict.findings), verdict
+
+
 def test_of_two_mistakes_with_one_error_the_source_decides() -> None:
     """No mask and a mask that lets element n pass fail alike: program 7 loads element 1000."""
     missing, wide = ADD.mistakes[0], ADD.mistakes[2]

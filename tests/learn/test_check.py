@@ -120,6 +120,25 @@ def test_the_same_seed_gives_the_same_verdict() -> None:
     assert str(learn.check(ADD, wrong, seed=first.seed)) == str(first)
 
 
+def test_an_unknown_device_or_case_is_named() -> None:
+    with pytest.raises(ValueError, match="no devices: 'cuda'"):
+        learn.check(ADD, ADD.solution, devices=("cuda",))
+    with pytest.raises(ValueError, match="no case 'n=0'"):
+        learn.launch(ADD, ADD.solution, "n=0")
+
+
+def test_a_launch_is_limited_on_systems_without_clocks_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS and Windows lack pthread_getcpuclockid."""
+    from blocknb.learn.running import TimeUp, limited
+
+    monkeypatch.delattr("time.pthread_getcpuclockid", raising=False)
+    with limited(60):
+        pass
+    with pytest.raises(TimeUp), limited(0.1):
+        while True:
+            pass
+
+
 def test_an_unknown_exercise_lists_similar_names() -> None:
     with pytest.raises(learn.UnknownExercise, match="did you mean add-1"):
         learn.check("add-2", ADD.solution)

@@ -177,6 +177,13 @@ def test_progress_counts_what_passed_and_keeps_the_passing_source(session: Sessi
     assert "✓ 2 tries" in session.text("%exercises")
 
 
+def test_progress_that_is_not_kept_has_no_path(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_PROGRESS", "0")
+    first = session.text("%progress").split("\n")[0]
+    assert first.endswith("BLOCKNB_PROGRESS=0: no progress is kept")
+    assert "/0" not in first
+
+
 def test_exercise_shows_the_task_and_adds_the_skeleton_as_the_next_cell(session: Session) -> None:
     assert ADD.task.split("\n")[0] in session.text("%exercise add-1")
     assert session.inputs == [f"%%blockkernel --exercise add-1\n{ADD.skeleton.rstrip()}"]

@@ -47,6 +47,17 @@ def test_a_file_is_proved_and_a_mistake_that_is_right_makes_it_fail(
     assert capsys.readouterr().out.startswith("triple-1: sound" if status == 0 else "triple-1: ")
 
 
+def test_an_assignment_of_a_file_loads_it_from_its_own_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace("WRONG", '"2 *"'))
+    assert main(["learn", "assignment", str(tmp_path / "mine.py"), "-o", str(tmp_path / "a.ipynb")]) == 0
+    assert "put that file there" in capsys.readouterr().out
+    text = (tmp_path / "a.ipynb").read_text()
+    assert "learn.load('mine.py')" in text
+    assert str(tmp_path) not in text
+
+
 def test_the_list_has_the_exercises_of_all_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", "list"]) == 0
     assert "add-1" in capsys.readouterr().out

@@ -77,6 +77,25 @@ def test_a_folder_that_cannot_be_written_costs_the_progress_only(
     assert "does not keep your progress" in capsys.readouterr().err
 
 
+def test_a_folder_in_place_of_the_file_stays_where_it_is(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place.mkdir(parents=True)
+    (place / "mine").write_text("")
+    assert progress.load() == {}
+    progress.update("add-1", lambda old: replace(old, tries=1))
+    assert (place / "mine").exists()
+    assert os.listdir(place.parent) in ([".progress.lock", place.name], [place.name, ".progress.lock"])
+    said = capsys.readouterr().err
+    assert "cannot be read" in said
+    assert "does not keep your progress" in said
+
+
+def test_the_folder_is_made_without_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has no fcntl."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    progress.update("add-1", lambda old: replace(old, tries=1))
+    assert progress.of("add-1").tries == 1
+
+
 def test_nothing_is_written_if_progress_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BLOCKNB_PROGRESS", "0")

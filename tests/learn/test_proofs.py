@@ -92,3 +92,14 @@ def test_the_exercise_of_the_docs_page_is_sound() -> None:
     assert source.count("\n") < 40
     report = learn.prove(names["MAX"], compiled=False, course=False, seeds=(1,))
     assert report.failures == ["it has 1 cases: give a friendly, a ragged and a tiny one"]
+
+
+def test_a_key_of_equivalent_names_its_line_if_several_lines_contain_the_text() -> None:
+    source = SOFTMAX.solution.replace("row = tl.program_id(0)", "row = tl.program_id(0) + 0")
+    both = replace(SOFTMAX, solution=source, mistakes=(), equivalent={"0 -> 1": "?"})
+    said = str(learn.prove(both, compiled=False, course=False, seeds=(1,)))
+    assert "`equivalent` excuses '0 -> 1' in 2 lines" in said
+    one = replace(both, equivalent={"row = tl.program_id(0) + 0: 0 -> 1": "?"})
+    report = learn.prove(one, compiled=False, course=False, seeds=(1,))
+    assert report.equivalent == 1
+    assert "excuses" not in str(report)

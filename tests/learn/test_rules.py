@@ -9,6 +9,9 @@ import pytest
 from learn.examples import GEMM, SOFTMAX, rows
 
 from blocknb import learn
+from blocknb.errors import LaunchError
+from blocknb.learn.cell import answer_of
+from blocknb.learn.running import Attempt, prepared
 
 
 def with_rules(exercise: learn.Exercise, *rules: learn.Rule, **more: object) -> learn.Exercise:
@@ -43,6 +46,23 @@ def test_stored_once_refuses_second_stores() -> None:
     store = "    tl.store(out + row * n + lanes, values, mask=inside)\n"
     twice = SOFTMAX.solution.replace("    powers =", store + "    powers =")
     assert "a program stores all of `out` 2 times" in broken(SOFTMAX, twice, learn.stored_once)
+
+
+def test_stored_once_refuses_lanes_of_one_store_that_share_an_element() -> None:
+    """All lanes store the row's maximum to one element: the result is right."""
+    flat = replace(
+        SOFTMAX,
+        cases=(learn.Case("12x64", lambda rng: rows(12, 64, 64)(rng) | {"out": np.empty(12, np.float32)}),),
+        reference=lambda x: {"out": x.max(axis=1).astype(np.float64)},
+    )
+    store = "tl.store(out + row * n + lanes, powers / tl.sum(powers, axis=0), mask=inside)"
+    most = "tl.max(values, axis=0)"
+    source = SOFTMAX.solution.replace(store, f"tl.store(out + row + 0 * lanes, {most} + 0.0 * values)")
+    said = broken(flat, source, learn.stored_once)
+    assert "program 0 stores an element of `out` twice: lanes of one tl.store have the same address (line 8)" in said
+    assert said.startswith("not accepted, although 1 of 1 cases give the right result")
+    once = SOFTMAX.solution.replace(store, f"tl.store(out + row, {most})")
+    assert broken(flat, once, learn.stored_once).startswith("passed")
 
 
 def test_no_race_refuses_loads_of_what_others_store() -> None:
@@ -89,6 +109,15 @@ def test_any_order_runs_other_orders() -> None:
     assert "depends on the order of the programs" in str(verdict)
 
 
+def test_any_order_reports_a_kernel_that_fails_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*given: object) -> None:
+        raise LaunchError("element 9 is outside of `x`")
+
+    monkeypatch.setattr("blocknb.learn.rules.check_orders", failing)
+    said = broken(SUM, SUM.solution, learn.any_order(4))
+    assert "the kernel fails in another order of the programs: element 9 is outside of `x`" in said
+
+
 def test_first_programs_load_counts_different_bytes() -> None:
     rule = learn.first_programs_load(2, at_most=lambda n: 2 * 4 * n)
     assert broken(SOFTMAX, SOFTMAX.solution, rule).startswith("passed")
@@ -113,6 +142,22 @@ def softmax(x, out, n, BLOCK: tl.constexpr):
     assert said.endswith("(line 5)")
     assert "moves 4 bytes of `x`" in broken(copying, turned, learn.bytes_per_lane(16, "x"))
     assert broken(copying, turned, learn.ideal_sectors).startswith("passed"), "the solution's own ratio is allowed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("at < room", "at < n", "the mask may change after 1 element"),
+        ("tl.load(x + at,", "tl.load(x + at // 2,", "only 1 consecutive addresses are proved"),
+    ],
+)
+def test_bytes_per_lane_names_what_keeps_an_access_narrow(old: str, new: str, why: str) -> None:
+    exercise = learn.exercise("pad-1")
+    assert isinstance(exercise, learn.Exercise)
+    attempt = learn.launch(exercise, exercise.solution.replace(old, new))
+    found = [finding.text for finding in learn.bytes_per_lane(16).check(attempt)]
+    assert found[0] == f"a lane moves 4 bytes of `x` with one instruction, and 16 are wanted: {why}"
+    assert not list(learn.bytes_per_lane(16).check(learn.launch(exercise, exercise.solution)))
 
 
 @pytest.mark.parametrize(
@@ -141,10 +186,11 @@ def test_rules_about_code(rule: learn.Rule, words: str) -> None:
 
 
 def test_a_kernel_that_one_target_refuses_does_not_assemble() -> None:
-    huge = replace(SOFTMAX, cases=(learn.Case("1x3", rows(1, 3, 16)),))
-    source = (
-        SOFTMAX.solution
-        + "    tl.inline_asm_elementwise('wgmma.fence.sync.aligned; mov.u32 $0, $1;', '=r,r', [lanes], tl.int32, True, 1)\n"
-    )
-    verdict = learn.check(with_rules(huge, learn.assembles), source, devices=("interpreted",))
-    assert not verdict.passed
+    """The interpreter and the CPU have no PTX, so the rule gets an attempt without a launch. sm_80 has no wgmma."""
+    asm = "tl.inline_asm_elementwise('wgmma.fence.sync.aligned; mov.u32 $0, $1;', '=r,r', [lanes], tl.int32, False, 1)"
+    case = SOFTMAX.cases[2]
+    answer = answer_of(SOFTMAX, f"{SOFTMAX.solution}    {asm}\n")
+    made = Attempt(SOFTMAX, answer, case, 1, given=prepared(SOFTMAX, case, 1))
+    (found,) = learn.assembles.check(made)
+    assert found.text.startswith("the kernel does not compile for sm_80: ptxas rejects the assembly")
+    assert found.line == 9

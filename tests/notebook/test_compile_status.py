@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import types
 from concurrent.futures import Future
@@ -70,6 +71,16 @@ class Cells:
 def cells(monkeypatch: pytest.MonkeyPatch) -> Cells:
     monkeypatch.setattr(compiler, "from_disk", lambda request: None)
     return Cells()
+
+
+def test_after_an_error_of_the_front_end_the_next_compilation_is_watched(monkeypatch):
+    watch, watched = compile_status.CompileWatch(), threading.Event()
+    monkeypatch.setattr(watch, "_watch", lambda: None)
+    watch.begun()
+    watch._thread.join()  # it ended without `_watch` having cleared it
+    monkeypatch.setattr(watch, "_watch", watched.set)
+    watch.begun()
+    assert watched.wait(10)
 
 
 def test_a_pass_that_takes_long_is_shown_while_it_runs(cells, monkeypatch):

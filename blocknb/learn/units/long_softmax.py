@@ -9,7 +9,7 @@ import numpy as np
 from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_at_most, no_race, stored_once
-from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
+from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["online_1"]
 
@@ -88,7 +88,6 @@ So the kernel loads each element twice, not three times.""",
     reference=_softmax64,
     rules=(stored_once, no_race, bytes_at_most(2), no_spills, assembles),
     tolerance=Tolerance(additions=300),
-    equivalent=EQUIVALENT,
     solution=ONLINE,
     blanks=(Blank(10, 12, "the new maximum, the new sum, and the step to the next block"),),
     hints=(

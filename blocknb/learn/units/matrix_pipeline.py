@@ -216,7 +216,7 @@ is not stored. `K` and `N` are multiples of 8, which descriptors of float16 need
     equivalent={
         **without_other(DESCRIBED),
         "total > 0 -> total >= 0": "leaky(0) is 0 on both sides",
-        "0 -> -1": "range(-1, K, BK) covers the same k: a descriptor loads 0 at column -1",
+        "for k in range(0, K, BK): 0 -> -1": "range(-1, K, BK) covers the same k: a descriptor loads 0 at column -1",
     },
     tolerance=Tolerance(additions=128, scale=4.0),
 )

@@ -16,12 +16,7 @@ import numpy as np
 from blocknb import next_power_of_2
 from blocknb.learn.exercise import Case
 
-__all__ = ["EQUIVALENT", "VALUES", "row_grid", "rows_case", "without_other"]
-
-#: Mutants of reductions that are right.
-EQUIVALENT = {
-    "0 -> -1": "the last axis of a block with one axis is axis 0; in `arange` and `program_id` it is an error"
-}
+__all__ = ["VALUES", "row_grid", "rows_case", "without_other"]
 
 
 def without_other(load: str) -> dict[str, str]:

@@ -153,6 +153,7 @@ A load takes 600 ns until its data arrive. The memory of an H200 delivers 4.8 TB
 be on their way at any time to keep the memory busy?
 """,
     answer=lambda: 600 * 4800,
+    unit="B",
     accepts=0.02,
     wrong=(
         (

@@ -14,7 +14,7 @@ from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import bytes_once, no_race, stored_once
 from blocknb.learn.units.long_softmax import online_1
-from blocknb.learn.units.row_cases import EQUIVALENT, row_grid, rows_case
+from blocknb.learn.units.row_cases import row_grid, rows_case
 from blocknb.learn.units.row_norms import layernorm_1
 
 UNIT = Unit(6, "Softmax: fuse", minutes=40)
@@ -78,7 +78,6 @@ Load each element of `x` once.""",
     reference=softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100),
-    equivalent=EQUIVALENT,
     solution=SOFTMAX,
     blanks=(Blank(6, 9, "load, subtract, exponential, sum, store"),),
     hints=(
@@ -190,7 +189,6 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
     reference=log_softmax64,
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100, scale=20.0),
-    equivalent=EQUIVALENT,
     solution=LOG_SOFTMAX,
     blanks=(Blank(6, 9, "load, subtract, sum, store"),),
     hints=(

@@ -70,6 +70,7 @@ PREDICTIONS = (
         question=f"Five runs of a kernel took {', '.join(map(str, TIMES))} µs. During one of them, another process used the machine. "
         "How many µs would you report?",
         answer=lambda: float(np.median(TIMES)),
+        unit="µs",
         accepts=0.012,
         wrong=(
             (
@@ -90,6 +91,7 @@ PREDICTIONS = (
         question="The memory of an H100 moves 3350 GB/s. A kernel adds two arrays of 100 million fp32 numbers, and stores the sum. "
         "How many microseconds does it take at least?",
         answer=lambda: 3 * 4 * 1e8 / (H100["GB/s"] * 1e9) * 1e6,
+        unit="µs",
         accepts=0.05,
         wrong=(
             (

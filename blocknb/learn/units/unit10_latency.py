@@ -24,6 +24,7 @@ one iteration multiplies what is in its slots, the copies of later iterations fi
 How many KB of shared memory do the buffers take together? And the copies of how many later iterations can be under way, or have arrived,
 while one iteration multiplies? Answer with two numbers: `(KB, iterations)`.""",
     answer=lambda: ring(3, 16, 2),
+    unit="KB",
     wrong=(
         ((48, 2), "Each of the two operands has a buffer of its own: 2 * 3 * 16 KB."),
         (

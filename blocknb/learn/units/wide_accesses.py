@@ -18,13 +18,14 @@ from blocknb.learn.units.vectors import WRONG_INDICES
 
 
 def _wide() -> Rule:
-    """Every load and store moves 16 bytes per lane. The sentence says what prevents it here: the mask."""
+    """Every load and store moves 16 bytes per lane. If the mask prevents it, the sentence says so in the words of the unit."""
     rule = bytes_per_lane(16)
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
         for found in rule.check(made):
-            moved = found.text.partition(":")[0]
-            yield replace(found, text=f"{moved}: the mask may end between four adjacent elements")
+            moved, _, why = found.text.partition(": ")
+            masked = why.startswith("the mask")
+            yield replace(found, text=f"{moved}: the mask may end between four adjacent elements") if masked else found
 
     return replace(rule, check=check)
 

@@ -1,10 +1,11 @@
-/** The parts of the document for the course: the verdict on an exercise, and a question before the card tells; and their checks. */
+/** The document's keys for the course, the verdict on an exercise and the question of a prediction, and their checks. */
 
 import { type Check, count, flag, line, list, nullable, object, shaped, text, tuple, word } from './check';
 
 /**
  * The verdict on an exercise. A case has its name, whether it passed, its device, and what is wrong. `hint` is the number of the hint to
- * offer (0: none), `of` their count, and `hints` are those that the card shows. `shown`: the case whose launch the card shows. `solution`: the learner may see the solution.
+ * offer (0: none), `of` their count, and `hints` are those that the card shows. `shown`: the case whose launch the card shows.
+ * `solution`: the learner may see the solution.
  */
 export interface Verdict {
   exercise: string;

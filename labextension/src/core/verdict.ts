@@ -1,6 +1,6 @@
 /**
- * The head of a card of the course: the verdict on an exercise, with findings that link to lines of the cell, and a question whose answer
- * opens the tabs that tell. The texts come from the kernel; see blocknb/notebook/verdicts.py for a page without scripts.
+ * The head of a card of the course: the verdict on an exercise, with findings that link to lines of the cell, and the question of a
+ * prediction, whose tabs stay shut until the learner answers. The texts come from the kernel; see blocknb/notebook/verdicts.py for a page without scripts.
  */
 
 import { button, h, renderBackquotes } from './dom';
@@ -13,7 +13,7 @@ export function veiled(store: Store): boolean {
   return store.doc.question !== undefined && !store.doc.question.answer;
 }
 
-/** Returns why a view is empty, or null: it has no content, or it tells the answer of an open question. */
+/** Returns why a view is empty, or null: it has no content, or it shows the answer of an open question. */
 export function whyEmpty(view: ViewSpec, store: Store): string | null {
   const { question } = store.doc;
   return veiled(store) && question!.closed.includes(view.key)
@@ -51,7 +51,9 @@ export function verdictHead(store: Store): VerdictHead {
 function verdictPart(store: Store, verdict: Verdict, paint: () => void): HTMLElement {
   const names = [...new Set(verdict.cases.map(([name]) => name))];
   const good = names.filter((name) => verdict.cases.every(([other, ok]) => other !== name || ok));
-  const count = names.length ? `${good.length} of ${names.length} cases` : '';
+  const right = names.length ? `${good.length} of ${names.length} cases` : '';
+  const refused = right && !verdict.passed && good.length === names.length;
+  const count = refused ? `not accepted, although ${right} give the right result` : right;
   const tries = verdict.passed ? '' : `try ${verdict.tries}`;
   const shown = verdict.shown && names.length > 1 ? `below: the launch of ${verdict.shown}` : '';
   return h(
@@ -106,11 +108,15 @@ function nextStep(store: Store, verdict: Verdict, paint: () => void): HTMLElemen
       save?.(store.doc);
       paint();
     };
-    parts.push(
-      button(`Hint ${verdict.hint} of ${verdict.of}`, () => store.run(ask()), {
-        title: 'Show the next hint',
-      }),
+    const next = button(
+      `Hint ${verdict.hint} of ${verdict.of}`,
+      () => {
+        next.disabled = true; // a second click would count another hint
+        store.run(ask().finally(() => (next.disabled = false)));
+      },
+      { title: 'Show the next hint' },
     );
+    parts.push(next);
   } else if (verdict.hint) {
     parts.push(...renderBackquotes(`\`%hint\` shows hint ${verdict.hint} of ${verdict.of}.`));
   }
@@ -161,18 +167,19 @@ function questionPart(store: Store, question: Question): HTMLElement {
 
 function answerForm(store: Store, request: NonNullable<Store['host']['request']>): HTMLElement {
   const field = h('input.bnb-answer', { type: 'text', 'aria-label': 'Your answer', autocomplete: 'off' });
-  const form = h('form.bnb-answer-form', {}, field, h('button.bnb-button', { type: 'submit' }, 'Answer'));
+  const send = h('button.bnb-button', { type: 'submit' }, 'Answer');
+  const form = h('form.bnb-answer-form', {}, field, send);
   form.addEventListener('submit', (event) => {
     event.preventDefault();
     const answer = field.value.trim();
-    if (answer) {
-      store.run(
-        request('predict', { answer }).then((found) => {
-          const { document } = found as { document: Store['doc'] };
-          store.update(document);
-          store.host.save?.(document);
-        }),
-      );
+    if (answer && !send.disabled) {
+      send.disabled = true; // the first answer is the one that the progress keeps
+      const shown = request('predict', { answer }).then((found) => {
+        const { document } = found as { document: Store['doc'] };
+        store.update(document);
+        store.host.save?.(document);
+      });
+      store.run(shown.finally(() => (send.disabled = false)));
     }
   });
   form.addEventListener('keydown', (event) => event.stopPropagation());

@@ -29,6 +29,14 @@ export class ProgressRenderer extends Widget implements IRenderMime.IRenderer {
 
   private interrupt(): void {
     const panel = this.tracker.find((one) => one.node.contains(this.node));
-    void panel?.sessionContext.session?.kernel?.interrupt();
+    const kernel = panel?.sessionContext.session?.kernel;
+    if (!kernel) {
+      this.text.textContent =
+        'No kernel of a notebook is found here. Use “Interrupt Kernel” in the menu Kernel.';
+      return;
+    }
+    kernel.interrupt().catch((error: unknown) => {
+      this.text.textContent = `The interrupt failed: ${error instanceof Error ? error.message : String(error)}`;
+    });
   }
 }
