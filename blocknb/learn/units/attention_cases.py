@@ -55,7 +55,7 @@ def attention64(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> di
 def causal64(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> dict[str, Any]:
     """Attention of query i over the keys 0 to i in float64."""
     scores = q.astype(np.float64) @ k.T.astype(np.float64) * scale
-    return {"out": _weighted(np.where(np.tri(*scores.shape, dtype=bool), scores, -np.inf), v)}
+    return {"out": _weighted(np.where(np.tri(*scores.shape) > 0, scores, -np.inf), v)}
 
 
 def _weighted(scores: np.ndarray, v: np.ndarray) -> np.ndarray:

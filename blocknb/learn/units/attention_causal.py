@@ -49,7 +49,7 @@ So programs with small numbers take few steps, and all programs together about h
     ),
     hints=(
         "Program 2 has BM = 32. Which is its last query, and which keys does this query see? And its first query?",
-        "The last query of program p is (p + 1) * BM - 1, and it sees the keys up to its own number. The mask compares numbers of keys and queries.",
+        "The last query of program p is (p + 1) * BM - 1, and it sees keys up to its own number. The mask compares such numbers.",
         f"`end = {_END}`, and `tl.where({_SEEN}, ...)`",
     ),
     mistakes=(

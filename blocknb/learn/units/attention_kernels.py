@@ -11,8 +11,8 @@ from blocknb.learn.units.matrix_cases import patched
 #: Results are means of numbers near 1 in fp16, and their weights are rounded to fp16.
 NEAR = 2.0**-8
 
-SHAPES = """`q` has `M` rows, one for each query. `k` and `v` have `N` rows, one for each key. `out` has the shape of `q`. All have `D` columns,
-are fp16 and row-major. `D` is a constant and a power of two. Program `p` computes the rows from `p * BM` on."""
+SHAPES = """`q` has `M` rows, one for each query. `k` and `v` have `N` rows, one for each key. `out` has the shape of `q`.
+All have `D` columns, are fp16 and row-major. `D` is a constant and a power of two. Program `p` computes the rows from `p * BM` on."""
 
 AT_ONCE = """@blocknb.kernel
 def attention(q, k, v, out, M, N, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
@@ -262,8 +262,8 @@ what they would be if no further keys came.""",
     ),
     hints=(
         "A block holds a larger score than all before. By which factor is the old sum too large now? And the old result?",
-        "It is online-1 with one maximum and one sum for each query. The result is a sum of exponentials times values, so it needs the same factor.",
-        "`factor = tl.exp(largest - new_largest)`. `total * factor` and `result * factor[:, None]` are the old sums; then add the new block.",
+        "It is online-1 with one maximum and one sum for each query. The result is a sum, too, so it needs the same factor.",
+        "`factor = tl.exp(largest - new_largest)`. `total * factor` and `result * factor[:, None]` are the old sums.",
     ),
     mistakes=(
         *COMMON,
