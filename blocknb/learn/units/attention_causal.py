@@ -21,6 +21,23 @@ CAUSAL = patched(
     ("n[None, :] < N", _SEEN),
 )
 
+_LOOP = CAUSAL[CAUSAL.index("    for start") : CAUSAL.index("    result = result / total")]
+#: A loop over the blocks that all queries of the program see, without a mask, and one over the blocks at the diagonal.
+_TWO_LOOPS = patched(
+    CAUSAL,
+    (
+        _LOOP,
+        "    full = tl.program_id(0) * BM // BN * BN\n"
+        + patched(_LOOP, (_MASKED, ""), ("range(0, end", "range(0, full"))
+        + patched(_LOOP, ("range(0, end", "range(full, end")),
+    ),
+)
+_WHILE = patched(
+    CAUSAL,
+    ("    for start in range(0, end, BN):\n", "    start = 0\n    while start < end:\n"),
+    ("        largest = new_largest\n", "        largest = new_largest\n        start += BN\n"),
+)
+
 ATTN_3 = Exercise(
     "attn-3",
     "Causal attention that skips blocks",
@@ -83,6 +100,8 @@ So programs with small numbers take few steps, and all programs together about h
         ),
     ),
     alternatives=(
+        _TWO_LOOPS,
+        _WHILE,
         *(patched(CAUSAL, *changes) for changes in ONLINE_ALTERNATIVES),
         patched(CAUSAL, (_END, "(tl.program_id(0) + 1) * BM")),
         patched(CAUSAL, (_SEEN, "m[:, None] >= n[None, :]"), (_END, "tl.minimum((tl.program_id(0) + 1) * BM, N)")),
