@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import course_cells_attention
 import course_cells_matrix
 import course_cells_rows
 
@@ -88,4 +89,5 @@ CELLS: dict[str, dict[str, Any]] = {
     },
     **course_cells_rows.CELLS,
     **course_cells_matrix.CELLS,
+    **course_cells_attention.CELLS,
 }

@@ -55,6 +55,7 @@ def run(file: Path) -> str:
 
     notebook = nbformat.read(file, as_version=4)
     os.environ["BLOCKNB_PROGRESS"] = "0"
+    before = set(file.parent.iterdir())
     try:
         with tempfile.TemporaryDirectory() as sockets:  # the kernel uses Unix sockets instead of ports
             config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
@@ -64,6 +65,10 @@ def run(file: Path) -> str:
             ).execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         return str(error).strip().splitlines()[-1]
+    finally:
+        for written in set(file.parent.iterdir()) - before:  # by %%writefile
+            if written.is_file():
+                written.unlink()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
         if cell.cell_type == "code":

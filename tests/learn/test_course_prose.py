@@ -1,4 +1,4 @@
-"""The notebooks of units 1 to 7: skeletons, pictures, and the sentences and terms that scripts/course_prose.py checks."""
+"""The notebooks of the course: skeletons, pictures, and the sentences and terms that scripts/course_prose.py checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from blocknb.learn import Exercise, exercises
 
 ROOT = Path(__file__).parents[2]
-UNITS = [file.stem for file in sorted((ROOT / "notebooks" / "course").glob("0[1-7]_*.ipynb"))]
+UNITS = [file.stem for file in sorted((ROOT / "notebooks" / "course").glob("*.ipynb"))]
+PICTURED = [unit for unit in UNITS if not unit.startswith("12")]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_a_notebook_has_every_item_of_its_unit_as_its_skeleton_and_keeps_no_card
     ]
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", PICTURED)
 def test_the_pictures_of_a_notebook_are_attached_and_have_alternative_texts(unit):
     cells = json.loads((ROOT / "notebooks" / "course" / f"{unit}.ipynb").read_text(encoding="utf-8"))["cells"]
     shown = 0

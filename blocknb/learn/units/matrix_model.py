@@ -35,9 +35,13 @@ def draw(kernel: Kernel, clocks: int = 6000, **options: Any) -> None:
 
     A row is a slot of the circular buffer, or the products. A copy is on its way (░), its data are used (-), and a product runs (█).
     """
-    found = timeline_of(kernel, **options)
+    show(timeline_of(kernel, **options), clocks)
+
+
+def show(found: Timeline, clocks: int, kinds: tuple[str, ...] = ("copy", "product")) -> None:
+    """Prints the rows of a timeline that hold spans of these kinds, in its first clocks."""
     spans = [replace(s, end=min(s.end, clocks), until=min(s.until, clocks)) for s in found.spans if s.start < clocks]
-    lanes = [lane for lane in found.lanes if any(s.lane == lane and s.kind in ("copy", "product") for s in spans)]
+    lanes = [lane for lane in found.lanes if any(s.lane == lane and s.kind in kinds for s in spans)]
     text = Timeline(tuple(lanes), tuple(s for s in spans if s.lane in lanes)).text(100)
     print(text.replace("consumer MMA", "products    "))
     print(f"products are under way for {found.busy:.0%} of the time")
