@@ -286,9 +286,9 @@ class Interpreter:
                 self._keep(names, value, self._at(line))
 
     def entered(self, parameters: Mapping[str, Any], line: int) -> None:
-        """Records the parameters of a helper in the record of a program. The kernel's own are recorded before it runs."""
+        """Records the parameters of a helper of the user in the record of a program. The kernel's own are recorded before it runs."""
         loc = self._at(line) if self.machine.program == self.run.record else None
-        if loc is not None and loc.caller is not None:
+        if loc is not None and loc.caller is not None and not calls.in_language(loc):
             for name, value in parameters.items():
                 self._keep(name, value, loc)
 
