@@ -16,6 +16,7 @@ import traceback
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from blocknb.eager import functions
 from blocknb.eager.debugger import debugger
 from blocknb.eager.emitter import EagerEmitter, EagerMachine
-from blocknb.eager.places import describe_call, locate
+from blocknb.eager.places import current, describe_call, locate
 from blocknb.eager.record import Run
 from blocknb.eager.rewrite import instantiate, rewritten
 from blocknb.eager.values import EagerValue, OneByOne
@@ -139,7 +140,7 @@ class Interpreter:
             self.emit.promised.update(dict.fromkeys(made.values(), 1))
             value = rebuild(value, iter([made.get(leaf, leaf) for leaf in leaves(value)]))
         if self.run.wants(program, name):
-            self._keep(name, value, self.source.node.lineno, self.source.name)
+            self._keep(name, value, Loc(self.source.file, self.source.node.lineno, function=self.source.name))
         return value
 
     def _data(self, type: Any, x: Any) -> np.ndarray:
@@ -282,19 +283,23 @@ class Interpreter:
             if isinstance(value, EagerValue) and not value.name:
                 value.name = names
             if self.run.wants(self.machine.program, names):
-                self._keep(names, value, line, "")
+                self._keep(names, value, self._at(line))
 
-    def _keep(self, name: str, value: Any, line: int, function: str) -> None:
+    def entered(self, parameters: Mapping[str, Any], line: int) -> None:
+        """Records the parameters of a helper of the user in the record of a program. The kernel's own are recorded before it runs."""
+        loc = self._at(line) if self.machine.program == self.run.record else None
+        if loc is not None and loc.caller is not None and not calls.in_language(loc):
+            for name, value in parameters.items():
+                self._keep(name, value, loc)
+
+    def _keep(self, name: str, value: Any, loc: Loc) -> None:
         """Records a value. The arrays of tiles are immutable, so they need no copy."""
-        function = function or self._function_name()
         found, kind = (value.data, value.type) if isinstance(value, EagerValue) else (value, None)
-        self.run.keep(self.machine.program, function, line, name, found, kind)
+        self.run.keep(self.machine.program, loc, name, found, kind)
 
-    def _function_name(self) -> str:
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code not in self.sources:
-            frame = frame.f_back  # type: ignore[assignment]
-        return frame.f_code.co_name if frame is not None else self.source.name
+    def _at(self, line: int) -> Loc:
+        """The place of a statement that begins at a line of the function that runs now."""
+        return replace(current(self.sources) or Loc(self.source.file, line, function=self.source.name), line=line)
 
     # -- conditions
 

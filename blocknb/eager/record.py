@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.errors import Loc
 from blocknb.ir.interp_tile import Program
 
 
@@ -17,7 +18,8 @@ class Assigned:
     """One assignment: the program, the 1-based line of the file or cell, the name and the value.
 
     The value is an array of the tile's shape (0-d for a scalar), or the Python object itself. `type` is the type of a tile or scalar in
-    the language, and None for a Python object. Pointers are addresses; `Run.addresses` has those of the arrays.
+    the language, and None for a Python object. Pointers are addresses; `Run.addresses` has those of the arrays. `loc` is the place with
+    its file and its chain of calls: an assignment in a helper has the place of the call as `loc.caller`.
     """
 
     program: Program
@@ -26,6 +28,7 @@ class Assigned:
     name: str
     value: Any
     type: Any = None
+    loc: Loc | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Accessed:
     """One load, store or atomic (`op` is its name in the IR) of a recorded program, at a line of the kernel.
 
     `addresses` (int64) and `mask` (bool) have the shape of the tile; `values` are the loaded or stored elements. `after` is the number of
-    assignments that were recorded before it.
+    assignments that were recorded before it. `loc` is the place with its chain of calls; `line` is that of the outermost call.
     """
 
     program: Program
@@ -43,6 +46,7 @@ class Accessed:
     mask: np.ndarray
     values: np.ndarray
     after: int
+    loc: Loc | None = None
 
 
 class RecordFull(Exception):
@@ -59,6 +63,8 @@ class Run:
 
     run = kernel.interpret((4,), watch=["mask"])(x, out, BLOCK=64)
     run["mask", 3]                 # the same for one of many programs
+
+    The record of a program has the parameters of its helpers too, each time that one is called.
 
     `accessed` has the memory accesses of the recorded program, and `addresses` the address of element 0 of each array. A record of more
     than `most` entries ends the run, and `cut` is then true. The kernel prints nothing if the run is `muted`.
@@ -86,17 +92,18 @@ class Run:
     def wants(self, program: Program, name: str) -> bool:
         return name in self.watch or program == self.record
 
-    def keep(self, program: Program, function: str, line: int, name: str, value: Any, type: Any = None) -> None:
+    def keep(self, program: Program, loc: Loc, name: str, value: Any, type: Any = None) -> None:
         """Records an assignment. Raises RecordFull."""
         self._demand_room()
-        self.assigned.append(Assigned(program, function, line, name, value, type))
+        self.assigned.append(Assigned(program, loc.function, loc.line, name, value, type, loc))
 
     def keep_access(
-        self, program: Program, line: int, op: str, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
+        self, program: Program, loc: Loc | None, op: str, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
     ) -> None:
         """Records a memory access. Raises RecordFull."""
         self._demand_room()
-        self.accessed.append(Accessed(program, line, op, addresses, mask, values, len(self.assigned)))
+        line = 0 if loc is None else loc.outermost.line
+        self.accessed.append(Accessed(program, line, op, addresses, mask, values, len(self.assigned), loc))
 
     def _demand_room(self) -> None:
         if self.most is not None and len(self.assigned) + len(self.accessed) >= self.most:

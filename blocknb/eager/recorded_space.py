@@ -40,7 +40,6 @@ class RecordingAddressSpace(AddressSpace):
             return
         loc, shape = self.where(), np.shape(addresses)
         on = np.ones(shape, bool) if mask is None else np.broadcast_to(np.asarray(mask, bool), shape)
-        line = 0 if loc is None else loc.outermost.line
         self.run.keep_access(
-            program, line, op.name, self._known(np.array(addresses)), on, np.broadcast_to(values, shape)
+            program, loc, op.name, self._known(np.array(addresses)), on, np.broadcast_to(values, shape)
         )

@@ -67,7 +67,7 @@ def _rewrite(source: Source) -> Rewritten:
     for argument in (*arguments.args, *arguments.kwonlyargs):
         argument.annotation = None
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)  # instantiate gives them
-    definition.body = rewriter.body(definition.body)
+    definition.body = [rewriter.entry(definition), *rewriter.body(definition.body)]
     outer: Any = ast.parse(f"def outer({', '.join([*source.closure, HELPER])}): pass").body[0]
     # Not a name of `outer`, so that a recursive call finds the global name.
     outer.body = [definition] if definition.name in source.closure else [ast.Global([definition.name]), definition]
@@ -110,6 +110,15 @@ class EagerRewriter(ast.NodeTransformer):
         for node in (made, function, function.value, *(n for n in nodes if not hasattr(n, "lineno"))):
             ast.copy_location(node, at)
         return made
+
+    def entry(self, definition: ast.FunctionDef) -> ast.stmt:
+        """The statement that tells the interpreter the parameters of a call. It has the place of the first statement, so that a debugger
+        does not stop there."""
+        first, names = definition.body[0], [p.name for p in self.source.parameters]
+        values = ast.Dict([ast.Constant(n) for n in names], [ast.Name(n, ast.Load()) for n in names])
+        for node in ast.walk(values):
+            ast.copy_location(node, first)
+        return ast.copy_location(ast.Expr(self.call(first, "entered", values, definition.lineno)), first)
 
     # -- assignments
 

@@ -1,5 +1,7 @@
 /** The views that teach, on the document of a real cell: scale, run with --learn --step 0,3 on 200 elements in blocks of 64. */
 
+import { gzipSync } from 'node:zlib';
+
 import { beforeAll, describe, expect, test, vi } from 'vitest';
 
 import type { Host } from '../src/core/host';
@@ -168,6 +170,112 @@ describe('the steps', () => {
     await until(() => panel.querySelector('[data-result]'));
     panel.querySelector<HTMLElement>('[data-result]')!.click();
     expect(text(panel.querySelector('.bnb-tile-detail'))).toContain('out after the launch');
+  });
+});
+
+describe('helpers', () => {
+  const { first_line: first, text: source } = doc.source;
+  const call = first + 3;
+  const [key, inner] = ['77', 77 * (1 << 20)];
+  const none: [number, number] = [-1, -1];
+  /** Two calls of a helper in one line, between a load and a store of the same line. */
+  const made: StepFacts = {
+    grid: [1, 1, 1],
+    runs: [
+      {
+        program: 0,
+        events: [
+          [first + 1, 'set', 'n', '1', ...none],
+          [call, 'load', 'x', 'x[0:4]', ...none],
+          [inner + 5, 'set', 'a', '2', ...none],
+          [inner + 6, 'set', 'b', '3', ...none],
+          [inner + 5, 'set', 'a', '4', ...none],
+          [inner + 6, 'set', 'b', '5', ...none],
+          [call, 'store', 'out', 'out[0:4]', ...none],
+        ],
+        calls: [[], [], [call], [call], [call], [call], []],
+        cut: '',
+        error: '',
+      },
+    ],
+    values: [],
+    results: [],
+    note: '',
+    helpers: {
+      [key]: { name: 'twice', file: 'cell 2', first_line: 5, text: 'def twice(a):\n    b = a + 1\n' },
+    },
+  };
+
+  test('the player goes through the lines of a helper, or over them', () => {
+    expect(() => step(made, 'step')).not.toThrow();
+    const player = new StepPlayer(made);
+    expect(player.steps[0].map((one) => [one.line, one.occurrence])).toEqual([
+      [first + 1, 0],
+      [call, 0],
+      [inner + 5, 0],
+      [inner + 6, 0],
+      [inner + 5, 1],
+      [inner + 6, 1],
+      [call, 0],
+    ]);
+    expect(player.steps[0][1].events.map(([, what]) => what)).toEqual(['load']);
+    expect(player.steps[0][6].events.map(([, what]) => what)).toEqual(['load', 'store']);
+    player.go(1);
+    player.over();
+    expect(player.at).toBe(6);
+    player.go(2);
+    player.over(); // inside the helper: its next line
+    expect(player.at).toBe(3);
+    player.breakpoints.add(inner + 5);
+    player.run(1);
+    expect(player.at).toBe(4);
+    expect(player.find(call)).toBe(6);
+    expect(new StepPlayer({ ...made, runs: [made.runs[0], made.runs[0]] }).steps.length).toBe(2);
+  });
+
+  test('a run with fewer calls than events is refused', () => {
+    const runs = [{ ...made.runs[0], calls: [[]] }];
+    expect(() => step({ ...made, runs }, 'step')).toThrow();
+  });
+
+  test('the view shows the source of the helper below its call while the program is in it', async () => {
+    const learn = fixture('learn');
+    delete learn.teaching!.step;
+    const packed = { packed: gzipSync(JSON.stringify(made)).toString('base64') };
+    const request = (): Promise<unknown> => Promise.resolve({ part: packed, saved: packed });
+    const { open } = shown(learn, { ...saved, state: 'live', request } as Host);
+    const panel = open('step');
+    await until(() => panel.querySelector('.bnb-step-now'));
+    const where = (): string => text(panel.querySelector('[data-part=where]'));
+    const order = (): number[] =>
+      [...panel.querySelectorAll<HTMLElement>('[data-source]')].map((row) => Number(row.dataset.source));
+    const own = source.replace(/\n$/, '').split('\n').length;
+    click(panel, 'First line');
+    click(panel, 'Next line');
+    expect(where()).toBe(`line ${call} · 2 of 7`);
+    expect(order().length).toBe(own);
+    click(panel, 'Next line');
+    expect(where()).toBe(`line 5 of twice, called in line ${call} · 3 of 7`);
+    expect(order().slice(call - first, call - first + 4)).toEqual([call, inner + 5, inner + 6, call + 1]);
+    expect(text(panel.querySelector(`[data-at="${inner + 5}"]`))).toBe('a= 2');
+    expect(panel.querySelector('.bnb-step-call')!.getAttribute('data-source')).toBe(String(call));
+    expect(text(panel.querySelector('.bnb-step-helper'))).toBe('helper twice');
+    const mark = panel.querySelector<HTMLElement>(`[data-break="${inner + 6}"]`)!;
+    mark.click();
+    mark.focus();
+    click(panel, 'Step over');
+    click(panel, 'Run to breakpoint');
+    expect(where()).toBe(`line 6 of twice, called in line ${call}, execution 2 · 6 of 7`);
+    click(panel, 'Next line');
+    expect(where()).toBe(`line ${call} · 7 of 7`);
+    expect(order().length).toBe(own);
+    expect(document.activeElement!.getAttribute('data-break')).toBe(String(call)); // the keys still work
+  });
+
+  test('without helpers there is no button to step over them', async () => {
+    const panel = shown(fixture('learn')).open('step');
+    await until(() => panel.querySelector('.bnb-step-now'));
+    expect(panel.querySelector<HTMLElement>('[aria-label="Step over"]')!.hidden).toBe(true);
   });
 });
 

@@ -91,9 +91,13 @@ window.blocknb = {
   async reveal(view, number) {
     const { from } = view.state.doc.line(number);
     const scroller = view.scrollDOM;
-    scroller.scrollTop = view.lineBlockAt(from).top - scroller.clientHeight / 2;
     const painted = () => [...view.contentDOM.querySelectorAll('.cm-line')];
     for (;;) {
+      // Again after each frame, because the editor only estimates the heights of the lines above before it has drawn them.
+      const top = Math.max(0, view.lineBlockAt(from).top - scroller.clientHeight / 2);
+      if (Math.abs(scroller.scrollTop - top) > scroller.clientHeight / 4) {
+        scroller.scrollTop = top;
+      }
       await new Promise((resolve) => requestAnimationFrame(resolve));
       const at = painted().findIndex((line) => view.posAtDOM(line) === from);
       if (at >= 0) {

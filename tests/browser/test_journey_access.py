@@ -12,6 +12,8 @@ from browser import eventually
 from laboratory import ROOT
 from softmax import LAUNCH
 
+from blocknb import learn
+
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 OWN = (
@@ -20,6 +22,9 @@ OWN = (
     "Resources",
     "Memory",
     "Tiles",
+    "Launch",
+    "Step",
+    "Footprint",
     "Bench",
     "History",
     "Knobs",
@@ -27,6 +32,16 @@ OWN = (
 
 PRODUCT = """from blocknb.bench.suite.steps import STEPS, matmul, run_step
 run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
+
+
+ADD = learn.exercise("add-1")
+#: Cells whose cards are a comparison, verdicts on a wrong and on a right answer of the course, and a question.
+OTHERS = {
+    "Compare": "%blockdiff softmax@1 softmax@3",
+    "Verdict on a wrong answer": f"%%blockkernel --exercise add-1\n{ADD.solution.replace('at < n', 'at <= n')}",
+    "Verdict on a right answer": f"%%blockkernel --exercise add-1\n{ADD.solution}",
+    "Question": f"%%blockkernel --predict predict-blocks\n{LAUNCH.format(options='')}",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +55,15 @@ def measured(softmax_notebook):
     timeline = notebook.add(f"%%blockkernel\n{PRODUCT}")
     notebook.run(sweep, roofline, timeline)
     return {"Sweep": sweep, "Roofline": roofline, "Timeline": timeline}
+
+
+@pytest.fixture(scope="module")
+def others(softmax_notebook):
+    """The numbers of the cells of OTHERS."""
+    notebook = softmax_notebook.front()
+    cells = {title: notebook.add(source) for title, source in OTHERS.items()}
+    notebook.run(*cells.values())
+    return cells
 
 
 @pytest.fixture
@@ -61,6 +85,9 @@ READY = {
     "Passes": lambda card: compared(card),
     "Tiles": lambda card: card.panel(".bnb-sheet rect").count,
     "Timeline": lambda card: eventually(lambda: card.panel("[data-span]").count, bool),
+    "Launch": lambda card: card.panel("[data-part=where]").until_text("program"),
+    "Step": lambda card: card.panel(".bnb-step-now")[0].wait(),
+    "Footprint": lambda card: card.panel("canvas")[0].wait(),
     "History": lambda card: card.panel(".bnb-summary").wait(),
 }
 
@@ -82,6 +109,14 @@ def theme(request, page):
     page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
 
 
+def problems_of(card):
+    """What axe-core finds in a card."""
+    return card.run(
+        "async (card) => (await axe.run(card, { resultTypes: ['violations'] })).violations"
+        ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`)"
+    )
+
+
 def test_axe_finds_nothing_in_any_view_and_theme(theme, views, page, screenshots, request):
     """A quick run looks at each view in one of the two themes."""
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
@@ -90,11 +125,23 @@ def test_axe_finds_nothing_in_any_view_and_theme(theme, views, page, screenshots
     for title in titles if request.config.getoption("--full") else titles[sorted(THEMES).index(theme) :: 2]:
         card = views(title)
         card.screenshot(screenshots / f"{title.lower()}-{theme}.png")
-        problems = card.run(
-            "async (card) => (await axe.run(card, { resultTypes: ['violations'] })).violations"
-            ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`)"
-        )
-        if problems:
+        if problems := problems_of(card):
+            found[title] = problems
+    assert found == {}
+
+
+@pytest.mark.full
+def test_axe_finds_nothing_in_a_comparison_and_in_the_head_of_the_course(theme, softmax, others, page, screenshots):
+    page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
+    found = {}
+    for title, cell in others.items():
+        card = softmax.notebook.card(cell)
+        if title == "Compare":
+            card.open("Compare")(".bnb-parting").until_text("First difference")
+        else:
+            card.until_state("live")
+        card.screenshot(screenshots / f"{title.lower().replace(' ', '-')}-{theme}.png")
+        if problems := problems_of(card):
             found[title] = problems
     assert found == {}
 

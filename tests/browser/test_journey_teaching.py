@@ -127,6 +127,64 @@ def test_a_live_card_shows_the_launch_the_steps_and_the_footprint(softmax):
     assert all("packed" in kept[view] for view in ("launch", "step", "footprint"))
 
 
+HELPER = """\
+@blocknb.kernel
+def activated(total, slope):
+    scaled = total * slope
+    return tl.maximum(total, scaled)"""
+CALLING = """\
+%%blockkernel --learn
+@blocknb.kernel
+def shifted(value):
+    moved = value + 1.0
+    return moved * 2.0
+
+@blocknb.kernel
+def calling(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    total = shifted(tl.load(x + at))
+    tl.store(out + at, activated(total, 0.5))
+
+calling[1,](x, out, BLOCK=64);"""
+
+
+@pytest.mark.full  # teaching.test.ts and test_teaching.py test the same without a browser
+def test_step_goes_into_helpers_of_the_cell_and_of_another_cell_and_over_them(notebook, screenshots):
+    cells = [notebook.add(source) for source in (HELPER, CALLING)]
+    notebook.run(*cells)
+    card = notebook.complete(cells[1])
+    steps = card.open("Step")
+    where = steps("[data-part=where]")
+    where.until_text("line")
+    steps("[aria-label='First line']").click()
+    seen = [where.text]
+    count = int(seen[0].split()[-1])
+    for number in range(2, count + 1):
+        steps("[aria-label='Next line']").click()
+        seen.append(where.until_text(f"{number} of {count}"))
+        if "line 3 of activated" in seen[-1]:
+            assert "scaled = total * slope" in steps(".bnb-step-source.bnb-step-now").text
+            assert "fp32[64]" in steps(".bnb-step-values.bnb-step-now").text
+            card.screenshot(screenshots / "step-helper.png")
+    assert [text.split(" · ")[0] for text in seen] == [
+        "line 8",
+        "line 9",
+        "line 10",
+        "line 3 of shifted, called in line 10",
+        "line 4 of shifted, called in line 10",
+        "line 10",
+        "line 2 of activated, called in line 11",
+        "line 3 of activated, called in line 11",
+        "line 11",
+    ]
+    steps("[aria-label='First line']").click()
+    over = [where.text]
+    while not over[-1].endswith(f"{count} of {count}"):
+        steps("[aria-label='Step over']").click()
+        over.append(where.text)
+    assert [text.split(" · ")[0] for text in over] == [text.split(" · ")[0] for text in seen if "called" not in text]
+
+
 @pytest.mark.full
 def test_six_launches_play_at_thirty_frames_a_second_and_count_the_bytes_of_the_footprint(
     lab, notebook, page, screenshots

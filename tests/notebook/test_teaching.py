@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from observed import observed
 
 import blocknb
 import blocknb.language as tl
+from blocknb.frontend.calls import in_language
 from blocknb.kernels.add import add
 from blocknb.kernels.attention import attention
 from blocknb.kernels.matmul import matmul_pointers
@@ -19,6 +21,7 @@ from blocknb.kernels.softmax import softmax
 from blocknb.kernels.transpose import transpose
 from blocknb.notebook import card, live
 from blocknb.notebook.blobs import unpack
+from blocknb.notebook.helper_sources import LINES
 from blocknb.notebook.teaching import part
 from blocknb.notebook.teaching.arguments import arguments_of
 from blocknb.notebook.teaching.step_view import recorded
@@ -140,9 +143,9 @@ def test_the_values_of_a_step_are_those_of_the_interpreter(launched):
         if ids is None:
             ids = np.unravel_index(run["program"], made.grid[::-1])[::-1]
         record = recorded(kernel, made, tuple(map(int, ids)), arguments_of(kernel, made, made.compiled.stored))
-        own = [one for one in record.assigned if one.function == kernel.source.name]
+        own = [one for one in record.assigned if not in_language(one.loc)]
         events = [event for event in run["events"] if event[1] == "set"]
-        assert [(e[0], e[2]) for e in events] == [(one.line, one.name) for one in own]
+        assert [(e[0] % LINES, e[2]) for e in events] == [(one.line, one.name) for one in own]
         assert not run["cut"] and not run["error"]
         for (_, _, _, text, index, _), one in zip(events, own, strict=True):
             if one.type is None or one.type.is_pointer:
@@ -300,8 +303,110 @@ def test_a_program_that_fails_or_does_not_exist_has_a_reason():
     (found,) = part.parts_of(made, "step", {"programs": [1]}, (part.LIVE,))
     assert "program 1 is out of range: the grid has 1 programs" in found["why"]
     (ran,) = shown(made, "step", programs=[0])["runs"]
-    assert [event[1] for event in ran["events"]] == ["set", "set", "set", "store"]  # no event inside the helper
+    assert [event[2] for event in ran["events"]] == ["out", "BLOCK", "at", "x", "twice", "out"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blocknb.runtime.interpreted.run", lambda *a, **k: 1 / 0)
         (failed,) = shown(made, "step", programs=[0])["runs"]
     assert failed["error"] == "ZeroDivisionError: division by zero" and failed["events"] == []
+
+
+def line_of(kernel, text):
+    """The number of the first line of a kernel's file, from the kernel on, that contains a text."""
+    source = kernel.source
+    return source.first_line + next(i for i, line in enumerate(source.text.split("\n")) if text in line)
+
+
+@blocknb.kernel
+def outer_helper(x):
+    once = helper(x) - 1
+    return once + 0
+
+
+@blocknb.kernel
+def nesting_kernel(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = outer_helper(tl.load(x + at))
+    tl.store(out + at, loading(value, x + at))
+
+
+@blocknb.kernel
+def loading(value, pointers):
+    return value + tl.load(pointers)
+
+
+def places_of(found):
+    """For each event of the first run the functions of its calls and its own, with the text of its line; and what it did with what."""
+    (run,) = found["runs"]
+    source = nesting_kernel.source
+    texts = {
+        "": (source.first_line, source.text),
+        **{k: (h["first_line"], h["text"]) for k, h in found["helpers"].items()},
+    }
+    names = {"": "nesting_kernel", **{k: h["name"] for k, h in found["helpers"].items()}}
+
+    def place(number):
+        key, line = divmod(number, LINES)
+        first, text = texts[str(key or "")]
+        return names[str(key or "")], text.split("\n")[line - first].strip()
+
+    return [
+        ([place(n)[0] for n in calls], *place(e[0]), *e[1:3])
+        for e, calls in zip(run["events"], run["calls"], strict=True)
+    ]
+
+
+def test_a_step_enters_helpers_and_returns_in_the_order_of_execution():
+    x, out = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
+    made = card.card_of(observed(lambda: nesting_kernel[(1,)](x, out, BLOCK=8)))
+    found = shown(made, "step", programs=[0])
+    kernel, value, store = (
+        "nesting_kernel",
+        "value = outer_helper(tl.load(x + at))",
+        "tl.store(out + at, loading(value, x + at))",
+    )
+    inside = [kernel, "outer_helper"]
+    assert places_of(found)[3:] == [
+        ([], kernel, "at = tl.arange(0, BLOCK)", "set", "at"),
+        ([], kernel, value, "load", "x"),
+        ([kernel], "outer_helper", "def outer_helper(x):", "set", "x"),
+        (inside, "helper", "def helper(x):", "set", "x"),
+        (inside, "helper", "twice = x * 2", "set", "twice"),
+        ([kernel], "outer_helper", "once = helper(x) - 1", "set", "once"),
+        ([], kernel, value, "set", "value"),
+        ([kernel], "loading", "def loading(value, pointers):", "set", "value"),
+        ([kernel], "loading", "def loading(value, pointers):", "set", "pointers"),
+        ([kernel], "loading", "return value + tl.load(pointers)", "load", "x"),
+        ([], kernel, store, "store", "out"),
+    ]
+    np.testing.assert_array_equal(out, 4 * x - 1)
+    twice = next(e for e in found["runs"][0]["events"] if e[2] == "twice")
+    np.testing.assert_array_equal(decoded(found["values"], twice[4])[0][0], 2 * x)
+
+
+def test_a_step_enters_a_helper_of_another_cell_and_not_the_library(tmp_path):
+    """The file stands for a cell: the helper has another file than the kernel. `tl.softmax` is written in the language."""
+    (tmp_path / "elsewhere.py").write_text(
+        "import blocknb\nimport blocknb.language as tl\n\n@blocknb.kernel\ndef activated(values):\n"
+        "    best = tl.softmax(values)\n    return best\n"
+    )
+    spec = spec_from_file_location("elsewhere", tmp_path / "elsewhere.py")
+    elsewhere = module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    activated = elsewhere.activated
+
+    @blocknb.kernel
+    def calling(x, out, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(out + at, activated(tl.load(x + at)))
+
+    x, out = np.ones(8, np.float32), np.zeros(8, np.float32)
+    made = card.card_of(observed(lambda: calling[(1,)](x, out, BLOCK=8)))
+    found = shown(made, "step", programs=[0])
+    (run,) = found["runs"]
+    ((key, one),) = found["helpers"].items()
+    assert (one["name"], one["file"], one["first_line"]) == ("activated", str(tmp_path / "elsewhere.py"), 4)
+    number = int(key) * LINES
+    call = line_of(calling, "activated(")
+    inside = [(e[0], e[2], calls) for e, calls in zip(run["events"], run["calls"], strict=True) if calls]
+    assert inside == [(number + 5, "values", [call]), (number + 6, "best", [call])]
+    assert found["helpers"].keys() == made.document(1 << 20)["helpers"].keys()  # so that the lines of the cell light up

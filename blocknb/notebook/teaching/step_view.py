@@ -1,6 +1,7 @@
 """The document's part for the Step view: the values of one or two programs, line by line, as `kernel.interpret(record=...)` gives them.
 
-The programs run in the interpreter, on copies of the arrays that the kernel writes. An event is an assignment or a memory access.
+The programs run in the interpreter, on copies of the arrays that the kernel writes. An event is an assignment or a memory access, in the
+kernel or in a helper that it calls. The part has the texts of these helpers (`helper_places.py`).
 A tile is stored as its bytes, in base64, at most `corner` rows and columns of it (evenly spread; the part says the step). Equal values are
 stored once. A part beyond its budget ends early, and says where.
 """
@@ -16,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.eager.record import Accessed, Assigned, Run
-from blocknb.errors import KernelError, LaunchError
+from blocknb.eager.record import Accessed, Run
+from blocknb.errors import KernelError, LaunchError, Loc
+from blocknb.frontend.source import Source
 from blocknb.notebook.blobs import pack
 from blocknb.notebook.check_compare import to_numpy
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.teaching.arguments import arguments_of
+from blocknb.notebook.teaching.helper_places import HelperPlaces
 from blocknb.runtime import interpreted
 
 MOST_EVENTS = 4000  # of one program
@@ -126,23 +129,26 @@ def region(array: ArgumentArray, places: np.ndarray) -> str:
 class _RunWriter:
     """Writes the events of one recorded run."""
 
-    def __init__(self, run: Run, arrays: Mapping[str, ArgumentArray], table: ValueTable, budget: int):
+    def __init__(
+        self, run: Run, arrays: Mapping[str, ArgumentArray], table: ValueTable, budget: int, places: HelperPlaces
+    ):
         self.run, self.table, self.budget, self.cut = run, table, budget, ""
         self.windows = {array.address >> WINDOW_BITS: array for array in arrays.values()}
-        self.own = run.kernel.source.name
+        self.places = places
+        self.calls: list[list[int]] = []
 
     def events(self) -> list[list[Any]]:
         """Each [line, what, name, text, value, mask]: "set" assigns the value; "load", "store" and "atomic" access the array. A value or
-        mask is an index of the table, or -1."""
+        mask is an index of the table, or -1. `calls` gets, for each event, the lines of the calls that lead to it, outermost first."""
         found: list[list[Any]] = []
         accessed = iter(self.run.accessed)
         ahead = next(accessed, None)
         for number, one in enumerate([*self.run.assigned, None]):
             while ahead is not None and (one is None or ahead.after <= number):
-                found.append(self._access(ahead))
+                found.append([self._line(ahead.loc), *self._access(ahead)])
                 ahead = next(accessed, None)
-            if one is not None and one.function == self.own:
-                found.append(self._assignment(one))
+            if one is not None and one.loc is not None and self.places.number(one.loc) is not None:
+                found.append([self._line(one.loc), "set", one.name, *self.value(one.value, one.type), -1])
             if self.table.bytes > self.budget:
                 self.cut = "the values are larger than what a card holds"
                 break
@@ -150,8 +156,10 @@ class _RunWriter:
             self.cut = f"the record has {MOST_EVENTS} entries"
         return found
 
-    def _assignment(self, one: Assigned) -> list[Any]:
-        return [one.line, "set", one.name, *self.value(one.value, one.type), -1]
+    def _line(self, loc: Loc | None) -> int:
+        *calls, line = self.places.chain(loc)
+        self.calls.append(calls)
+        return line
 
     def _access(self, one: Accessed) -> list[Any]:
         what = one.op if one.op in ("load", "store") else "atomic"
@@ -166,7 +174,7 @@ class _RunWriter:
         )
         if not on.all():
             text += f", {int(on.sum())} of {on.size} on"
-        return [one.line, what, name, text, value, mask]
+        return [what, name, text, value, mask]
 
     def _elements(self, values: np.ndarray) -> int:
         """The index of loaded or stored elements, under the name that their dtype has in the language."""
@@ -256,7 +264,8 @@ def step_parts(
         except Exception as error:  # of the kernel's own Python: the view shows it
             runs.append((program, None, f"{type(error).__name__}: {error}"))
     results = _results(kernel, made)
-    return [_within(limit, lambda table, most: _part(made, runs, table, most, results)) for limit in limits]
+    source = kernel.source
+    return [_within(limit, lambda table, most: _part(made, source, runs, table, most, results)) for limit in limits]
 
 
 def _within(limit: int, write: Callable[[ValueTable, int], dict[str, Any]]) -> dict[str, Any]:
@@ -285,9 +294,14 @@ def _is_array(value: Any) -> bool:
 
 
 def _part(
-    made: Specialisation, runs: Sequence[tuple], table: ValueTable, budget: int, results: Mapping[str, np.ndarray]
+    made: Specialisation,
+    source: Source,
+    runs: Sequence[tuple],
+    table: ValueTable,
+    budget: int,
+    results: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    outputs = []
+    outputs, places = [], HelperPlaces(source)
     for name, data in results.items():
         dtype = made.arguments[name]["type"].lstrip("*").split(":")[0]
         outputs.append([name, table.add({"dtype": dtype, "shape": list(data.shape), **_range(data)}, data)])
@@ -298,14 +312,17 @@ def _part(
             written.append({"program": program, "events": [], "cut": "", "error": error})
             continue
         named = {n: _argument_array(n, run.addresses[n], a) for n, a in arrays.items() if n in run.addresses}
-        writer = _RunWriter(run, named, table, table.bytes + budget // len(runs))
+        writer = _RunWriter(run, named, table, table.bytes + budget // len(runs), places)
         events = writer.events()
-        written.append({"program": program, "events": events, "cut": writer.cut, "error": ""})
+        calls = {"calls": writer.calls} if any(writer.calls) else {}
+        written.append({"program": program, "events": events, **calls, "cut": writer.cut, "error": ""})
     in_place = sorted(made.compiled.stored & made.compiled.loaded)
     note = (
         f"{', '.join(in_place)}: the kernel updates it, and the values are those after the launch." if in_place else ""
     )
-    return {"grid": list(made.grid), "runs": written, "values": table.values, "results": outputs, "note": note}
+    helpers = {"helpers": places.helpers} if places.helpers else {}
+    found = {"grid": list(made.grid), "runs": written, "values": table.values, "results": outputs, "note": note}
+    return {**found, **helpers}
 
 
 def _argument_array(name: str, address: int, summary: Mapping[str, Any]) -> ArgumentArray:

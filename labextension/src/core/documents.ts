@@ -27,6 +27,7 @@ import {
   word,
   words,
 } from './check';
+import { helperSources } from './helpers';
 import {
   SCHEMA,
   type Bench,
@@ -38,7 +39,6 @@ import {
   type ComparedSide,
   type Diff,
   type DiffSide,
-  type HelperSource,
   type Document,
   type Knobs,
   type Launch,
@@ -435,10 +435,7 @@ const document = shaped<Document>(
   },
   {
     model: nullable(word),
-    helpers: record(
-      shaped<HelperSource>({ name: word, file: word, first_line: line, text: text(1 << 20) }),
-      /^\d{1,8}$/,
-    ),
+    helpers: helperSources,
     inlined: record(list(integer(0), 10_000), /^\d{1,7}$/),
     headline: list(tuple(word, text(1 << 16), list(text(1 << 16), 100)), 100),
     knobs,

@@ -3,6 +3,7 @@
  * key leads to the text of the helper in the document (see blocknb/notebook/helper_sources.py).
  */
 
+import { line, record, shaped, text, word } from './check';
 import type { Document, HelperSource } from './schema';
 
 const LINES = 1 << 20;
@@ -12,6 +13,12 @@ export interface HelperLine {
   helper: HelperSource;
   line: number;
 }
+
+/** Checks the texts of helpers by key. */
+export const helperSources = record(
+  shaped<HelperSource>({ name: word, file: word, first_line: line, text: text(1 << 20) }),
+  /^\d{1,8}$/,
+);
 
 /** Returns the number of a line of the helper with a key. */
 export function innerOf(key: string, line: number): number {

@@ -5,34 +5,53 @@ import type { StepEvent, StepFacts } from './teaching';
 /** One execution of a line, with its events. */
 export interface LineStep {
   line: number;
+  /** The lines of the calls that lead to a line of a helper, outermost first. */
+  calls: number[];
   /** How often the program executed the line before. */
   occurrence: number;
+  /** How often the program came back to this execution of the line, from helpers that the line calls. */
+  back: number;
   events: StepEvent[];
 }
 
-/** Groups the events of a program by executions of lines. */
-export function lineSteps(events: readonly StepEvent[]): LineStep[] {
+/**
+ * Groups the events of a program by executions of lines. A line that calls a helper is one step before the lines of the helper, if it has
+ * events before the call, and one step after them, with all its events.
+ */
+export function lineSteps(events: readonly StepEvent[], calls: readonly number[][] = []): LineStep[] {
   const found: LineStep[] = [];
   const count = new Map<number, number>();
-  let names = new Set<string>();
-  for (const event of events) {
+  /** The last step of the kernel, of the helper that it is in, and so on, with the names that it assigned. */
+  const open: ({ step: LineStep; names: Set<string> } | undefined)[] = [];
+  events.forEach((event, i) => {
     const [line, what, name] = event;
-    const last = found[found.length - 1];
-    const again = what === 'set' && names.has(name);
-    if (last?.line !== line || again) {
+    const chain = calls[i] ?? [];
+    const last = open[chain.length];
+    const called = open.length > chain.length + 1;
+    open.length = Math.min(open.length, chain.length + 1);
+    const again = what === 'set' && last?.names.has(name);
+    if (!last || last.step.line !== line || last.step.calls.join() !== chain.join() || again) {
       const occurrence = count.get(line) ?? 0;
       count.set(line, occurrence + 1);
-      found.push({ line, occurrence, events: [event] });
-      names = new Set();
+      const step = { line, calls: chain, occurrence, back: 0, events: [event] };
+      open[chain.length] = { step, names: new Set(what === 'set' ? [name] : []) };
+      found.push(step);
+      return;
+    }
+    if (called) {
+      last.step = { ...last.step, back: last.step.back + 1, events: [...last.step.events, event] };
+      found.push(last.step);
     } else {
-      last.events.push(event);
+      last.step.events.push(event);
     }
     if (what === 'set') {
-      names.add(name);
+      last.names.add(name);
     }
-  }
+  });
   return found;
 }
+
+const keyOf = (step: LineStep): string => `${step.line}:${step.occurrence}:${step.back}`;
 
 /** A position in the steps of the first program. The second program is at the same execution of the same line. */
 export class StepPlayer {
@@ -43,12 +62,12 @@ export class StepPlayer {
   private readonly partner: number[] = [];
 
   constructor(facts: StepFacts) {
-    this.steps = facts.runs.map((run) => lineSteps(run.events));
+    this.steps = facts.runs.map((run) => lineSteps(run.events, run.calls));
     if (this.steps.length > 1) {
-      const places = new Map(this.steps[1].map((step, i) => [`${step.line}:${step.occurrence}`, i]));
+      const places = new Map(this.steps[1].map((step, i) => [keyOf(step), i]));
       let last = 0;
       for (const step of this.steps[0]) {
-        last = places.get(`${step.line}:${step.occurrence}`) ?? last;
+        last = places.get(keyOf(step)) ?? last;
         this.partner.push(last);
       }
     }
@@ -70,6 +89,18 @@ export class StepPlayer {
 
   go(at: number): void {
     this.at = Math.max(0, Math.min(this.count - 1, at));
+  }
+
+  /** Whether a step is in a helper. */
+  get helpers(): boolean {
+    return this.steps[0].some((step) => step.calls.length > 0);
+  }
+
+  /** Moves to the next step outside of the helpers that the current line calls, or to the end. */
+  over(): void {
+    const depth = this.steps[0][this.at].calls.length;
+    const next = this.steps[0].findIndex((step, i) => i > this.at && step.calls.length <= depth);
+    this.go(next < 0 ? this.count - 1 : next);
   }
 
   /** Moves to the next step at a breakpoint in a direction, or to the end. */

@@ -5,7 +5,7 @@
 
 import type { Check } from './check';
 import { Budget, inflate } from './inflate';
-import type { TeachingKey, TilesPart } from './schema';
+import type { HelperSource, TeachingKey, TilesPart } from './schema';
 import type { Store } from './store';
 import * as checks from './teaching_checks';
 
@@ -68,24 +68,32 @@ export interface StepValue {
   on?: number;
 }
 
-/** Line, what happened, name, text, and the indices of the value and of the mask (-1: none). */
+/** Line (that of a helper as in `helpers.ts`), what happened, name, text, and the indices of the value and of the mask (-1: none). */
 export type StepEvent = [number, 'set' | AccessKind, string, string, number, number];
 
-/** One recorded program. `cut` says why it ends early, `error` why it failed. */
+/**
+ * One recorded program. `cut` says why it ends early, `error` why it failed. `calls` has, for each event, the lines of the calls that lead
+ * to its helper, outermost first; it is absent if the kernel calls no helper.
+ */
 export interface StepRun {
   program: number;
   events: StepEvent[];
+  calls?: number[][];
   cut: string;
   error: string;
 }
 
-/** The values of one or two programs. `results` are the arrays that the kernel stores to, by name and index of the value. */
+/**
+ * The values of one or two programs. `results` are the arrays that the kernel stores to, by name and index of the value. `helpers` are the
+ * functions whose lines the events have, by key.
+ */
 export interface StepFacts {
   grid: number[];
   runs: StepRun[];
   values: StepValue[];
   results: [string, number][];
   note: string;
+  helpers?: Record<string, HelperSource>;
 }
 
 /** The accesses of one kind to one array, a number per cell; a cell has `tall` × `wide` elements. */

@@ -18,6 +18,7 @@ import {
   tuple,
   word,
 } from './check';
+import { helperSources } from './helpers';
 import type {
   FootprintFacts,
   FootprintFinding,
@@ -90,25 +91,38 @@ const value = shaped<StepValue>(
     on: count,
   },
 );
-const run = shaped<StepRun>({
-  program: count,
-  events: list(
-    tuple(line, oneOf('set', 'load', 'store', 'atomic'), word, text(1 << 12), integer(-1), integer(-1)),
-    MOST_STEPS,
+const place = integer(-1, 2 ** 44);
+const run = all(
+  shaped<StepRun>(
+    {
+      program: count,
+      events: list(
+        tuple(place, oneOf('set', 'load', 'store', 'atomic'), word, text(1 << 12), integer(-1), integer(-1)),
+        MOST_STEPS,
+      ),
+      cut: word,
+      error: text(1 << 16),
+    },
+    { calls: list(list(place, 1000), MOST_STEPS) },
   ),
-  cut: word,
-  error: text(1 << 16),
-});
+  holds<StepRun>(
+    ({ events, calls }) => !calls || calls.length === events.length,
+    'a run with the calls of each event',
+  ),
+);
 
 /** The content of the Step view. Every value exists, and a value with elements has all facts about them. */
 export const step: Check = all(
-  shaped<StepFacts>({
-    grid,
-    runs: list(run, 2, 1),
-    values: list(value, 100_000),
-    results: list(tuple(word, count), 1000),
-    note: text(1 << 16),
-  }),
+  shaped<StepFacts>(
+    {
+      grid,
+      runs: list(run, 2, 1),
+      values: list(value, 100_000),
+      results: list(tuple(word, count), 1000),
+      note: text(1 << 16),
+    },
+    { helpers: helperSources },
+  ),
   holds<StepFacts>(
     ({ runs, values, results }) =>
       runs.every(({ events }) => events.every((e) => e[4] < values.length && e[5] < values.length)) &&

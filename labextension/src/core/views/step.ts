@@ -1,9 +1,10 @@
 /**
  * The Step view: the source of the kernel with the values of one or two programs beside each line. The user steps forwards and backwards,
- * plays, and runs to breakpoints. The values are a record of `kernel.interpret`; the view executes nothing.
+ * plays, and runs to breakpoints, also through helpers. The values are a record of `kernel.interpret`; the view executes nothing.
  */
 
 import { button, h } from '../dom';
+import { helperLine } from '../helpers';
 import { placeOf } from '../place';
 import { TilePicture, thumbnail } from '../plot/tile_picture';
 import { type Played, Playing } from '../playing';
@@ -11,6 +12,7 @@ import { StepPlayer, type LineStep } from '../step_player';
 import type { Store } from '../store';
 import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
 import type { Mounted, ViewSpec } from './spec';
+import { HelperRows, lineCells } from './step_lines';
 
 export const step: ViewSpec = {
   key: 'step',
@@ -30,6 +32,7 @@ class StepView implements Mounted {
   /** The shown value: program and name, so that the large picture follows it. */
   private chosen: { run: number; name: string; line: number } | null = null;
   private readonly cells = new Map<string, { element: HTMLElement; step: LineStep | undefined }>();
+  private helpers: HelperRows | null = null;
   private readonly picture = new TilePicture();
   private readonly playing: Playing;
   private readonly programs = [0, 1].map((i) =>
@@ -48,6 +51,10 @@ class StepView implements Mounted {
     'aria-label': 'Executed line',
     title: 'The executed line',
   });
+  private readonly over = button('↷', () => this.stepOver(), {
+    'aria-label': 'Step over',
+    title: 'Next line, over the helpers that this line calls',
+  });
   private readonly tools = h('div.bnb-tools');
   private readonly where = h('p.bnb-verdict', { 'data-part': 'where', role: 'status' });
   private readonly lines = h('div.bnb-step-lines', { role: 'group', 'aria-label': 'Source and values' });
@@ -58,6 +65,7 @@ class StepView implements Mounted {
     ['← →', 'previous or next line'],
     ['space', 'play or pause'],
     ['c', 'run to the next breakpoint'],
+    ['o', 'step over the helpers that a line calls'],
   ] as const;
 
   constructor(
@@ -93,7 +101,9 @@ class StepView implements Mounted {
     } else if (change === 'selection') {
       const selected = this.store.selection;
       for (const row of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
-        const lit = selected?.from !== 'step' && selected?.lines.includes(Number(row.dataset.source));
+        const line = Number(row.dataset.source);
+        const lit =
+          selected?.from !== 'step' && (selected?.lines.includes(line) || selected?.inner?.includes(line));
         row.classList.toggle('bnb-highlight', Boolean(lit));
       }
     }
@@ -108,6 +118,8 @@ class StepView implements Mounted {
       this.playing.toggle();
     } else if (event.key === 'c') {
       this.run(1);
+    } else if (event.key === 'o') {
+      this.stepOver();
     } else {
       return false;
     }
@@ -117,6 +129,12 @@ class StepView implements Mounted {
   dispose(): void {
     this.playing.pause();
     this.stopPlace();
+  }
+
+  private stepOver(): void {
+    this.playing.pause();
+    this.player?.over();
+    this.go(this.player?.at ?? 0);
   }
 
   private buildTools(): void {
@@ -138,6 +156,7 @@ class StepView implements Mounted {
       button('‹', () => move(-1), { 'aria-label': 'Previous line', title: 'Previous line' }),
       this.playing.button,
       button('›', () => move(1), { 'aria-label': 'Next line', title: 'Next line' }),
+      this.over,
       button('›●', () => this.run(1), {
         title: 'run to the next breakpoint',
         'aria-label': 'Run to breakpoint',
@@ -243,31 +262,25 @@ class StepView implements Mounted {
     const heads = facts.runs.map((run) =>
       h('div.bnb-step-head', {}, `program ${programText(run.program, facts.grid)}`),
     );
-    this.lines.dataset.programs = String(facts.runs.length);
-    this.lines.replaceChildren(h('div.bnb-step-head'), h('div.bnb-step-head', {}, 'source'), ...heads);
-    text
+    const rows = text
       .replace(/\n$/, '')
       .split('\n')
-      .forEach((code, i) => {
-        const line = first_line + i;
-        const mark = h(
-          'button.bnb-step-line',
-          {
-            type: 'button',
-            'data-break': line,
-            'aria-pressed': 'false',
-            'aria-label': `Breakpoint in line ${line}`,
-          },
-          String(line),
-        );
-        const source = h('code.bnb-step-source', { 'data-source': line }, code || ' ');
-        const values = facts.runs.map((_, run) => {
-          const element = h('div.bnb-step-values', { 'data-run': run, 'data-at': line });
-          this.cells.set(`${run}:${line}`, { element, step: undefined });
-          return element;
-        });
-        this.lines.append(mark, source, ...values);
-      });
+      .flatMap((code, i) => lineCells(first_line + i, first_line + i, code, facts.runs.length));
+    this.helpers = new HelperRows(this.lines, facts, facts.runs.length);
+    this.over.hidden = !this.player!.helpers;
+    for (const element of [...rows, ...this.helpers.cells]) {
+      const { run, at } = element.dataset;
+      if (at !== undefined) {
+        this.cells.set(`${run}:${at}`, { element, step: undefined });
+      }
+    }
+    this.lines.dataset.programs = String(facts.runs.length);
+    this.lines.replaceChildren(
+      h('div.bnb-step-head'),
+      h('div.bnb-step-head', {}, 'source'),
+      ...heads,
+      ...rows,
+    );
     this.paintBreakpoints();
   }
 
@@ -297,7 +310,14 @@ class StepView implements Mounted {
         this.showEvent(one, run);
       }
     } else if (source) {
-      this.store.pin({ lines: [Number(source.dataset.source)], op: null, from: 'step' });
+      const place = Number(source.dataset.source);
+      const call = this.current?.calls[0];
+      const inner = this.facts && helperLine(this.facts, place) && call !== undefined;
+      this.store.pin({
+        ...(inner ? { lines: [call], inner: [place] } : { lines: [place] }),
+        op: null,
+        from: 'step',
+      });
     }
   }
 
@@ -335,6 +355,20 @@ class StepView implements Mounted {
     };
   }
 
+  /** The current step of the first program. */
+  private get current(): LineStep | undefined {
+    return this.player?.steps[0][this.player.at];
+  }
+
+  /** Returns where a step is, as text. */
+  private placeText({ line, calls, occurrence }: LineStep): string {
+    const found = helperLine(this.facts!, line);
+    const place = found
+      ? `line ${found.line} of ${found.helper.name}, called in line ${calls[0]}`
+      : `line ${line}`;
+    return `${place}${occurrence ? `, execution ${occurrence + 1}` : ''}`;
+  }
+
   private go(at: number, tell = true): void {
     const { facts, player } = this;
     if (!facts || !player?.count) {
@@ -343,19 +377,20 @@ class StepView implements Mounted {
     player.go(at);
     this.slider.value = String(player.at);
     const now = player.steps[0][player.at];
-    const again = now.occurrence ? `, execution ${now.occurrence + 1}` : '';
-    this.where.textContent = `line ${now.line}${again} · ${player.at + 1} of ${player.count}`;
+    this.where.textContent = `${this.placeText(now)} · ${player.at + 1} of ${player.count}`;
+    this.helpers?.show([...now.calls, now.line]);
+    this.paintBreakpoints();
     facts.runs.forEach((_, run) => this.paintRun(run));
     for (const source of this.lines.querySelectorAll<HTMLElement>('[data-source]')) {
-      source.classList.toggle('bnb-step-now', Number(source.dataset.source) === now.line);
+      const line = Number(source.dataset.source);
+      source.classList.toggle('bnb-step-now', line === now.line);
+      source.classList.toggle('bnb-step-call', now.calls.includes(line));
     }
     this.scrollTo(now.line);
     this.showCurrent(now);
     if (tell) {
-      placeOf(this.store).set(
-        { program: facts.runs[0].program, line: now.line, iteration: now.occurrence },
-        'step',
-      );
+      const [line, iteration] = now.calls.length ? [now.calls[0], 0] : [now.line, now.occurrence];
+      placeOf(this.store).set({ program: facts.runs[0].program, line, iteration }, 'step');
     }
   }
 
