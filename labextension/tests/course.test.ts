@@ -67,7 +67,7 @@ describe('the verdict', () => {
     const highlightSource = vi.fn();
     const { root } = shown(withVerdict(failed), { state: 'live', highlightSource });
     click(root, 'line 5');
-    expect(highlightSource).toHaveBeenLastCalledWith([5]);
+    expect(highlightSource).toHaveBeenLastCalledWith([5], []);
   });
 
   test('asks a live kernel for the next hint and saves it; a saved card names the magic', async () => {
