@@ -124,7 +124,7 @@ def test_every_view_of_the_page_is_a_widget_and_every_widget_is_a_view_of_the_pa
 
 
 def ask(widget: Any, what: str, **content: Any) -> Any:
-    """Sends a request as the page does, and returns the answer."""
+    """Sends a request as the page does, and returns the answer, which is the last message."""
     sent: list[Any] = []
     shared = widget.document
     shared.send, send = lambda content, buffers=None: sent.append(content), shared.send
@@ -132,8 +132,8 @@ def ask(widget: Any, what: str, **content: Any) -> Any:
         shared._handle_custom_msg({"id": 7, "what": what, **content}, [])
     finally:
         shared.send = send
-    (found,) = sent
-    assert found["id"] == 7
+    *reports, found = sent
+    assert found["id"] == 7 and all("progress" in report for report in reports), sent
     return found
 
 
