@@ -23,20 +23,31 @@ def sentence(made: Sweep, constant: ConstantSweep | None = None) -> str:
     amount, point = kernel.median[best], made.points[best]
     assert amount is not None
     unit, factor = plot_data.fitting(made.unit, amount)
-    names, count = made.axis, numbers.plural(len(known), "value")
-    if made.second:
-        names, count = f"{made.axis} and {made.second[0]}", numbers.plural(len(known), "point")
-    parts = [f"{names} over {count}, best at {_named(point)}: {numbers.digits(amount * factor)} {unit}"]
-    if constant is not None:
-        if len(near := [i for i in known if i == best or _overlap(kernel, i, best)]) > 1:
-            parts.append(_within_noise([_named(made.points[i]) for i in near]))
-        value = point[0] if len(point) == 1 else point
-        if not made.cancelled and constant.value not in (None, value):
-            parts.append(constant.against_cell(value))
+    text = f"{_measured(made, len(known))}, best at {_named(point)}: {numbers.digits(amount * factor)} {unit}"
+    parts = [text, *([] if constant is None else _compared(made, kernel, best, constant))]
     omitted = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
     if omitted:
         parts.append(f"{numbers.plural(len(omitted), 'value')} omitted ({omitted[0]})")
     return "; ".join([*parts, *(["interrupted"] if made.cancelled else [])])
+
+
+def _measured(made: Sweep, count: int) -> str:
+    """ "BLOCK over 3 values", or "BLOCK and num_warps over 6 points"."""
+    if made.second:
+        return f"{made.axis} and {made.second[0]} over {numbers.plural(count, 'point')}"
+    return f"{made.axis} over {numbers.plural(count, 'value')}"
+
+
+def _compared(made: Sweep, kernel: Series, best: int, constant: ConstantSweep) -> list[str]:
+    """The best point against the other points, and against the cell."""
+    parts, point = [], made.points[best]
+    near = [i for i, m in enumerate(kernel.median) if i == best or (m is not None and _overlap(kernel, i, best))]
+    if len(near) > 1:
+        parts.append(_within_noise([_named(made.points[i]) for i in near]))
+    value = point[0] if len(point) == 1 else point
+    if not made.cancelled and constant.value not in (None, value):
+        parts.append(constant.against_cell(value))
+    return parts
 
 
 def _named(point: tuple[Any, ...]) -> str:
