@@ -40,12 +40,17 @@ def _measured(made: Sweep, count: int) -> str:
 
 def _compared(made: Sweep, kernel: Series, best: int, constant: ConstantSweep) -> list[str]:
     """The best point against the other points, and against the cell."""
-    parts, point = [], made.points[best]
-    near = [i for i, m in enumerate(kernel.median) if i == best or (m is not None and _overlap(kernel, i, best))]
+    parts, values = list[str](), [point[0] if len(point) == 1 else point for point in made.points]
+    value = values[best]
+    in_turns = not made.cancelled and constant.value not in (None, value)
+    near = [best]
+    for i, median in enumerate(kernel.median):
+        told = in_turns and values[i] == constant.value  # by the comparison in turns, which decides more
+        if i != best and median is not None and not told and _overlap(kernel, i, best):
+            near.append(i)
     if len(near) > 1:
         parts.append(_within_noise([_named(made.points[i]) for i in near]))
-    value = point[0] if len(point) == 1 else point
-    if not made.cancelled and constant.value not in (None, value):
+    if in_turns:
         parts.append(constant.against_cell(value))
     return parts
 

@@ -284,11 +284,13 @@ def swept(*spreads: tuple[float, float, float]) -> sweep.Sweep:
 def test_the_answer_names_the_points_within_noise_of_the_best() -> None:
     cell = SimpleNamespace(value=0, against_cell=lambda value: f"{value} against the cell")
     answer = sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
-    assert answer.startswith("BLOCK over 3 values, best at 2: 303 GB/s; 1 and 2 are within noise")
+    assert answer.startswith("BLOCK over 3 values, best at 2: 303 GB/s; 2 and 1 are within noise")
     assert answer.endswith("; 2 against the cell")
     assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (4, 5, 6)), cell)  # type: ignore[arg-type]
     many = sweep_answer.sentence(swept(*[(1, 2, 3)] * 7), cell)  # type: ignore[arg-type]
     assert "0, 1, 2 and 4 more are within noise" in many
+    cell.value = 1  # compared in turns
+    assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
 
 
 def test_the_answer_of_a_sweep_in_python_stands_above_its_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
