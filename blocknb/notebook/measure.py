@@ -12,7 +12,7 @@ import numpy as np
 
 from blocknb import passes
 from blocknb.errors import LaunchError
-from blocknb.notebook import compared, roofline
+from blocknb.notebook import compared, roofline, sweep_answer
 from blocknb.notebook import sweep as sweeps
 from blocknb.notebook.check_compare import to_numpy
 from blocknb.notebook.compared import BenchTable
@@ -60,6 +60,7 @@ def sweep(
                 kernel.__name__, axis, points, constant, lambda point: baselines or {}, ahead=constant.compile_ahead
             )
             found.notes += constant.notes
+            found.answer = sweep_answer.sentence(found, constant)
             return found
         sizes = LaunchSweep(kernel, launch, None)
 
@@ -73,6 +74,7 @@ def sweep(
 
         found = sweeps.run(kernel.__name__, axis, points, replays, bound)
         found.notes += sizes.notes
+        found.answer = sweep_answer.sentence(found)
     return found
 
 

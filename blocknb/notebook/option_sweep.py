@@ -80,7 +80,7 @@ def _range(text: str, ends: list[Any]) -> Any:
 
 
 def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) -> None:
-    from blocknb.notebook import sweep
+    from blocknb.notebook import sweep, sweep_answer
     from blocknb.notebook.observe import apart
     from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep, assigned
 
@@ -118,32 +118,9 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
             **more,
         )
         made.notes += source.notes
-        found.facts.append(("sweep", fact(made, source if isinstance(source, ConstantSweep) else None)))
+        made.answer = sweep_answer.sentence(made, source if isinstance(source, ConstantSweep) else None)
+        found.facts.append(("sweep", made.answer))
     found.parts["sweep"] = made.part
-
-
-def fact(made: Any, constant: Any = None) -> str:
-    """The line of a card on a Sweep; the best point of a ConstantSweep is compared with that of the cell."""
-    from blocknb.notebook import numbers, plot_data
-
-    kernel = next((s for s in made.series if s.kind == "kernel"), None)
-    if kernel is None:
-        return "; ".join(made.notes) or "interrupted before the first value was measured"
-    better = min if made.unit == "ms" else max
-    known = [(m, p) for m, p in zip(kernel.median, made.points, strict=True) if m is not None]
-    amount, point = better(known, key=lambda item: item[0])
-    best = point[0] if len(point) == 1 else point
-    unit, factor = plot_data.fitting(made.unit, amount)
-    shown = f"{numbers.digits(amount * factor)} {unit}"
-    names, count = made.axis, numbers.plural(len(known), "value")
-    if made.second:
-        names, count = f"{made.axis} and {made.second[0]}", numbers.plural(len(known), "point")
-    text = f"{names} over {count}, best at {', '.join(map(str, point))}: {shown}"
-    omitted = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
-    notes = [f"{numbers.plural(len(omitted), 'value')} omitted ({omitted[0]})"] if omitted else []
-    if constant is not None and not made.cancelled and constant.value not in (None, best):
-        notes.insert(0, constant.against_cell(best))
-    return ", ".join([text, *notes, *(["interrupted"] if made.cancelled else [])])
 
 
 OPTION = Option(

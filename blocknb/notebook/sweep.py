@@ -63,10 +63,10 @@ class Series:
 
 @dataclass(repr=False)
 class Sweep(Measurements):
-    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the values left
-    out. A second axis has a name and values in `second`, and then a series has all its values for the first value, and so on. `amounts`
-    is what, divided by milliseconds, gives a number in the unit. `runs` is the fewest launches behind a number, all with cold caches on
-    the `device`."""
+    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the
+    values left out. A second axis has a name and values in `second`, and then a series has all its values for the first value,
+    and so on. `amounts` is what, divided by milliseconds, gives a number in the unit. `answer` is a sentence about the best
+    point. `runs` is the fewest launches behind a number, all with cold caches on the `device`."""
 
     key = "sweep"
 
@@ -77,6 +77,7 @@ class Sweep(Measurements):
     series: list[Series] = field(default_factory=list)
     cancelled: bool = False
     notes: list[str] = field(default_factory=list)
+    answer: str = ""
     runs: int = 0
     device: str = ""
     second: tuple[str, list[Any]] | None = None
@@ -103,6 +104,8 @@ class Sweep(Measurements):
             made["second"] = {"axis": self.second[0], "values": _plain(self.second[1])}
         if self.unit != "ms":
             made["amounts"] = [None if v is None else float(f"{v:.9g}") for v in self.amounts]
+        if self.answer:
+            made["answer"] = self.answer
         if self.notes:
             made["notes"] = self.notes
         return made | ({"cancelled": True} if self.cancelled else {})
@@ -139,7 +142,7 @@ class Sweep(Measurements):
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in (head, *rows)]
         partial = ["The sweep was interrupted. These results are partial."] if self.cancelled else []
-        return "\n".join([*lines, *self.notes, *partial])
+        return "\n".join([*([self.answer] if self.answer else []), *lines, *self.notes, *partial])
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:

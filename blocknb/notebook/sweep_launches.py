@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,10 @@ from blocknb.runtime.launch_context import captured, unobserved
 from blocknb.runtime.launch_snapshot import LaunchCopies
 from blocknb.runtime.prepared_launch import prepare
 
-MOST_SECONDS = 2.0  # to compare the best point with that of the cell
+USUAL_SECONDS, MOST_SECONDS = (
+    2.0,
+    8.0,
+)  # to compare the best point with that of the cell; the longer one for the least pairs
 UNCHECKED = "The outputs were not checked: {}"
 
 
@@ -173,7 +177,14 @@ class ConstantSweep:
     def against_cell(self, value: Any) -> str:
         """The best point compared with that of the cell, both in turns."""
         sides = {"cell": self.prepared(), "best": self.prepared(**self._settings(value))}
-        going, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
+        precise, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
+        end: list[float] = []
+
+        def going(times: Mapping[str, Sequence[float]]) -> Sequence[str]:
+            end[:] = end or [time.monotonic() + USUAL_SECONDS * timing.scale()]
+            enough = len(times["cell"]) >= noise.LEAST_PAIRS and time.monotonic() > end[0]
+            return () if enough else precise(times)
+
         found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_ROUNDS, seconds=MOST_SECONDS, going=going)
         if found.cancelled:
             return "interrupted"

@@ -80,8 +80,8 @@ def interleaved(
 
     The environment variable BLOCKNB_TIMING_SCALE multiplies the time limits: 0.1 is quick, and less precise.
     """
-    scale = _scale()
-    seconds, warmup_seconds = (limit and limit * scale for limit in (seconds, warmup_seconds))
+    factor = scale()
+    seconds, warmup_seconds = (limit and limit * factor for limit in (seconds, warmup_seconds))
     times: dict[str, list[float]] = {name: [] for name in candidates}
     found, order = Timings(), random.Random(0)
     with unobserved():
@@ -103,7 +103,8 @@ def interleaved(
     return found
 
 
-def _scale() -> float:
+def scale() -> float:
+    """The factor of all time limits, from BLOCKNB_TIMING_SCALE. Raises LaunchError if that is no number."""
     text = os.environ.get("BLOCKNB_TIMING_SCALE") or "1"
     try:
         return float(text)

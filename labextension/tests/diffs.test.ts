@@ -7,7 +7,8 @@ import { splitTable, withRelated } from '../src/core/cm/related_ops';
 import { explainIr, layoutInWords, parseLayout } from '../src/core/explain/ir';
 import { difference } from '../src/core/hunks';
 import { origins } from '../src/core/origins';
-import type { Listing, Stage } from '../src/core/schema';
+import type { ComparedSide, Listing, Stage } from '../src/core/schema';
+import { sidesTable } from '../src/core/views/compare';
 import { lifeOf } from '../src/core/views/op_life';
 import { fixture, saved, shown, until } from './fixtures';
 
@@ -250,4 +251,17 @@ describe('colours by source line', () => {
     toggle.click();
     expect(panel.querySelectorAll('.bnb-line-colour').length).toBe(0);
   });
+});
+
+test('a comparison marks facts that differ, and says that times come from separate runs', () => {
+  const side = (label: string, median: number, registers: number): ComparedSide =>
+    ({
+      ...{ label, kernel: 'k', target: 'sm_80', constants: {}, options: {} },
+      resources: { registers },
+      time: { median, low: median, high: median, n: 30, cold: false, device: '' },
+    }) as unknown as ComparedSide;
+  const rows = [...sidesTable([side('a', 1, 18), side('b', 2, 28)]).querySelectorAll('tbody tr')];
+  const marked = rows.filter((row) => row.classList.contains('bnb-differs'));
+  expect(marked.map((row) => row.querySelector('th')!.textContent)).toEqual(['registers per thread']);
+  expect(rows.map((row) => row.querySelector('th')!.textContent)).toContain('time (separate runs)');
 });

@@ -36,6 +36,13 @@ test('a column of a matrix: run along its rows', () => {
   expect(mend(op([64]), mended, matrix)).toBeNull();
 });
 
+test('every second element of an array of one axis: take steps of 1', () => {
+  const line = { ...matrix, shape: [1000], strides: [1] };
+  const found = mend(op([64]), access([64], 0, [2]), line);
+  expect(found).toContain('index x in steps of 1');
+  expect(found).toContain('Neighbouring elements of the tile are 2 elements apart.');
+});
+
 test('a strided view: pass a contiguous array', () => {
   const view: ArrayFacts = { shape: [500], strides: [2] };
   expect(mend(op([64]), access([64], 0, [2]), view)).toContain('pass x as a contiguous array');

@@ -253,6 +253,17 @@ describe('sweep', () => {
     expect(texts(panel, '.bnb-legend-list li')).toEqual([' softmax', ' cupy <b> (baseline)']);
   });
 
+  test('the answer stands above the plot', () => {
+    const { panel } = open(sweep, { sweep: { ...SWEPT, answer: 'n over 4 values, best at 8' } });
+    const answer = panel.querySelector('[data-part=answer]')!;
+    expect(answer.textContent).toBe('n over 4 values, best at 8');
+    const after = answer.compareDocumentPosition(panel.querySelector('.bnb-plot-place')!);
+    expect(after & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy();
+    expect(open(sweep, { sweep: SWEPT }).panel.querySelector<HTMLElement>('[data-part=answer]')!.hidden).toBe(
+      true,
+    );
+  });
+
   test('the table has the same numbers and marks the best value', () => {
     const { panel } = open(sweep, { sweep: SWEPT });
     const rows = [...panel.querySelectorAll('tbody tr')].map((row) =>

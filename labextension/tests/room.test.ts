@@ -79,6 +79,18 @@ describe('tabs', () => {
     expect(save).toHaveBeenCalledOnce();
   });
 
+  test('a sweep is measured again, by default over the same values', async () => {
+    const part = { label: 'a', kind: 'kernel' as const, median: [1, 2], low: [1, 2], high: [1, 2] };
+    const axis = fixture('scale').knobs!.constants[0].name;
+    const doc = { ...fixture('scale'), sweep: { axis, values: [3, 5], unit: 'ms' as const, series: [part] } };
+    const request = vi.fn(() => Promise.resolve({ document: doc }));
+    const panel = shown(doc, { ...saved, state: 'live', request }).open('sweep');
+    named(panel, 'Measure again')!.click();
+    await until(() => request.mock.calls.length);
+    expect(request).toHaveBeenCalledWith('measure', { view: 'sweep', axis, values: '3, 5' });
+    expect(named(shown(doc).open('sweep'), 'Measure again')).toBeFalsy();
+  });
+
   test('an error of a measurement stands beside its button; without a kernel the button is off', async () => {
     const doc = { ...fixture('scale'), bench: undefined };
     const request = vi.fn(() => Promise.reject(new Error('np is not defined')));

@@ -15,8 +15,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import blocknb
 import blocknb.language as tl
-from blocknb.notebook import option_sweep, plots, progress, sweep
+from blocknb.notebook import option_sweep, plots, progress, sweep, sweep_answer, sweep_launches
 from blocknb.notebook.document import MIME
+from blocknb.notebook.observe import record_of
 from blocknb.notebook.progress import Progress
 from blocknb.profile.replay import captured_by
 from blocknb.runtime import compile as compiler
@@ -213,7 +214,7 @@ def test_a_constant_is_swept_on_copies_against_a_baseline(shell: Any, monkeypatc
         for s in part["series"]
         for low, mid, high in zip(s["low"], s["median"], s["high"], strict=True)
     )
-    assert "image/png" in doc["bundle"] and any(fact[0] == "sweep" for fact in doc["facts"])
+    assert "image/png" in doc["bundle"] and ["sweep", part["answer"]] in [[*fact] for fact in doc["facts"]]
 
 
 def test_an_option_is_swept(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +271,40 @@ def test_a_value_that_changes_the_outputs_is_wrong_and_the_best_is_compared_with
     (text,) = [text for label, text in doc["facts"] if label == "sweep"]
     assert "2 values omitted (SKIP = 3: ✗ WRONG" in text
     assert ("best at 1" in text) != ("the cell’s 1" in text)
+
+
+def swept(*spreads: tuple[float, float, float]) -> sweep.Sweep:
+    """A sweep over BLOCK = 0, 1, ... with the low, median and high of each point, in GB/s."""
+    made = sweep.Sweep("a", "BLOCK", [*range(len(spreads))], "GB/s", [sweep.Series("a", "kernel")])
+    for low, median, high in spreads:
+        made.series[0].add((median, low, high))
+    return made
+
+
+def test_the_answer_names_the_points_within_noise_of_the_best() -> None:
+    cell = SimpleNamespace(value=0, against_cell=lambda value: f"{value} against the cell")
+    answer = sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
+    assert answer.startswith("BLOCK over 3 values, best at 2: 303 GB/s; 2 and 1 are within noise")
+    assert answer.endswith("; 2 against the cell")
+    assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (4, 5, 6)), cell)  # type: ignore[arg-type]
+    many = sweep_answer.sentence(swept(*[(1, 2, 3)] * 7), cell)  # type: ignore[arg-type]
+    assert "0, 1, 2 and 4 more are within noise" in many
+    cell.value = 1  # compared in turns
+    assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
+
+
+def test_the_answer_of_a_sweep_in_python_stands_above_its_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_cell(shell, monkeypatch, "--quiet", LAUNCH)
+    found = shell.user_ns["add_up"].sweep(BLOCK=[256, 512])
+    assert found.part["answer"].startswith("BLOCK over 2 values, best at ") and "the cell’s 64" in found.part["answer"]
+    assert found.text().splitlines()[0] == found.part["answer"]
+
+
+def test_a_slow_comparison_takes_the_pairs_of_a_verdict(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_cell(shell, monkeypatch, "--quiet", LAUNCH)
+    monkeypatch.setattr(sweep_launches, "USUAL_SECONDS", 0.0)
+    source = sweep_launches.ConstantSweep(record_of(shell.user_ns["add_up"]), ["BLOCK"])
+    assert "too few" not in source.against_cell(256)
 
 
 def test_an_unknown_axis_stops_the_cell_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

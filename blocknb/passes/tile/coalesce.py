@@ -65,7 +65,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.name not in ACCESSES or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]
-        vec, order, why = widest(facts, old, num_warps * target.warp_size)
+        vec, order, why = widest(facts, old, num_warps * target.warp_size, func)
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
@@ -104,8 +104,9 @@ def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
     return found
 
 
-def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:
+def widest(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) -> tuple[int, tuple[int, ...], str]:
     """For a load or store: the widest vector in elements, the axes from fastest to slowest, and what limits an access of these threads.
+    With `func`, the limit of a mask names the parameter that causes it.
 
     The vector may be wider than that limit, because another layout may have fewer threads along the axis (`fact_width`)."""
     pointer = op.args[0]
@@ -118,17 +119,46 @@ def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, .
     mask = mask_of(op)
     limits = {
         "that is the widest access": MAX_BYTES // element.bytes,
-        f"only {runs[fast]} consecutive addresses are proved": runs[fast],
+        _distance(facts, pointer, fast, runs[fast]): runs[fast],
         f"the address is only known to be a multiple of {max(1, aligned) * element.bytes} bytes": max(1, aligned),
         f"the tile has {pointer.type.size} elements for {threads} threads": max(1, pointer.type.size // threads),
     }
     if mask is not None:
         group = facts.constancy(mask, fast)
-        limits[f"the mask may change after {group} element{'s' if group > 1 else ''}"] = group
+        wanted = min(limits.values())
+        cure = _multiple(func, mask, fast, wanted) if func is not None and group < wanted else ""
+        limits[f"the mask may change after {group} element{'s' if group > 1 else ''}{cure}"] = group
     width = min(limits.values())
     if width == MAX_BYTES // element.bytes:
         return width, order, ""
     return fact_width(limits), order, next(why for why, limit in limits.items() if limit == width)
+
+
+def _distance(facts: affine.Facts, pointer: Value, axis: int, run: int) -> str:
+    """Why no more than a run of addresses is consecutive, and what to write instead where the distance of neighbours is known."""
+    step = facts.stride(pointer, axis)
+    if isinstance(step, int) and abs(step) > 1:
+        return (
+            f"neighbouring elements are {abs(step)} elements apart in memory: "
+            "pass a contiguous array, or index it in steps of 1"
+        )
+    return f"only {run} consecutive address{'es are' if run > 1 else ' is'} proved"
+
+
+def _multiple(func: Func, mask: Value, axis: int, wanted: int) -> str:
+    """The parameter that would let a mask be constant over `wanted` elements if it were a multiple of that, and what to write; or ""."""
+    for parameter in func.params:
+        if parameter.type.shape or parameter.type.is_pointer or not parameter.type.dtype.is_integer:
+            continue
+        supposed = affine.analyze(func)
+        supposed.hints[parameter] = max(wanted, supposed.hints.get(parameter, 1))
+        if supposed.constancy(mask, axis) >= wanted:
+            name = parameter.name
+            return (
+                f", as `{name}` is not known to be a multiple of {wanted}: pass a multiple of 16, "
+                f"or write `{name} = tl.multiple_of({name}, {wanted})` if that holds"
+            )
+    return ""
 
 
 def fact_width(limits: dict[str, int]) -> int:

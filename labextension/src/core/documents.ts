@@ -282,6 +282,7 @@ const sweep = all(
     },
     {
       cancelled: flag,
+      answer: word,
       notes: list(word, 1000),
       n: count,
       cold: flag,

@@ -13,12 +13,13 @@ export interface MeasureFields {
   content(): Record<string, unknown>;
 }
 
-/** Creates the controls that measure a view. `what` is the tooltip of the button. */
+/** Creates the controls that measure a view. `what` is the tooltip of the button, `name` its text. */
 export function measureControls(
   store: Store,
   view: string,
   what: string,
   fields: MeasureFields = { elements: [], content: () => ({}) },
+  name = 'Measure',
 ): HTMLElement {
   const live = store.host.request !== undefined;
   const status = h('span.bnb-quiet', { role: 'status' });
@@ -49,7 +50,7 @@ export function measureControls(
       status.textContent = String((error as Error).message);
     }
   };
-  const start = button('Measure', () => store.run(run()), {
+  const start = button(name, () => store.run(run()), {
     disabled: !live,
     title: live ? what : 'Measuring needs a live kernel. Run the cell again.',
   });

@@ -61,6 +61,9 @@ function strided(
   if (axis === undefined || !steps[axis]) {
     return null;
   }
+  if (array?.shape.length === 1 && array.strides[0] === 1) {
+    return `To mend it: index ${op.what} in steps of 1, for example by passing a contiguous copy of the elements that the kernel needs. Neighbouring elements of the tile are ${Math.abs(steps[axis])} elements apart.`;
+  }
   const apart = `Its neighbours along axis ${axis} lie ${Math.abs(steps[axis])} elements apart.`;
   const dense = array?.strides.findIndex((stride, i) => stride === 1 && array.shape[i] > 1) ?? -1;
   return dense >= 0

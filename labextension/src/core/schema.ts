@@ -266,6 +266,8 @@ export interface Sweep {
   device?: string;
   series: SweepSeries[];
   cancelled?: boolean;
+  /** A sentence about the best point. */
+  answer?: string;
   notes?: string[];
 }
 

@@ -191,8 +191,10 @@ function textOf(side: ComparedSide, key: string): { hash: string | null; languag
   return { hash: found?.text ?? null, language: (found?.language ?? 'text') as Language };
 }
 
+const TIME = 'time (separate runs)';
+
 /** The table of the sides: a row for each fact, a column for each side. Facts that differ are marked. */
-function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
+export function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
   const setting = (side: ComparedSide, name: string): string =>
     side.constants[name] ?? side.options[name] ?? '';
   const all = [...new Set(sides.flatMap((side) => Object.keys({ ...side.constants, ...side.options })))];
@@ -204,7 +206,7 @@ function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
     ['kernel', (side) => side.kernel],
     ['target', (side) => side.target],
     ...names.map((name): [string, (side: ComparedSide) => string] => [name, (side) => setting(side, name)]),
-    ['time', (side) => (side.time ? timing(side.time) : 'not measured')],
+    [TIME, (side) => (side.time ? timing(side.time) : 'not measured')],
     ['registers per thread', (side) => count(side.resources.registers)],
     ['spills per thread', (side) => bytes(side.resources.spill_bytes)],
     ['shared memory per CTA', (side) => bytes(side.resources.shared_bytes)],
@@ -213,7 +215,8 @@ function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
   ];
   const rows = facts.map(([title, of]) => {
     const values = sides.map(of);
-    const differs = values.some((value) => value !== values[0]);
+    // The times come from separate runs, so a difference of them alone means nothing.
+    const differs = title !== TIME && values.some((value) => value !== values[0]);
     const row = h('tr', { class: differs ? 'bnb-differs' : null }, h('th', { scope: 'row' }, title));
     row.append(...values.map((value) => h('td', {}, value)));
     return row;

@@ -43,7 +43,7 @@ export const sweep: ViewSpec = {
 };
 
 type ScaleKind = 'linear' | 'log';
-/** Creates the fields of a sweep: a constant or an option, and its values, by default those of its knob. */
+/** Creates the fields of a sweep: a constant or an option, and its values, by default those of the sweep shown or of its knob. */
 function controls(store: Store): HTMLElement {
   const { constants = [], num_warps, num_stages } = store.doc.knobs ?? {};
   const options = Object.entries({ num_warps, num_stages }).map(([name, knob]) => ({
@@ -56,21 +56,32 @@ function controls(store: Store): HTMLElement {
     title: 'What changes in the sweep',
   });
   axis.append(...axes.map(({ name }) => h('option', { value: name }, name)));
-  const choices = (): string => (axes.find(({ name }) => name === axis.value)?.choices ?? []).join(', ');
+  const shown = store.doc.sweep;
+  if (shown && axes.some(({ name }) => name === shown.axis)) {
+    axis.value = shown.axis;
+  }
+  const choices = (): string =>
+    shown && !shown.second && shown.axis === axis.value
+      ? shown.values.join(', ')
+      : (axes.find(({ name }) => name === axis.value)?.choices ?? []).join(', ');
   const [label, values] = textField(
     'values',
     choices(),
     'Values separated by commas, or a range such as 64..1024',
   );
   axis.addEventListener('change', () => (values.value = choices()));
-  return measureControls(store, 'sweep', 'Measure the launch of the cell for each value', {
+  const fields = {
     elements: [h('label', {}, 'over ', axis), label],
     content: () => ({ axis: axis.value, values: values.value }),
-  });
+  };
+  const tooltip = 'Measure the launch of the cell for each value';
+  return measureControls(store, 'sweep', tooltip, fields, shown ? 'Measure again' : 'Measure');
 }
 
 class SweepView implements Mounted {
   private readonly tools = h('div.bnb-tools');
+  private readonly answer = h('p.bnb-verdict', { 'data-part': 'answer' });
+  private readonly again = h('div');
   private readonly plot = h('div.bnb-plot-place');
   private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
@@ -88,7 +99,7 @@ class SweepView implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    panel.append(this.tools, this.plot, this.status, this.below);
+    panel.append(this.answer, this.tools, this.plot, this.status, this.below, this.again);
     this.paint();
   }
 
@@ -100,6 +111,9 @@ class SweepView implements Mounted {
 
   private paint(): void {
     const part = this.store.doc.sweep;
+    this.answer.hidden = !part?.answer;
+    this.answer.textContent = part?.answer ?? '';
+    this.again.replaceChildren(part && this.store.host.request ? controls(this.store) : '');
     if (!part) {
       this.tools.replaceChildren();
       this.plot.replaceChildren(h('p.bnb-empty', {}, sweep.empty(this.store.doc, this.store) ?? ''));
