@@ -158,6 +158,17 @@ and store.
             ),
         ),
         Mistake(
+            "each tile is flipped, but the tiles keep their order",
+            patches=(
+                (
+                    MIRRORED,
+                    "back = tl.program_id(1) * BN + BN - 1 - tl.arange(0, BN)\n"
+                    "    source = i[:, None] * columns + back[None, :]",
+                ),
+                ("x + source, mask=inside", "x + source, mask=(i[:, None] < rows) & (back[None, :] < columns)"),
+            ),
+        ),
+        Mistake(
             "the matrix is flipped upside down: the rows are reversed, not the columns",
             patch=(MIRRORED, "source = (rows - 1 - i[:, None]) * columns + j[None, :]"),
         ),
@@ -279,6 +290,13 @@ The tiles cover `out`, so i runs to `rows + 1`. Two masks differ here: `inside` 
         ),
         Mistake("`other` is 1: the border must be the number `edge`", patch=("other=edge", "other=1.0")),
         Mistake("the border is 0: the load needs `other=edge`", patch=("other=edge", "other=0.0")),
+        *(
+            Mistake(
+                "the border is 0: the load needs `other=edge`",
+                patches=((SHIFTED, "source = (i[:, None] - 1) * columns + j[None, :] - 1"), (", other=edge", other)),
+            )
+            for other in ("", ", other=0.0")
+        ),
         Mistake("the store has no mask", patch=("values, mask=inside", "values")),
         Mistake(
             "the kernel adds edge to the whole matrix",

@@ -339,6 +339,10 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
             "the ends divide by 2: a missing neighbour counts as 0",
             patch=("/ 3", "/ tl.where((at == 0) | (at == n - 1), 2, 3)"),
         ),
+        Mistake(
+            "the ends divide by the number of elements that exist: divide by 3 there, too",
+            patch=("/ 3", "/ (1.0 + tl.where(at > 0, 1.0, 0.0) + tl.where(at + 1 < n, 1.0, 0.0))"),
+        ),
         Mistake("a missing neighbour counts as 1: other=0.0", patch=("other=0.0", "other=1.0")),
         Mistake(
             "at the ends the element takes the place of the missing neighbour: it counts as 0",

@@ -201,6 +201,14 @@ No result may be infinite, not even where the softmax itself rounds to 0. Load e
             "the logarithm of a softmax that rounds to 0 is -inf: subtract logarithms instead",
             patch=(_RESULT, "tl.log(tl.exp(shifted) / total)"),
         ),
+        *(
+            Mistake(
+                "a small number in tl.log hides the -inf, but no result falls below its logarithm: subtract logarithms instead",
+                patch=(_RESULT, f"tl.log({inner})"),
+            )
+            for small in ("1e-10", "1e-20", "1e-30")
+            for inner in (f"tl.exp(shifted) / total + {small}", f"tl.maximum(tl.exp(shifted) / total, {small})")
+        ),
         Mistake(
             "masked lanes count as 0 in the maximum and in the sum: other=-float('inf')", patch=('-float("inf")', "0.0")
         ),

@@ -157,6 +157,7 @@ TOO_FEW = "there are fewer than six different configurations"
 ONE_BLOCK = "all configurations have the same BLOCK"
 ONE_WARPS = "all configurations have the same num_warps"
 TOO_SMALL = "a configuration has fewer than 4 elements per thread, so a lane cannot load 16 bytes at a time"
+TOO_MANY = "a configuration has more than 32 warps, and a program may have 1024 threads at most"
 TOO_LARGE = "a configuration has more than 64 elements per thread, which may spill registers"
 
 
@@ -177,6 +178,7 @@ def _broken(configs: Any) -> str:
     for broken, text in (
         (len({block for block, _ in chosen}) == 1, ONE_BLOCK),
         (len({warps for _, warps in chosen}) == 1, ONE_WARPS),
+        (max(warps for _, warps in chosen) > 32, TOO_MANY),
         (min(per_thread) < 4, TOO_SMALL),
         (max(per_thread) > 64, TOO_LARGE),
     ):
@@ -245,6 +247,7 @@ A program has `32 * num_warps` threads.""",
         Mistake(ONE_WARPS, source=_listed([(512 << i, 4) for i in range(5)] + [(8192 * 2, 4)])),
         Mistake(TOO_SMALL, source=_listed([(128, 4), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8)])),
         Mistake(TOO_LARGE, source=_listed([(1024, 4), (2048, 4), (16384, 4), (32768, 4), (1024, 8), (2048, 8)])),
+        Mistake(TOO_MANY, source=_listed([(512, 4), (1024, 4), (2048, 4), (2048, 8), (4096, 8), (16384, 64)])),
         Mistake(NO_POWER, source=_listed([(1024, 3), (2048, 6), (2048, 4), (1024, 4), (1024, 8), (2048, 8)])),
         Mistake("the kernel is not yours to change: its weights are 0.75 and 0.25", patch=("0.25", "0.75")),
     ),
