@@ -134,7 +134,10 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
         relative = absolute = float(tolerance)
     a, b = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = (np.abs(a - b) <= absolute + relative * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
+        close = np.isfinite(b) & (
+            np.abs(a - b) <= absolute + relative * np.abs(b)
+        )  # any number would be within inf of inf
+        near = close | (a == b) | (np.isnan(a) & np.isnan(b))
     return ~near
 
 

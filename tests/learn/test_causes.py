@@ -107,3 +107,27 @@ def test_errors_alike_are_no_cause_without_the_source() -> None:
     missing = replace(ADD, mistakes=(ADD.mistakes[4],))
     verdict = learn.check(missing, ADD.solution.replace("pid * BLOCK", "pid * n"), seed=1)
     assert verdict.findings[0].kind == "footprint", verdict
+
+
+def test_a_mistake_with_the_same_numbers_is_not_named_if_the_source_still_has_what_it_replaces() -> None:
+    """Both descriptors end `K` at 40: the shape of `a` is wrong here, and that of `b` in the mistake."""
+    exercise = learn.exercise("descriptor-1")
+    verdict = learn.check(
+        exercise, exercise.solution.replace("a, [M, K]", "a, [M, N]"), seed=1, devices=("interpreted",)
+    )
+    assert verdict.cause.startswith("no program loads `a`[:, 40:48]"), verdict
+
+
+def test_of_two_mistakes_with_the_same_numbers_the_source_decides() -> None:
+    exercise = learn.exercise("reverse-1")
+    twice = exercise.solution.replace("out + at", "out + n - 1 - at")
+    assert learn.check(exercise, twice, seed=1).cause == "load and store are both reversed, so nothing changes"
+
+
+def test_an_error_is_nearly_none_only_by_the_size_of_the_numbers() -> None:
+    exercise = learn.exercise("online-1")
+    wrong = exercise.solution.replace("tl.exp(values - new_largest)", "tl.exp(values)")
+    verdict = learn.check(exercise, wrong, seed=1)
+    assert not verdict.passed
+    assert "never updated" not in str(verdict)
+    assert "nearly right" not in str(verdict)
