@@ -131,3 +131,28 @@ def test_an_error_is_nearly_none_only_by_the_size_of_the_numbers() -> None:
     assert not verdict.passed
     assert "never updated" not in str(verdict)
     assert "nearly right" not in str(verdict)
+
+
+def test_an_exception_of_the_search_is_kept_and_the_answer_stays_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("blocknb.runtime.footprints.footprint", fails)
+    verdict = learn.check(replace(SOFTMAX, mistakes=()), SOFTMAX.mistakes[1].applied(SOFTMAX.solution), seed=1)
+    assert not verdict.passed
+    assert "`out`[0, 0] is " in verdict.headline
+    assert "the search for the cause raised ZeroDivisionError" in str(verdict)
+    assert isinstance(verdict.findings[-1].raised, ZeroDivisionError)
+    assert verdict.findings[-1].raised.__traceback__ is not None
+
+
+def test_an_empty_grid_is_refused_with_the_sizes() -> None:
+    own = replace(ADD, grid=None, cases=ADD.cases[:1], mistakes=())
+    source = ADD.solution + "\ngrid = lambda n, BLOCK: (n // (1000 * BLOCK),)\n"
+    cause = learn.check(own, source, seed=1).cause
+    assert cause.startswith("the grid has 0 programs for n=")
+    assert cause.endswith(": round up with blocknb.cdiv")
+    assert (
+        learn.check(own, ADD.solution + "\ngrid = (0,)\n").cause
+        == "the grid has 0 programs: round up with blocknb.cdiv"
+    )
