@@ -156,3 +156,12 @@ def test_an_empty_grid_is_refused_with_the_sizes() -> None:
         learn.check(own, ADD.solution + "\ngrid = (0,)\n").cause
         == "the grid has 0 programs: round up with blocknb.cdiv"
     )
+
+
+def test_an_address_outside_is_blamed_before_a_mask_that_tests_another_value() -> None:
+    exercise = replace(learn.exercise("reverse-1"), mistakes=())
+    said = str(learn.check(exercise, exercise.solution.replace("x + (n - 1 - at)", "x + (n - at)"), seed=1))
+    assert "if that is right, correct the address `x + (n - at)`, which is that of element 4096" in said
+    add = replace(ADD, mistakes=())
+    said = str(learn.check(add, add.solution.replace("at < n", "at <= n"), seed=1))
+    assert "which is true for this element: it must be false outside of the array" in said
