@@ -106,7 +106,9 @@ def _both_store(account: Account, race: ProgramRace) -> FootprintFinding:
         return FootprintFinding("remark", "race", text, race.first.op.loc, _other(race))
     text = f"race: programs {p} and {q} both store {element} of `{array.name}`"
     hint = "let each program store its own elements, or use an atomic"
-    if _every_program_alike(account, race):
+    if array.extent == 1:  # no address has room for a program's number
+        hint = "use an atomic to combine the values of several programs"
+    elif _every_program_alike(account, race):
         hint = "every program stores the same elements: is program_id in the address?"
     more = _more(race.count, "have several writers")
     return FootprintFinding(

@@ -80,6 +80,8 @@ def follow(launch: MemoryLaunch, budget: Budget, kind: type[Account] = Account) 
 
 def _batches(programs: int, size: Callable[[], int]) -> Iterator[np.ndarray]:
     """Batches of neighbouring programs: those of the start, of the end, then evenly spread ones. `size` is asked after the first batch."""
+    if not programs:  # an empty grid is a launch that does nothing
+        return
     first = min(PROBE, programs)
     yield np.arange(first)
     step = size()

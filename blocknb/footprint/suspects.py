@@ -180,7 +180,9 @@ class _Watch:
             return
         zero = np.broadcast_to(np.asarray(args[1]) == 0, op.result.type.shape)
         if zero.any():
-            text = f"`{source(op.loc)}` divides by zero in {_count(zero, 'lane')}; tl.where discards no division"
+            text = f"`{source(op.loc)}` divides by zero in {_count(zero, 'lane')}"
+            if any(other.name == "select" for other in self.launch.func.ops()):
+                text += "; tl.where discards no division"
             self._tell(op, "zero", f"{text}: a divisor of 1 there?")
 
     def _overflown(self, op: Op, args: list[Any], result: Any) -> None:

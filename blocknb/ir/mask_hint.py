@@ -13,8 +13,9 @@ import re
 from blocknb.errors import Loc
 
 
-def mask_hint(loc: Loc | None) -> str | None:
-    """The hint for an access at `loc` that has a mask, or None if the source shows none."""
+def mask_hint(loc: Loc | None, index: int) -> str | None:
+    """The hint for an access at `loc` to element `index`, outside of the array, that has a mask; None if the source shows no mask. Unless
+    the mask tests the offset of the address, the address is wrong more often than the mask."""
     call = _call_at(loc) if loc is not None else None
     if loc is None or call is None or not call.args:
         return None
@@ -24,11 +25,14 @@ def mask_hint(loc: Loc | None) -> str | None:
     test = _definition(mask, loc) if isinstance(mask, ast.Name) else mask
     if test is None:
         return f"the mask `{ast.unparse(mask)}` is true for this element"
-    better = _other_value(test, call.args[0])
-    return (
-        better
-        or f"the mask tests `{ast.unparse(test)}`, which is true for this element: it must be false outside of the array"
-    )
+    if better := _other_value(test, call.args[0]):
+        return better
+    tests = f"the mask tests `{ast.unparse(test)}`, which is true for this element"
+    offset = _offset(call.args[0])
+    if index >= 0 and offset is not None and ast.dump(offset) in map(ast.dump, ast.walk(test)):
+        return f"{tests}: it must be false outside of the array"
+    address = f"the address `{ast.unparse(call.args[0])}`, which is that of element {index}"
+    return f"{tests}: if that is right, correct {address}; else the mask must be false outside of the array"
 
 
 def _other_value(test: ast.expr, pointer: ast.expr) -> str | None:

@@ -151,7 +151,7 @@ def access_error(
         keeps = f"mask the elements outside: {site.action}(..., mask=offsets < n)"
         if site.action in ("load", "store"):
             keeps += ", or boundary_check=(0, 1) for a block pointer"
-    return AccessError(message, site.loc, mask_hint(site.loc) or keeps, program=program, index=index)
+    return AccessError(message, site.loc, mask_hint(site.loc, index) or keeps, program=program, index=index)
 
 
 def readonly_error(site: Access, name: str, program: Program) -> AccessError:

@@ -6,7 +6,8 @@ patterns of the IR and of the wrong numbers (`generic_causes`), and the first wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,9 @@ def findings_of(attempts: Sequence[Attempt]) -> list[CheckFinding]:
     made = failed[0]
     found = [replace(finding, case=finding.case or made.case.name) for finding in _all(made, attempts)]
     different = {finding.text: finding for finding in reversed(found)}
-    return list(reversed(different.values()))[:MOST]
+    ordered = list(reversed(different.values()))
+    failures = [finding for finding in ordered if finding.kind == "failure"]
+    return [finding for finding in ordered if finding.kind != "failure"][:MOST] + failures
 
 
 def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
@@ -41,20 +44,47 @@ def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
     if isinstance(made.raised, TimeUp):
         yield CheckFinding(made.error, "error", True, made.line)
         return
-    for text in sentences(fitting([a for a in attempts if a.device == made.device])):
-        yield CheckFinding(text, "mistake", True)
+    yield from _searched(lambda: _mistakes(made, attempts))
     if made.error:
         yield CheckFinding(made.error, "error", True, made.line)
         if isinstance(made.raised, KernelError) and made.raised.hint:
             yield CheckFinding(made.raised.hint, "error", True)
         if made.raised is not None:
             return
-    yield from never_stored(made)
-    yield from footprint_errors(made)
-    yield from generic_causes.of_accesses(made)
-    yield from generic_causes.of_values(made)
-    yield from generic_causes.of_numbers(made)
-    yield from elements(made)
+    try:
+        _ = made.footprint  # the attempt keeps it
+    except Exception as error:
+        made.footprint = None  # the searches do without it
+        yield _failure(error)
+    searches = (
+        never_stored,
+        footprint_errors,
+        generic_causes.of_accesses,
+        generic_causes.of_values,
+        generic_causes.of_numbers,
+        elements,
+    )
+    for search in searches:
+        yield from _searched(functools.partial(search, made))
+
+
+def _mistakes(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
+    for text in sentences(fitting([a for a in attempts if a.device == made.device])):
+        yield CheckFinding(text, "mistake", True)
+
+
+def _searched(search: Callable[[], Iterator[CheckFinding]]) -> Iterator[CheckFinding]:
+    """The findings of a search. An error of the search is no error of the learner: the answer stays wrong, and a last finding keeps the
+    exception."""
+    try:
+        yield from search()
+    except Exception as error:
+        yield _failure(error)
+
+
+def _failure(error: Exception) -> CheckFinding:
+    text = f"the search for the cause raised {type(error).__name__}: {error}; please report it"
+    return CheckFinding(f"{text}, with what `raise verdict.findings[-1].raised` shows", "failure", raised=error)
 
 
 def elements(made: Attempt) -> Iterator[CheckFinding]:

@@ -93,13 +93,15 @@ class Tolerance:
 @dataclass(frozen=True)
 class CheckFinding:
     """A sentence about an answer. `named`: it names the cause of the failure, not only its place. `kind` is "mistake", "footprint",
-    "generic", "error", "element", "rule", "cell" or "prediction". `line` is 1-based in the cell, or None."""
+    "generic", "error", "element", "rule", "cell", "prediction", or "failure": the search for a cause raised the exception `raised`.
+    `line` is 1-based in the cell, or None."""
 
     text: str
     kind: str
     named: bool = False
     line: int | None = None
     case: str = ""
+    raised: Exception | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text + (f" (line {self.line})" if self.line is not None else "")

@@ -124,10 +124,11 @@ def programs_of(made: Attempt) -> set[int]:
 
 
 def _nearly(made: Attempt) -> bool:
-    """Whether all wrong elements are near the right ones."""
+    """Whether all wrong elements are near the right ones: within 5% of them, or of the root mean square of the result."""
     for name, flags in made.wrong.items():
         got, want = _pair(made, name)
-        if not (np.abs(got - want)[flags] <= 0.05 * np.maximum(1.0, np.abs(want))[flags]).all():
+        usual = np.sqrt(np.mean(np.square(want[np.isfinite(want)]))) if np.isfinite(want).any() else 0.0
+        if not (np.abs(got - want)[flags] <= 0.05 * np.maximum(usual, np.abs(want))[flags]).all():
             return False
     return bool(made.wrong)
 

@@ -20,7 +20,7 @@ from blocknb.errors import ElementError, KernelError
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import Case, Exercise, Mistake
 from blocknb.learn.running import Attempt, TimeUp, attempt, differs
-from blocknb.learn.structure import Nodes, alike, evidence
+from blocknb.learn.structure import Nodes, alike, contradicts, evidence
 
 SECONDS = 3.0  # of this thread, for all imitations together
 EACH = 4.0  # of one launch
@@ -126,13 +126,15 @@ def _elements(made: Attempt) -> int:
 
 def _chosen(candidates: list[tuple[Mistake, Answer]], answer: Answer, made: Attempt, strong: bool) -> list[Mistake]:
     """The candidates that the source supports: all numbers agree with each of them."""
-    if len(candidates) == 1 and strong:
-        return [candidates[0][0]]
     nodes = Nodes()
     own = nodes.of(answer, made.given)
     solution = answer_in(made.exercise, made.exercise.solution)
     right = nodes.of(solution, made.given) if isinstance(solution, Answer) else own
     known = [(nodes.of(other, made.given), mistake) for mistake, other in candidates]
+    if isinstance(solution, Answer):
+        known = [(wrong, mistake) for wrong, mistake in known if not contradicts(own, wrong, right, nodes)]
+    if len(known) == 1 and strong:
+        return [known[0][1]]
     if not strong:
         known = [(wrong, mistake) for wrong, mistake in known if evidence(own, wrong, right) > ENOUGH]
     ranked = sorted(((alike(own, wrong), mistake) for wrong, mistake in known), key=lambda x: -x[0])

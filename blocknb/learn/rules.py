@@ -72,6 +72,8 @@ def _several(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.nd
     p, q = (seen.account.launch.spelled(int(n)) for n in (table["first"], table["last"]))
     every = int(table["count"]) >= seen.account.launch.programs
     hint = ": is tl.program_id in the address?" if every else ": let each program store its own elements"
+    if flags.size == 1:  # no address has room for a program's number
+        hint = ": let one program store it, or use an atomic to combine the values of several"
     return f"programs {p} and {q} both store {region_text(array.name, flags)}{hint}"
 
 
@@ -151,6 +153,12 @@ def bytes_at_most(factor: float, *arrays: str) -> Rule:
 bytes_once = bytes_at_most(1)
 
 
+def _told_apart(a: Any, b: Any) -> tuple[str, str]:
+    """Two different numbers with 6 digits, or with as many as differ."""
+    pairs = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in range(6, 18))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (str(a), str(b)))
+
+
 def any_order(orders: int = 20) -> Rule:
     """The result is the same if the programs run one after another in the order of their numbers, in reverse, and in random orders."""
 
@@ -167,8 +175,9 @@ def any_order(orders: int = 20) -> Rule:
             return
         if (bad := found.difference) is not None:
             one, other = bad.orders
-            text = f"`{bad.name}` depends on the order of the programs: element {bad.index} is {bad.first:.6g} in {one}"
-            yield CheckFinding(f"{text} and {bad.second:.6g} in {other}", "rule", True)
+            first, second = _told_apart(bad.first, bad.second)
+            text = f"`{bad.name}` depends on the order of the programs: element {bad.index} is {first} in {one}"
+            yield CheckFinding(f"{text} and {second} in {other}", "rule", True)
 
     return Rule("any_order", "The result is the same in every order of the programs.", check)
 

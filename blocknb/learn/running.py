@@ -134,7 +134,10 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
         relative = absolute = float(tolerance)
     a, b = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = (np.abs(a - b) <= absolute + relative * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
+        close = np.isfinite(b) & (
+            np.abs(a - b) <= absolute + relative * np.abs(b)
+        )  # any number would be within inf of inf
+        near = close | (a == b) | (np.isnan(a) & np.isnan(b))
     return ~near
 
 
@@ -173,15 +176,23 @@ def grid_of(exercise: Exercise, answer: Answer, arguments: Mapping[str, Any]) ->
         return tuple(found) if isinstance(found, tuple) else (found,)
     if "grid" not in answer.names:
         raise WrongCell("the cell defines no `grid`: write `grid = lambda ...: (programs,)`")
-    found = answer.names["grid"]
-    if callable(found):
+    found = given = answer.names["grid"]
+    if callable(given):
         try:
-            found = called(found, copies(every))
+            found = called(given, copies(every))
         except Exception as error:
             raise WrongCell(f"`grid` raises {type(error).__name__}: {error}") from None
     found = tuple(found) if isinstance(found, Sequence) else (found,)
     if not 1 <= len(found) <= 3 or not all(isinstance(n, int | np.integer) and n >= 0 for n in found):
         raise WrongCell(f"`grid` is {found}: return a tuple of one to three counts of programs")
+    if 0 in found:
+        sizes = (
+            {name: every[name] for name in inspect.signature(given).parameters if name in every}
+            if callable(given)
+            else {}
+        )
+        shown = ", ".join(f"{name}={value}" for name, value in sizes.items() if isinstance(value, int | np.integer))
+        raise WrongCell(f"the grid has 0 programs{' for ' if shown else ''}{shown}: round up with blocknb.cdiv")
     return tuple(int(n) for n in found)
 
 

@@ -1,8 +1,8 @@
 """How alike two kernels are, as sources: they are compared after their local names are replaced by what they stand for.
 
 Two wrong answers often give the same wrong numbers. Then the structure of the learner's kernel decides which one it is. Each expression
-becomes a node of a shared table, in which sums and products have no order, `a > b` is `b < a`, and a local name is the expression that it
-was assigned. A kernel is the multiset of its nodes.
+becomes a node of a shared table, in which sums, differences and products have no order, `a > b` is `b < a`, and a local name is the
+expression that it was assigned. A kernel is the multiset of its nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ class Nodes:
 
     def number(self, *parts: Any) -> int:
         return self.numbers.setdefault(parts, len(self.numbers))
+
+    def first(self, changed: Counter[int]) -> set[int]:
+        """The innermost of some changed nodes: those that are changed themselves, and not only by an operand."""
+        operands = {number: set(_numbers(parts)) for parts, number in self.numbers.items() if number in changed}
+        return {number for number, inner in operands.items() if not inner & changed.keys()}
 
     def of(self, answer: Answer, arguments: Mapping[str, Any]) -> Counter[int]:
         """The nodes of a kernel. Parameters have the names of the exercise's arguments."""
@@ -96,6 +101,8 @@ class _Walk:
                 return self.keep(TURNED[type(op)].__name__, *sides)
             case ast.BinOp() if isinstance(node.op, UNORDERED):
                 return self.keep(type(node.op).__name__, *sorted(self.terms(node, type(node.op))))
+            case ast.BinOp(op=ast.Sub()):
+                return self.keep("Add", *sorted(self.terms(node, ast.Add)))
             case ast.Call():
                 options = sorted((k.arg or "", self.expression(k.value)) for k in node.keywords)
                 return self.keep("call", self.expression(node.func), *map(self.expression, node.args), *options)
@@ -103,15 +110,32 @@ class _Walk:
         parts = [self.expression(c) if isinstance(c, ast.expr) else type(c).__name__ for c in children]
         return self.keep(type(node).__name__, *parts)
 
-    def terms(self, node: ast.expr, op: type) -> list[int]:
-        """The operands of a chain of one operator."""
+    def terms(self, node: ast.expr, op: type, negative: bool = False) -> list[int]:
+        """The operands of a chain of one operator. A difference is a sum with a negative operand, so `a + (b - c)` is `a + b - c`."""
+        if isinstance(node, ast.BinOp) and op is ast.Add and isinstance(node.op, ast.Sub):
+            return [*self.terms(node.left, op, negative), *self.terms(node.right, op, not negative)]
         if isinstance(node, ast.BinOp) and type(node.op) is op:
-            return [*self.terms(node.left, op), *self.terms(node.right, op)]
-        return [self.expression(node)]
+            return [*self.terms(node.left, op, negative), *self.terms(node.right, op, negative)]
+        number = self.expression(node)
+        return [self.nodes.number("negative", number) if negative else number]
 
 
 def _assigned(loop: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _numbers(parts: Any) -> list[int]:
+    """The numbers of the operands of a node, also those of a call's options."""
+    if isinstance(parts, tuple):
+        return [number for part in parts for number in _numbers(part)]
+    return [parts] if isinstance(parts, int) else []
+
+
+def contradicts(own: Counter[int], wrong: Counter[int], right: Counter[int], nodes: Nodes) -> bool:
+    """Whether a source still has all that the step from a right kernel to a wrong one replaces, and nothing of the replacement. Then it
+    did not take this step, although its numbers may be the same."""
+    added, removed = nodes.first(wrong - right), nodes.first(right - wrong)
+    return bool(removed) and all(own[n] >= right[n] for n in removed) and not any(own[n] > right[n] for n in added)
 
 
 def alike(a: Counter[int], b: Counter[int]) -> float:

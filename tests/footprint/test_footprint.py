@@ -234,3 +234,10 @@ def test_an_empty_array_has_an_empty_footprint() -> None:
     found = masked.footprint(1)(empty, empty.copy(), 0, BLOCK=64)
     assert found["out"].stores.owner.shape == (0,)
     assert found["out"].stores.holes == []
+
+
+def test_a_launch_of_no_programs_accesses_nothing() -> None:
+    seen = masked.footprint((0,))(X, np.zeros_like(X), N, BLOCK=64)
+    assert not seen["x"].loads
+    assert not seen["out"].stores
+    assert not seen["out"].stores.count.any()

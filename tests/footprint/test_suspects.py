@@ -92,3 +92,18 @@ def test_products_of_integers_wrap_around():
 
     assert kinds(square, 1, np.full(16, 100, np.int8), np.zeros(16, np.int32), BLOCK=16) == {"wraps"}
     assert not kinds(square, 1, np.full(16, 11, np.int8), np.zeros(16, np.int32), BLOCK=16)
+
+
+@blocknb.kernel
+def quotient(x, out, GUARD: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = 16 // tl.load(x + i)
+    tl.store(out + i, tl.where(i > 0, v, 0) if GUARD else v)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_division_by_zero_speaks_of_where_only_if_there_is_one(guard: bool):
+    seen = quotient.footprint(1)(np.arange(16, dtype=np.int32), np.zeros(16, np.int32), GUARD=guard, BLOCK=16)
+    (found,) = suspects(seen, [0])
+    assert found.kind == "zero"
+    assert ("tl.where discards no division" in found.text) == guard

@@ -107,3 +107,61 @@ def test_errors_alike_are_no_cause_without_the_source() -> None:
     missing = replace(ADD, mistakes=(ADD.mistakes[4],))
     verdict = learn.check(missing, ADD.solution.replace("pid * BLOCK", "pid * n"), seed=1)
     assert verdict.findings[0].kind == "footprint", verdict
+
+
+def test_a_mistake_with_the_same_numbers_is_not_named_if_the_source_still_has_what_it_replaces() -> None:
+    """Both descriptors end `K` at 40: the shape of `a` is wrong here, and that of `b` in the mistake."""
+    exercise = learn.exercise("descriptor-1")
+    verdict = learn.check(
+        exercise, exercise.solution.replace("a, [M, K]", "a, [M, N]"), seed=1, devices=("interpreted",)
+    )
+    assert verdict.cause.startswith("no program loads `a`[:, 40:48]"), verdict
+
+
+def test_of_two_mistakes_with_the_same_numbers_the_source_decides() -> None:
+    exercise = learn.exercise("reverse-1")
+    twice = exercise.solution.replace("out + at", "out + n - 1 - at")
+    assert learn.check(exercise, twice, seed=1).cause == "load and store are both reversed, so nothing changes"
+
+
+def test_an_error_is_nearly_none_only_by_the_size_of_the_numbers() -> None:
+    exercise = learn.exercise("online-1")
+    wrong = exercise.solution.replace("tl.exp(values - new_largest)", "tl.exp(values)")
+    verdict = learn.check(exercise, wrong, seed=1)
+    assert not verdict.passed
+    assert "never updated" not in str(verdict)
+    assert "nearly right" not in str(verdict)
+
+
+def test_an_exception_of_the_search_is_kept_and_the_answer_stays_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("blocknb.runtime.footprints.footprint", fails)
+    verdict = learn.check(replace(SOFTMAX, mistakes=()), SOFTMAX.mistakes[1].applied(SOFTMAX.solution), seed=1)
+    assert not verdict.passed
+    assert "`out`[0, 0] is " in verdict.headline
+    assert "the search for the cause raised ZeroDivisionError" in str(verdict)
+    assert isinstance(verdict.findings[-1].raised, ZeroDivisionError)
+    assert verdict.findings[-1].raised.__traceback__ is not None
+
+
+def test_an_empty_grid_is_refused_with_the_sizes() -> None:
+    own = replace(ADD, grid=None, cases=ADD.cases[:1], mistakes=())
+    source = ADD.solution + "\ngrid = lambda n, BLOCK: (n // (1000 * BLOCK),)\n"
+    cause = learn.check(own, source, seed=1).cause
+    assert cause.startswith("the grid has 0 programs for n=")
+    assert cause.endswith(": round up with blocknb.cdiv")
+    assert (
+        learn.check(own, ADD.solution + "\ngrid = (0,)\n").cause
+        == "the grid has 0 programs: round up with blocknb.cdiv"
+    )
+
+
+def test_an_address_outside_is_blamed_before_a_mask_that_tests_another_value() -> None:
+    exercise = replace(learn.exercise("reverse-1"), mistakes=())
+    said = str(learn.check(exercise, exercise.solution.replace("x + (n - 1 - at)", "x + (n - at)"), seed=1))
+    assert "if that is right, correct the address `x + (n - at)`, which is that of element 4096" in said
+    add = replace(ADD, mistakes=())
+    said = str(learn.check(add, add.solution.replace("at < n", "at <= n"), seed=1))
+    assert "which is true for this element: it must be false outside of the array" in said

@@ -183,3 +183,9 @@ def test_tolerances_follow_dtype_and_additions() -> None:
     got[0] += 1e-4
     assert differs(got, want, learn.Tolerance()).tolist() == [True, False, False, False]
     assert not differs(got, want, learn.Tolerance(additions=4096)).any()
+
+
+def test_a_finite_number_is_not_near_an_infinite_one() -> None:
+    from blocknb.learn.running import differs
+
+    assert differs(np.float32([1.0, np.inf, -np.inf]), np.array([np.inf] * 3), 1e-3).tolist() == [True, False, True]

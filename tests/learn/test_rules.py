@@ -194,3 +194,18 @@ def test_a_kernel_that_one_target_refuses_does_not_assemble() -> None:
     (found,) = learn.assembles.check(made)
     assert found.text.startswith("the kernel does not compile for sm_80: ptxas rejects the assembly")
     assert found.line == 9
+
+
+def test_orders_that_differ_in_late_digits_are_told_apart() -> None:
+    from blocknb.learn.rules import _told_apart
+
+    assert _told_apart(1.5, 2.5) == ("1.5", "2.5")
+    assert _told_apart(np.float32(2053.8586), np.float32(2053.8589)) == ("2053.8586", "2053.8589")
+    assert _told_apart(float("nan"), float("nan")) == ("nan", "nan")
+
+
+def test_an_output_of_one_element_has_no_room_for_the_program_in_its_address() -> None:
+    plain = SUM.solution.replace("tl.atomic_add(out, ", "tl.store(out, tl.load(out) + ")
+    said = str(learn.check(with_rules(SUM, learn.no_race, learn.stored_once), plain, seed=1))
+    assert "use an atomic to combine the values of several programs" in said
+    assert "in the address" not in said
