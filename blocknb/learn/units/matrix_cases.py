@@ -59,6 +59,13 @@ def fraction_case(m: int, n: int, k: int, least: float, **constants: Any) -> Cas
     return Case(f"fractions, {m}x{n}, K={k}", make)
 
 
+def wide_range(rng: np.random.Generator, m: int, n: int, k: int) -> dict[str, Any]:
+    """Operands in float32 that are exact in tf32, but neither in float16, whose exponents do not reach them, nor in bfloat16, which has
+    fewer digits."""
+    given = operands(rng, m, n, k, most=500)
+    return {**given, "a": given["a"] * np.float32(2.0**12), "b": given["b"] * np.float32(2.0**-30)}
+
+
 def product(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """a @ b in float64."""
     return {"c": a.astype(np.float64) @ b}

@@ -8,6 +8,7 @@ from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import biased_product, patched, product_case, without_other
+from blocknb.learn.units.matrix_rules import loaded_once_per_program
 
 FUSED = """\
 @blocknb.kernel
@@ -47,7 +48,7 @@ in one kernel. The grid is that of gemm-3: axis 0 counts tiles of rows, axis 1 t
     outputs=("c",),
     grid=lambda M, N, BM, BN: (-(-M // BM), -(-N // BN)),
     reference=biased_product,
-    rules=(stored_once, no_race, assembles, no_spills),
+    rules=(stored_once, no_race, loaded_once_per_program("bias", axis=0), assembles, no_spills),
     solution=FUSED,
     blanks=(
         Blank(11, 11, "add the bias of each column"),
@@ -71,6 +72,14 @@ in one kernel. The grid is that of gemm-3: axis 0 counts tiles of rows, axis 1 t
             ),
         ),
         Mistake("the bias is added after the leaky ReLU: it comes first", patch=(BIAS + RELU, RELU + BIAS)),
+        Mistake(
+            "load it once, before or after the loop",
+            patches=(
+                ("        k = start", "        offsets = tl.load(bias + n, mask=n < N, other=0.0)\n        k = start"),
+                ("    for start", "    offsets = tl.zeros((BN,), tl.float32)\n    for start"),
+                (BIAS, "    total += offsets[None, :]\n"),
+            ),
+        ),
         Mistake("the bias is missing", patch=(BIAS, "")),
         Mistake("the leaky ReLU is missing", patch=(RELU, "")),
         Mistake(
@@ -93,6 +102,11 @@ in one kernel. The grid is that of gemm-3: axis 0 counts tiles of rows, axis 1 t
             "negative numbers become 0: that is a ReLU, and a leaky one multiplies them by 0.01",
             patch=("0.01 * total", "0.0"),
         ),
+        Mistake(
+            "negative numbers become 0: that is a ReLU, and a leaky one multiplies them by 0.01",
+            patch=("tl.where(total > 0, total, 0.01 * total)", "tl.maximum(total, 0.0)"),
+        ),
+        Mistake("the bias is added twice", patch=(BIAS, BIAS + BIAS)),
         Mistake(
             "the sides of tl.where are exchanged: negative numbers are multiplied by 0.01",
             patch=("total, 0.01 * total", "0.01 * total, total"),

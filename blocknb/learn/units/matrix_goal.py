@@ -137,6 +137,13 @@ The result must agree with float64. For sm_90a, tl.dot must become wgmma, and no
             "`c`[:, 256:520] never stored",
             patch=(GRID_OF_TILES, "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM),)\n"),
         ),
+        *(
+            Mistake(
+                "the axes of the grid are exchanged: axis 0 counts tiles of rows",
+                source=tuned(8, 4, bm, bn, 64) + "\n\ngrid = lambda M, N, BM, BN: (-(-N // BN), -(-M // BM))\n",
+            )
+            for bm, bn in ((128, 128), (128, 256))
+        ),
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(DOT, "total = tl.dot(x, y)")),
         Mistake("every step loads the first tile again: k needs `start`", patch=("k = start + tl", "k = tl")),
         Mistake(

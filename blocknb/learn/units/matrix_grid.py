@@ -316,6 +316,29 @@ The result must be right for every size. The check also counts the tiles that th
             "the group's number is not its first row: multiply it by GROUP",
             patch=("pid // (GROUP * across) * GROUP", "pid // (GROUP * across)"),
         ),
+        *(  # with another spelling of the height, which is as common
+            Mistake(says, patches=(("min(down - first, GROUP)", "tl.minimum(GROUP, down - first)"), *patches))
+            for says, *patches in (
+                (
+                    "the row lacks the first row of its group: first + inside % height",
+                    ("row = first + inside", "row = inside"),
+                ),
+                ("a group has GROUP * across programs, not GROUP * down", ("(GROUP * across)", "(GROUP * down)")),
+                (
+                    "the group's number is not its first row: multiply it by GROUP",
+                    ("pid // (GROUP * across) * GROUP", "pid // (GROUP * across)"),
+                ),
+                (
+                    "a group has GROUP * across programs: its number within the group is pid % (GROUP * across)",
+                    ("inside = pid % (GROUP * across)", "inside = pid % GROUP"),
+                ),
+                (
+                    "the groups hold columns of tiles: `first` belongs to the row, and the row changes first",
+                    ("row = first + inside % height", "row = inside // height"),
+                    ("column = inside // height", "column = first + inside % height"),
+                ),
+            )
+        ),
         Mistake(
             "the number of the program within its group is missing: pid % (GROUP * across)",
             patch=("inside = pid % (GROUP * across)", "inside = pid"),

@@ -211,7 +211,11 @@ The kernel multiplies float16 matrices, but `tl.dot` becomes many small instruct
 `tl.dot`, until the notes of `select_wgmma` say `wgmma.m64n256k16` for sm_90a: 64 x 256 x 16 multiply-adds with one instruction.
 
 Read the note after each change. It says why the compiler did not take a larger instruction. No register may spill to memory.""",
-    cases=TUNED_CASES,
+    cases=(
+        *TUNED_CASES,
+        fraction_case(70, 75, 50, -1),
+        fraction_case(16, 16, 2000, 0.5),
+    ),
     outputs=("c",),
     grid=two_axes,
     reference=product,
@@ -243,6 +247,31 @@ Read the note after each change. It says why the compiler did not take a larger 
                 4, 3, 64, 256, 64, patched(BODY, (DOT, "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)"))
             ),
         ),
+        *(
+            Mistake(
+                "the sum is float16, so it loses digits in every step: keep it in float32",
+                source=tuned(
+                    num_warps,
+                    3,
+                    bm,
+                    256,
+                    64,
+                    patched(
+                        BODY,
+                        (ZERO, ZERO.replace("32", "16")),
+                        (DOT, "total = tl.dot(x, y, total, out_dtype=tl.float16)"),
+                    ),
+                ),
+            )
+            for num_warps, bm in ((4, 64), (8, 128))
+        ),
+        *(
+            Mistake(
+                "a factor is rounded to bfloat16, which has fewer digits",
+                source=tuned(4, 3, 64, 256, 64, patched(BODY, (DOT, f"total = tl.dot({factors}, total)"))),
+            )
+            for factors in ("x, y.to(tl.bfloat16).to(tl.float16)", "x.to(tl.bfloat16).to(tl.float16), y")
+        ),
         Mistake(
             "the kernel asks for ieee precision",
             source=tuned(
@@ -270,5 +299,5 @@ Read the note after each change. It says why the compiler did not take a larger 
         tuned(8, 4, 128, 256, 64),
     ),
     equivalent=without_other(HALF),
-    tolerance=Tolerance(),
+    tolerance=2.0**-10,
 )

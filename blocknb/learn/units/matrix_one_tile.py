@@ -8,7 +8,7 @@ import numpy as np
 
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import operands, patched, product, without_other
+from blocknb.learn.units.matrix_cases import operands, patched, product, wide_range, without_other
 
 
 def _whole(m: int, n: int, k: int) -> Case:
@@ -16,6 +16,13 @@ def _whole(m: int, n: int, k: int) -> Case:
         return {**operands(rng, m, n, k), "M": m, "N": n, "K": k}
 
     return Case(f"{m}x{n}, K={k}", make)
+
+
+def _wide_whole(m: int, n: int, k: int) -> Case:
+    return Case(
+        f"large and small numbers, {m}x{n}, K={k}",
+        lambda rng: {**wide_range(rng, m, n, k), "M": m, "N": n, "K": k},
+    )
 
 
 ONE_TILE = """\
@@ -37,7 +44,7 @@ columns.
 
 One program does all the work. `M`, `N` and `K` are constants and powers of two, so each matrix is one tile, and no mask is needed.
 `tl.dot(x, y)` multiplies a tile of `M x K` with a tile of `K x N`.""",
-    cases=(_whole(32, 32, 32), _whole(16, 64, 32), _whole(64, 16, 128), _whole(4, 8, 2)),
+    cases=(_whole(32, 32, 32), _whole(16, 64, 32), _whole(64, 16, 128), _whole(4, 8, 2), _wide_whole(16, 32, 16)),
     outputs=("c",),
     grid=lambda: (1,),
     reference=product,
@@ -85,6 +92,20 @@ One program does all the work. `M`, `N` and `K` are constants and powers of two,
         Mistake(
             "`*` multiplies elements of equal place: a matrix product needs tl.dot",
             patch=("tl.dot(x, y)", "tl.load(a + m[:, None] * K) * tl.load(b + n[None, :])"),
+        ),
+        *(
+            Mistake(
+                "the tiles are rounded to 16 bits: multiply the float32 tiles as they are",
+                patch=("tl.dot(x, y)", f"tl.dot(x.to({dtype}), y.to({dtype}))"),
+            )
+            for dtype in ("tl.float16", "tl.bfloat16")
+        ),
+        Mistake(
+            "the tiles are rounded to 16 bits: multiply the float32 tiles as they are",
+            patches=(
+                ("k[None, :])\n", "k[None, :]).to(tl.float16)\n"),
+                ("N + n[None, :])\n    total", "N + n[None, :]).to(tl.float16)\n    total"),
+            ),
         ),
         Mistake("the factors are exchanged: tl.dot(x, y) is x @ y", patch=("tl.dot(x, y)", "tl.dot(y, x)")),
         Mistake("the kernel multiplies `a` by itself: load `y` from `b`", patch=("tl.load(b", "tl.load(a")),
@@ -173,6 +194,13 @@ def _loop(m: int, n: int, k: int, bk: int) -> Case:
     return Case(f"{m}x{n}, K={k}", make)
 
 
+def _wide_loop(m: int, n: int, k: int, bk: int) -> Case:
+    return Case(
+        f"large and small numbers, {m}x{n}, K={k}",
+        lambda rng: {**wide_range(rng, m, n, k), "K": k, "M": m, "N": n, "BK": bk},
+    )
+
+
 GEMM_2 = Exercise(
     "gemm-2",
     "Walk along K in steps",
@@ -181,7 +209,13 @@ The product is still one tile of `M x N`, computed by one program. Now `K` is an
 
 Walk along K in steps of `BK`. Each step loads `M x BK` elements of `a` and `BK x N` elements of `b`, and adds their product to `total`.
 `tl.dot(x, y, total)` returns `total + x @ y`. `K` need not be a multiple of `BK`: lanes past the end must count as 0.""",
-    cases=(_loop(32, 32, 64, 16), _loop(16, 64, 77, 32), _loop(64, 16, 130, 32), _loop(4, 8, 3, 4)),
+    cases=(
+        _loop(32, 32, 64, 16),
+        _loop(16, 64, 77, 32),
+        _loop(64, 16, 130, 32),
+        _loop(4, 8, 3, 4),
+        _wide_loop(16, 32, 20, 16),
+    ),
     outputs=("c",),
     grid=lambda: (1,),
     reference=product,
@@ -200,6 +234,17 @@ Walk along K in steps of `BK`. Each step loads `M x BK` elements of `a` and `BK 
     ),
     mistakes=(
         Mistake("only the last step counts: pass `total` to tl.dot", patch=("tl.dot(x, y, total)", "tl.dot(x, y)")),
+        *(
+            Mistake(
+                "the tiles are rounded to 16 bits: multiply the float32 tiles as they are",
+                patch=("total = tl.dot(x, y, total)", new),
+            )
+            for new in (
+                "total = total + tl.dot(x.to(tl.float16), y.to(tl.float16))",
+                "total = tl.dot(x.to(tl.float16), y.to(tl.float16), total)",
+                "total = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), total)",
+            )
+        ),
         Mistake("every step loads the first tile again: k needs `start`", patch=("k = start + tl", "k = tl")),
         Mistake(
             "`b` does not advance: its rows are start + arange(BK)",

@@ -26,6 +26,7 @@ from blocknb.learn.units.matrix_rules import (
     products_under_way,
     rounds_busy,
     uses_descriptors,
+    warps_among,
     work_per_element,
 )
 
@@ -184,6 +185,13 @@ is not stored. `K` and `N` are multiples of 8, which descriptors of float16 need
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(", total)\n    n", ")\n    n")),
         Mistake("the tile of `a` is BM x BK", patch=("[BM, BK]", "[BM, BN]")),
         Mistake("the kernel makes 0 tensor descriptors", source=POINTERS),
+        Mistake(
+            "`c` is stored by tl.store: call `store` of its descriptor",
+            patch=(
+                "z_at.store([row, column], total.to(tl.float16))",
+                f"m = row + tl.arange(0, BM)\n    tl.store(c + m[:, None] * N + n[None, :], total.to(tl.float16), {Z_MASK})",
+            ),
+        ),
         Mistake("the bias is missing", patch=("    total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]\n", "")),
         Mistake("the leaky ReLU is missing", patch=("    total = tl.where(total > 0, total, 0.01 * total)\n", "")),
         Mistake(
@@ -221,6 +229,9 @@ is not stored. `K` and `N` are multiples of 8, which descriptors of float16 need
     tolerance=Tolerance(additions=128, scale=4.0),
 )
 
+EXCHANGED = patched(
+    BODY, ("program_id(0)", "program_id(2)"), ("program_id(1)", "program_id(0)"), ("program_id(2)", "program_id(1)")
+)
 WAVE_1 = Exercise(
     "wave-1",
     "Choose a tile for 132 multiprocessors",
@@ -241,6 +252,7 @@ per loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set 
         work_per_element(40),
         multiplies_with(HALF_PRODUCTS),
         no_spills,
+        warps_among(4, 8),
     ),
     solution=tuned(4, 3, 128, 64, 64),
     blanks=(Blank(1, 2, keep=head(8, 3, 128, 256, 64)),),
@@ -261,6 +273,14 @@ per loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set 
         Mistake("a tile of 64 x 32 does 21.3 multiply-adds per loaded element", source=tuned(4, 3, 64, 32, 64)),
         Mistake("a tile of 32 x 256 does 28.4 multiply-adds per loaded element", source=tuned(4, 3, 32, 256, 64)),
         Mistake("it takes 4 warps together", source=tuned(2, 3, 128, 64, 64)),
+        Mistake("the kernel has num_warps=16, and 4 or 8 is asked for", source=tuned(16, 3, 64, 128, 64)),
+        *(
+            Mistake(
+                "the axes of the grid are exchanged: axis 0 counts tiles of rows",
+                source=tuned(4, 3, bm, bn, 64, EXCHANGED),
+            )
+            for bm, bn in ((64, 128), (128, 64))
+        ),
         Mistake("the store has lost its mask", source=tuned(4, 3, 128, 64, 64, patched(BODY, (f", {Z_MASK}", "")))),
     ),
     alternatives=(

@@ -198,6 +198,34 @@ def room_for(programs: int) -> Rule:
     return _code_rule("room_for", f"A multiprocessor of {TARGET} holds at least {programs} programs.", find)
 
 
+def warps_among(*allowed: int) -> Rule:
+    """A program has one of these numbers of warps."""
+    listed = " or ".join(map(str, allowed))
+
+    def find(made: Attempt) -> Iterator[str]:
+        found = square_code(made).options["num_warps"]
+        if found not in allowed:
+            yield f"the kernel has num_warps={found}, and {listed} is asked for"
+
+    return _code_rule("warps_among", f"A program has {listed} warps.", find)
+
+
+def loaded_once_per_program(name: str, axis: int) -> Rule:
+    """Each program loads the elements of an array at most once. Programs that differ only along `axis` of the grid share them."""
+
+    def check(made: Attempt) -> Iterator[CheckFinding]:
+        seen = made.footprint
+        array = made.parameter(name)
+        if seen is None or seen.sampled or array not in seen.arrays or not seen[array].loads:
+            return
+        times = int(seen[array].loads.count.max()) / made.grid[axis]
+        if times > 1:
+            text = f"a program loads each element of `{array}` {times:g} times: load it once, before or after the loop"
+            yield CheckFinding(text, "rule", True)
+
+    return Rule("loaded_once_per_program", f"A program loads `{name}` once.", check)
+
+
 def work_per_element(least: float) -> Rule:
     """A tile does at least `least` multiply-adds per loaded element: BM * BN / (BM + BN)."""
 
@@ -244,6 +272,8 @@ def _descriptors(made: Attempt) -> Iterator[str]:
     described = sum(name.endswith("make_tensor_descriptor") for name in called)
     if described < 3:
         yield f"the kernel makes {described} tensor descriptors: `a`, `b` and `c` need one each"
+    elif "tl.store" in called:
+        yield "`c` is stored by tl.store: call `store` of its descriptor"
     elif called.count("tl.load") > 1:
         yield "a matrix is loaded by tl.load: only the bias needs pointers; call `load` of the descriptor"
     elif "cp.async.bulk.tensor" not in (square_code(made).ptx or ""):

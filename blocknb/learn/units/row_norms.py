@@ -113,6 +113,10 @@ The mean and the variance are those of the row, and the variance is that of `np.
         Mistake("it multiplies by the square root: divide", patch=("away / tl", "away * tl")),
         Mistake("the mean is not subtracted from the result", patch=(_NORMED, "values / tl.sqrt(variance + eps)")),
         Mistake("the bias is added before the weight: multiply first", patch=("normed * w + b", "(normed + b) * w")),
+        Mistake(
+            "the weight is added to the bias: multiply by the weight, then add the bias",
+            patch=("normed * w + b", "normed * (w + b)"),
+        ),
         Mistake("the bias is missing", patch=("normed * w + b", "normed * w")),
         Mistake("the weight is missing", patch=("normed * w + b", "normed + b")),
         Mistake("weight and bias are exchanged", patch=("normed * w + b", "normed * b + w")),

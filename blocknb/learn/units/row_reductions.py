@@ -42,7 +42,9 @@ The numbers may be far from zero, so subtract the mean before you square.""",
     cases=(
         rows_case("8x128", 8, 128),
         rows_case("50x100", 50, 100, "shifted"),
-        rows_case("20x300 near 1000", 20, 300, "offset"),
+        rows_case(
+            "20x2 near 1000", 20, 2, "offset"
+        ),  # two elements have one order of addition, so that digits are lost alike
         rows_case("4x1", 4, 1, "negative"),
         rows_case("9x5", 9, 5, "negative"),
     ),
@@ -79,6 +81,10 @@ The numbers may be far from zero, so subtract the mean before you square.""",
         ),
         Mistake("it stores the standard deviation: no square root here", patch=(_VARIANCE, f"tl.sqrt({_VARIANCE})")),
         Mistake("it stores the mean of the squares: subtract the mean first", patch=(_AWAY, "values")),
+        Mistake(
+            "mean(x * x) - mean * mean loses its digits where numbers are far from 0: subtract the mean before you square",
+            patch=(_VARIANCE, "tl.sum(values * values, axis=0) / columns - mean * mean"),
+        ),
         Mistake("it stores the mean, not the variance", patch=(_VARIANCE, "mean")),
         Mistake("it stores the mean distance: square the distances", patch=("away * away", "tl.abs(away)")),
         Mistake("the distances add up to 0: square them", patch=("away * away", "away")),
