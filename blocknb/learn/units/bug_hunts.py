@@ -260,11 +260,11 @@ The kernel has one bug. With one program it is right, with several it is not. Fi
         ),
         Mistake("two programs exchange the same pair: only the first half may do it", patch=("at < n // 2", "at < n")),
         Mistake(
-            "the left half is lost: store it in the right half",
+            "the right half keeps its elements, and the left half is lost: store `left` in the right half",
             patch=("    tl.store(x + n - 1 - at, left, mask=inside)\n", ""),
         ),
         Mistake(
-            "the right half keeps its elements: store it in the left half",
+            "the left half keeps its elements, and the right half is lost: store `right` in the left half",
             patch=("    tl.store(x + at, right, mask=inside)\n", ""),
         ),
         Mistake(

@@ -36,8 +36,10 @@ def _updated_by_atomics(name: str) -> Rule:
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
         seen = made.footprint
-        if seen is not None and seen[made.parameter(name)].stores:
-            yield CheckFinding(TWO_STEPS, "rule", True)
+        array = seen[made.parameter(name)] if seen is not None else None
+        if array is not None and array.stores:
+            plain = f"a tl.store to `{array.name}` deletes what other programs have added before: use tl.atomic_add only"
+            yield CheckFinding(TWO_STEPS if array.loads else plain, "rule", True)
 
     return Rule("updated_by_atomics", f"The programs change `{name}` by atomics only.", check)
 
