@@ -50,9 +50,7 @@ def load_note(kernel: Any, divisor: int = 1) -> str:
 
 
 def test_a_mask_names_the_argument_and_a_cure_that_works() -> None:
-    cure = (
-        "as `n` is not known to be a multiple of 4: pass a multiple of 16, or write `n = tl.multiple_of(n, 4)` if that holds"
-    )
+    cure = "as `n` is not known to be a multiple of 4: pass a multiple of 16, or write `n = tl.multiple_of(n, 4)` if that holds"
     assert load_note(copy).endswith(f"the mask may change after 1 element, {cure}")
     assert "4 x fp32 (16 bytes)" in load_note(copy, 16) and "not wider" not in load_note(copy, 16)
     assert "4 x fp32 (16 bytes)" in load_note(promised)

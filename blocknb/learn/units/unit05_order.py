@@ -38,7 +38,9 @@ def _updated_by_atomics(name: str) -> Rule:
         seen = made.footprint
         array = seen[made.parameter(name)] if seen is not None else None
         if array is not None and array.stores:
-            plain = f"a tl.store to `{array.name}` deletes what other programs have added before: use tl.atomic_add only"
+            plain = (
+                f"a tl.store to `{array.name}` deletes what other programs have added before: use tl.atomic_add only"
+            )
             yield CheckFinding(TWO_STEPS if array.loads else plain, "rule", True)
 
     return Rule("updated_by_atomics", f"The programs change `{name}` by atomics only.", check)
