@@ -177,6 +177,7 @@ The result must agree with float64. For sm_90a, tl.dot must become wgmma, and no
         patched(GOAL, (ORDER, "    row, column = tl.swizzle2d(pid // across, pid % across, down, across, GROUP)\n")),
         patched(GOAL, (GRID_OF_TILES, "def grid(M, N, BM, BN):\n    return -(-M // BM) * -(-N // BN)\n")),
     ),
-    equivalent=without_other(HALF),
+    equivalent=without_other(HALF)
+    | {f"GROUP: tl.constexpr = 8: 8 -> {other}": "the height of a group changes the time only" for other in (7, 9)},
     tolerance=2.0**-10,
 )

@@ -118,10 +118,6 @@ when you store it. A sum in float16 would lose digits with every step, and the e
             "the sum is rounded to an integer: the store converts to float16",
             patch=("total.to(tl.float16)", "total.to(tl.int32).to(tl.float16)"),
         ),
-        Mistake(
-            "`c` is nearly right",
-            patch=("total.to(tl.float16)", "total.to(tl.bfloat16)"),
-        ),
         Mistake("the store has no mask", patch=(f", {Z_MASK}", "")),
         Mistake(
             "the loads have no mask along K",

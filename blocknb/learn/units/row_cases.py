@@ -43,6 +43,7 @@ VALUES: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] 
     "constant": lambda rng, shape: np.repeat(rng.integers(1, 9, (shape[0], 1)), shape[1], 1),
     "falling": _falling,
     "rising": lambda rng, shape: _falling(rng, shape)[:, ::-1],
+    "rising slowly": lambda rng, shape: np.linspace(0, 3, shape[1]) + 0.1 * rng.standard_normal(shape),
 }
 
 

@@ -55,7 +55,6 @@ Store in `out[i, j]` the sum of `x[i, 0]` to `x[i, j]`. This is a *scan*: NumPy 
     reference=lambda x: {"out": np.cumsum(x.astype(np.float64), axis=1)},
     rules=(stored_once, no_race, bytes_once, assembles),
     tolerance=Tolerance(additions=100),
-    equivalent={"0 -> -1": "the last axis of a block with one axis is axis 0; elsewhere it is an error"},
     solution=SCAN,
     blanks=(
         Blank(5, 5, "what a block needs to know of the blocks before it"),
