@@ -40,7 +40,11 @@ def short_measurements(kernel_process):
     kernel_process.run("import os; del os.environ['BLOCKNB_TIMING_SCALE']")
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+#: `make test` runs the tour of the card; `make demo` and `make test-full` run all of them.
+RUN = [path if path.stem == "the_card" else pytest.param(path, marks=pytest.mark.full) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_all_its_checks_hold(path, kernel_process, short_measurements):
     notebook = nbformat.read(path, as_version=4)
     # A notebook has a process of its own; here they share one, so the histories of equal names go.
