@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -189,3 +192,23 @@ def test_a_finite_number_is_not_near_an_infinite_one() -> None:
     from blocknb.learn.running import differs
 
     assert differs(np.float32([1.0, np.inf, -np.inf]), np.array([np.inf] * 3), 1e-3).tolist() == [True, False, True]
+
+
+TRACED = """
+import sys
+from blocknb.learn.running import TimeUp, limited
+for _ in range(20):
+    try:
+        with limited(0.004):
+            sum(range(1_000_000))  # no Python instruction, so the exception waits for its end
+    except TimeUp:
+        pass
+sys.settrace(lambda frame, event, value: None)
+print(sum(x for x in range(1000)))
+"""
+
+
+def test_a_traced_generator_resumes_after_a_time_limit() -> None:
+    """CPython 3.11 hung here, when a pending TimeUp was taken back."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "499500\n", done.stderr
