@@ -1,6 +1,6 @@
 """`blocknb learn report *.json`: the progress files of a class as one HTML page: a row per learner, a column per exercise.
 
-A file is named after its learner. Its texts come from somebody else's machine, so the page shows them as text.
+A file is named after its learner. Its texts come from another machine, so the page shows them as text.
 """
 
 from __future__ import annotations

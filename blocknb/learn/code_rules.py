@@ -227,7 +227,7 @@ def _rows(made: Attempt, answer: Answer | None = None) -> tuple[TileAccess, ...]
 
 
 def _ideal_sectors(made: Attempt) -> Iterator[tuple[str, int | None]]:
-    """Where a ragged row begins inside a sector, nobody reaches the ideal: the solution's own ratio is allowed."""
+    """Where a ragged row begins inside a sector, no kernel reaches the ideal: the solution's own ratio is allowed."""
     bad = [row for row in _rows(made) if _ratio(row) > 1]
     if not bad:
         return
