@@ -25,6 +25,10 @@ MEANT = ("__getattr__", "cdiv")
 #: A line of a traceback that names a file of the package. The fuzzer's own functions stand for code of the user.
 FRAME = re.compile(rf"(?:{re.escape(str(PACKAGE))}|~?[\w/.-]*/blocknb)/(?!cell_fuzz/)([\w/]+\.py)")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+#: An interrupt in a callback of a weak reference: Python prints it and drops it, whatever the code does.
+DROPPED = re.compile(
+    r"Exception ignored in: [^\n]*remove[^\n]*\nTraceback [^\n]*\n(?:  [^\n]*\n)+KeyboardInterrupt: ?\n?"
+)
 NOISE = ("Exception ignored in", "AST transformer", "Error in callback", "Fatal Python error")
 
 
@@ -93,6 +97,8 @@ def displayed(shown: Shown) -> tuple[str, str] | None:
         if isinstance(error, KernelError) and "In[" not in text:
             return "nowhere", f"{last}\n{text[:2000]}"
     printed = ANSI.sub("", shown.printed)
+    if shown.interrupted:
+        printed = DROPPED.sub("", printed)
     if any(noise in printed for noise in NOISE) or ("Traceback (most recent" in printed and FRAME.search(printed)):
         at = min(i for i in (printed.find(n) for n in (*NOISE, "Traceback")) if i >= 0)
         return "traceback", f"printed: {printed[at:].strip().split(chr(10))[-1][:200]}\n{printed[at : at + 3000]}"

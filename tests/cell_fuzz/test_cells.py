@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blocknb import cli
-from blocknb.cell_fuzz import inside, mutate, run, schema, zoo
+from blocknb.cell_fuzz import inside, judge, mutate, run, schema, zoo
 from blocknb.cell_fuzz.cell import SETUP, CellSequence, FuzzCell, parse
 from blocknb.cell_fuzz.generate import PROBE, generate
 from blocknb.cell_fuzz.judge import CellOutcome, Usage
@@ -239,3 +239,15 @@ def test_a_launch_that_differs_from_its_interpretation_is_silent_and_wrong(monke
     monkeypatch.setattr(HostKernel, "launch", lambda self, grid, *args: plain(self, (2, 1, 1), *args))
     with pytest.raises(inside.Silent, match="2 of 4 elements of `out` differ"):
         inside.both(lambda: store[4](np.zeros(4, np.float32)))
+
+
+def test_an_interrupt_that_python_drops_in_a_callback_is_no_defect() -> None:
+    lines = [
+        "Exception ignored in: <function WeakKeyDictionary.__init__.<locals>.remove at 0x7f>",
+        "Traceback (most recent call last):",
+    ]
+    lines += ['  File "/python/weakref.py", line 370, in remove', "    self = selfref()", "KeyboardInterrupt: ", "4"]
+    assert judge.DROPPED.sub("", "\n".join(lines)) == "4"
+    assert "Exception ignored" in judge.DROPPED.sub(
+        "", "\n".join(lines).replace("KeyboardInterrupt: ", "TypeError: no")
+    )
