@@ -96,9 +96,7 @@ def displayed(shown: Shown) -> tuple[str, str] | None:
             return "traceback", f"{last.split(chr(10))[0]}: shows {found[-1]}\n{text[-3000:]}"
         if isinstance(error, KernelError) and "In[" not in text:
             return "nowhere", f"{last}\n{text[:2000]}"
-    printed = ANSI.sub("", shown.printed)
-    if shown.interrupted:
-        printed = DROPPED.sub("", printed)
+    printed = _printed(shown)
     if any(noise in printed for noise in NOISE) or ("Traceback (most recent" in printed and FRAME.search(printed)):
         at = min(i for i in (printed.find(n) for n in (*NOISE, "Traceback")) if i >= 0)
         return "traceback", f"printed: {printed[at:].strip().split(chr(10))[-1][:200]}\n{printed[at : at + 3000]}"
@@ -110,6 +108,12 @@ def displayed(shown: Shown) -> tuple[str, str] | None:
         if MIME in bundle and (problem := schema.problem(bundle[MIME])):
             return "document", problem
     return None
+
+
+def _printed(shown: Shown) -> str:
+    """The printed text without colours, and without an interrupt that Python dropped."""
+    text = ANSI.sub("", shown.printed)
+    return DROPPED.sub("", text) if shown.interrupted else text
 
 
 def internal(error: BaseException) -> str:

@@ -64,7 +64,7 @@ class Run:
     run = kernel.interpret((4,), watch=["mask"])(x, out, BLOCK=64)
     run["mask", 3]                 # the same for one of many programs
 
-    The record of a program has the parameters of its helpers too, each time that one is called.
+    A record also has the parameters of the helpers, once for each call.
 
     `accessed` has the memory accesses of the recorded program, and `addresses` the address of element 0 of each array. A record of more
     than `most` entries ends the run, and `cut` is then true. The kernel prints nothing if the run is `muted`.

@@ -2,7 +2,7 @@
 
 They compile the kernel of an Attempt for a GPU, which needs none. Numbers of the launch may be replaced, so that a rule can ask about a
 product of 4096 while the cases stay small: `under_way(0.7, M=4096, N=4096, K=4096)`. A rule whose numbers are unknown, because ptxas is not
-installed, accuses nobody.
+installed, reports nothing.
 """
 
 from __future__ import annotations

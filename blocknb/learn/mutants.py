@@ -102,9 +102,9 @@ def _changes(node: ast.AST, scalars: tuple[str, ...]) -> Iterator[ast.AST]:
             True,
             False,
         }:
-            turned = copy.deepcopy(node)
-            turned.slice = ast.Tuple([second, first], ast.Load())
-            yield turned
+            swapped = copy.deepcopy(node)
+            swapped.slice = ast.Tuple([second, first], ast.Load())
+            yield swapped
         case ast.keyword(arg="axis", value=ast.Constant(value=int(value))):
             yield ast.keyword("axis", ast.Constant(0 if value == 1 else 1))
         case ast.BinOp(op=ast.Mult(), right=ast.Name(id=name)) if name in scalars:

@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.learn.cell import Answer, WrongCell, matching
 
-TURNED = {ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+MIRRORED = {ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 UNORDERED = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)
 
 
@@ -96,9 +96,9 @@ class _Walk:
                     if module
                     else self.keep("member", self.expression(inner), name)
                 )
-            case ast.Compare(ops=[op]) if type(op) in TURNED:
+            case ast.Compare(ops=[op]) if type(op) in MIRRORED:
                 sides = self.expression(node.comparators[0]), self.expression(node.left)
-                return self.keep(TURNED[type(op)].__name__, *sides)
+                return self.keep(MIRRORED[type(op)].__name__, *sides)
             case ast.BinOp() if isinstance(node.op, UNORDERED):
                 return self.keep(type(node.op).__name__, *sorted(self.terms(node, type(node.op))))
             case ast.BinOp(op=ast.Sub()):

@@ -244,7 +244,7 @@ def transpose(x, out, rows, columns, BM: tl.constexpr, BN: tl.constexpr):
     place = j[None, :] * rows + i[:, None]
     tl.store(out + place, tile, mask=inside)
 """
-TURNED = "place = j[None, :] * rows + i[:, None]"
+TRANSPOSED_PLACE = "place = j[None, :] * rows + i[:, None]"
 LOADED = "x + i[:, None] * columns + j[None, :]"
 
 transpose_1 = Exercise(
@@ -272,19 +272,19 @@ The kernel loads a tile of `BM` x `BN` elements of `x`. Store each of its elemen
     ),
     mistakes=(
         *WRONG_TILES,
-        Mistake("the tile is stored where it was loaded: nothing is transposed", patch=(TURNED, PLACE)),
+        Mistake("the tile is stored where it was loaded: nothing is transposed", patch=(TRANSPOSED_PLACE, PLACE)),
         Mistake(
             "a row of `out` has `rows` elements, not `columns`: the step from row to row is wrong",
-            patch=(TURNED, TURNED.replace("rows", "columns")),
+            patch=(TRANSPOSED_PLACE, TRANSPOSED_PLACE.replace("rows", "columns")),
         ),
         Mistake(
             "the matrix keeps its order, with the step of the transpose: i must walk along a row of `out`",
-            patch=(TURNED, "place = i[:, None] * rows + j[None, :]"),
+            patch=(TRANSPOSED_PLACE, "place = i[:, None] * rows + j[None, :]"),
         ),
-        Mistake("the rows of `out` have no step", patch=(TURNED, "place = j[None, :] + i[:, None]")),
+        Mistake("the rows of `out` have no step", patch=(TRANSPOSED_PLACE, "place = j[None, :] + i[:, None]")),
         Mistake(
             "the step from row to row is `rows` of the matrix, not BM of the tile",
-            patch=(TURNED, TURNED.replace("rows", "BM")),
+            patch=(TRANSPOSED_PLACE, TRANSPOSED_PLACE.replace("rows", "BM")),
         ),
         Mistake("the store has no mask", patch=("tile, mask=inside)", "tile)")),
         Mistake("the load has no mask", patch=("j[None, :], mask=inside)", "j[None, :])")),
@@ -302,21 +302,21 @@ The kernel loads a tile of `BM` x `BN` elements of `x`. Store each of its elemen
     alternatives=(
         variant(
             TRANSPOSE,
-            (TURNED, "place = j[:, None] * rows + i[None, :]"),
+            (TRANSPOSED_PLACE, "place = j[:, None] * rows + i[None, :]"),
             ("tile, mask=inside)", "tl.trans(tile), mask=tl.trans(inside))"),
         ),
         variant(
             TRANSPOSE,
-            (TURNED, "place = j[:, None] * rows + i[None, :]"),
+            (TRANSPOSED_PLACE, "place = j[:, None] * rows + i[None, :]"),
             ("tile, mask=inside)", "tile.T, mask=(j[:, None] < columns) & (i[None, :] < rows))"),
         ),
-        variant(TRANSPOSE, (TURNED, "place = i[:, None] + rows * j[None, :]")),
-        variant(TRANSPOSE, (TURNED, "place = (j * rows)[None, :] + i[:, None]")),
-        variant(TRANSPOSE, (TURNED, TURNED.replace("j[None, :] * rows", "rows * j[None, :]"))),
+        variant(TRANSPOSE, (TRANSPOSED_PLACE, "place = i[:, None] + rows * j[None, :]")),
+        variant(TRANSPOSE, (TRANSPOSED_PLACE, "place = (j * rows)[None, :] + i[:, None]")),
+        variant(TRANSPOSE, (TRANSPOSED_PLACE, TRANSPOSED_PLACE.replace("j[None, :] * rows", "rows * j[None, :]"))),
         variant(
             TRANSPOSE,
             (LOADED, "x + i[None, :] * columns + j[:, None]"),
-            (TURNED, "place = j[:, None] * rows + i[None, :]"),
+            (TRANSPOSED_PLACE, "place = j[:, None] * rows + i[None, :]"),
             (INSIDE, "inside = (j[:, None] < columns) & (i[None, :] < rows)"),
         ),
     ),
