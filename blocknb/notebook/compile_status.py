@@ -3,11 +3,15 @@
 A thread watches the compilations (`runtime.compile_progress.active`) and draws after DELAY, so that a pass that takes seconds is shown,
 too. In a cell the status is an output that disappears at the end. The page adds a button that interrupts the kernel
 (labextension/src/lab/progress.ts). A request of a card sends the status to its page instead (`sent_to`).
+
+ipykernel names the cell of an output by a context variable. A thread without a value gets that of the newest message, which can be a comm
+message on a subshell; JupyterLab drops such an output. So the thread displays in the context of the cell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +34,14 @@ class CompileWatch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._output: Any = None
+        self._context = contextvars.copy_context()
         forks.renewed(self, _lock=threading.Lock, _thread=lambda: None, _output=lambda: None)
+
+    def cell_begins(self, info: Any = None) -> None:
+        """From now on, the status is an output of the cell that begins: IPython calls this before each cell, on its thread."""
+        with self._lock:
+            self._clear()  # the thread may not have seen yet that the last cell has ended
+            self._context = contextvars.copy_context()
 
     def begun(self) -> None:
         """Starts the thread, unless it runs."""
@@ -46,9 +57,10 @@ class CompileWatch:
             now = time.monotonic()
             found = [one for one in list(compile_progress.active.values()) if now - one.began >= DELAY]
             if found:
-                self._show("compiling " + "; ".join(one.text for one in found))
                 pause = INTERVAL
             with self._lock:
+                if found:
+                    self._show("compiling " + "; ".join(one.text for one in found))
                 if not compile_progress.active:
                     self._thread = None
                     self._clear()
@@ -62,7 +74,7 @@ class CompileWatch:
         if self._output is None:
             from IPython.display import display
 
-            self._output = display(bundle, raw=True, display_id=True)
+            self._output = self._context.run(display, bundle, raw=True, display_id=True)
         else:
             self._output.update(bundle, raw=True)
 

@@ -70,7 +70,9 @@ def register(shell: Any) -> None:
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
         concurrent_compile.prepare()
         parallel_compile.shows = progress.of_compiles
-        compile_progress.begun = compile_status.CompileWatch().begun
+        watch = compile_status.CompileWatch()
+        compile_progress.begun = watch.begun
+        shell.events.register("pre_run_cell", watch.cell_begins)
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
 

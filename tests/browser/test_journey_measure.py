@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from browser import eventually
 
 BYTES = 2 * 64 * 832 * 4  # unique bytes of the softmax: one read and one write of every element
@@ -108,7 +107,6 @@ def test_unsupported_target_gives_a_reason(notebook):
     card.open("Code").until_text("dot")  # the IR after the last pass that ran
 
 
-@pytest.mark.full  # it needs a compilation of several seconds, whose length differs between machines
 def test_a_long_compilation_shows_its_passes_and_is_cancelled(notebook):
     long = (
         "%%blockkernel\n@blocknb.kernel\ndef long(x, out, BLOCK: tl.constexpr):\n"

@@ -98,6 +98,40 @@ def test_a_pass_that_takes_long_is_shown_while_it_runs(cells, monkeypatch):
     assert not compile_progress.active
 
 
+def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_another_thread(monkeypatch):
+    zmqshell, session = pytest.importorskip("ipykernel.zmqshell"), pytest.importorskip("jupyter_client.session")
+    publisher, sent = zmqshell.ZMQDisplayPublisher(session=session.Session()), []
+    monkeypatch.setattr(publisher.session, "send", lambda socket, message, **more: sent.append(message))
+    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
+    monkeypatch.setattr(InteractiveShell, "instance", lambda: types.SimpleNamespace(display_pub=publisher))
+    monkeypatch.setattr(compile_status, "DELAY", 0.05)
+    monkeypatch.setattr(compile_status, "INTERVAL", 0.01)
+    monkeypatch.setattr(compile_progress, "active", {1: compile_progress.CompileProgress("long", "CPU", began=0.0)})
+    watch = compile_status.CompileWatch()
+
+    def shown(after: int) -> list[tuple[str, str]]:
+        until = time.monotonic() + 10
+        while len(sent) <= after and time.monotonic() < until:
+            time.sleep(0.01)
+        return [(message["msg_type"], message["parent_header"]["msg_id"]) for message in sent]
+
+    for cell in (
+        "cell 1",
+        "cell 2",
+    ):  # the compilation of the second begins before the thread sees the end of the first
+        publisher.set_parent({"header": {"msg_id": cell}})
+        watch.cell_begins()
+        comm = threading.Thread(target=publisher.set_parent, args=({"header": {"msg_id": "comm"}},))
+        comm.start()
+        comm.join()
+        watch.begun()
+        shown(len(sent))
+    compile_progress.active.clear()
+    watch._thread.join(10)
+    assert [parent for kind, parent in shown(0) if kind == "display_data"] == ["cell 1", "cell 2"]
+    assert sent[-1]["content"]["data"] == {"text/plain": ""}
+
+
 def test_an_interrupted_cell_shows_the_passes_that_ran_and_the_next_one_works(cells, monkeypatch):
     with monkeypatch.context() as patched:
         acting(patched, "simplify", interrupt)
