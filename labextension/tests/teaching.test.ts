@@ -7,6 +7,7 @@ import { beforeAll, describe, expect, test, vi } from 'vitest';
 import type { Host } from '../src/core/host';
 import { LaunchPlayer } from '../src/core/launch_player';
 import { PlaceState } from '../src/core/place';
+import { fit } from '../src/core/plot/canvas';
 import { gridOf, numberText, tileIndex } from '../src/core/plot/tile_picture';
 import { StepPlayer } from '../src/core/step_player';
 import {
@@ -418,4 +419,12 @@ test('facts with an index out of range are refused', () => {
   expect(() => step({ ...s, results: [['out', 999]] }, 'x')).toThrow();
   expect(() => step({ ...s, values: s.values.map((v) => ({ ...v, shown: undefined })) }, 'x')).toThrow();
   expect(() => footprint({ ...f, maps: [{ ...f.maps[0], op: [] }] }, 'x')).toThrow();
+});
+
+test('the short axis of a long array is drawn about 24 pixels high, in its own scale', () => {
+  const high = (rows: number, columns: number): number => rows * fit(rows, columns, 300, 264).y;
+  expect([high(3, 300), high(3, 100_000), high(20, 2000), high(100, 2400)]).toEqual([24, 24, 20, 25]);
+  expect(fit(3, 100_000, 300, 264).text).toBe('down, 1 element is 8 pixels; across, 1 pixel is 334 elements');
+  expect(fit(64, 64, 300, 264)).toEqual({ x: 4, y: 4, text: '1 element is 4 × 4 pixels' });
+  expect(fit(512, 1024, 300, 264)).toEqual({ x: 1 / 4, y: 1 / 4, text: '1 pixel is 4 × 4 elements' });
 });

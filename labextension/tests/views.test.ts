@@ -72,6 +72,16 @@ describe('the card', () => {
     expect(text(root)).toContain('the cell has changed');
   });
 
+  test('a difference from an earlier version does not say that the cell has changed', () => {
+    const { root } = shown(fixture('diff'), { ...saved, cell: 'changed' });
+    expect(text(root)).not.toContain('has changed');
+  });
+
+  test('a difference from an earlier version does not say that the cell has changed', () => {
+    const { root } = shown(fixture('diff'), { ...saved, cell: 'changed' });
+    expect(text(root)).not.toContain('has changed');
+  });
+
   test('a document without a compilation has only the nonempty views', () => {
     const { root } = shown(fixture('bench'));
     expect([...root.querySelectorAll('[role=tab]')].map(text)).toEqual(['Bench']);

@@ -72,22 +72,51 @@ export interface PictureScale {
 }
 
 const MOST_CELL = 14; // px
+const LEAST_SIDE = 24; // px; a short axis gets its own scale
 
 /** Returns the scale of a picture of `rows` × `columns` elements in a space of `width` × `height` px. */
 export function fit(rows: number, columns: number, width: number, height: number): PictureScale {
+  const both = evenScale(rows, columns, width, height);
+  const [x, y] = both
+    ? [widened(both, columns), widened(both, rows)]
+    : [widened(inverse(columns / width), columns), widened(inverse(rows / height), rows)];
+  return { x, y, text: scaleText(x, y) };
+}
+
+/** One scale for both axes keeps the shape of square tiles. Returns 0 for a very long array. */
+function evenScale(rows: number, columns: number, width: number, height: number): number {
   const cell = Math.floor(Math.min(width / columns, height / rows, MOST_CELL));
-  if (cell >= 1) {
-    return {
-      x: cell,
-      y: cell,
-      text: cell === 1 ? '1 pixel is 1 element' : `1 element is ${cell} × ${cell} pixels`,
-    };
-  }
   const across = Math.max(1, Math.ceil(columns / width));
   const down = Math.max(1, Math.ceil(rows / height));
-  // Equal scales keep the shape of square tiles, unless the array is very long.
-  const both = Math.max(across, down);
-  const even = Math.max(across, down) <= 8 * Math.min(across, down);
-  const [x, y] = even ? [both, both] : [across, down];
-  return { x: 1 / x, y: 1 / y, text: `1 pixel is ${y} × ${x} elements` };
+  const [less, more] = [Math.min(across, down), Math.max(across, down)];
+  return cell >= 1 ? cell : more <= 8 * less ? 1 / more : 0;
+}
+
+/** The scale of an axis that needs at least `elements` elements per pixel. */
+const inverse = (elements: number): number => 1 / Math.max(1, Math.ceil(elements));
+
+/** The scale of an axis of `count` elements: at least LEAST_SIDE pixels, as far as MOST_CELL permits. */
+function widened(scale: number, count: number): number {
+  if (scale * count >= LEAST_SIDE) {
+    return scale;
+  }
+  return count > LEAST_SIDE
+    ? 1 / Math.floor(count / LEAST_SIDE)
+    : Math.min(MOST_CELL, Math.floor(LEAST_SIDE / count));
+}
+
+function scaleText(x: number, y: number): string {
+  const [across, down] = [x, y].map((s) => Math.round(s >= 1 ? s : 1 / s));
+  if (x === 1 && y === 1) {
+    return '1 pixel is 1 element';
+  }
+  if (x <= 1 && y <= 1) {
+    return `1 pixel is ${down} × ${across} elements`;
+  }
+  if (x >= 1 && y >= 1) {
+    return `1 element is ${down} × ${across} pixels`;
+  }
+  const one = (scale: number, n: number): string =>
+    scale > 1 ? `1 element is ${n} pixels` : `1 pixel is ${n} elements`;
+  return `down, ${one(y, down)}; across, ${one(x, across)}`;
 }
