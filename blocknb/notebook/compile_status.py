@@ -55,7 +55,7 @@ class CompileWatch:
         while True:
             time.sleep(pause)
             now = time.monotonic()
-            found = [one for one in list(compile_progress.active.values()) if now - one.began >= DELAY]
+            found = [one for one in self._active() if now - one.began >= DELAY]
             if found:
                 pause = INTERVAL
             with self._lock:
@@ -65,6 +65,12 @@ class CompileWatch:
                     self._thread = None
                     self._clear()
                     return
+
+    @staticmethod
+    def _active() -> list[compile_progress.CompileProgress]:
+        """The compilations, that of the cell's own thread first: the code that runs. The others begin in any order."""
+        own = threading.main_thread().ident
+        return [one for _, one in sorted(list(compile_progress.active.items()), key=lambda item: item[0] != own)]
 
     def _show(self, text: str) -> None:
         if (sink := _sink) is not None:

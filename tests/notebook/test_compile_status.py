@@ -106,7 +106,9 @@ def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_anothe
     monkeypatch.setattr(InteractiveShell, "instance", lambda: types.SimpleNamespace(display_pub=publisher))
     monkeypatch.setattr(compile_status, "DELAY", 0.05)
     monkeypatch.setattr(compile_status, "INTERVAL", 0.01)
-    monkeypatch.setattr(compile_progress, "active", {1: compile_progress.CompileProgress("long", "CPU", began=0.0)})
+    own = threading.main_thread().ident
+    compilations = {n: compile_progress.CompileProgress("long", t, began=0.0) for n, t in ((1, "sm_90a"), (own, "CPU"))}
+    monkeypatch.setattr(compile_progress, "active", compilations)
     watch = compile_status.CompileWatch()
 
     def shown(after: int) -> list[tuple[str, str]]:
@@ -129,6 +131,7 @@ def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_anothe
     compile_progress.active.clear()
     watch._thread.join(10)
     assert [parent for kind, parent in shown(0) if kind == "display_data"] == ["cell 1", "cell 2"]
+    assert sent[0]["content"]["data"]["text/plain"].startswith("compiling long for CPU: ")  # the code that runs
     assert sent[-1]["content"]["data"] == {"text/plain": ""}
 
 
