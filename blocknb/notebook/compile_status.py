@@ -70,7 +70,7 @@ class CompileWatch:
     def _active() -> list[compile_progress.CompileProgress]:
         """The compilations, that of the cell's own thread first: the code that runs. The others begin in any order."""
         own = threading.main_thread().ident
-        return [one for _, one in sorted(list(compile_progress.active.items()), key=lambda item: item[0] != own)]
+        return [one for _, one in sorted(compile_progress.active.items(), key=lambda item: item[0] != own)]
 
     def _show(self, text: str) -> None:
         if (sink := _sink) is not None:
