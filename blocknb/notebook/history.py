@@ -85,7 +85,8 @@ class Version:
 
     `number` counts from 1; `note` describes the change from the version before; `views` and `blobs` are those of its last document.
     `verdicts` are the results of `--check` by what they belong to (`_judged`), the newest last. A version of an earlier session has no
-    card until it runs again; `saved` is then its entry in the file.
+    card until it runs again; `saved` is then its entry in the file. `measurements` counts those of the card's specialization, and
+    `signatures` has the argument types of the cells' launches in this session.
     """
 
     key: str
@@ -99,6 +100,7 @@ class Version:
     views: list[dict[str, Any]] = field(default_factory=list)
     blobs: dict[str, str] = field(default_factory=dict)
     saved: Mapping[str, Any] = field(default_factory=dict)
+    signatures: list[dict[str, str]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Version {self.number}: {'not run' if self.time is None else numbers.timing(self.time)}>"
@@ -331,7 +333,11 @@ def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> V
         found = known[key] = Version(key, newest.number + 1 if newest else 1, note, now, card)
         while len(known) > KEPT_VERSIONS:
             known.pop(next(iter(known)))
+    if found.card is not None and _judged(found.card) != _judged(card):
+        found.measurements = 0  # those of other code
     found.card = card
+    if (signature := dict(card.main.compiled.trace.signature)) not in found.signatures:
+        found.signatures.append(signature)
     if ok is not None:
         key = _judged(card)
         found.verdicts.pop(key, None)
@@ -339,14 +345,19 @@ def record(card: VersionCard, ok: bool | None = None, expression: str = "") -> V
     if card.main.timing is not None:
         found.timing = found.time
         found.measurements += 1
-        add_run(kernel, found.key, CELL, _settings(card), found.timing.entry if found.timing else None)
+        add_run(
+            kernel, found.key, CELL, _settings(card, found.signatures), found.timing.entry if found.timing else None
+        )
     _add_tuning(kernel, found.key)
     return found
 
 
-def _settings(card: VersionCard) -> str:
-    """The constants of a cell's launch: "BLOCK=64, num_warps=4"."""
-    return ", ".join(f"{name}={value!r}" for name, value in card.main.compiled.trace.constants.items())
+def _settings(card: VersionCard, signatures: Sequence[Mapping[str, str]]) -> str:
+    """The constants of a cell's launch, and the argument types that differ between the launches of its version (`signatures`):
+    "BLOCK=64, x=*fp32"."""
+    trace = card.main.compiled.trace
+    types = [f"{n}={type_}" for n, type_ in trace.signature.items() if any(s.get(n) != type_ for s in signatures)]
+    return ", ".join([*(f"{name}={value!r}" for name, value in trace.constants.items()), *types])
 
 
 def replace_card(old: VersionCard, new: VersionCard) -> None:

@@ -125,3 +125,20 @@ def test_a_kernel_continues_its_history_after_a_restart(shell: Any, monkeypatch:
     facts = dict(shell.display_pub.outputs[-1]["data"]["application/vnd.blocknb.v1+json"]["facts"])
     assert "in an earlier run of the same code" in facts["check"]
     restart()
+
+
+def test_runs_of_one_source_with_other_argument_types_are_told_apart(shell: Any) -> None:  # noqa: F811
+    shell.run_cell("import numpy as np\nraw, out = np.ones(4097, np.float32), np.ones(4096, np.float32)").raise_error()
+    for first in (0, 1, 1):  # the second pointer is not aligned
+        cell = f"""\
+%%blockkernel
+@blocknb.kernel
+def told_apart(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+
+told_apart[4,](raw[{first}:][:4096], out, BLOCK=1024)"""
+        shell.run_cell(cell).raise_error()
+    kernel = shell.user_ns["told_apart"]
+    assert [run.settings for run in history.runs(kernel)] == ["BLOCK=1024", *["BLOCK=1024, x=*fp32"] * 2]
+    assert [version.measurements for version in history.versions(kernel)] == [2]  # of the code that the version shows
