@@ -82,7 +82,7 @@ def exercises(line: str, shell: Any) -> None:
 
 def show_progress(line: str, shell: Any) -> None:
     """Implements `%progress`."""
-    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: no progress is kept"
+    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: your progress ends with this kernel"
     shell.display_pub.publish(listing.summary(progress.load(), place))
 
 

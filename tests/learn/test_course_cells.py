@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def test_progress_counts_what_passed_and_keeps_the_passing_source(session: Sessi
 def test_progress_that_is_not_kept_has_no_path(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKNB_PROGRESS", "0")
     first = session.text("%progress").split("\n")[0]
-    assert first.endswith("BLOCKNB_PROGRESS=0: no progress is kept")
+    assert first.endswith("BLOCKNB_PROGRESS=0: your progress ends with this kernel")
     assert "/0" not in first
 
 
@@ -227,3 +228,45 @@ def test_a_page_asks_for_hints_of_its_card(session: Session) -> None:
         assert part["hint"] == (number + 1 if number < 3 else 0)
     assert progress.of("add-1").hints == 3
     json.dumps(part)
+
+
+def test_the_grid_of_an_earlier_cell_does_not_count(session: Session) -> None:
+    goal = learn.exercise("gemm-6")
+    kernel, grid = goal.solution.split("grid = ")
+    session.run(f"import blocknb\ngrid = {grid}")
+    verdict = session.exercise(kernel, "gemm-6")["text/plain"]
+    assert "the cell defines no grid, and that of an earlier cell does not count" in verdict
+    assert progress.of("gemm-6").tries == 1
+
+
+def test_the_goal_of_the_course_shows_its_numbers(session: Session) -> None:
+    goal = learn.exercise("gemm-6")
+    found = session.exercise(f"%precision 3\n{goal.solution}", "gemm-6")
+    notes = found[MIME]["verdict"]["notes"]
+    assert len(notes) == 4
+    assert re.fullmatch(r"wgmma in the SASS for sm_90a: \d+ HGMMA\.64x256x16\.F32", notes[0])
+    assert re.fullmatch(r"a thread has \d+ registers, and spills 0 bytes", notes[1])
+    busy = re.fullmatch(r"products are under way for (\d+)% of the modelled time for 4096 x 4096 x 4096", notes[2])
+    assert busy and 70 <= int(busy[1]) <= 100
+    error = re.match(r"the largest error against float64 is ([\d.e-]+) of the element", notes[3])
+    assert error and 0 < float(error[1]) < 2**-10
+    assert all(note in found["text/plain"] for note in notes)
+
+
+def test_without_a_file_the_progress_lasts_as_long_as_the_process(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOCKNB_PROGRESS", "0")
+    monkeypatch.setattr(progress, "_unsaved", {})
+    shown = [session.text("%hint add-1") for _ in range(4)]
+    assert [text.split(":")[0][-6:] for text in shown] == ["1 of 3", "2 of 3", "3 of 3", "3 of 3"]
+
+
+def test_a_page_that_asks_for_what_a_card_has_not_gets_a_sentence(session: Session) -> None:
+    from blocknb.notebook.live import REQUESTS, _cards
+
+    session.exercise(ADD.solution)
+    live = next(reversed(_cards.values()))
+    for what in ("hint", "predict"):
+        live.cell.parts.pop("verdict", None)
+        assert "run the cell again" in REQUESTS[what](live, {})["error"]

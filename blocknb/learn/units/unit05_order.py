@@ -34,9 +34,8 @@ def _updated_by_atomics(name: str) -> Rule:
     """The rule that programs change an array by atomics only. It says more than `no_race` about a load, an addition and a store."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
-        seen = made.footprint
-        array = seen[made.parameter(name)] if seen is not None else None
-        if array is not None and array.stores:
+        array = made.whole_footprint[made.parameter(name)]
+        if array.stores:
             plain = (
                 f"a tl.store to `{array.name}` deletes what other programs have added before: use tl.atomic_add only"
             )
