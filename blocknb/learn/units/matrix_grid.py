@@ -126,6 +126,14 @@ the rows from `i * BM` on and the columns from `j * BN` on. It walks along K in 
         Mistake("every step loads the first tile again: k needs `start`", patch=("k = start + tl", "k = tl")),
         Mistake("the loop takes steps of 1: range(0, K, BK)", patch=("range(0, K, BK)", "range(0, K)")),
         Mistake(
+            "the steps overlap, so blocks of K count twice: range(0, K, BK)",
+            patch=("range(0, K, BK)", "range(0, K, BK // 2)"),
+        ),
+        Mistake(
+            "the old sum counts twice: `total = tl.dot(x, y, total)` adds it already",
+            patch=("total = tl.dot", "total += tl.dot"),
+        ),
+        Mistake(
             "the loop leaves out the rest of K: range(0, K, BK)",
             patch=("range(0, K, BK)", "range(0, K // BK * BK, BK)"),
         ),

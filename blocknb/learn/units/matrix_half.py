@@ -112,7 +112,10 @@ when you store it. A sum in float16 would lose digits with every step, and the e
             patch=("tl.dot(x, y, total)", "tl.dot(x.to(tl.float8e5), y.to(tl.float8e5), total)"),
         ),
         Mistake("only the last step counts: pass `total` to tl.dot", patch=(DOT, "total = tl.dot(x, y)")),
-        Mistake("the product is counted twice: `total =`, not `total +=`", patch=(DOT, DOT.replace("=", "+=", 1))),
+        Mistake(
+            "the old sum counts twice: `total = tl.dot(x, y, total)` adds it already",
+            patch=(DOT, DOT.replace("=", "+=", 1)),
+        ),
         Mistake("the product is transposed: tl.dot(x, y) is x @ y", patch=(DOT, "total += tl.trans(tl.dot(x, y))")),
         Mistake(
             "the sum is rounded to an integer: the store converts to float16",

@@ -74,6 +74,10 @@ One program does all the work. `M`, `N` and `K` are constants and powers of two,
             patch=("c + m[:, None] * N", "c + m[:, None] * M"),
         ),
         Mistake(
+            "a row of `b` and a row of `c` have N elements: their row stride is N, not K",
+            patches=(("k[:, None] * N", "k[:, None] * K"), ("c + m[:, None] * N", "c + m[:, None] * K")),
+        ),
+        Mistake(
             "the tile of `a` is transposed: rows of the tile are rows of `a`, m[:, None]",
             patch=("a + m[:, None] * K + k[None, :]", "a + m[None, :] * K + k[:, None]"),
         ),
@@ -299,7 +303,10 @@ Walk along K in steps of `BK`. Each step loads `M x BK` elements of `a` and `BK 
         Mistake(
             "a row of `b` has N elements: its row stride is N, not BK", patch=("k[:, None] * N", "k[:, None] * BK")
         ),
-        Mistake("the product is counted twice: `total =`, not `total +=`", patch=("total = tl.dot", "total += tl.dot")),
+        Mistake(
+            "the old sum counts twice: `total = tl.dot(x, y, total)` adds it already",
+            patch=("total = tl.dot", "total += tl.dot"),
+        ),
         Mistake(
             "the masks are exchanged with the axes of the tiles",
             patches=(("mask=k[None, :] < K", "mask=m[:, None] < K"),),

@@ -235,7 +235,7 @@ Store `x.sum(axis=0)` to `out`. `x` is a row-major matrix of `rows` x `columns` 
 for every `COLUMNS` columns, 32 of them. `ROWS` is a power of two, and at least `rows`.
 
 The kernel below is right, but it walks down one column after the other. So the lanes of a warp access elements that are a row apart.
-Let the lanes walk along the rows instead: no access may touch more sectors than its elements need.
+Let the lanes walk along the rows instead: no access may touch more sectors than its elements need. The new kernel need not use `ROWS`.
 """,
     cases=(_table(64, 128, 64), _table(50, 72, 64), _table(37, 40, 64), _table(3, 8, 4)),
     outputs=("out",),

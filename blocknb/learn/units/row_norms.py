@@ -67,7 +67,8 @@ layernorm_1 = Exercise(
 Program `i` computes row `i`. `BLOCK` is the smallest power of two that is not below `columns`.
 
 Store `(x - mean) / sqrt(variance + eps) * weight + bias` in `out` (fp32, in the shape of `x`).
-The mean and the variance are those of the row, and the variance is that of `np.var`. Load each element of `x` once.""",
+The mean and the variance are those of the row, and the variance is that of `np.var`. Load each element of `x` once.
+In the cell, `row` is the index of the row's first element.""",
     cases=(
         _case("8x128", 8, 128, "normal", 1e-5),
         _case("50x100", 50, 100, "shifted", 0.5),
