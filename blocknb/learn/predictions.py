@@ -77,9 +77,18 @@ def value_of(asked: Prediction, answer: str, names: dict[str, Any] | None = None
     for text in (answer, ", ".join(answer.replace(",", " ").split())):
         try:
             return ast.literal_eval(text) if names is None else eval(text, dict(names))
-        except Exception:  # a text, or something else that is no expression
-            continue
+        except Exception as error:  # a text, or something else that is no expression
+            if names is not None and _computes(text):
+                raise UsageError(f"%predict: `{text}` raises {type(error).__name__}: {error}") from None
     return answer
+
+
+def _computes(text: str) -> bool:
+    """Whether a text is an expression with a call or an operator, so that an error in it is no wrong answer."""
+    try:
+        return any(isinstance(node, ast.Call | ast.BinOp) for node in ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from blocknb import learn, load_ipython_extension
@@ -209,6 +210,14 @@ def test_an_unanswered_prediction_hides_the_facts_until_its_answer(session: Sess
     assert progress.of(name).answers == ("9, 240", "10, 240")
     assert session.run(ASKING)[0][MIME]["question"]["right"]  # an answered card stays open
     assert "10, 240" in session.text("%solution")
+
+
+def test_an_error_in_an_answer_is_no_wrong_answer(session: Session) -> None:
+    session.run("def sectors(lanes):\n    return 4 + lanes")
+    with pytest.raises(UsageError, match="`sectors\\(lane\\)` raises NameError: name 'lane' is not defined"):
+        session.run("%predict predict-sectors-offset sectors(lane)")
+    assert not progress.of("predict-sectors-offset").answers
+    assert "✓ right" in session.text("%predict predict-sectors-offset sectors(1)")
 
 
 def test_names_of_exercises_complete(session: Session) -> None:
