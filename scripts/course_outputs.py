@@ -88,7 +88,7 @@ def stored(outputs: list[Any]) -> list[Any]:
             said = CARD.split(data.get("text/plain", ""))[0].rstrip()
             output["data"] = {"text/plain": said} if said else {}
         elif data:
-            output["data"] = {mime: data[mime] for mime in KEPT if mime in data}
+            output["data"] = {mime: data[mime] for mime in KEPT if data.get(mime)}  # a status that ended is empty
         output["metadata"] = {} if data else output.get("metadata", {})
         if output.output_type == "stream":
             del output["metadata"]
