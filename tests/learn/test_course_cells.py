@@ -279,3 +279,31 @@ def test_a_page_that_asks_for_what_a_card_has_not_gets_a_sentence(session: Sessi
     for what in ("hint", "predict"):
         live.cell.parts.pop("verdict", None)
         assert "run the cell again" in REQUESTS[what](live, {})["error"]
+
+
+STRIDED = """%%blockkernel --predict sectors:{array}
+@blocknb.kernel
+def strided(x, out, STEP: tl.constexpr):
+    i = tl.arange(0, 32)
+    tl.store(out + i, tl.load(x + STEP * i))
+
+strided[1,](np.ones(256, np.float32), np.zeros(32, np.float32), STEP={step}, num_warps=1)
+"""
+
+
+def test_a_cell_asks_for_the_sectors_of_its_own_launch(session: Session) -> None:
+    session.run("import numpy as np, blocknb, blocknb.language as tl")
+    for step, sectors in ((1, 4), (2, 8)):
+        (asked,) = session.run(STRIDED.format(array="x", step=step))
+        question = asked[MIME]["question"]
+        assert (question["answer"], question["closed"][0]) == ("", "tiles")
+        assert "Program 0 loads elements of x" in asked["text/plain"]
+        (right,) = session.run(f"%predict sectors:x {sectors}")
+        assert "✓ right" in right["text/plain"]
+    (wrong,) = session.run("%predict sectors:x 4")
+    assert "4 would be enough for these elements, if they were neighbours" in wrong["text/plain"]
+    assert "sectors:x" not in progress.load()
+    with pytest.raises(UsageError, match="`z` is in no load or store of program 0; ask about one of x, out"):
+        session.run(STRIDED.format(array="z", step=1))
+    with pytest.raises(UsageError, match="no cell asks for sectors:y"):
+        session.run("%predict sectors:y 4")
