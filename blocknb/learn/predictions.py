@@ -109,7 +109,7 @@ def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:
     """Keeps an answer and returns the document's part "question" with it. Without a `shell`, an expression is a text."""
     value = value_of(asked, text, shell.user_ns if shell is not None else None)
     verdict = judged(asked, value)
-    shown = text if isinstance(value, str) else _written(value, asked.unit)
+    shown = text if isinstance(value, str) else written(value, asked.unit)
     if asked.name in _own:
         old = _answers.get(asked.name, ItemProgress())
         _answers[asked.name] = old.tried(asked.hash, verdict.passed, answer=shown)
@@ -121,7 +121,7 @@ def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:
     return {**part, "answer": shown, "right": verdict.passed, "text": text}
 
 
-def _written(value: Any, unit: str) -> str:
+def written(value: Any, unit: str) -> str:
     """The value as an answer that `value_of` reads."""
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
