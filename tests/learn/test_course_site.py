@@ -24,6 +24,7 @@ def site(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+@pytest.mark.full  # nbconvert takes two seconds to import
 def test_solutions_and_answers_are_folded(site):
     add = learn.exercise("add-1")
     code = nbformat.v4.new_code_cell
