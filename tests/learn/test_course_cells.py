@@ -248,6 +248,7 @@ def test_the_grid_of_an_earlier_cell_does_not_count(session: Session) -> None:
     assert progress.of("gemm-6").tries == 1
 
 
+@pytest.mark.full  # three seconds
 def test_the_goal_of_the_course_shows_its_numbers(session: Session) -> None:
     goal = learn.exercise("gemm-6")
     found = session.exercise(f"%precision 3\n{goal.solution}", "gemm-6")
