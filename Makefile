@@ -35,12 +35,13 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help course sbom licenses same-code triton-suite demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
+	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
@@ -59,6 +60,10 @@ lab: install
 COURSE ?= $(HOME)/blocknb-course
 course: install
 	$(BIN)/blocknb learn start $(COURSE)
+
+# The units as web pages, executed, with folded solutions.
+course-site: install
+	$(BIN)/python scripts/course_site.py
 
 # The linters run first, because they are quick. The browser tests share one browser and mostly wait, so others run beside them.
 test: install

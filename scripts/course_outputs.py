@@ -49,26 +49,10 @@ def main() -> int:
 def run(file: Path) -> str:
     """Runs a notebook and stores its outputs. Returns the error that ended it, or ""; then the file is unchanged."""
     import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-    from traitlets.config import Config
 
     notebook = nbformat.read(file, as_version=4)
-    os.environ["BLOCKNB_PROGRESS"] = "0"
-    before = set(file.parent.iterdir())
-    try:
-        with tempfile.TemporaryDirectory() as sockets:  # the kernel uses Unix sockets instead of ports
-            config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
-            place = {"metadata": {"path": str(file.parent)}}
-            NotebookClient(
-                notebook, config=config, timeout=CELL_SECONDS, kernel_name="python3", resources=place
-            ).execute()
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        return str(error).strip().splitlines()[-1]
-    finally:
-        for written in set(file.parent.iterdir()) - before:  # by %%writefile
-            if written.is_file():
-                written.unlink()
+    if error := executed(notebook, file.parent):
+        return error
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
         if cell.cell_type == "code":
@@ -76,6 +60,30 @@ def run(file: Path) -> str:
             cell.outputs = [] if tells else stored(cell.outputs)
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     nbformat.write(notebook, file)
+    return ""
+
+
+def executed(notebook: Any, folder: Path) -> str:
+    """Runs the cells of a notebook in a folder, in place. Returns the error that ended it, or "". Removes files that cells write."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from traitlets.config import Config
+
+    os.environ["BLOCKNB_PROGRESS"] = "0"
+    before = set(folder.iterdir())
+    try:
+        with tempfile.TemporaryDirectory() as sockets:  # the kernel uses Unix sockets instead of ports
+            config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
+            place = {"metadata": {"path": str(folder)}}
+            NotebookClient(
+                notebook, config=config, timeout=CELL_SECONDS, kernel_name="python3", resources=place
+            ).execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        return str(error).strip().splitlines()[-1]
+    finally:
+        for written in set(folder.iterdir()) - before:  # by %%writefile
+            if written.is_file():
+                written.unlink()
     return ""
 
 
@@ -88,7 +96,7 @@ def stored(outputs: list[Any]) -> list[Any]:
             said = CARD.split(data.get("text/plain", ""))[0].rstrip()
             output["data"] = {"text/plain": said} if said else {}
         elif data:
-            output["data"] = {mime: data[mime] for mime in KEPT if mime in data}
+            output["data"] = {mime: data[mime] for mime in KEPT if data.get(mime)}  # a status that ended is empty
         output["metadata"] = {} if data else output.get("metadata", {})
         if output.output_type == "stream":
             del output["metadata"]

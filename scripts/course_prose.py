@@ -5,7 +5,8 @@
 
 It reads the text cells of notebooks/course in their order, and the texts of the exercises (task, hints, sentences about mistakes) in the
 place where the notebook has the exercise. A term is explained where a text cell shows it in bold, `**warp**` or `**[warp](link)**`.
-Code, tables, headings and links to other pages are not prose. `TERMS` lists the words that a reader who knows NumPy does not know.
+Code, tables, headings and links to other pages are not prose. `TERMS` lists the words that a reader who knows NumPy does not know. Code may
+use an option of `OPTIONS` after a text cell has named it.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ TERMS = {
     "CTA": r"CTAs?",
     "thread": r"threads?",
 }
+#: Options of kernels that code passes, as `num_stages=3`.
+OPTIONS = ("num_warps", "num_stages")
 #: Terms that a cell may use without an explanation: the lines "Where this stands in CUDA and Triton" speak to readers of those.
 _ASIDE = re.compile(r"\*\*Where this stands in CUDA and Triton\.\*\*.*?(?=\n\n|\Z)", re.DOTALL)
 
@@ -184,6 +187,22 @@ def early_terms(found: list[CourseText]) -> list[str]:
     return early
 
 
+def early_options(folder: Path = COURSE) -> list[str]:
+    """The first code cell that passes an option before any text cell has named it."""
+    named: set[str] = set()
+    early = []
+    for file in sorted(folder.glob("*.ipynb")):
+        for number, cell in enumerate(json.loads(file.read_text(encoding="utf-8"))["cells"]):
+            source = "".join(cell["source"])
+            for option in OPTIONS:
+                if cell["cell_type"] == "markdown" and f"`{option}" in source:
+                    named.add(option)
+                elif cell["cell_type"] == "code" and option not in named and re.search(rf"\b{option}=", source):
+                    named.add(option)  # its later uses are no news
+                    early.append(f"{file.name}, cell {number}: the code passes {option}, which no text cell has named")
+    return early
+
+
 def main() -> int:
     """Prints the lists; returns the exit status."""
     parser = argparse.ArgumentParser(description="Lists long sentences and unexplained terms of the course.")
@@ -197,7 +216,8 @@ def main() -> int:
         for term, number in explanations(found).items():
             print(f"{term}: {found[number].place}")
         return 0
-    wrong = [line for line in (*long_sentences(found), *early_terms(found)) if line.startswith(options.notebook)]
+    lists = (*long_sentences(found), *early_terms(found), *early_options())
+    wrong = [line for line in lists if line.startswith(options.notebook)]
     print("\n".join(wrong) or "No sentence is too long, and every term is explained before its use.")
     return bool(wrong)
 

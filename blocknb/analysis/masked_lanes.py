@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
-from blocknb.ir.core import Func, Op, Users, uses
+from blocknb.ir.core import Func, Op, Users, Value, uses
 from blocknb.language.ops import OPS
 
 #: Kinds of ops whose result still has the lanes of their operands.
@@ -15,14 +15,16 @@ COMBINES = {
 }  # fmt: skip
 
 
-def masked_lanes_that_matter(func: Func) -> Iterator[tuple[Op, str]]:
+def masked_lanes_that_matter(func: Func, padded: Container[Value] = ()) -> Iterator[tuple[Op, str]]:
     """The masked loads without `other` whose masked lanes reach an op of `COMBINES`, with the name of that op.
 
-    A `select` counts as the end of those lanes, because kernels write `tl.where(mask, x, 0)`. So does control flow.
+    `padded` are results of loads that Triton defines outside of their array, too. A `select` counts as the end of those lanes, because
+    kernels write `tl.where(mask, x, 0)`. So does control flow.
     """
     users = uses(func)
     for op in func.ops():
-        if op.name == "load" and len(op.args) == 2 and op.result.type.shape and (reached := _reached(op, users)):
+        undefined = op.name == "load" and len(op.args) == 2 and op.result not in padded
+        if undefined and op.result.type.shape and (reached := _reached(op, users)):
             yield op, COMBINES[reached.name]
 
 

@@ -128,8 +128,14 @@ def described(name: str, desc: Any, argument: str) -> DescriptorValue:
 
 
 def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> Value:
-    pointers, mask = access(frame, name, desc, offsets, argument)
-    return load_tile(frame, pointers, mask, blocks.padding(frame, desc.padding, desc.dtype))
+    return padded_load(frame, desc, *access(frame, name, desc, offsets, argument))
+
+
+def padded_load(frame: Frame, desc: DescriptorValue, pointers: Value, mask: Value | None) -> Value:
+    """Loads elements of a described array; outside of it, 0 or NaN."""
+    value = load_tile(frame, pointers, mask, blocks.padding(frame, desc.padding, desc.dtype))
+    frame.emit.padded.add(value)
+    return value
 
 
 def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, ...]) -> Any:
@@ -258,8 +264,7 @@ def rows(frame: Frame, name: str, desc: Any, x_offsets: Any, y_offset: Any) -> t
 
 @emits("tensor_descriptor.gather")
 def gather(frame: Frame, self: Any, x_offsets: Any, y_offset: Any) -> Value:
-    pointers, mask = rows(frame, "gather", self, x_offsets, y_offset)
-    return load_tile(frame, pointers, mask, blocks.padding(frame, self.padding, self.dtype))
+    return padded_load(frame, self, *rows(frame, "gather", self, x_offsets, y_offset))
 
 
 @emits("tensor_descriptor.scatter")

@@ -60,6 +60,7 @@ class Emitter(Builder):
         self.calls: list[HostCall] = []
         self.invoke: Callable[..., Any] = lambda function, args, kwargs: function(*args, **kwargs)
         self.printed: list[str] = []
+        self.padded: set[Value] = set()  # results of loads that are 0 outside of their array by definition
         self.elements = 0  # nesting depth of functions on elements (of a reduction, a scan or a map)
         self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
         self.limits: dict[

@@ -126,6 +126,7 @@ def load(
     cache_modifier: Any = "", eviction_policy: Any = "", volatile: Any = False,
 ) -> Value:  # fmt: skip
     emit = frame.emit
+    zero = isinstance(pointer, BlockPointer) and padding_option == "zero"
     if isinstance(pointer, BlockPointer):
         padding = blocks.padding(frame, padding_option, pointer.base.type.dtype.element)
         pointer, mask = blocks.access(frame, "load", pointer, mask, boundary_check, other)
@@ -159,6 +160,8 @@ def load(
     value = emit.value(
         "load", *args, **_access_attrs(cache_modifier, eviction_policy, flag(frame, volatile, "volatile"))
     )
+    if zero:
+        emit.padded.add(value)
     if isinstance(pointer.type.dtype, BoolPointer):
         value = emit.value("cmp", value, emit.number(0, t.int8, value.type.shape), pred="ne")
     return value

@@ -70,6 +70,7 @@ def parse(
     target: Target | None = None,
     calls: list[HostCall] | None = None,
     invoke: Callable[..., Any] | None = None,
+    padded: set[Value] | None = None,
 ) -> Func:
     """Executes the kernel's Python symbolically: constants fold, the rest becomes tile IR
 
@@ -78,12 +79,14 @@ def parse(
 
     `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
     the Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to
-    `calls`; `invoke(function, args, kwargs)` makes the calls, by default directly.
+    `calls`; `invoke(function, args, kwargs)` makes the calls, by default directly. It adds to `padded` the results of loads that are 0
+    outside of their array by definition: of tensor descriptors, and of block pointers with padding_option="zero".
     Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
     """
     emit = Emitter(target, options)
     emit.calls = [] if calls is None else calls
     emit.invoke = invoke or emit.invoke
+    emit.padded = set() if padded is None else padded
     frame = Frame(source, emit)
     params: list[Value] = []
     for parameter in source.parameters:

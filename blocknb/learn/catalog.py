@@ -1,7 +1,7 @@
 """The exercises that exist: those of the course's units, of files that `load` reads, and of packages.
 
 A unit is a module of `blocknb.learn.units` with `UNIT` and `EXERCISES`. A file or a package (entry point "blocknb.exercises", which names
-such a module) has `EXERCISES`, and may have `UNIT`.
+such a module) has `EXERCISES`, and may have `UNIT`. A package that fails to load is named in one line on stderr, and left out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,13 @@ def _sources() -> list[tuple[Unit | None, tuple[Exercise | Prediction, ...]]]:
             if module.startswith("unit"):
                 found[module] = _in(vars(importlib.import_module(f"{course.__name__}.{module}")), module)
         for point in entry_points(group="blocknb.exercises"):
-            found[f"{point.name} of {point.value}"] = _in(vars(point.load()), point.name)
+            try:
+                found[f"{point.name} of {point.value}"] = _in(vars(point.load()), point.name)
+            except Exception as error:  # of someone else's package: the others are as good as before
+                text = (
+                    f"the entry point {point.name} = {point.value} brings no exercises: {type(error).__name__}: {error}"
+                )
+                print(f"blocknb: {text.splitlines()[0]}", file=sys.stderr)
         _course.update(found)
     return [*_course.values(), *_loaded.values()]
 

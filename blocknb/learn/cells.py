@@ -6,6 +6,7 @@ that ends with an error has no launch to show. Without any launch, the verdict a
 
 from __future__ import annotations
 
+import ast
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from blocknb.learn.catalog import UnknownExercise
 from blocknb.learn.catalog import exercise as find
 from blocknb.learn.cell import IMPORTS, WrongCell, answer_of, is_kernel, kernel_in, matched
 from blocknb.learn.checking import check
-from blocknb.learn.exercise import Exercise, Prediction, Verdict
+from blocknb.learn.exercise import CheckFinding, Exercise, Prediction, Verdict
 from blocknb.learn.progress import ItemProgress
 from blocknb.learn.running import Attempt, attempt
 from blocknb.notebook import verdicts
@@ -94,7 +95,7 @@ def check_cell(task: ExerciseCell, shell: Any, cell: str) -> dict[str, Any] | No
     """Checks the answer after the body has run, keeps the result, and launches the answer for the card. Returns the verdict as an output if
     there was nothing to launch."""
     exercise, given = task.exercise, answer_in(task, shell.user_ns)
-    verdict = check(exercise, given)
+    verdict = check(exercise, given) if grid_is_here(exercise, given, cell, shell) else _without_grid(exercise)
     source = cell.partition("\n")[2] if cell.startswith("%%") else cell
     if source.strip() == exercise.skeleton.strip():  # "Run All" is no try
         done = progress.of(exercise.name)
@@ -104,6 +105,25 @@ def check_cell(task: ExerciseCell, shell: Any, cell: str) -> dict[str, Any] | No
     if verdict.cases:
         task.shown, task.part["shown"] = launched(exercise, given, verdict)
     return None if task.shown is not None else verdicts.bundle(task.part)
+
+
+def grid_is_here(exercise: Exercise, given: Any, cell: str, shell: Any) -> bool:
+    """Whether the cell defines the `grid` that the exercise wants from it. One of an earlier cell may be for another kernel."""
+    if exercise.grid is not None or not is_kernel(given):
+        return True
+    body = cell.partition("\n")[2] if cell.startswith("%%") else cell
+    return any(
+        (isinstance(node, ast.FunctionDef) and node.name == "grid")
+        or (isinstance(node, ast.Name) and node.id == "grid" and isinstance(node.ctx, ast.Store))
+        for node in ast.walk(ast.parse(shell.transform_cell(body)))
+    )
+
+
+def _without_grid(exercise: Exercise) -> Verdict:
+    text = (
+        "the cell defines no `grid`, and that of an earlier cell does not count: write `grid = lambda ...: (programs,)`"
+    )
+    return Verdict(False, exercise.name, (), (CheckFinding(text, "cell", True),))
 
 
 def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[str, Any]:
@@ -118,6 +138,7 @@ def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[st
         "tries": done.tries,
         "cases": [[case.name, case.passed, case.device, case.text] for case in verdict.cases],
         "findings": [{"text": f.text, "line": f.line, "case": f.case} for f in verdict.findings],
+        "notes": list(verdict.notes),
         "hint": hint,
         "of": len(exercise.hints),
         "hints": [],

@@ -17,8 +17,9 @@ from blocknb.errors import CompilationError
 from blocknb.learn.causes import findings_of
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
+from blocknb.learn.gpu_guard import unfit_for_gpu
 from blocknb.learn.quantities import without_units
-from blocknb.learn.running import SECONDS, Attempt, TimeUp, attempt, devices_present
+from blocknb.learn.running import SECONDS, Attempt, TimeUp, ToolMissing, Unchecked, attempt, devices_present
 from blocknb.runtime.launch_context import unobserved
 
 
@@ -45,15 +46,24 @@ def check(
     except WrongCell as error:
         finding = CheckFinding(error.text, "cell", True, error.line)
         return Verdict(False, chosen.name, (), (finding,), seed, time.perf_counter() - start)
+    notes: list[str] = []
     with unobserved():  # the card shows the launch of the cell, not those of the check
-        attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices)
-        findings = findings_of(attempts) or broken_rules(attempts)
+        attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices, notes)
+        findings = findings_of(attempts) or broken_rules(attempts, notes)
+        notes[:0] = numbers_of(attempts) if not findings else ()
     counted = [made for made in attempts if made.device != "interpreted"] or attempts
     results = [CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted]
     tried = {result.name for result in results}
     results += [CaseResult(case.name, False, "not tried") for case in chosen.cases if case.name not in tried]
     passed = all(result.passed for result in results) and not findings
-    return Verdict(passed, chosen.name, tuple(results), tuple(findings), seed, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Verdict(passed, chosen.name, tuple(results), tuple(findings), seed, seconds, notes=tuple(notes))
+
+
+def numbers_of(attempts: Sequence[Attempt]) -> list[str]:
+    """The sentences of an exercise about an answer that passed."""
+    numbers = attempts[0].exercise.numbers
+    return [*numbers(attempts)] if numbers is not None and all(made.passed for made in attempts) else []
 
 
 def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: int = 0) -> Attempt:
@@ -74,10 +84,19 @@ def launch(exercise: Exercise | str, answer: Any, case: int | str = 0, *, seed: 
     return attempt(chosen, answer_of(chosen, answer, own=True), found, seed)
 
 
-def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence[str]) -> list[Attempt]:
-    """The launches of all cases; only the first ones if one does not end, or cannot begin."""
-    found = []
+def attempts_of(
+    exercise: Exercise, answer: Answer, seed: int, devices: Sequence[str], notes: list[str]
+) -> list[Attempt]:
+    """The launches of all cases; only the first ones if one does not end, or cannot begin. Adds to `notes` why a device is left out.
+
+    Nothing can stop a kernel on a GPU, so each case must pass on the CPU first, which stops it after a while."""
+    found: list[Attempt] = []
+    if "gpu" in devices:
+        devices = ("cpu", *(device for device in devices if device != "cpu"))
     for device in devices:
+        if device == "gpu" and (why := unfit_for_gpu(found)):
+            notes.append(why)
+            continue
         for number, case in enumerate(exercise.cases):
             found.append(attempt(exercise, answer, case, seed + number, device, SECONDS))
             if isinstance(found[-1].raised, TimeUp | WrongCell | CompilationError):
@@ -90,12 +109,21 @@ def attempts_of(exercise: Exercise, answer: Answer, seed: int, devices: Sequence
     return found
 
 
-def broken_rules(attempts: Sequence[Attempt]) -> list[CheckFinding]:
-    """What breaks the rules of an exercise, at most one finding per rule."""
+def broken_rules(attempts: Sequence[Attempt], notes: list[str]) -> list[CheckFinding]:
+    """What breaks the rules of an exercise, at most one finding per rule. A rule that cannot be checked counts as broken, unless a tool is
+    missing: then `notes` gets a sentence."""
     found = []
     for rule in attempts[0].exercise.rules:
         for made in attempts[:1] if rule.once else [a for a in attempts if a.device == attempts[0].device]:
-            if breaks := next(iter(rule.check(made)), None):
+            try:
+                breaks = next(iter(rule.check(made)), None)
+            except Unchecked as error:
+                text = f'could not check the rule "{rule.says or rule.name}" because {error}'
+                breaks = CheckFinding(text, "unchecked")
+                if isinstance(error, ToolMissing):
+                    notes.append(text)
+                    break
+            if breaks:
                 found.append(CheckFinding(breaks.text, breaks.kind, breaks.named, breaks.line, made.case.name))
                 break
     return found

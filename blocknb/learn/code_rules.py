@@ -1,8 +1,7 @@
 """Rules about compiled code: sectors, registers, shared memory, spills, instructions, and the timeline's model.
 
 They compile the kernel of an Attempt for a GPU, which needs none. Numbers of the launch may be replaced, so that a rule can ask about a
-product of 4096 while the cases stay small: `under_way(0.7, M=4096, N=4096, K=4096)`. A rule whose numbers are unknown, because ptxas is not
-installed, reports nothing.
+product of 4096 while the cases stay small: `under_way(0.7, M=4096, N=4096, K=4096)`. A rule whose numbers are unknown raises ToolMissing.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.learn.cell import Answer, answer_of, line_of, matched
 from blocknb.learn.exercise import Case, CheckFinding, Exercise, Rule
-from blocknb.learn.running import Attempt, TimeUp, grid_of, limited, prepared
+from blocknb.learn.running import Attempt, TimeUp, ToolMissing, grid_of, limited, prepared
 from blocknb.notebook.accesses import TileAccess, accesses_of
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile.occupancy import occupancy
@@ -28,6 +27,7 @@ from blocknb.runtime.summary import scalars_of, summary
 TARGET = "sm_90a"
 MULTIPROCESSORS = 132  # of an H100 or H200
 COMPILE_SECONDS = 30.0
+NO_PTXAS = "ptxas is not installed, which alone knows the registers: pip install blocknb[toolchain] on Linux"
 MOST_STEPS = 6000  # ops of the timeline, as on a card
 
 Check = Callable[[Attempt], Iterator[CheckFinding]]
@@ -120,7 +120,9 @@ def _of_resources(
 ) -> Rule:
     def find(made: Attempt) -> Iterator[str]:
         found = read(gpu_code(made, **numbers).compiled)
-        if found is not None and found > most:
+        if found is None:
+            raise ToolMissing(NO_PTXAS)
+        if found > most:
             yield text.format(found=f"{found:,}", most=f"{int(most):,}")
 
     return _rule(name, says, find)
@@ -159,7 +161,9 @@ def programs_per_multiprocessor(least: int, **numbers: Any) -> Rule:
     def find(made: Attempt) -> Iterator[str]:
         trace = gpu_code(made, **numbers).compiled.trace
         held = occupancy(trace.target, trace.resources)
-        if held is not None and held.blocks_per_sm < least:
+        if held is None:
+            raise ToolMissing(NO_PTXAS)
+        if held.blocks_per_sm < least:
             advice = "".join(f"; {line}" for line in held.advice[:1])
             yield f"a multiprocessor holds {held.blocks_per_sm} of these programs, and {least} are wanted: {held.limiter} limits it{advice}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import html
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -139,6 +139,7 @@ class Exercise(CourseItem):
     outputs by name, in float64 where they are floats. `solution` is the source of a cell. Code rules examine the first case, so put the
     friendly one first. `equivalent` lists mutants of the solution that are no mistakes, with the reason: "old -> new", or
     "LINE: old -> new" if several lines contain `old`. LINE is the text of the line, without its indent and a colon at its end.
+    `numbers` is called with the Attempts of an answer that passed; its sentences stand below the verdict.
     """
 
     task: str
@@ -154,6 +155,7 @@ class Exercise(CourseItem):
     tolerance: Tolerance | float = Tolerance()
     equivalent: Mapping[str, str] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
+    numbers: Callable[[Sequence[Any]], Iterable[str]] | None = None
 
     @cached_property
     def skeleton(self) -> str:
@@ -225,7 +227,8 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. `findings` are sorted, the most useful first. `seed` reproduces the check: `check(name, kernel, seed=seed)`."""
+    """What a check found. `findings` are sorted, the most useful first. `seed` reproduces the check: `check(name, kernel, seed=seed)`.
+    `notes` are sentences that refuse nothing: numbers of an answer that passed, and launches that were left out."""
 
     passed: bool
     exercise: str
@@ -234,6 +237,7 @@ class Verdict:
     seed: int = 0
     seconds: float = 0.0
     hints: int = field(default=0, compare=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -258,13 +262,15 @@ class Verdict:
     def __str__(self) -> str:
         lines = [f"{self.exercise}: {self.headline}"]
         lines += [f"  {finding.case + ': ' if finding.case else ''}{finding}" for finding in self.findings[1:]]
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         mark, rest = "✓" if self.passed else "✗", self.findings[1:]
-        items = "".join(f"<li>{html.escape((f.case + ': ' if f.case else '') + str(f))}</li>" for f in rest)
+        texts = [*((f.case + ": " if f.case else "") + str(f) for f in rest), *self.notes]
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
         body = f"<ul>{items}</ul>" if items else ""
         return f"<div><strong>{mark} {html.escape(self.exercise)}</strong> {html.escape(self.headline)}{body}</div>"
 

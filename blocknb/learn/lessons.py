@@ -15,6 +15,7 @@ from blocknb.learn import catalog, help_texts, listing, predictions, progress
 from blocknb.learn.cells import add_verdict, begin_exercise, check_cell, current, found
 from blocknb.learn.exercise import Exercise, Prediction
 from blocknb.learn.predictions import add_question, predict
+from blocknb.learn.sector_question import PREFIX, SectorQuestion
 from blocknb.notebook import html
 
 MOST_ANSWER = 1000  # characters of an answer from a page
@@ -22,8 +23,10 @@ MOST_ANSWER = 1000  # characters of an answer from a page
 __all__ = ["add_question", "add_verdict", "begin_exercise", "check_cell", "predict"]
 
 
-def begin_prediction(name: str, shell: Any) -> Prediction:
-    """The prediction that a cell asks. Raises UsageError."""
+def begin_prediction(name: str, shell: Any) -> Prediction | SectorQuestion:
+    """The prediction that a cell asks: one of the course, or `sectors:x` about its own launch. Raises UsageError."""
+    if name.startswith(PREFIX):
+        return SectorQuestion(name.removeprefix(PREFIX))
     return predictions.prediction(name)
 
 
@@ -82,7 +85,7 @@ def exercises(line: str, shell: Any) -> None:
 
 def show_progress(line: str, shell: Any) -> None:
     """Implements `%progress`."""
-    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: no progress is kept"
+    place = str(progress.path()) if progress.is_kept() else "BLOCKNB_PROGRESS=0: your progress ends with this kernel"
     shell.display_pub.publish(listing.summary(progress.load(), place))
 
 

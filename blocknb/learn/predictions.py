@@ -16,7 +16,9 @@ from blocknb.learn import progress
 from blocknb.learn.cells import current, found
 from blocknb.learn.checking import judged
 from blocknb.learn.exercise import Prediction
+from blocknb.learn.progress import ItemProgress
 from blocknb.learn.quantities import without_units
+from blocknb.learn.sector_question import PREFIX, SectorQuestion
 from blocknb.notebook import verdicts
 
 #: The tabs that show the same answer, by the tab that a prediction names.
@@ -32,11 +34,19 @@ RELATED = {
 #: The newest record of a kernel that asks a question, by the prediction's name.
 _asking: dict[str, Any] = {}
 
+#: The questions about launches (`sector_question`), and their answers since the last run of the cell.
+_own: dict[str, Prediction] = {}
+_answers: dict[str, ItemProgress] = {}
+
 
 def prediction(name: str) -> Prediction:
     """The prediction of a name, which may lack `predict-`. Raises UsageError."""
     from blocknb.learn.catalog import exercises
 
+    if name.startswith(PREFIX):
+        if name not in _own:
+            raise UsageError(f"no cell asks for {name}: run one that begins with %%blockkernel --predict {name}")
+        return _own[name]
     known = {item.name: item for item in exercises() if isinstance(item, Prediction)}
     if made := known.get(name) or known.get(f"predict-{name}"):
         return made
@@ -46,7 +56,7 @@ def prediction(name: str) -> Prediction:
 
 def question_part(asked: Prediction) -> dict[str, Any]:
     """The document's part "question". `closed` are the keys of the tabs that stay shut while `answer` is empty."""
-    done = progress.of(asked.name)
+    done = _answers.get(asked.name, ItemProgress()) if asked.name in _own else progress.of(asked.name)
     answer = done.answers[-1] if done.answers else ""
     verdict = judged(asked, value_of(asked, answer)) if answer else None
     key = asked.reveals.lower()
@@ -62,8 +72,12 @@ def question_part(asked: Prediction) -> dict[str, Any]:
     }
 
 
-def add_question(asked: Prediction, record: Any, found: Any) -> None:
-    """Adds the question to the findings of options about a kernel."""
+def add_question(asked: Prediction | SectorQuestion, record: Any, found: Any) -> None:
+    """Adds the question to the findings of options about a kernel. Raises UsageError for one that its launch does not answer."""
+    if isinstance(asked, SectorQuestion):
+        asked = asked.about(record)
+        _own[asked.name] = asked
+        _answers.pop(asked.name, None)
     found.parts[verdicts.QUESTION] = question_part(asked)
     _asking[asked.name] = record
 
@@ -77,24 +91,37 @@ def value_of(asked: Prediction, answer: str, names: dict[str, Any] | None = None
     for text in (answer, ", ".join(answer.replace(",", " ").split())):
         try:
             return ast.literal_eval(text) if names is None else eval(text, dict(names))
-        except Exception:  # a text, or something else that is no expression
-            continue
+        except Exception as error:  # a text, or something else that is no expression
+            if names is not None and _computes(text):
+                raise UsageError(f"%predict: `{text}` raises {type(error).__name__}: {error}") from None
     return answer
+
+
+def _computes(text: str) -> bool:
+    """Whether a text is an expression with a call or an operator, so that an error in it is no wrong answer."""
+    try:
+        return any(isinstance(node, ast.Call | ast.BinOp) for node in ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def answer(asked: Prediction, text: str, shell: Any = None) -> dict[str, Any]:
     """Keeps an answer and returns the document's part "question" with it. Without a `shell`, an expression is a text."""
-    current[:] = [asked.name]
     value = value_of(asked, text, shell.user_ns if shell is not None else None)
     verdict = judged(asked, value)
-    shown = text if isinstance(value, str) else _written(value, asked.unit)
-    progress.update(asked.name, lambda old: old.tried(asked.hash, verdict.passed, answer=shown))
+    shown = text if isinstance(value, str) else written(value, asked.unit)
+    if asked.name in _own:
+        old = _answers.get(asked.name, ItemProgress())
+        _answers[asked.name] = old.tried(asked.hash, verdict.passed, answer=shown)
+    else:
+        current[:] = [asked.name]
+        progress.update(asked.name, lambda old: old.tried(asked.hash, verdict.passed, answer=shown))
     part = question_part(asked)
     text = verdict.findings[0].text if verdict.findings else ""
     return {**part, "answer": shown, "right": verdict.passed, "text": text}
 
 
-def _written(value: Any, unit: str) -> str:
+def written(value: Any, unit: str) -> str:
     """The value as an answer that `value_of` reads."""
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))

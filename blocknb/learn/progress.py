@@ -1,8 +1,8 @@
 """What a learner has done: tries, hints, answers and passing sources, in one JSON file in the user's data folder.
 
 An update reads the file, changes one entry and replaces the file, under a lock, so two notebooks lose nothing. A file that is not readable
-is renamed, and a message names its new place. BLOCKNB_PROGRESS in the environment names another file, and BLOCKNB_PROGRESS=0 keeps none,
-as for autograding. The file is also what a teacher collects from a class (`class_report`).
+is renamed, and a message names its new place. BLOCKNB_PROGRESS in the environment names another file. With BLOCKNB_PROGRESS=0, as for
+autograding, the entries end with the process. The file is also what a teacher collects from a class (`class_report`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 VERSION = 1
 MOST_BYTES = 1 << 24
 MOST_SOURCE = 100_000  # characters of a cell
+
+_unsaved: dict[str, ItemProgress] = {}  # the entries of a process that keeps no file
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def path() -> Path:
 
 
 def is_kept() -> bool:
-    """Whether progress is kept: BLOCKNB_PROGRESS=0 switches it off."""
+    """Whether a file keeps the progress: with BLOCKNB_PROGRESS=0, it ends with the process."""
     return os.environ.get("BLOCKNB_PROGRESS", "").strip() != "0"
 
 
@@ -76,7 +78,7 @@ def load() -> dict[str, ItemProgress]:
     """All entries by name. A damaged file is kept under another name, and stderr says where. If the file cannot be opened, stderr says
     why, and there are no entries."""
     if not is_kept():
-        return {}
+        return dict(_unsaved)
     try:
         with _locked():
             return _load()
@@ -93,7 +95,8 @@ def of(name: str) -> ItemProgress:
 def update(name: str, change: Callable[[ItemProgress], ItemProgress]) -> ItemProgress:
     """Changes one entry of the file and returns it. If the file cannot be written, stderr says why."""
     if not is_kept():
-        return change(ItemProgress())
+        _unsaved[name] = change(_unsaved.get(name, ItemProgress()))
+        return _unsaved[name]
     try:
         with _locked():
             found = _load()

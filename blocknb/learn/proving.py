@@ -196,11 +196,13 @@ def _mutants(exercise: Exercise, answer: Answer, report: ProofReport, seeds: tup
     killed = tried = 0
     lines = exercise.solution.split("\n")
     changed: dict[str, set[str]] = {}  # the lines that a key without a line stands for
+    unused = dict.fromkeys(exercise.equivalent)
     for mutant in mutants(exercise.solution, scalars):
         line = lines[mutant.line - 1].strip().rstrip(":")
         if mutant.text in exercise.equivalent:
             changed.setdefault(mutant.text, set()).add(line)
-        if mutant.text in exercise.equivalent or f"{line}: {mutant.text}" in exercise.equivalent:
+        if listed := {mutant.text, f"{line}: {mutant.text}"} & exercise.equivalent.keys():
+            unused = {key: None for key in unused if key not in listed}
             report.equivalent += 1
             continue
         tried += 1
@@ -210,6 +212,7 @@ def _mutants(exercise: Exercise, answer: Answer, report: ProofReport, seeds: tup
         else:
             killed += 1
     report.mutants = killed, tried
+    report.failures += [f"`equivalent` lists {text!r}, which is no mutant of the solution" for text in unused]
     for text, found in changed.items():
         if len(found) > 1:
             report.failures.append(
@@ -228,7 +231,7 @@ def accepted(exercise: Exercise, source: str, seed: int) -> bool:
         if not made[-1].passed:
             return False
     made.sort(key=lambda m: exercise.cases.index(m.case))
-    return not broken_rules(made)
+    return not broken_rules(made, [])
 
 
 def _size(exercise: Exercise, number: int) -> int:

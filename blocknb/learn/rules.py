@@ -1,7 +1,8 @@
 """Rules about memory, read off the footprint of a launch: who stores what, races, and how often bytes are loaded.
 
 A `Rule` receives an `Attempt` whose result is right, and yields sentences about what breaks it. Memory rules examine every case, because
-a ragged one may break what a friendly one does not. `code_rules` has the rules about compiled code.
+a ragged one may break what a friendly one does not. Without a whole footprint, they raise Unchecked, and the answer is not accepted.
+`code_rules` has the rules about compiled code.
 """
 
 from __future__ import annotations
@@ -41,9 +42,7 @@ def outputs_of(made: Attempt, seen: Footprint) -> Iterator[tuple[str, ArrayFootp
 
 
 def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
-    seen = made.footprint
-    if seen is None:
-        return
+    seen = made.whole_footprint
     yield from never_stored(made)
     for _, array in outputs_of(made, seen):
         if array.atomics:
@@ -105,8 +104,7 @@ def _holes(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.ndar
 
 
 def _no_race(made: Attempt) -> Iterator[CheckFinding]:
-    seen = made.footprint
-    for found in seen.findings if seen is not None else ():
+    for found in made.whole_footprint.findings:
         if found.kind in ("race", "lanes") and found.level != "remark":
             yield _found(found)
 
@@ -120,9 +118,7 @@ def bytes_at_most(factor: float, *arrays: str) -> Rule:
     of all."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
-        seen = made.footprint
-        if seen is None or seen.sampled:
-            return
+        seen = made.whole_footprint
         chosen = [made.parameter(name) for name in arrays] if arrays else list(seen)
         loads = {n: seen[n] for n in chosen if n in seen.arrays and seen[n].loads}
         issued = {n: a.loads.issued * a.array.size for n, a in loads.items()}
@@ -187,9 +183,7 @@ def first_programs_load(programs: int, at_most: Callable[..., float] | float) ->
     the arguments by name."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
-        seen = made.footprint
-        if seen is None:
-            return
+        seen = made.whole_footprint
         total, lines = 0, []
         for name in seen:
             marks = np.zeros(seen[name].array.extent, bool)

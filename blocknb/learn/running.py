@@ -25,11 +25,20 @@ from blocknb.learn.exercise import Case, Exercise, Tolerance, listed
 from blocknb.runtime.interrupts import stop_launches
 
 SECONDS = 5.0  # of a launch, and of its compilation
-BUDGET = Budget(seconds=2.0)
+BUDGET = Budget(seconds=2.0)  # of the footprint that shows the cause of a failure
+WHOLE = Budget(seconds=30.0)  # of one that a rule reads
 
 
 class TimeUp(Exception):
     """A launch exceeded its time limit."""
+
+
+class Unchecked(Exception):
+    """Nobody knows whether an answer follows a rule. The text says why."""
+
+
+class ToolMissing(Unchecked):
+    """A rule needs a tool that is not installed, as ptxas outside of Linux. This refuses no answer, and the verdict says it."""
 
 
 @dataclass
@@ -81,14 +90,38 @@ class Attempt:
 
     @cached_property
     def footprint(self) -> Footprint | None:
-        """The footprint of the launch, or None if there is none."""
+        """The footprint of the launch, perhaps of a sample of its programs, or None if there is none."""
+        try:
+            return self._followed(BUDGET)
+        except Unchecked:
+            return None
+
+    @cached_property
+    def whole_footprint(self) -> Footprint:
+        """The footprint of all programs of the launch, for a rule. Raises Unchecked if there is none."""
+        seen = self.footprint
+        if seen is None or seen.sampled:  # this process may have had little time
+            seen = self.footprint = self._followed(WHOLE)
+        account = seen.account
+        if seen.sampled:
+            few = f"{len(account.programs):,} of {account.launch.programs:,} programs"
+            raise Unchecked(f"the footprint holds {few} only: make the loops of a program shorter")
+        for reason in (*account.unknown[:1], *([account.foreign.message] if account.foreign else [])):
+            raise Unchecked(reason)
+        return seen
+
+    def _followed(self, budget: Budget) -> Footprint:
         arguments = self.fresh()
         try:
             with limited(SECONDS):
                 given = matched(self.answer, arguments) | self.constants
-                found = self.answer.base.footprint(self.grid, BUDGET)(**given)
-        except (KernelError, WrongCell, TimeUp):
-            return None
+                found = self.answer.base.footprint(self.grid, budget)(**given)
+        except TimeUp:
+            raise Unchecked(f"its footprint takes more than {SECONDS:.0f} seconds") from None
+        except WrongCell as error:
+            raise Unchecked(error.text) from None
+        except KernelError as error:
+            raise Unchecked(f"its footprint fails: {error.message}") from None
         self._kept = arguments  # the footprint reads contents on demand
         return found
 

@@ -73,7 +73,7 @@ CELL_OPTIONS = (
         {
             "metavar": "NAME",
             "help": "Ask a question before the card shows its answer: --predict predict-blocks. The tabs that show the answer open after "
-            "%%predict NAME ANSWER.",
+            "%%predict NAME ANSWER. --predict sectors:x asks how many sectors this launch touches in the array x.",
         },
         _question,
         _prediction,

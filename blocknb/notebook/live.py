@@ -314,6 +314,8 @@ def _changes(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _hint(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The verdict on an exercise with the next hint in it."""
+    if verdicts.VERDICT not in live.cell.parts:
+        return {"error": "this card has no exercise: run the cell again"}
     part = course.lessons().card_hint(live.cell.parts[verdicts.VERDICT])
     _replace_part(live, verdicts.VERDICT, part)
     return {"verdict": part}
@@ -321,6 +323,10 @@ def _hint(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _predict(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The card after an answer to its question."""
+    if verdicts.QUESTION not in live.cell.parts:
+        return {"error": "this card asks no question: run the cell again"}
+    if not str(data.get("answer", "")).strip():
+        return {"error": "the answer is empty"}
     part = course.lessons().card_answer(live.cell.parts[verdicts.QUESTION], str(data["answer"]))
     _replace_part(live, verdicts.QUESTION, part)
     return _shown(live)

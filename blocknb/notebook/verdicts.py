@@ -32,7 +32,7 @@ def text(parts: Mapping[str, Any]) -> str:
     found = []
     if (verdict := parts.get(VERDICT)) is not None:
         found.append(f"{sign(verdict)} {verdict['exercise']}: {verdict['headline']}")
-        found += [f"    {finding_text(finding)}" for finding in verdict["findings"][1:]]
+        found += [f"    {line}" for line in _below(verdict)]
         found += [f"  {line}" for line in next_steps(verdict)]
     if (asked := parts.get(QUESTION)) is not None:
         found += [asked["question"].strip(), f"  {answered(asked)}"]
@@ -43,7 +43,7 @@ def html(parts: Mapping[str, Any]) -> str:
     """The block above a page without scripts; "" without the parts."""
     found = ""
     if (verdict := parts.get(VERDICT)) is not None:
-        items = "".join(f"<li>{marked(finding_text(finding))}</li>" for finding in verdict["findings"][1:])
+        items = "".join(f"<li>{marked(line)}</li>" for line in _below(verdict))
         cases = " &nbsp; ".join(_case(case) for case in verdict["cases"])
         more = " ".join(marked(line) for line in next_steps(verdict))
         found += (
@@ -71,6 +71,11 @@ def finding_text(finding: Mapping[str, Any]) -> str:
     """ "50x100: nothing is stored (line 4)"."""
     case = f"{finding['case']}: " if finding["case"] else ""
     return f"{case}{finding['text']}" + (f" (line {finding['line']})" if finding["line"] else "")
+
+
+def _below(verdict: Mapping[str, Any]) -> list[str]:
+    """The lines below the headline: the other findings, and the notes."""
+    return [*map(finding_text, verdict["findings"][1:]), *verdict.get("notes", ())]
 
 
 def next_steps(verdict: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ from blocknb.errors import (
 from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, parse
-from blocknb.ir.core import Func
+from blocknb.ir.core import Func, Value
 from blocknb.ir.shadow import plan_of
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
@@ -41,10 +41,11 @@ from blocknb.runtime.request import KernelCode, Request, StageEdit
 from blocknb.trace import Note, Resources, Stage, Stages, Trace
 
 
-def undefined_in_triton(func: Func) -> tuple[Note, ...]:
-    """Notes about masked loads whose result is defined here and not in Triton."""
+def undefined_in_triton(func: Func, padded: Container[Value]) -> tuple[Note, ...]:
+    """Notes about masked loads whose result is defined here and not in Triton. `padded` are results that it defines, too."""
     text = "Triton leaves the masked lanes of this load undefined, and they reach {}; blocknb gives 0: write other=0 to say so"
-    return tuple(Note(text.format(reached), "parse", op.id, op.loc) for op, reached in masked_lanes_that_matter(func))
+    found = masked_lanes_that_matter(func, padded)
+    return tuple(Note(text.format(reached), "parse", op.id, op.loc) for op, reached in found)
 
 
 def front_argument(kind: Kind) -> Argument:
@@ -160,8 +161,9 @@ class Job:
         attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
         calls: list[HostCall] = []
         arguments = {name: front_argument(kind) for name, kind in self.request.kinds.items()}
-        func = parse(self.source, arguments, attributes, self.target, calls)
-        notes = (*self._watch_calls(calls), *undefined_in_triton(func))
+        padded: set[Value] = set()
+        func = parse(self.source, arguments, attributes, self.target, calls, padded=padded)
+        notes = (*self._watch_calls(calls), *undefined_in_triton(func, padded))
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
         func = self._add_stage(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed)).after

@@ -63,6 +63,18 @@ describe('the verdict', () => {
     expect(order.indexOf('bnb-course')).toBeLessThan(order.indexOf('bnb-glance'));
   });
 
+  test('lists the numbers of an answer that passed', () => {
+    const notes = ['a thread has 168 registers', '`wgmma`: 4'];
+    const passed = { ...failed, passed: true, findings: [], notes };
+    const { root } = shown(withVerdict(passed));
+    expect([...root.querySelectorAll('.bnb-notes li')].map((e) => e.textContent)).toEqual([
+      notes[0],
+      'wgmma: 4',
+    ]);
+    expect(shown(withVerdict(failed)).root.querySelector('.bnb-notes')).toBeNull();
+    expect(problemOf(withVerdict({ ...passed, notes: [1] as unknown as string[] }))).toContain('notes');
+  });
+
   test('says that an answer with right results is not accepted', () => {
     const cases: Verdict['cases'] = [
       ['n=8', true, 'cpu', ''],

@@ -61,3 +61,22 @@ def test_options_of_amds_back_end_are_noted_and_change_nothing():
     trace = sums.trace(x, out, 10, 0, "reduction", target="cpu", waves_per_eu=2, kpack=1)
     (said,) = [note.text for note in trace.notes if note.origin == "launch"]
     assert said == "`kpack` and `waves_per_eu`: options of Triton's back end for AMD GPUs, without effect here"
+
+
+@blocknb.kernel
+def products(a, b, out, K, PAD: tl.constexpr, N: tl.constexpr = 16):
+    described = tl.make_tensor_descriptor(a, [N, K], [16, 1], [N, N])
+    block = tl.make_block_ptr(b, (K, N), (16, 1), (0, 0), (N, N), (1, 0))
+    total = tl.zeros((N, N), tl.float32)
+    for k in range(0, K, N):
+        y = tl.load(block, boundary_check=(0,), padding_option=PAD)
+        total = tl.dot(described.load([0, k]), y, total)
+    i = tl.arange(0, N)
+    tl.store(out + i[:, None] * N + i[None, :], total)
+
+
+def test_loads_that_triton_pads_with_zero_are_not_noted():
+    a, b, out = (np.ones((16, 16), np.float32) for _ in range(3))
+    found = {pad: products.trace(a, b, out, 10, pad, target="cpu").notes for pad in ("zero", "")}
+    said = {pad: [note.loc.line for note in notes if "masked lanes" in note.text] for pad, notes in found.items()}
+    assert said == {"zero": [], "": [products.source.first_line + 6]}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from blocknb import learn, load_ipython_extension
@@ -180,7 +182,7 @@ def test_progress_counts_what_passed_and_keeps_the_passing_source(session: Sessi
 def test_progress_that_is_not_kept_has_no_path(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKNB_PROGRESS", "0")
     first = session.text("%progress").split("\n")[0]
-    assert first.endswith("BLOCKNB_PROGRESS=0: no progress is kept")
+    assert first.endswith("BLOCKNB_PROGRESS=0: your progress ends with this kernel")
     assert "/0" not in first
 
 
@@ -210,6 +212,14 @@ def test_an_unanswered_prediction_hides_the_facts_until_its_answer(session: Sess
     assert "10, 240" in session.text("%solution")
 
 
+def test_an_error_in_an_answer_is_no_wrong_answer(session: Session) -> None:
+    session.run("def sectors(lanes):\n    return 4 + lanes")
+    with pytest.raises(UsageError, match="`sectors\\(lane\\)` raises NameError: name 'lane' is not defined"):
+        session.run("%predict predict-sectors-offset sectors(lane)")
+    assert not progress.of("predict-sectors-offset").answers
+    assert "✓ right" in session.text("%predict predict-sectors-offset sectors(1)")
+
+
 def test_names_of_exercises_complete(session: Session) -> None:
     assert "add-1" in candidates("%%blockkernel --exercise ad", session.shell)[1]
     assert "add-1" in candidates("%hint ", session.shell)[1]
@@ -227,3 +237,74 @@ def test_a_page_asks_for_hints_of_its_card(session: Session) -> None:
         assert part["hint"] == (number + 1 if number < 3 else 0)
     assert progress.of("add-1").hints == 3
     json.dumps(part)
+
+
+def test_the_grid_of_an_earlier_cell_does_not_count(session: Session) -> None:
+    goal = learn.exercise("gemm-6")
+    kernel, grid = goal.solution.split("grid = ")
+    session.run(f"import blocknb\ngrid = {grid}")
+    verdict = session.exercise(kernel, "gemm-6")["text/plain"]
+    assert "the cell defines no grid, and that of an earlier cell does not count" in verdict
+    assert progress.of("gemm-6").tries == 1
+
+
+@pytest.mark.full  # three seconds
+def test_the_goal_of_the_course_shows_its_numbers(session: Session) -> None:
+    goal = learn.exercise("gemm-6")
+    found = session.exercise(f"%precision 3\n{goal.solution}", "gemm-6")
+    notes = found[MIME]["verdict"]["notes"]
+    assert len(notes) == 4
+    assert re.fullmatch(r"wgmma in the SASS for sm_90a: \d+ HGMMA\.64x256x16\.F32", notes[0])
+    assert re.fullmatch(r"a thread has \d+ registers, and spills 0 bytes", notes[1])
+    busy = re.fullmatch(r"products are under way for (\d+)% of the modelled time for 4096 x 4096 x 4096", notes[2])
+    assert busy and 70 <= int(busy[1]) <= 100
+    error = re.match(r"the largest error against float64 is ([\d.e-]+) of the element", notes[3])
+    assert error and 0 < float(error[1]) < 2**-10
+    assert all(note in found["text/plain"] for note in notes)
+
+
+def test_without_a_file_the_progress_lasts_as_long_as_the_process(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOCKNB_PROGRESS", "0")
+    monkeypatch.setattr(progress, "_unsaved", {})
+    shown = [session.text("%hint add-1") for _ in range(4)]
+    assert [text.split(":")[0][-6:] for text in shown] == ["1 of 3", "2 of 3", "3 of 3", "3 of 3"]
+
+
+def test_a_page_that_asks_for_what_a_card_has_not_gets_a_sentence(session: Session) -> None:
+    from blocknb.notebook.live import REQUESTS, _cards
+
+    session.exercise(ADD.solution)
+    live = next(reversed(_cards.values()))
+    for what in ("hint", "predict"):
+        live.cell.parts.pop("verdict", None)
+        assert "run the cell again" in REQUESTS[what](live, {})["error"]
+
+
+STRIDED = """%%blockkernel --predict sectors:{array}
+@blocknb.kernel
+def strided(x, out, STEP: tl.constexpr):
+    i = tl.arange(0, 32)
+    tl.store(out + i, tl.load(x + STEP * i))
+
+strided[1,](np.ones(256, np.float32), np.zeros(32, np.float32), STEP={step}, num_warps=1)
+"""
+
+
+def test_a_cell_asks_for_the_sectors_of_its_own_launch(session: Session) -> None:
+    session.run("import numpy as np, blocknb, blocknb.language as tl")
+    for step, sectors in ((1, 4), (2, 8)):
+        (asked,) = session.run(STRIDED.format(array="x", step=step))
+        question = asked[MIME]["question"]
+        assert (question["answer"], question["closed"][0]) == ("", "tiles")
+        assert "Program 0 loads elements of x" in asked["text/plain"]
+        (right,) = session.run(f"%predict sectors:x {sectors}")
+        assert "✓ right" in right["text/plain"]
+    (wrong,) = session.run("%predict sectors:x 4")
+    assert "4 would be enough for these elements, if they were neighbours" in wrong["text/plain"]
+    assert "sectors:x" not in progress.load()
+    with pytest.raises(UsageError, match="`z` is in no load or store of program 0; ask about one of x, out"):
+        session.run(STRIDED.format(array="z", step=1))
+    with pytest.raises(UsageError, match="no cell asks for sectors:y"):
+        session.run("%predict sectors:y 4")

@@ -67,8 +67,21 @@ def test_code_and_the_line_for_readers_of_cuda_may_name_terms(prose):
 def test_the_course_has_no_long_sentence_and_no_term_before_its_explanation(prose, unit):
     found = list(prose.texts())
     assert any(text.file == f"{unit}.ipynb" for text in found)
-    wrong = [line for line in (*prose.long_sentences(found), *prose.early_terms(found)) if line.startswith(unit)]
-    assert not wrong
+    lists = (*prose.long_sentences(found), *prose.early_terms(found), *prose.early_options())
+    assert not [line for line in lists if line.startswith(unit)]
+
+
+def test_an_option_in_code_before_a_text_names_it_is_found(prose, tmp_path):
+    cells = [
+        ("code", "f[1](x, num_stages=3, num_warps=1)"),
+        ("markdown", "`num_warps` sets the warps."),
+        ("code", "num_stages=2"),
+    ]
+    content = {"cells": [{"cell_type": kind, "source": [source]} for kind, source in cells[1:] + cells[:1]]}
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    assert prose.early_options(tmp_path) == [
+        "a.ipynb, cell 1: the code passes num_stages, which no text cell has named"
+    ]
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -11,7 +11,6 @@ from blocknb.learn import check, exercise, exercises
 from blocknb.learn.cell import answer_of
 from blocknb.learn.exercise import Exercise, Prediction
 from blocknb.learn.running import Attempt, prepared
-from blocknb.learn.units.matrix_cases import without_other
 from blocknb.learn.units.matrix_half import tuned
 from blocknb.learn.units.matrix_rules import busy_share, room_for, rounds_busy, tiles_fetched
 
@@ -97,8 +96,3 @@ def test_a_constant_without_a_value_is_a_finding_and_no_exception():
     )
     (finding,) = rounds_busy(0.85, 2304).check(made("wave-1", source))
     assert "BM and BN have no values" in finding.text
-
-
-def test_loads_without_other_are_listed_as_equivalent():
-    found = without_other("tl.store(c, tl.load(a + k, mask=k < K, other=0.0) + tl.load(b))")
-    assert list(found) == ["tl.load(a + k, mask=k < K, other=0.0) -> tl.load(a + k, mask=k < K)"]

@@ -103,3 +103,6 @@ def test_a_key_of_equivalent_names_its_line_if_several_lines_contain_the_text() 
     report = learn.prove(one, compiled=False, course=False, seeds=(1,))
     assert report.equivalent == 1
     assert "excuses" not in str(report)
+    never = replace(one, equivalent={**one.equivalent, "lanes < m -> lanes <= m": "?"})
+    said = str(learn.prove(never, compiled=False, course=False, seeds=(1,)))
+    assert "`equivalent` lists 'lanes < m -> lanes <= m', which is no mutant of the solution" in said

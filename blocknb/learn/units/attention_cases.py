@@ -70,9 +70,7 @@ def block_grid(q: np.ndarray, BM: int) -> tuple[int, ...]:
 
 
 def _skips(made: Attempt) -> Iterator[CheckFinding]:
-    seen = made.footprint
-    if seen is None or seen.sampled:
-        return
+    seen = made.whole_footprint
     bm, bn, programs = made.given["BM"], made.given["BN"], seen.account.launch.programs
     loads = seen[made.parameter("k")].loads.accesses
     visited = sum(

@@ -12,7 +12,7 @@ from blocknb import cdiv
 from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_once, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case, without_other
+from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["hunt_1", "hunt_2", "hunt_3"]
 
@@ -159,8 +159,6 @@ The kernel has one bug. It raises no error. With up to 64 columns it is right, w
     reference=lambda x, weight, **_: {"out": x.astype(np.float64) @ weight.astype(np.float64)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=1000, scale=20.0),
-    equivalent=without_other("tl.load(x + row + at, mask=inside, other=0.0)")
-    | without_other("tl.load(weight + at, mask=inside, other=0.0)"),
     solution=WEIGHTED,
     blanks=(Blank(10, 10, keep="w = tl.load(weight + lane, mask=inside, other=0.0)"),),
     hints=(

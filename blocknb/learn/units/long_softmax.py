@@ -116,6 +116,15 @@ So the kernel loads each element twice, not three times.""",
         ),
         Mistake("`largest` is the maximum of the last block only", patch=(_MAXIMUM, "tl.max(values, axis=0)")),
         Mistake("`largest` is never updated: it stays -inf", patch=("        largest = new_largest\n", "")),
+        Mistake(
+            "`largest` changes before the old sum is rescaled: keep the old maximum for `exp(largest - new_largest)`",
+            patches=(
+                ("new_largest = " + _MAXIMUM, "largest = " + _MAXIMUM),
+                (_RESCALED, "total * tl.exp(largest - largest)"),
+                ("tl.exp(values - new_largest)", "tl.exp(values - largest)"),
+                ("        largest = new_largest\n", ""),
+            ),
+        ),
         Mistake("the old sum is lost: add the new block to it", patch=(f"{_RESCALED} + ", "")),
         Mistake(
             "the new block is added with the old maximum",

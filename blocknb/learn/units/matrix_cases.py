@@ -6,7 +6,6 @@ kernel agrees with float64 to the last bit on every device, and one missing prod
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -75,18 +74,6 @@ def biased_product(a: np.ndarray, b: np.ndarray, bias: np.ndarray) -> dict[str, 
     """The leaky ReLU of a @ b + bias in float64."""
     total = a.astype(np.float64) @ b + bias
     return {"c": np.where(total > 0, total, 0.01 * total)}
-
-
-def without_other(source: str) -> dict[str, str]:
-    """The equivalent mutants that drop `other=0.0`: text of the change, and the reason."""
-    loads = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"
-    ]
-    texts = [ast.unparse(load) for load in loads]
-    reason = "blocknb loads 0 where a mask is off and `other` is left out"
-    return {f"{text} -> {text.replace(', other=0.0', '')}": reason for text in texts if "other=0.0" in text}
 
 
 def patched(source: str, *patches: tuple[str, str]) -> str:

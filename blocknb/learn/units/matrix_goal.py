@@ -5,8 +5,9 @@ from __future__ import annotations
 from blocknb.learn.code_rules import no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case, without_other
-from blocknb.learn.units.matrix_half import BODY, DOT, HALF, HALF_PRODUCTS, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
+from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
+from blocknb.learn.units.matrix_half import BODY, DOT, HALF_PRODUCTS, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
+from blocknb.learn.units.matrix_numbers import numbers_of_product
 from blocknb.learn.units.matrix_rules import multiplies_with, products_under_way
 
 GRID_OF_TILES = "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM) * blocknb.cdiv(N, BN),)\n"
@@ -177,7 +178,9 @@ The result must agree with float64. For sm_90a, tl.dot must become wgmma, and no
         patched(GOAL, (ORDER, "    row, column = tl.swizzle2d(pid // across, pid % across, down, across, GROUP)\n")),
         patched(GOAL, (GRID_OF_TILES, "def grid(M, N, BM, BN):\n    return -(-M // BM) * -(-N // BN)\n")),
     ),
-    equivalent=without_other(HALF)
-    | {f"GROUP: tl.constexpr = 8: 8 -> {other}": "the height of a group changes the time only" for other in (7, 9)},
+    equivalent={
+        f"GROUP: tl.constexpr = 8: 8 -> {other}": "the height of a group changes the time only" for other in (7, 9)
+    },
     tolerance=2.0**-10,
+    numbers=numbers_of_product,
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import operands, patched, product, wide_range, without_other
+from blocknb.learn.units.matrix_cases import operands, patched, product, wide_range
 
 
 def _whole(m: int, n: int, k: int) -> Case:
@@ -72,6 +72,10 @@ One program does all the work. `M`, `N` and `K` are constants and powers of two,
         Mistake(
             "a row of `c` has N elements: its row stride is N, not M",
             patch=("c + m[:, None] * N", "c + m[:, None] * M"),
+        ),
+        Mistake(
+            "a row of `b` and a row of `c` have N elements: their row stride is N, not K",
+            patches=(("k[:, None] * N", "k[:, None] * K"), ("c + m[:, None] * N", "c + m[:, None] * K")),
         ),
         Mistake(
             "the tile of `a` is transposed: rows of the tile are rows of `a`, m[:, None]",
@@ -299,7 +303,10 @@ Walk along K in steps of `BK`. Each step loads `M x BK` elements of `a` and `BK 
         Mistake(
             "a row of `b` has N elements: its row stride is N, not BK", patch=("k[:, None] * N", "k[:, None] * BK")
         ),
-        Mistake("the product is counted twice: `total =`, not `total +=`", patch=("total = tl.dot", "total += tl.dot")),
+        Mistake(
+            "the old sum counts twice: `total = tl.dot(x, y, total)` adds it already",
+            patch=("total = tl.dot", "total += tl.dot"),
+        ),
         Mistake(
             "the masks are exchanged with the axes of the tiles",
             patches=(("mask=k[None, :] < K", "mask=m[:, None] < K"),),
@@ -361,6 +368,5 @@ def matmul(a, b, c, K, M: tl.constexpr, N: tl.constexpr, BK: tl.constexpr):
     tl.store(c + m[:, None] * N + n[None, :], total)
 """,
     ),
-    equivalent=without_other(LOOP),
     tolerance=Tolerance(),
 )

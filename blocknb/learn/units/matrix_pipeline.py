@@ -7,11 +7,10 @@ from typing import Any
 from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import biased_product, patched, product, product_case, without_other
+from blocknb.learn.units.matrix_cases import biased_product, patched, product, product_case
 from blocknb.learn.units.matrix_half import (
     BODY,
     DOT,
-    HALF,
     HALF_PRODUCTS,
     TUNED_CASES,
     X_MASK,
@@ -82,7 +81,6 @@ tiles are in shared memory at the same time. Nothing may spill, and the grid sta
         tuned(8, 5, 128, 128, 32),
         tuned(4, 3, 128, 128, 64),
     ),
-    equivalent=without_other(HALF),
     tolerance=Tolerance(),
 )
 
@@ -222,7 +220,6 @@ is not stored. `K` and `N` are multiples of 8, which descriptors of float16 need
         ),
     ),
     equivalent={
-        **without_other(DESCRIBED),
         "total > 0 -> total >= 0": "leaky(0) is 0 on both sides",
         "for k in range(0, K, BK): 0 -> -1": "range(-1, K, BK) covers the same k: a descriptor loads 0 at column -1",
     },
@@ -290,6 +287,5 @@ per loaded element, `BM * BN / (BM + BN)`, and become wgmma without spills. Set 
         tuned(4, 2, 64, 128, 64),
         tuned(4, 3, 128, 64, 32),
     ),
-    equivalent=without_other(HALF),
     tolerance=Tolerance(),
 )

@@ -16,10 +16,10 @@ import numpy as np
 from blocknb.errors import KernelError
 from blocknb.footprint.account import Budget
 from blocknb.learn.cell import matched
-from blocknb.learn.code_rules import MULTIPROCESSORS, TARGET, gpu_code
+from blocknb.learn.code_rules import MULTIPROCESSORS, NO_PTXAS, TARGET, gpu_code
 from blocknb.learn.exercise import CheckFinding
 from blocknb.learn.rules import Rule
-from blocknb.learn.running import Attempt, TimeUp, grid_of
+from blocknb.learn.running import Attempt, TimeUp, ToolMissing, Unchecked, grid_of
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.timeline import H200, timeline
 from blocknb.profile.timeline_spans import Timeline
@@ -94,6 +94,8 @@ def tiles_fetched(share: float, programs: int = MULTIPROCESSORS, across: int = 9
         arguments = arguments_at(made, sizes)
         grid = grid_of(made.exercise, made.answer, arguments)
         seen = made.answer.base.footprint(grid, Budget(seconds=5.0))(**matched(made.answer, arguments))
+        if seen.sampled:
+            raise Unchecked("the footprint of the first tiles takes too long")
         firsts = [seen[made.parameter(name)].loads.owners.first for name in ("a", "b")]
         rows, columns = (int(np.count_nonzero((x >= 0) & (x < programs))) // tile**2 for x in firsts)
         by_rows = -(-programs // across) + min(programs, across)
@@ -186,7 +188,9 @@ def room_for(programs: int) -> Rule:
     def find(made: Attempt) -> Iterator[str]:
         trace = square_code(made)
         held, needs = occupancy(trace.target, trace.resources), trace.resources
-        if held is None or held.blocks_per_sm >= programs:
+        if held is None:
+            raise ToolMissing(NO_PTXAS)
+        if held.blocks_per_sm >= programs:
             return
         full = {
             "registers": f"the registers are full: {needs.registers} for each of {needs.threads} threads, mostly for sums",
@@ -214,9 +218,9 @@ def loaded_once_per_program(name: str, axis: int) -> Rule:
     """Each program loads the elements of an array at most once. Programs that differ only along `axis` of the grid share them."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
-        seen = made.footprint
+        seen = made.whole_footprint
         array = made.parameter(name)
-        if seen is None or seen.sampled or array not in seen.arrays or not seen[array].loads:
+        if array not in seen.arrays or not seen[array].loads:
             return
         times = int(seen[array].loads.count.max()) / made.grid[axis]
         if times > 1:

@@ -87,6 +87,10 @@ number of the row, load that row of `x`, and store it.
             patch=(FROM, "x + source + at"),
         ),
         Mistake("the rows of out have no step: multiply `row` by `columns`", patch=(TO, "out + row + at")),
+        Mistake(
+            "numbers of rows are used as indices of elements: multiply `source` and `row` by `columns`",
+            patches=((FROM, "x + source + at"), (TO, "out + row + at")),
+        ),
         Mistake("every program loads `index[0]`: add `row` to the pointer", patch=(SOURCE, "source = tl.load(index)")),
         Mistake(
             "the number of the row is never loaded: `index + row` is an address", patch=(SOURCE, "source = index + row")

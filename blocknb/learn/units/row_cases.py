@@ -7,7 +7,6 @@ that cancels. Constant rows are integers, so that their mean is exact in any ord
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +15,7 @@ import numpy as np
 from blocknb import next_power_of_2
 from blocknb.learn.exercise import Case
 
-__all__ = ["VALUES", "row_grid", "rows_case", "without_other"]
-
-
-def without_other(load: str) -> dict[str, str]:
-    """The mutant of a load that drops `other=0`, which is right here, with the reason."""
-    dropped = re.sub(r", other=0(\.0)?", "", load)
-    return {f"{load} -> {dropped}": "blocknb loads 0 into masked lanes, and Triton promises nothing"}
+__all__ = ["VALUES", "row_grid", "rows_case"]
 
 
 def _falling(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from blocknb import cdiv
 from blocknb.learn.code_rules import assembles, no_spills
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import bytes_once, no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case, without_other
+from blocknb.learn.units.row_cases import row_grid, rows_case
 
 __all__ = ["rows_1", "sum_2", "var_1"]
 
@@ -53,7 +53,6 @@ The numbers may be far from zero, so subtract the mean before you square.""",
     reference=lambda x, **_: {"out": x.astype(np.float64).var(axis=1)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=300, scale=10.0),
-    equivalent=without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=VAR,
     blanks=(Blank(7, 9, "the mean, the distances from it, and their mean square"),),
     hints=(
@@ -142,7 +141,6 @@ Store the sum of row `i` in `out[i]` (fp32). Walk through the row in steps of `B
     reference=lambda x, **_: {"out": x.astype(np.float64).sum(axis=1)},
     rules=(stored_once, no_race, bytes_once, no_spills, assembles),
     tolerance=Tolerance(additions=20_000, scale=4.0),
-    equivalent=without_other(_PIECE),
     solution=LONG,
     blanks=(Blank(5, 9, "a block of sums, the loop, and the store"),),
     hints=(
@@ -250,7 +248,6 @@ Store the sum of row `i` in `out[i]` (fp32).""",
     reference=lambda x, **_: {"out": x.astype(np.float64).sum(axis=1)},
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=100, scale=4.0),
-    equivalent=without_other("tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0)"),
     solution=SHORT,
     blanks=(Blank(5, 7, "a mask for the tile, the load, and the store"),),
     hints=(

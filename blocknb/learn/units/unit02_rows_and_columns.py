@@ -266,7 +266,7 @@ The kernel loads a tile of `BM` x `BN` elements of `x`. Store each of its elemen
     solution=TRANSPOSE,
     blanks=(Blank(7, 7, "where in out each element of the tile belongs"),),
     hints=(
-        "Element (i, j) of `x` is element (j, i) of `out`. How many elements does a row of `out` have?",
+        "Take `x[2, 5]`. In which row and in which column of `out` does it land? How many elements of `out` lie before it?",
         "In `out`, j is the number of the row and i is the number of the column. A row of `out` has `rows` elements.",
         "`place = j[None, :] * rows + i[:, None]`",
     ),
@@ -282,6 +282,10 @@ The kernel loads a tile of `BM` x `BN` elements of `x`. Store each of its elemen
             patch=(TRANSPOSED_PLACE, "place = i[:, None] * rows + j[None, :]"),
         ),
         Mistake("the rows of `out` have no step", patch=(TRANSPOSED_PLACE, "place = j[None, :] + i[:, None]")),
+        Mistake(
+            "`place` has the shape of the transposed tile: keep `i[:, None]` and `j[None, :]`, and change what they are multiplied by",
+            patch=(TRANSPOSED_PLACE, "place = j[:, None] * rows + i[None, :]"),
+        ),
         Mistake(
             "the step from row to row is `rows` of the matrix, not BM of the tile",
             patch=(TRANSPOSED_PLACE, TRANSPOSED_PLACE.replace("rows", "BM")),

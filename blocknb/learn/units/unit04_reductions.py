@@ -13,7 +13,7 @@ import numpy as np
 from blocknb.learn.code_rules import assembles
 from blocknb.learn.exercise import Blank, Exercise, Mistake, Prediction, Tolerance, Unit
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.row_cases import row_grid, rows_case, without_other
+from blocknb.learn.units.row_cases import row_grid, rows_case
 from blocknb.learn.units.row_reductions import rows_1, sum_2, var_1
 
 UNIT = Unit(4, "Reductions", minutes=35)
@@ -55,7 +55,6 @@ sum_1 = Exercise(
     reference=_each_row(np.sum),
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=1500, scale=4.0),
-    equivalent=without_other("tl.load(x + row * columns + at, mask=inside, other=0.0)"),
     solution=SUM,
     blanks=(Blank(5, 7, "mask, load, and store one number"),),
     hints=(

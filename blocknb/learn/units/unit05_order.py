@@ -18,7 +18,6 @@ from blocknb.learn.exercise import Blank, Case, CheckFinding, Exercise, Mistake,
 from blocknb.learn.rules import any_order, no_race, stored_once
 from blocknb.learn.running import Attempt
 from blocknb.learn.units.bug_hunts import hunt_1, hunt_2, hunt_3
-from blocknb.learn.units.row_cases import without_other
 
 UNIT = Unit(5, "When programs meet", minutes=30)
 
@@ -35,9 +34,8 @@ def _updated_by_atomics(name: str) -> Rule:
     """The rule that programs change an array by atomics only. It says more than `no_race` about a load, an addition and a store."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:
-        seen = made.footprint
-        array = seen[made.parameter(name)] if seen is not None else None
-        if array is not None and array.stores:
+        array = made.whole_footprint[made.parameter(name)]
+        if array.stores:
             plain = (
                 f"a tl.store to `{array.name}` deletes what other programs have added before: use tl.atomic_add only"
             )
@@ -89,7 +87,6 @@ The programs run in any order, and many at the same time. The result must not de
     reference=lambda x, **_: {"out": np.array([x.astype(np.float64).sum()])},
     rules=(_updated_by_atomics("out"), no_race, any_order(), assembles),
     tolerance=Tolerance(additions=3000, scale=500.0),
-    equivalent=without_other("tl.load(x + at, mask=at < n, other=0.0)"),
     solution=TOTAL,
     blanks=(Blank(4, 5, "load, and add to `out`"),),
     hints=(
@@ -197,7 +194,6 @@ The number decides the address: several lanes, and several programs, add to the 
     reference=lambda x, counts, **_: {"counts": np.bincount(x, minlength=len(counts))},
     rules=(_updated_by_atomics("counts"), no_race, any_order(), assembles),
     equivalent={
-        **without_other("tl.load(x + at, mask=inside, other=0)"),
         "bins = tl.load(x + at, mask=inside, other=0): 0 -> 1": "masked lanes count in no bin",
         "bins = tl.load(x + at, mask=inside, other=0): 0 -> -1": "masked lanes count in no bin",
     },
@@ -306,7 +302,6 @@ Each program stores `BLOCK` elements; the last program may have fewer left. Do n
     reference=_smoothed,
     rules=(stored_once, no_race, assembles),
     tolerance=Tolerance(additions=3, scale=4.0),
-    equivalent=without_other(_LEFT) | without_other(_RIGHT) | without_other("tl.load(x + at, mask=inside, other=0.0)"),
     solution=STENCIL,
     blanks=(Blank(5, 8, "load three neighbours, and store their mean"),),
     hints=(

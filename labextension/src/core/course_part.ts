@@ -5,7 +5,7 @@ import { type Check, count, flag, line, list, nullable, object, shaped, text, tu
 /**
  * The verdict on an exercise. A case has its name, whether it passed, its device, and what is wrong. `hint` is the number of the hint to
  * offer (0: none), `of` their count, and `hints` are those that the card shows. `shown`: the case whose launch the card shows.
- * `solution`: the learner may see the solution.
+ * `solution`: the learner may see the solution. `notes` refuse nothing: numbers of an answer that passed, and launches that were left out.
  */
 export interface Verdict {
   exercise: string;
@@ -15,6 +15,7 @@ export interface Verdict {
   tries: number;
   cases: [string, boolean, string, string][];
   findings: { text: string; line: number | null; case: string }[];
+  notes?: string[];
   hint: number;
   of: number;
   hints: string[];
@@ -36,20 +37,23 @@ export interface Question {
 
 const long = text(1 << 16);
 /** The check of a verdict. */
-export const verdict: Check = shaped<Verdict>({
-  exercise: word,
-  title: word,
-  passed: flag,
-  headline: long,
-  tries: count,
-  cases: list(tuple(word, flag, word, long), 1000),
-  findings: list(object({ text: long, line: nullable(line), case: word }), 1000),
-  hint: count,
-  of: count,
-  hints: list(long, 100),
-  shown: word,
-  solution: flag,
-});
+export const verdict: Check = shaped<Verdict>(
+  {
+    exercise: word,
+    title: word,
+    passed: flag,
+    headline: long,
+    tries: count,
+    cases: list(tuple(word, flag, word, long), 1000),
+    findings: list(object({ text: long, line: nullable(line), case: word }), 1000),
+    hint: count,
+    of: count,
+    hints: list(long, 100),
+    shown: word,
+    solution: flag,
+  },
+  { notes: list(long, 100) },
+);
 
 /** The check of a question. */
 export const question: Check = shaped<Question>({

@@ -70,6 +70,9 @@ function verdictPart(store: Store, verdict: Verdict, paint: () => void): HTMLEle
     verdict.findings.length
       ? h('ol.bnb-findings', {}, ...verdict.findings.map((finding) => findingItem(store, finding)))
       : null,
+    verdict.notes?.length
+      ? h('ul.bnb-notes', {}, ...verdict.notes.map((text) => h('li', {}, ...renderBackquotes(text))))
+      : null,
     ...verdict.hints.map((text, i) =>
       h('p.bnb-hint', {}, h('strong', {}, `Hint ${i + 1}: `), ...renderBackquotes(text)),
     ),
