@@ -14,6 +14,7 @@ import numpy as np
 
 from blocknb.eager.running import RunningKernel
 from blocknb.eager.values import UNKNOWN, EagerValue
+from blocknb.frontend.constants import BrokenPromise
 from blocknb.frontend.emitter import Emitter, Mismatch
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
@@ -113,7 +114,7 @@ class EagerEmitter(Emitter):
         divisors = promises.get("multiple_of")
         if divisors and isinstance(x, EagerValue) and _is_number(x) and int(x.data) % divisors[0]:
             what = f"multiple_of({x.name or 'x'}, {divisors[0]})"
-            raise Mismatch(f"the promise {what} does not hold: it is {x}", None, "input")
+            raise BrokenPromise(f"the promise {what} does not hold: it is {x}", None, "input")
         return True
 
     def check_assumption(self, condition: Value) -> None:

@@ -34,6 +34,7 @@ ORDER = (
     "overwritten",
     "masked",
     "range",
+    "overflow",
     "wraps",
     "start",
     "half",
@@ -97,6 +98,8 @@ class _Watch:
                 self._divided(op, args)
             case "add" | "sub" | "mul":
                 self._wrapped(op, args, results[0])
+            case "exp" | "exp2":
+                self._exponential(op, args, results[0])
         if op.name in MOVES or (OPS[op.name].kind == "elementwise" and op.name != "ptradd"):
             self._follow(op, args)
 
@@ -163,7 +166,7 @@ class _Watch:
             lost = finite & np.isinf(narrow)
             if lost.any():
                 text = f"{_count(lost)} exceed the largest {new} and become inf, such as {wide[lost].flat[0]:.6g}"
-                self._tell(op, "range", f"{text}: a wider dtype?")
+                self._tell(op, "overflow", f"{text}: a wider dtype?")
             return
         bits = new.bits - new.is_signed
         low, high = (-(2.0**bits) if new.is_signed else 0.0), 2.0**bits
@@ -192,7 +195,16 @@ class _Watch:
             infinite = infinite & np.isfinite(np.asarray(x).astype(np.float64))
         if infinite.any():
             text = f"`{source(op.loc)}` exceeds the largest {dtype} in {_count(infinite, 'lane')} and becomes inf"
-            self._tell(op, "range", f"{text}: .to(tl.float32)?")
+            self._tell(op, "overflow", f"{text}: .to(tl.float32)?")
+
+    def _exponential(self, op: Op, args: list[Any], result: Any) -> None:
+        """Powers of finite numbers that are too large."""
+        x = np.asarray(args[0]).astype(np.float64)
+        infinite = np.isfinite(x) & np.isinf(np.asarray(result).astype(np.float64))
+        if infinite.any():
+            which = f"of {x[infinite].flat[0]:.6g} is too large for {op.result.type.dtype}, and becomes inf"
+            text = f"`{source(op.loc)}` {which} ({_count(infinite, 'lane')})"
+            self._tell(op, "overflow", text)
 
     def _wrapped(self, op: Op, args: list[Any], result: Any) -> None:
         """Signed or small integers that wrap around."""
@@ -257,7 +269,7 @@ def _loop(loop: Op, users: Mapping[Value, int], made: Mapping[Value, Op]) -> Ite
     ):
         name, update, begin = inside.name or left.name or "total", made.get(left), made.get(start)
         dtype = inside.type.dtype
-        if inside not in users and after in users and update is not None:
+        if inside not in users and after in users and update is not None and update.name != "const":
             text = (
                 f"`{name}` keeps only the value of the last iteration, because each one overwrites it: {name} += ...?"
             )

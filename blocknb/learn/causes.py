@@ -1,7 +1,8 @@
 """From failed attempts to sentences, the most useful first: the cause where it is known, else the place.
 
-In this order: a mistake of the exercise that gives the same results (`imitation`), the error of the launch, facts of the footprint,
-patterns of the IR and of the wrong numbers (`generic_causes`), and the first wrong elements with the program that stored them.
+In this order: a mistake of the exercise that gives the same results (`imitation`), else one change of the kernel that mends it
+(`repairs`), the error of the launch, facts of the footprint, patterns of the IR and of the wrong numbers (`generic_causes`), and the
+first wrong elements with the program that stored them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from blocknb.errors import KernelError
+from blocknb.errors import ElementError, KernelError
+from blocknb.frontend.constants import BrokenPromise
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
 from blocknb.learn.imitation import fitting, sentences
+from blocknb.learn.repairs import repaired
 from blocknb.learn.rules import footprint_errors, never_stored
 from blocknb.learn.running import Attempt, TimeUp, region_text
 
@@ -44,28 +47,35 @@ def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
     if isinstance(made.raised, TimeUp):
         yield CheckFinding(made.error, "error", True, made.line)
         return
-    yield from _searched(lambda: _mistakes(made, attempts))
+    mistakes = list(_searched(lambda: _mistakes(made, attempts)))
+    yield from mistakes
+    if made.raised is None:
+        try:
+            _ = made.footprint  # the attempt keeps it
+        except Exception as error:
+            made.footprint = None  # the searches do without it
+            yield _failure(error)
+    patterns = [] if made.raised is not None else _found(made, generic_causes.of_values, generic_causes.of_numbers)
+    if not mistakes and not any(f.named for f in patterns) and (made.raised is None or _outside(made)):
+        yield from _searched(lambda: repaired([a for a in attempts if a.device == made.device]))
     if made.error:
         yield CheckFinding(made.error, "error", True, made.line)
         if isinstance(made.raised, KernelError) and made.raised.hint:
             yield CheckFinding(made.raised.hint, "error", True)
         if made.raised is not None:
             return
-    try:
-        _ = made.footprint  # the attempt keeps it
-    except Exception as error:
-        made.footprint = None  # the searches do without it
-        yield _failure(error)
-    searches = (
-        never_stored,
-        footprint_errors,
-        generic_causes.of_accesses,
-        generic_causes.of_values,
-        generic_causes.of_numbers,
-        elements,
-    )
-    for search in searches:
-        yield from _searched(functools.partial(search, made))
+    yield from _found(made, never_stored, footprint_errors, generic_causes.of_accesses)
+    yield from patterns
+    yield from _found(made, elements)
+
+
+def _outside(made: Attempt) -> bool:
+    """Whether an address outside of an array ended the launch."""
+    return isinstance(made.raised, ElementError)
+
+
+def _found(made: Attempt, *searches: Callable[[Attempt], Iterator[CheckFinding]]) -> list[CheckFinding]:
+    return [found for search in searches for found in _searched(functools.partial(search, made))]
 
 
 def _mistakes(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
@@ -118,8 +128,11 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
 
 
 def _unlike(made: Attempt) -> Iterator[CheckFinding]:
-    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody."""
-    if made.wrong:
+    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody, unless the kernel promises
+    what does not hold."""
+    if isinstance(made.raised, BrokenPromise):
+        yield CheckFinding(made.error, "error", True, made.line)
+    elif made.wrong:
         yield CheckFinding(
             "the compiled result is right, and the interpreted one is wrong: does it depend on the order?", "element"
         )

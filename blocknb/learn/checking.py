@@ -18,6 +18,7 @@ from blocknb.learn.causes import findings_of
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import CaseResult, CheckFinding, Exercise, Prediction, Verdict
 from blocknb.learn.gpu_guard import unfit_for_gpu
+from blocknb.learn.notes import notes_of
 from blocknb.learn.quantities import without_units
 from blocknb.learn.running import SECONDS, Attempt, TimeUp, ToolMissing, Unchecked, attempt, devices_present
 from blocknb.runtime.launch_context import unobserved
@@ -51,13 +52,14 @@ def check(
         attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices, notes)
         findings = findings_of(attempts) or broken_rules(attempts, notes)
         notes[:0] = numbers_of(attempts) if not findings else ()
+        remarks = [] if findings else list(notes_of(attempts))
     counted = [made for made in attempts if made.device != "interpreted"] or attempts
     results = [CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted]
     tried = {result.name for result in results}
     results += [CaseResult(case.name, False, "not tried") for case in chosen.cases if case.name not in tried]
     passed = all(result.passed for result in results) and not findings
     seconds = time.perf_counter() - start
-    return Verdict(passed, chosen.name, tuple(results), tuple(findings), seed, seconds, notes=tuple(notes))
+    return Verdict(passed, chosen.name, tuple(results), tuple(findings or remarks), seed, seconds, notes=tuple(notes))
 
 
 def numbers_of(attempts: Sequence[Attempt]) -> list[str]:
@@ -136,10 +138,25 @@ def judged(prediction: Prediction, given: Any) -> Verdict:
         given = without_units(given, prediction.unit)
     if matches(given, right, prediction.accepts):
         return Verdict(True, prediction.name)
-    for value, text in prediction.wrong:
-        if matches(given, value() if callable(value) else value, 0.0):
-            return Verdict(False, prediction.name, (), (CheckFinding(text, "prediction", True),))
+    known = [(value() if callable(value) else value, text) for value, text in prediction.wrong]
+    near = prediction.accepts if isinstance(prediction.accepts, int | float) else 0.0
+    for explains in (
+        lambda value: matches(given, value, 0.0),
+        lambda value: matches(given, value, near) and not matches(right, value, near),
+        lambda value: _errs_alike(given, value, right),
+    ):
+        for value, text in known:
+            if explains(value):
+                return Verdict(False, prediction.name, (), (CheckFinding(text, "prediction", True),))
     return Verdict(False, prediction.name, (), (CheckFinding(f"{given} is not right", "prediction"),))
+
+
+def _errs_alike(given: Any, wrong: Any, right: Any) -> bool:
+    """Whether a known wrong answer of several numbers errs in one of them only, and the given answer errs there in the same way."""
+    if not all(isinstance(x, tuple | list) for x in (given, wrong, right)) or len(given) != len(right):
+        return False
+    places = [i for i, (a, b) in enumerate(zip(wrong, right, strict=True)) if not matches(a, b, 0.0)]
+    return len(places) == 1 and matches(given[places[0]], wrong[places[0]], 0.0)
 
 
 def matches(given: Any, right: Any, accepts: float | Collection[Any]) -> bool:

@@ -93,8 +93,8 @@ class Tolerance:
 @dataclass(frozen=True)
 class CheckFinding:
     """A sentence about an answer. `named`: it names the cause of the failure, not only its place. `kind` is "mistake", "footprint",
-    "generic", "error", "element", "rule", "cell", "prediction", or "failure": the search for a cause raised the exception `raised`.
-    `line` is 1-based in the cell, or None."""
+    "generic", "error", "element", "rule", "cell", "prediction", "note" about a right answer, or "failure": the search for a cause raised
+    the exception `raised`. `line` is 1-based in the cell, or None."""
 
     text: str
     kind: str
@@ -242,12 +242,12 @@ class Verdict:
     @property
     def headline(self) -> str:
         """One line: `3 of 4 cases · 50x100: out[:, 64:100] never stored · hint 1`. If all results are right and a rule is broken, it
-        begins with `not accepted, although 4 of 4 cases give the right result`."""
+        begins with `not accepted, although 4 of 4 cases give the right result`. A right answer may have a note."""
         names = list(dict.fromkeys(result.name for result in self.cases))
         good = [name for name in names if all(r.passed for r in self.cases if r.name == name)]
         said = [f"{len(good)} of {len(names)} cases"] if names else []
         if self.passed:
-            return " · ".join(["passed", *said])
+            return " · ".join(["passed", *said, *map(str, self.findings)])
         if names and len(good) == len(names):  # a rule is broken, or only the interpreted launch is wrong
             said = [f"not accepted, although {said[0]} give the right result"]
         for finding in self.findings[:1]:

@@ -41,7 +41,13 @@ def of_accesses(made: Attempt) -> Iterator[CheckFinding]:
         return
     for name in made.exercise.outputs:
         array = seen.arrays.get(made.parameter(name))
-        if name in made.exercise.updated or array is None or not array.loads:
+        if name in made.exercise.updated or array is None:
+            continue
+        if array.atomics.accesses and np.asarray((array.atomics.count > 0) & (array.stores.count == 0)).any():
+            line = line_of(array.atomics.accesses[0].op.loc)
+            text = f"an atomic changes `{array.name}`, which holds nothing before the launch: tl.store"
+            yield CheckFinding(text, "generic", True, line)
+        if not array.loads:
             continue
         if np.asarray((array.loads.count > 0) & (array.stores.count == 0)).any() or _is_poisoned(made, name):
             line = line_of(array.loads.accesses[0].op.loc)
@@ -109,8 +115,18 @@ def of_values(made: Attempt) -> Iterator[CheckFinding]:
     except KernelError:
         return
     for cause in found:
-        if cause.kind in CERTAIN or (cause.kind == "half" and _nearly(made)):
+        if (
+            cause.kind in CERTAIN
+            or (cause.kind == "half" and _nearly(made))
+            or (cause.kind == "overflow" and _not_finite(made))
+        ):
             yield CheckFinding(cause.text, "generic", True, line_of(cause.loc))
+
+
+def _not_finite(made: Attempt) -> bool:
+    """Whether inf or NaN stands in wrong elements whose right number is finite."""
+    pairs = [(*_pair(made, name), flags) for name, flags in made.wrong.items()]
+    return any((flags & ~np.isfinite(got) & np.isfinite(want)).any() for got, want, flags in pairs)
 
 
 def programs_of(made: Attempt) -> set[int]:

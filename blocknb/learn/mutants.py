@@ -10,12 +10,14 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 
 from blocknb.learn.cell import Answer
 from blocknb.learn.exercise import Exercise
 
+Tree = TypeVar("Tree", bound=ast.AST)
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 #: Functions whose second argument is an axis.
 REDUCTIONS = (
@@ -56,19 +58,20 @@ def mutants(source: str, scalars: tuple[str, ...] = ()) -> Iterator[Mutant]:
                 for new in _changes(node, scalars):
                     text = f"{ast.unparse(node)} -> {ast.unparse(new)}"
                     line = getattr(node, "lineno", 0)
-                    changed = ast.unparse(ast.fix_missing_locations(_Replace(node, new).visit(_marked(tree, node))))
+                    changed = ast.unparse(ast.fix_missing_locations(replaced(tree, node, new)))
                     if changed not in seen:
                         seen.add(changed)
                         yield Mutant(text, line, changed)
 
 
-def _marked(tree: ast.Module, node: ast.AST) -> ast.Module:
-    """A copy of a tree in which the copy of a node is marked."""
+def replaced(tree: Tree, node: ast.AST, new: ast.AST) -> Tree:
+    """A copy of a tree in which another node stands for one of its own. The other node may hold the replaced one, or parts of it."""
     node.marked = True  # type: ignore[attr-defined]
     try:
-        return copy.deepcopy(tree)
+        marked = copy.deepcopy(tree)
     finally:
         del node.marked  # type: ignore[attr-defined]
+    return cast(Tree, _Replace(node, copy.deepcopy(new)).visit(marked))
 
 
 class _Replace(ast.NodeTransformer):

@@ -14,6 +14,12 @@ FLAT = learn.Case("12x64", lambda rng: rows(12, 64, 64)(rng) | {"out": np.empty(
 ADD = learn.exercise("add-1")
 
 
+@pytest.fixture(autouse=True)
+def _without_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other searches find; test_repairs.py tests the search for a change that mends the kernel."""
+    monkeypatch.setattr("blocknb.learn.repairs.SECONDS", 0.0)
+
+
 @pytest.mark.parametrize(
     ("exercise", "number"), [(exercise, i) for exercise in (SOFTMAX, GEMM) for i in range(len(exercise.mistakes))]
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.learn.exercise import Blank, Exercise, Mistake, Tolerance
+from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import patched, product, product_case
+from blocknb.learn.units.matrix_cases import patched, product, product_case, wide_range, without_other
 from blocknb.learn.units.matrix_rules import tiles_fetched
 
 GRID = """\
@@ -41,6 +41,10 @@ the rows from `i * BM` on and the columns from `j * BN` on. It walks along K in 
         product_case(3, 5, 7, **TILES),
         product_case(20, 40, 17, BM=16, BN=32, BK=64),
         product_case(32, 16, 64, BM=16, BN=32, BK=32),
+        Case(
+            "large and small numbers, 20x17, K=20",
+            lambda rng: {**wide_range(rng, 20, 17, 20), "M": 20, "N": 17, "K": 20, **TILES},
+        ),
     ),
     outputs=("c",),
     grid=lambda M, N, BM, BN: (-(-M // BM), -(-N // BN)),
@@ -60,6 +64,13 @@ the rows from `i * BM` on and the columns from `j * BN` on. It walks along K in 
         "`mask=(m[:, None] < M) & (n[None, :] < N)`",
     ),
     mistakes=(
+        Mistake(
+            "the sum is float16, so it loses digits and overflows: keep it in float32",
+            patches=(
+                ("tl.zeros((BM, BN), tl.float32)", "tl.zeros((BM, BN), tl.float16)"),
+                ("total = tl.dot(x, y, total)", "total = (total + tl.dot(x, y)).to(tl.float16)"),
+            ),
+        ),
         Mistake("the load of `a` does not stop at row M: mask m < M, too", patch=(X_MASK, "mask=k[None, :] < K")),
         Mistake("the load of `a` does not stop at column K: mask k < K, too", patch=(X_MASK, "mask=m[:, None] < M")),
         Mistake("the load of `b` does not stop at row K: mask k < K, too", patch=(Y_MASK, "mask=n[None, :] < N")),

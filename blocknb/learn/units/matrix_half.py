@@ -49,6 +49,7 @@ TUNED_CASES = (
     product_case(256, 256, 128, **SIZES),
     product_case(300, 520, 70, **SIZES),
     product_case(3, 5, 7, **SIZES),
+    fraction_case(16, 16, 2000, 0.5),  # shows a loop that ends early for large K, and a sum in float16
 )
 
 
@@ -188,6 +189,10 @@ memory.""",
         Mistake("it takes 4 warps together", source=tuned(1, 2, 64, 256, 16)),
         Mistake("the tiles that tl.dot gets are tf32 (k8)", source=tuned(8, 2, 128, 128, 32, SLOW_BODY)),
         Mistake("the masks are gone", source=tuned(8, 3, 128, 128, 32, patched(BODY, (f", {Z_MASK}", "")))),
+        Mistake(
+            "the loop ends after two steps: walk along all of K",
+            source=tuned(8, 3, 128, 128, 64, patched(BODY, ("range(0, K, BK)", "range(0, 2 * BK, BK)"))),
+        ),
     ),
     alternatives=(
         tuned(8, 2, 128, 128, 32),
@@ -211,7 +216,6 @@ Read the note after each change. It says why the compiler did not take a larger 
     cases=(
         *TUNED_CASES,
         fraction_case(70, 75, 50, -1),
-        fraction_case(16, 16, 2000, 0.5),
     ),
     outputs=("c",),
     grid=two_axes,
