@@ -27,6 +27,7 @@ from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes.support import program_order
+from blocknb.passes.support.vector_obstacles import final_obstacles
 from blocknb.profile import tiles
 from blocknb.profile.addresses import Addresses, TracedAccess, is_access, is_bulk, program_at
 from blocknb.trace import Trace
@@ -127,6 +128,8 @@ class TileView:
         pointer = global_operands(op)[0]
         root, element, layout = self.facts.root(pointer), pointer.type.dtype.element, tiles.layout_of(op, self.warps)
         groups = tiles.instructions(self.facts, op, layout)
+        found = final_obstacles(self.facts, op, len(groups[0]), self.func, 32 * self.warps)
+        limits = [obstacle.text for obstacle in found]
         return {
             **head,
             "what": "" if root is None else self._name(root),
@@ -135,6 +138,7 @@ class TileView:
             "shape": list(pointer.type.shape),
             "layout": self._layout(layout),
             "vector": len(groups[0]),
+            **({"limits": limits} if limits else {}),
             **({"kind": op.attrs["kind"]} if "kind" in op.attrs else {}),
         }
 

@@ -1,7 +1,8 @@
 """The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
 
-The block holds 64-bit words: a stop flag, the first violation (with the value that breaks a hint), a bit for each read-only argument, and the addresses of the report (see
-`codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a cache line of its own.
+The block holds 64-bit words: a stop flag, the first violation (and the value that breaks a hint), a bit for each read-only argument, and the
+addresses of the report (see `codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a
+cache line of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, NEXT, VALUE, STATUS_WORDS
 PROGRAM_IDS = ("%pid0", "%pid1", "%pid2")  # i32 registers
 
 VIOLATION = f"""
-define internal void @blocknb.violation(ptr %status, i64 %site, i64 %offset, i64 %value, i32 %pid0, i32 %pid1, i32 %pid2) noinline cold nounwind {{
+define internal void @blocknb.violation(
+  ptr %status, i64 %site, i64 %offset, i64 %value, i32 %pid0, i32 %pid1, i32 %pid2
+) noinline cold nounwind {{
   %place = getelementptr i64, ptr %status, i64 {SITE}
   %claim = cmpxchg ptr %place, i64 0, i64 %site seq_cst seq_cst
   %first = extractvalue {{ i64, i1 }} %claim, 1

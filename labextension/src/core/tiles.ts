@@ -58,6 +58,8 @@ export interface TileOp {
   layout: number;
   /** Elements per lane and instruction. */
   vector: number;
+  /** Why the access is not wider: all that must be cured for the next width. Absent at 16 bytes. */
+  limits?: string[];
   kind?: string;
   shared?: SharedFacts;
   bulk?: BulkFacts;
@@ -321,6 +323,7 @@ function trafficSentences(op: TileOp, traffic: Traffic): string[] {
     `${round(found / requests)} sectors per request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
     `The program makes ${count(requests, 'request')} for ${count(found, 'sector')} of 32 bytes (${size(found * 32)}) in ${count(lines, 'cache line')} of 128 bytes.`,
     vectorSentence(op),
+    ...(op.limits?.length ? [`Not wider: ${op.limits.join('; and ')}.`] : []),
   ];
   if (op.name.startsWith('atomic') && lanesPerAddress > 1) {
     texts.push(`Up to ${lanesPerAddress} lanes of a request update the same element, one after another.`);
