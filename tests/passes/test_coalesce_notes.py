@@ -68,7 +68,7 @@ def strided(x, out, n):
 
 def test_a_note_names_all_obstacles_of_the_next_width() -> None:
     text = load_note(copy, aligned=4)
-    assert "multiple of 4 bytes: pass an array" in text
+    assert "multiple of 4 bytes, as `x` does not start at a multiple of 16 bytes: pass an array that does" in text
     assert "; and the mask may change after 1 element, as `n` is not known to be a multiple of 4" in text
     text = load_note(strided, aligned=4)
     assert "the stride is not known to be 1, so only 1 consecutive address is proved" in text
@@ -96,3 +96,28 @@ def test_a_mask_that_no_multiple_mends_has_no_cure(divisor: int) -> None:
 
 def test_a_stride_of_2_says_how_far_neighbours_are_apart() -> None:
     assert "neighbouring elements are 2 elements apart in memory: pass a contiguous array" in load_note(every_second)
+
+
+@blocknb.kernel
+def rows(x, out, n):
+    i = tl.arange(0, 1024)
+    tl.store(out + tl.program_id(0) * 1024 + i, tl.load(x + tl.program_id(0) * n + i))
+
+
+@blocknb.kernel
+def shifted(x, out, n):
+    i = tl.program_id(0) * 1024 + tl.arange(0, 1024)
+    tl.store(out + i, tl.load(x + i + 1))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "aligned", "cause"),
+    [
+        (rows, 16, "as `n` is not known to be a multiple of 16: pass one, for a row stride by padding the rows"),
+        (shifted, 16, "because of an offset that the kernel adds: let arrays, row strides and offsets be multiples"),
+        (shifted, 4, "because of an offset that the kernel adds"),
+        (promised, 4, "as `x` does not start at a multiple of 16 bytes: pass an array that does, such as a copy"),
+    ],
+)
+def test_a_note_on_the_address_names_its_cause(kernel: Any, aligned: int, cause: str) -> None:
+    assert f"the address is only known to be a multiple of 4 bytes, {cause}" in load_note(kernel, aligned=aligned)

@@ -63,7 +63,7 @@ def vector_limits(facts: affine.Facts, op: Op, threads: int, func: Func | None =
     aligned = max(1, facts.divisibility(pointer, fast) // element.bytes)
     limits = [
         _distance(facts, pointer, fast, runs[fast]),
-        _alignment(aligned, element.bytes),
+        _alignment(aligned, element.bytes, _unaligned(func, pointer, fast, aligned * element.bytes)),
         VectorObstacle(
             "threads",
             max(1, pointer.type.size // threads),
@@ -78,7 +78,8 @@ def vector_limits(facts: affine.Facts, op: Op, threads: int, func: Func | None =
     width = min(most, *(limit.width for limit in limits))
     if limits[0].width < 2 * width and (root := facts.root(pointer)) is not None:
         # Addresses that do not count upwards tell nothing about the alignment of a cured access, but the array itself does.
-        limits[1] = _alignment(max(1, facts.hints.get(root, 1) // element.bytes), element.bytes)
+        start = min(facts.hints.get(root, 1), MAX_BYTES)
+        limits[1] = _alignment(max(1, start // element.bytes), element.bytes, _of_parameter(root))
     found = () if width == most else tuple(limit for limit in limits if limit.width < 2 * width)
     by_facts = min(most, *(limit.width for limit in limits if limit.kind != "threads"))
     return VectorLimits(width, by_facts, order, found)
@@ -88,10 +89,31 @@ def _elements(count: int) -> str:
     return f"{count} element{'s' if count > 1 else ''}"
 
 
-def _alignment(aligned: int, size: int) -> VectorObstacle:
+def _alignment(aligned: int, size: int, cause: str) -> VectorObstacle:
     text = f"the address is only known to be a multiple of {aligned * size} bytes"
-    cure = "pass an array, row strides and offsets that are multiples of 16 bytes"
-    return VectorObstacle("address", aligned, f"{text}: {cure}")
+    return VectorObstacle("address", aligned, f"{text}{cause}")
+
+
+def _unaligned(func: Func | None, pointer: Value, axis: int, known: int) -> str:
+    """The parameter that would align an address to more than the `known` bytes if it were a multiple of 16; or the general cure."""
+    if func is None or known >= MAX_BYTES:
+        return ": pass an array, row strides and offsets that are multiples of 16 bytes"
+    for parameter in func.params:
+        if parameter.type.shape or not (parameter.type.is_pointer or parameter.type.dtype.is_integer):
+            continue
+        supposed = affine.analyze(func)
+        supposed.hints[parameter] = max(MAX_BYTES, supposed.hints.get(parameter, 1))
+        if supposed.divisibility(pointer, axis) > known:
+            return _of_parameter(parameter)
+    return ", because of an offset that the kernel adds: let arrays, row strides and offsets be multiples of 16 bytes"
+
+
+def _of_parameter(parameter: Value) -> str:
+    """How a parameter limits the alignment, and what to pass instead."""
+    name = parameter.name
+    if parameter.type.is_pointer:
+        return f", as `{name}` does not start at a multiple of 16 bytes: pass an array that does, such as a copy"
+    return f", as `{name}` is not known to be a multiple of 16: pass one, for a row stride by padding the rows"
 
 
 def _distance(facts: affine.Facts, pointer: Value, axis: int, run: int) -> VectorObstacle:

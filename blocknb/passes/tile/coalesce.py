@@ -40,7 +40,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
 
-    Limits: the note names all that limits the vector: the contiguity of the pointers, their alignment, the mask, or too few elements for the
+    Limits: the note names what limits the vector: the contiguity of the pointers, their alignment, the mask, or too few elements for the
     threads. It is marked as missed if a thread moves less than 4 bytes. The pass only proposes. `layout_assignment` chooses the layout,
     and the layout's vectors limit the final width.
 
