@@ -284,6 +284,12 @@ class DeviceAssertionFailed(ElementError):
     title = "assertion failed"
 
 
+class HintError(ElementError):
+    """A hint (`tl.multiple_of`, `tl.max_contiguous`, `tl.max_constancy`, `tl.assume`) is false in a checked launch."""
+
+    title = "false hint"
+
+
 class CompilerBug(KernelError):
     """A defect of blocknb itself. `trace` holds the Trace up to the failure, for a bug report."""
 

@@ -3,8 +3,8 @@
 A report is one block of 64-bit words. It begins with a counter for each kind of record. Then comes a region of records for each kind: a
 short one for faults, since the first ones suffice, and a long one for prints. A thread takes a number from the counter and, if there is
 room, writes the record of that number, so the counters show how many records were lost. To use a report again, zero its counters. A
-record has four words: site and event, program x and y, program z and element, and the printed value (the bits of one element) or the
-offset of an access (in elements from the pointer that was passed).
+record has four words: site and event, program x and y, program z and element, and the value that is printed or breaks a hint (the bits of
+one element), or the offset of an access (in elements from the pointer that was passed).
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def _error(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> KernelEr
     first = min(faults, key=lambda r: (*r.program[::-1], r.event, r.index))
     site = sites[first.site]
     if isinstance(site, Assertion):
-        return words_of.assertion_error(site, first.program, first.index, int(words[REGIONS["assert"].counter]))
+        total = int(words[REGIONS["assert"].counter])
+        return words_of.assertion_error(site, first.program, first.index, total, first.payload)
     assert isinstance(site, Access), "only accesses and assertions fail"
     name, reach, total = "", (0, -1), int(words[REGIONS["outside"].counter])
     if site.argument != words_of.NO_ARGUMENT:

@@ -14,8 +14,7 @@ import numpy as np
 
 from blocknb.eager.running import RunningKernel
 from blocknb.eager.values import UNKNOWN, EagerValue
-from blocknb.frontend.constants import BrokenPromise
-from blocknb.frontend.emitter import Emitter, Mismatch
+from blocknb.frontend.emitter import Emitter
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.ir.interp_tile import Machine, Program
@@ -109,18 +108,10 @@ class EagerEmitter(Emitter):
         except StopIteration as stop:
             return stop.value
 
+    def tests_hints(self, x: Value) -> bool:
+        """Every hint about numbers is tested. Pointers are addresses of the interpreter, whose multiples mean nothing."""
+        return not x.type.is_pointer and not self.elements
+
     def promise(self, x: Value, **promises: Any) -> bool:
-        """Checks a promise against the actual number. A false promise would give wrong results in the compiled kernel."""
-        divisors = promises.get("multiple_of")
-        if divisors and isinstance(x, EagerValue) and _is_number(x) and int(x.data) % divisors[0]:
-            what = f"multiple_of({x.name or 'x'}, {divisors[0]})"
-            raise BrokenPromise(f"the promise {what} does not hold: it is {x}", None, "input")
+        """Needs no place: the interpreter does not rely on promises."""
         return True
-
-    def check_assumption(self, condition: Value) -> None:
-        if isinstance(condition, EagerValue) and not condition.data.all():
-            raise Mismatch("the assumption is false in this program", None, "cond")
-
-
-def _is_number(x: Value) -> bool:
-    return not x.type.shape and not x.type.is_pointer

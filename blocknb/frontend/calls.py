@@ -20,6 +20,7 @@ from blocknb.frontend import (  # noqa: F401 (some modules only register their h
     atomics,
     debug,
     descriptors,
+    hint_checks,
     machine,
     memory,
     numeric,
@@ -313,7 +314,9 @@ def _promise(name: str) -> None:
         numbers = tuple(shapes.constant_int(frame, n, "values") for n in divisors)
         if any(n <= 0 for n in numbers):
             raise Mismatch(f"{name} takes positive numbers, not {numbers}", None, "values")
-        if isinstance(input, Value) and not frame.emit.promise(input, **{name: numbers}):
+        if isinstance(input, Value) and frame.emit.tests_hints(input):
+            hint_checks.test_hint(frame.emit, input, name, numbers)
+        elif isinstance(input, Value) and not frame.emit.promise(input, **{name: numbers}):
             return frame.emit.value("promise", input, **{name: numbers})
         return input
 
@@ -333,8 +336,11 @@ def assume(frame: Frame, cond: Any) -> None:
     """
     cond = frame.emit.constant(cond)
     if isinstance(cond, Value):
-        frame.emit.check_assumption(frame.emit.truth(cond))
-        _assume(frame.emit, cond)
+        holds = frame.emit.truth(cond)
+        if frame.emit.tests_hints(holds):
+            frame.emit.op("assert", holds, frame.emit.cast(holds, t.int64), message="tl.assume")
+        else:
+            _assume(frame.emit, cond)
     elif not cond:
         raise Mismatch("the assumption is false", None, "cond")
 

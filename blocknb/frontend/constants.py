@@ -21,10 +21,6 @@ class Mismatch(TypeMismatch):
         self.argument = argument
 
 
-class BrokenPromise(Mismatch):
-    """A value that is not what `tl.multiple_of` or another promise of the author says. Only an interpreter sees it."""
-
-
 def own_dtype(x: bool | int | float) -> DType:
     try:
         return t.literal_dtype(x)

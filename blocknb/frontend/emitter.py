@@ -22,6 +22,7 @@ from blocknb.frontend.records import RecordValue
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.check_modes import parse_checks
 from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType, Pointer, Tile
 from blocknb.target import Target
@@ -128,8 +129,9 @@ class Emitter(Builder):
         self.limits[x] = found.get("least"), found.get("most")
         return True
 
-    def check_assumption(self, condition: Value) -> None:
-        """Handles a condition that the author promises. The emitter ignores it; the interpreter checks it."""
+    def tests_hints(self, x: Value) -> bool:
+        """Whether a hint about x is tested where it stands, as in checked launches. Otherwise the compiler relies on it."""
+        return bool(parse_checks(self.options.get("checked"))) and not self.elements
 
     # -- constants and conversions -------------------------------------------------------------------------------------
 

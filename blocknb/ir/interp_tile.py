@@ -19,7 +19,7 @@ from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.interp_shadow import shadow_step
 from blocknb.ir.provenance import follow, moved
-from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Assertion, Printed, access_error, assertion_error, prints
+from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Printed, access_error, assertion, assertion_error, prints
 from blocknb.ir.shadow import SHADOWS
 from blocknb.language import meaning
 from blocknb.language import types as t
@@ -195,11 +195,11 @@ class Machine:
                     value = values.reshape(-1)[index]
                     self.space.printed.append(Printed(site, self.program, self.event, index, value))
             return
-        flags, reported = tiles[-1]
+        flags, reported = tiles[0 if op.name == "assert" else -1]
         bad = np.flatnonzero((~flags if op.name == "assert" else flags) & reported)
         if bad.size and op.name == "assert":
-            failed = Assertion(op.loc, op.attrs["message"], op.args[0].type.shape)
-            raise assertion_error(failed, self.program, int(bad[0]), bad.size)
+            value = int(tiles[1][0].reshape(-1)[bad[0]]) if len(tiles) > 1 else 0
+            raise assertion_error(assertion(op), self.program, int(bad[0]), bad.size, value)
         if bad.size:
             size, argument = op.args[0].type.dtype.element.bytes, op.attrs["argument"]
             address = int(tiles[0][0].reshape(-1)[bad[0]])

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.errors import AccessError, CompilerBug, DeviceAssertionFailed, Loc
+from blocknb.errors import AccessError, CompilerBug, DeviceAssertionFailed, ElementError, HintError, Loc
 from blocknb.ir.core import Op
 from blocknb.ir.mask_hint import mask_hint
 from blocknb.language.ops import named
@@ -44,11 +44,12 @@ class Access:
 
 @dataclass(frozen=True)
 class Assertion:
-    """The site of an assertion on a tile of that shape."""
+    """The site of an assertion on a tile of that shape. `hint`: it tests the hint that `message` spells, and reports the value."""
 
     loc: Loc | None
     message: str
     shape: tuple[int, ...]
+    hint: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Printed:
     @property
     def order(self) -> tuple:
         return (*self.program[::-1], self.event, self.site.operand, self.index)
+
+
+def assertion(op: Op) -> Assertion:
+    """The site of an assertion. An assertion of a hint has the value as its second operand."""
+    return Assertion(op.loc, op.attrs["message"], op.args[0].type.shape, len(op.args) > 1)
 
 
 def prints(op: Op) -> list[Print]:
@@ -177,13 +183,18 @@ def _astray(site: Access, program: Program, index: int, total: int) -> AccessErr
     return AccessError(message, site.loc, hint, program=program, index=index)
 
 
-def assertion_error(site: Assertion, program: Program, index: int, total: int = 1) -> DeviceAssertionFailed:
-    """The error for an assertion that fails in element `index`. `total` is the number of elements in which it failed."""
+def assertion_error(site: Assertion, program: Program, index: int, total: int = 1, value: int = 0) -> ElementError:
+    """The error for an assertion that fails in element `index`. `total` is the number of elements in which it failed, and `value` the
+    first value for which a hint is false."""
     where = ""
     if site.shape:
         place = tuple(int(i) for i in np.unravel_index(index, site.shape))
         where = f" for element {place[0] if len(place) == 1 else place}"
     more = f" ({total} failures in all)" if total > 1 else ""
+    if site.hint:
+        message = f"`{site.message}` does not hold in program {program}{where}: the value is {value}{more}"
+        advice = "remove the hint, or pass arguments for which it holds: the compiler relies on it in launches without checks"
+        return HintError(message, site.loc, advice, program=program, index=index)
     message = f"assertion failed in program {program}{where}{more}{': ' + site.message if site.message else ''}"
     return DeviceAssertionFailed(message, site.loc, program=program, index=index)
 

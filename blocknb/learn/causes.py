@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from blocknb.errors import ElementError, KernelError
-from blocknb.frontend.constants import BrokenPromise
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
@@ -130,7 +129,7 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
 def _unlike(made: Attempt) -> Iterator[CheckFinding]:
     """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody, unless the kernel promises
     what does not hold."""
-    if isinstance(made.raised, BrokenPromise):
+    if isinstance(made.raised, DeviceAssertionFailed) and HINT in made.error:
         yield CheckFinding(made.error, "error", True, made.line)
     elif made.wrong:
         yield CheckFinding(

@@ -99,7 +99,11 @@ def accesses_of(made: Specialisation, target: str = DEFAULT_VIEW, program: int =
             continue
         element, layout = global_operands(op)[0].type.dtype.element, tiles.layout_of(op, found.warps)
         groups = tiles.instructions(found.facts, op, layout)
-        seen = None if access.offsets is None else tiles.traffic(access, layout, groups, element.bytes)
+        seen = (
+            None
+            if access.offsets is None
+            else tiles.traffic(access, layout, groups, element.bytes, found.start(access.array))
+        )
         requests, sectors, ideal = (seen.requests, seen.sectors, seen.ideal) if seen else (None, None, None)
         bytes_, line = element.bytes * len(groups[0]), line_of(op.loc, gpu.file) or 0
         rows.append(TileAccess(line, op.name, access.array, bytes_, requests, sectors, ideal, access.iterations))

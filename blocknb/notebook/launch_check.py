@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.errors import KernelError
+from blocknb.errors import HintError, KernelError
 from blocknb.footprint.account import Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.runs import as_slices, spans
@@ -31,7 +31,7 @@ MOST_CAUSES = 3
 class LaunchCheck:
     """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells
     it. `late`: the kernel updates arrays, and they were examined as the launch had left them. `kept` keeps
-    the copies alive on which it was examined."""
+    the copies alive on which it was examined. `false_hint`: the error of a hint that the launch breaks."""
 
     given: Mapping[str, Any]
     footprint: Footprint | None = None
@@ -39,6 +39,7 @@ class LaunchCheck:
     why: str = ""
     late: bool = False
     kept: Any = None
+    false_hint: HintError | None = None
 
     @staticmethod
     def of(kernel: Any, made: Specialisation) -> LaunchCheck:
@@ -50,12 +51,17 @@ class LaunchCheck:
         snapshot = made.snapshot if before is None else before.of_copies()
         late = before is None and bool(made.compiled.stored & made.compiled.loaded)
         try:
-            launch = memory_launch(kernel, made.grid, (), given if before is None else before.arguments)
+            arguments = given if before is None else before.arguments
+            tested = {} if "checked" in kernel.arg_names else {"checked": True}  # so that hints are tested
+            launch = memory_launch(kernel, made.grid, (), {**arguments, **tested})
             seen = footprint(launch, BUDGET)
         except KernelError as error:
             return LaunchCheck(given, why=error.message)
         try:
             orders = check_orders(kernel, made.grid, snapshot, launch, seconds=ORDER_SECONDS)
+        except HintError as error:
+            skipped = OrderCheck(skipped="a hint is false")
+            return LaunchCheck(given, seen, skipped, late=late, kept=before, false_hint=error)
         except KernelError as error:  # inline PTX, which no CPU runs, or a program that fails alone
             orders = OrderCheck(skipped=error.message)
         return LaunchCheck(given, seen, orders, late=late, kept=before)
@@ -63,7 +69,7 @@ class LaunchCheck:
     @property
     def right(self) -> bool:
         """Whether nothing certain is wrong: no error in the footprint, and the same result in every order."""
-        bad = self.footprint is not None and bool(self.footprint.errors)
+        bad = self.false_hint is not None or (self.footprint is not None and bool(self.footprint.errors))
         return not bad and (self.orders is None or self.orders.difference is None or self.ordered)
 
     @property
@@ -81,6 +87,9 @@ class LaunchCheck:
             for finding in self.footprint.findings
         ]
         shown += self._order_findings()
+        if (broken := self.false_hint) is not None:
+            where = f" (line {broken.loc.outermost.line})" if broken.loc is not None else ""
+            shown.append(("error", f"the hint {broken.message}{where}: {broken.hint}"))
         shown.sort(key=lambda line: LEVELS.index(line[0]))
         for level, text in shown[:MOST_FACTS]:
             yield level, ("✗ " if level == "error" else "") + text

@@ -283,6 +283,19 @@ def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     return {"error": "the kernel has discarded this version"}
 
 
+def _compare(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The page that compares two versions of the card's kernel at all levels."""
+    from blocknb.notebook import export, side_by_side
+
+    kernel = live.card.record.kernel
+    known = {version.key: version for version in history.versions(kernel)}
+    wanted = [known.get(key) for key in data["versions"]]
+    if any(version is None or version.card is None for version in wanted):
+        return {"error": "the kernel has discarded a version, or it is of an earlier session: run it again to compare its code"}
+    sides = [side_by_side.of_card(v.card, f"{kernel.__name__}@{v.number}") for v in wanted if v is not None]
+    return {"document": side_by_side.SideBySide(sides).document(export.EVERYTHING)}
+
+
 def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """The accesses of one program (of one op if it is named) in one iteration of the loops."""
     part, found = live.card.tiles
@@ -349,6 +362,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "whole": _whole,
     "export": _export,
     "version": _versions,
+    "compare": _compare,
     "tiles": _tiles,
     "teach": _teach,
     "changes": _changes,

@@ -27,6 +27,7 @@ from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes.support import program_order
+from blocknb.passes.support.vector_obstacles import final_obstacles
 from blocknb.profile import tiles
 from blocknb.profile.addresses import Addresses, TracedAccess, is_access, is_bulk, program_at
 from blocknb.trace import Trace
@@ -76,6 +77,7 @@ class TileView:
             "grid": list(self.made.grid),
             **({} if self.width is None else {"order": self.width}),
             "warps": self.warps,
+            **({"addresses": True} if self.on_gpu else {}),
             "arrays": self.arrays,
             "ops": [self.op(op) for op in self.listed],
             "programs": programs,
@@ -85,9 +87,20 @@ class TileView:
 
     @cached_property
     def arrays(self) -> dict[str, dict[str, Any]]:
-        """The shape, and the strides in elements, of each array argument, by parameter name."""
-        given = ((n, a) for n, a in self.made.arguments.items() if a["kind"] == "array")
-        return {n: {"shape": list(a["shape"]), "strides": list(a.get("strides", ()))} for n, a in given}
+        """The shape, the strides in elements, and the bytes from the last cache line, of each array argument, by parameter name."""
+        given = {n: a for n, a in self.made.arguments.items() if a["kind"] == "array"}
+        found = {n: {"shape": list(a["shape"]), "strides": list(a.get("strides", ()))} for n, a in given.items()}
+        return {n: f | ({"start": start} if (start := given[n].get("start")) else {}) for n, f in found.items()}
+
+    def start(self, array: str) -> int:
+        """The bytes between the start of an array and the last cache line, 0 if unknown (see `runtime.summary.start_of`)."""
+        return self.made.arguments.get(array, {}).get("start", 0)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the launch ran on a GPU, so that the arrays have the addresses of the figures."""
+        devices = [a.get("device") for a in self.made.arguments.values() if a["kind"] == "array"]
+        return any(device is not None and device >= 0 for device in devices)
 
     @cached_property
     def listed(self) -> list[Op]:
@@ -127,6 +140,8 @@ class TileView:
         pointer = global_operands(op)[0]
         root, element, layout = self.facts.root(pointer), pointer.type.dtype.element, tiles.layout_of(op, self.warps)
         groups = tiles.instructions(self.facts, op, layout)
+        found = final_obstacles(self.facts, op, len(groups[0]), self.func, 32 * self.warps)
+        limits = [obstacle.text for obstacle in found]
         return {
             **head,
             "what": "" if root is None else self._name(root),
@@ -135,6 +150,7 @@ class TileView:
             "shape": list(pointer.type.shape),
             "layout": self._layout(layout),
             "vector": len(groups[0]),
+            **({"limits": limits} if limits else {}),
             **({"kind": op.attrs["kind"]} if "kind" in op.attrs else {}),
         }
 
@@ -238,7 +254,7 @@ class TileView:
             return {"array": access.array, **where, **mask, **repeats}
         layout = tiles.layout_of(access.op, self.warps)
         groups = tiles.instructions(self.facts, access.op, layout)
-        seen = tiles.traffic(access, layout, groups, size)
+        seen = tiles.traffic(access, layout, groups, size, self.start(access.array))
         traffic = [seen.requests, seen.sectors, seen.ideal, seen.lines, seen.most, seen.least, seen.together]
         return {"array": access.array, **where, **mask, **repeats, **guessed, "traffic": traffic}
 

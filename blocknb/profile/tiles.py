@@ -3,7 +3,7 @@
 A request is one instruction of one warp. Global memory serves it in sectors of 32 bytes, four per cache line of 128 bytes. The ideal is
 the number of sectors that its distinct bytes fill. Shared memory serves a request in wavefronts. `layouts.shared` computes them by a
 formula for linear layouts. `wavefronts` counts them bank by bank, for other layouts and as a test of the formula. Sizes are in bytes.
-Arrays are assumed to be aligned to 128 bytes. (CUDA C++ Programming Guide, device memory accesses and shared memory; Nsight Compute,
+(CUDA C++ Programming Guide, device memory accesses and shared memory; Nsight Compute,
 "Sectors/Req".)
 """
 
@@ -67,11 +67,14 @@ def owners(op: Op, layout: Layout) -> np.ndarray:
     return (warps & layout.replicated_warp_bits == 0) & (lanes & layout.replicated_lane_bits == 0)
 
 
-def traffic(access: TracedAccess, layout: Layout, groups: Sequence[tuple[int, ...]], element_bytes: int) -> Traffic:
-    """The traffic of an access with known offsets. Masked-off lanes request nothing."""
+def traffic(
+    access: TracedAccess, layout: Layout, groups: Sequence[tuple[int, ...]], element_bytes: int, start: int = 0
+) -> Traffic:
+    """The traffic of an access with known offsets. Masked-off lanes request nothing. `start`: the bytes from the last cache line to the
+    start of the array."""
     assert access.offsets is not None
     first = layout.indices()[:, :, [group[0] for group in groups]].transpose(0, 2, 1)  # [warps, instructions, lanes]
-    starts = access.offsets.reshape(-1)[first]
+    starts = access.offsets.reshape(-1)[first] + start
     on = access.on.reshape(-1)[first] & owners(access.op, layout)[:, None, :]
     return request_traffic(
         starts.reshape(-1, layout.num_lanes), on.reshape(-1, layout.num_lanes), element_bytes * len(groups[0])

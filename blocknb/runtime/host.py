@@ -26,7 +26,7 @@ import numpy as np
 
 from blocknb import forks
 from blocknb.codegen import report
-from blocknb.codegen.cpu.status import NEXT, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, SITE, STATUS_WORDS, STOP
+from blocknb.codegen.cpu.status import NEXT, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, SITE, STATUS_WORDS, STOP, VALUE
 from blocknb.codegen.report import Site
 from blocknb.errors import KernelError, LaunchError
 from blocknb.ir.report import (
@@ -182,7 +182,8 @@ class HostKernel:
                 tell(report.decode(printed, self.sites, {}).text)
         words = struct.unpack_from("<3q3i", block, offset)
         if words[SITE]:
-            raise self._violation(words, arguments, readonly)
+            (value,) = struct.unpack_from("<q", block, offset + 8 * VALUE)
+            raise self._violation(words, arguments, readonly, value)
         self._blocks.append(block)
 
     def scratch(self) -> int:
@@ -258,11 +259,11 @@ class HostKernel:
                 step *= 2
             yield
 
-    def _violation(self, words: Sequence[int], arguments: Sequence[Any], readonly: int) -> KernelError:
+    def _violation(self, words: Sequence[int], arguments: Sequence[Any], readonly: int, value: int) -> KernelError:
         site, index = self.sites[words[SITE] - 1], words[OFFSET]
         program = (words[PROGRAM], words[PROGRAM + 1], words[PROGRAM + 2])
         if isinstance(site, Assertion):
-            return assertion_error(site, program, index)
+            return assertion_error(site, program, index, value=value)
         if isinstance(site, Overrun):
             return overrun_error(site, program)
         assert isinstance(site, Access), "only accesses and assertions fail"

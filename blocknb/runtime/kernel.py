@@ -435,7 +435,7 @@ class Kernel(MeasuredKernel):
             from blocknb.runtime import driver
 
             milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(sizes, raws, values))
-        summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
+        summaries = {n: summary(v, k, r) for n, k, v, r in flat(binding.names, plan.kinds, values, raws)}
         launch = Launch(self, plan.compiled, sizes, MappingProxyType(summaries), milliseconds, plan.device, snapshot)
         if this_thread.capture is not None:
             return this_thread.capture(launch)

@@ -70,6 +70,25 @@ describe('the launch', () => {
     expect(player.find(9, 0)).toBeUndefined();
   });
 
+  test('names the loop of an iteration if a program has several, and finds it by its line', () => {
+    const one = (iteration: number, op: number): LaunchStep => [[0, 0], iteration, [4, 4, 0], [[op, 0]]];
+    const twice = {
+      ...facts.launch,
+      ops: [[0, 'load', 4] as LaunchFacts['ops'][0], [0, 'load', 8] as LaunchFacts['ops'][0]],
+      loops: [[3], [5, 7]],
+      steps: [one(0, 0), one(1, 0), one(2, 0), one(3, 1), one(4, 1)],
+    };
+    const player = new LaunchPlayer(twice, 'iteration');
+    expect(player.loopPlace(2)).toEqual({ iteration: 2, of: 3, loops: 'the loop in line 3' });
+    expect(player.loopPlace(4)).toEqual({ iteration: 1, of: 2, loops: 'the loops in lines 5 and 7' });
+    expect([player.lineOf(2), player.lineOf(4)]).toEqual([4, 8]);
+    expect([player.find(0, 1), player.find(0, 1, 4), player.find(0, 1, 8), player.find(0, 9, 8)]).toEqual([
+      1, 1, 4, 4,
+    ]);
+    const single = new LaunchPlayer({ ...twice, steps: twice.steps.slice(0, 3) }, 'iteration');
+    expect(single.loopPlace(2)).toEqual({ iteration: 2, of: 3, loops: '' });
+  });
+
   test('the view shows tiles, counters and waves, and the arrow keys step', async () => {
     const { open } = shown(fixture('learn'));
     const panel = open('launch');

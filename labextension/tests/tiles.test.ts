@@ -19,6 +19,7 @@ import {
   programName,
   sectors,
   sentences,
+  startSentence,
   unravel,
   verdict,
   type Tiles,
@@ -447,4 +448,34 @@ test('programs that launch in groups of columns keep their ids', () => {
   ]);
   expect(programName(2, [3, 3, 1])).toBe('program 2 of 9 (2, 0)');
   expect(programName(2, [3, 3, 1], 2)).toBe('program 2 of 9 (0, 1)');
+});
+
+test('an access says what keeps it narrow, and where its array starts', async () => {
+  const doc = changed('strided', (found) => {
+    const op = found.ops.find(({ name }) => name === 'load')!;
+    op.limits = ['the mask may change after 1 element', 'the stride is not known to be 1'];
+    found.arrays[op.what].start = 4;
+  });
+  const { panel } = await opened(doc);
+  const text = panel.querySelector('.bnb-notes')!.textContent;
+  expect(text).toContain(
+    'Not wider: the mask may change after 1 element; and the stride is not known to be 1.',
+  );
+  expect(text).toMatch(
+    /The launch ran on the CPU\. The figures assume .*; \w+ then starts 4 bytes after a multiple of 128 bytes\./,
+  );
+});
+
+test('after a launch on a GPU the array starts where its address says', () => {
+  const found = facts('strided');
+  const op = found.ops.find(({ name }) => name === 'load')!;
+  const access = found.programs['0'][op.op];
+  found.addresses = true;
+  expect(startSentence(found, access)).toBe(`In this launch, ${op.what} starts at a multiple of 128 bytes.`);
+  found.arrays[op.what].start = 36;
+  expect(startSentence(found, access)).toBe(
+    `In this launch, ${op.what} starts 36 bytes after a multiple of 128 bytes.`,
+  );
+  const moved = sectors(op, access, 4);
+  expect(Math.max(...moved)).toBe(Math.max(...sectors(op, access)) + 1);
 });

@@ -355,6 +355,29 @@ describe('history', () => {
     expect(request).toHaveBeenCalledWith('version', { version: old.version });
   });
 
+  test('PTX and SASS of two versions are asked of the kernel, or the command that shows them is named', async () => {
+    const doc = fixture('versions');
+    const click = (panel: Element): void =>
+      [...panel.querySelectorAll('button')].find((b) => text(b) === 'Compare LLVM, PTX and SASS')!.click();
+    const status = (panel: Element): string => text(panel.querySelector('[role=status]')!);
+    const panel = shown(doc).open('history');
+    click(panel);
+    const told = await until(
+      () => status(panel),
+      (s) => s.includes('%blockdiff'),
+    );
+    expect(told).toBe('Without a live kernel, run the cell and then %blockdiff scale@1 scale@2.');
+    const request = vi.fn().mockRejectedValue(new Error('the kernel has discarded a version'));
+    const live = shown(doc, { ...saved, state: 'live', request }).open('history');
+    click(live);
+    await until(
+      () => status(live),
+      (s) => s.includes('discarded'),
+    );
+    const versions = doc.history!.versions.map((v) => v.version);
+    expect(request).toHaveBeenCalledWith('compare', { versions });
+  });
+
   test('the comparison of %blockdiff is open at once', async () => {
     const { root } = shown(fixture('diff'));
     const tab = root.querySelector('[role=tab][aria-selected=true]')!;

@@ -79,3 +79,11 @@ def test_first_pass_in_which_two_versions_differ_is_found(history):
     history.panel("text=Find first differing pass").click()
     history.panel("[role=status]").until_text("Versions 2 and 3 first differ after coalesce.")
     eventually(lambda: sides(history), lambda found: "#" not in found[0] and "#" in found[1])  # layouts
+
+
+def test_the_machine_code_of_two_versions_is_compared_from_their_rows(history):
+    pick(history, 1, 2)
+    history.panel("text=Compare LLVM, PTX and SASS").click()
+    history.panel(".bnb-parting").until_text("softmax@1 and softmax@2")
+    levels = history.panel("[aria-label=Level] option").texts
+    assert {"source", "LLVM", "PTX"} <= {level.removesuffix(" (same)") for level in levels}

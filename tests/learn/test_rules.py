@@ -148,7 +148,11 @@ def softmax(x, out, n, BLOCK: tl.constexpr):
     ("old", "new", "why"),
     [
         ("at < room", "at < n", "the mask may change after 1 element, as `n` is not known to be a multiple of 4"),
-        ("tl.load(x + at,", "tl.load(x + at // 2,", "only 1 consecutive address is proved"),
+        (
+            "tl.load(x + at,",
+            "tl.load(x + at // 2,",
+            "the index is computed so that only 1 consecutive address is proved",
+        ),
     ],
 )
 def test_bytes_per_lane_names_what_keeps_an_access_narrow(old: str, new: str, why: str) -> None:

@@ -199,3 +199,12 @@ def test_an_argument_is_found_by_identity_or_by_its_memory():
     assert argument_of(x, {"n": 3, "out": x}) == "out"
     assert argument_of(x[:], {"n": 3, "out": x}) == "out"
     assert argument_of(x[1:], {"n": 3, "out": x}) is None
+
+
+@pytest.mark.parametrize(("divisor", "holds"), [(8, True), (16, False)])
+def test_a_false_hint_is_an_error_at_its_line_even_if_the_run_was_right(shell, divisor, holds):
+    body = KERNEL.replace("    inside =", f"    n = tl.multiple_of(n, {divisor})\n    inside =")
+    text = card(shell, "np.allclose(out, x + y)", body=body)
+    assert ("✗" not in text) == holds
+    broken = "✗ the hint `multiple_of(n, 16)` does not hold in program (0, 0, 0): the value is 1000 (line 5)"
+    assert (broken in text) != holds

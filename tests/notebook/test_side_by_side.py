@@ -7,13 +7,16 @@ import re
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import LaunchError
-from blocknb.notebook import extension
+from blocknb.notebook import card, extension, history, live
 from blocknb.notebook.blobs import read, unpack
 from blocknb.notebook.document import MIME
+from blocknb.notebook.observe import record_of
+from blocknb.notebook.register import register
 from blocknb.notebook.side_by_side import MOST_SIDES
 
 X = np.zeros(4096, np.float32)
@@ -132,3 +135,28 @@ def test_the_exported_page_is_one_file_with_all_texts(page, tmp_path, monkeypatc
     found = json.loads(re.search(rf'<script type="{re.escape(MIME)}">(.*?)</script>', text, re.DOTALL)[1])
     assert found["kind"] == "compare" and found["left_out"] == []
     assert "http:" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+
+
+VERSION = """%%blockkernel --target sm_80
+@blocknb.kernel
+def scaled(x, n):
+    at = tl.arange(0, 64)
+    tl.store(x + at, {}.0 * tl.load(x + at, mask=at < n), mask=at < n)
+
+scaled[1](np.zeros(64, np.float32), 64)"""
+
+
+def test_two_versions_are_compared_for_the_page_of_their_card():
+    ip = InteractiveShell()
+    register(ip)
+    ip.run_cell("import blocknb, blocknb.language as tl, numpy as np")
+    for factor in (2, 3):
+        assert ip.run_cell(VERSION.format(factor), store_history=True).success
+    kernel = ip.user_ns["scaled"]
+    page = live.LiveCard(card.newest(record_of(kernel)))
+    keys = [version.key for version in history.versions(kernel)]
+    found = live.REQUESTS["compare"](page, {"versions": keys})["document"]
+    assert found["kernel"] == "scaled@1 and scaled@2"
+    (pair,) = unpack(found["compare"]["packed"])
+    assert level(pair, "ptx")["differs"] and level(pair, "source")["differs"]
+    assert "earlier session" in live.REQUESTS["compare"](page, {"versions": [keys[0], "gone"]})["error"]

@@ -410,3 +410,23 @@ def test_a_step_enters_a_helper_of_another_cell_and_not_the_library(tmp_path):
     inside = [(e[0], e[2], calls) for e, calls in zip(run["events"], run["calls"], strict=True) if calls]
     assert inside == [(number + 5, "values", [call]), (number + 6, "best", [call])]
     assert found["helpers"].keys() == made.document(1 << 20)["helpers"].keys()  # so that the lines of the cell light up
+
+
+@blocknb.kernel
+def two_loops(x, out, n, B: tl.constexpr):
+    total = tl.zeros((B,), tl.float32)
+    for at in range(0, n, B):
+        total += tl.load(x + at + tl.arange(0, B))
+    for at in range(0, n, B):
+        for half in range(2):
+            tl.store(out + at + half * B + tl.arange(0, B), total)
+
+
+def test_two_loops_are_two_runs_of_steps_with_the_lines_of_their_loops():
+    x, out = np.ones(256, np.float32), np.zeros(320, np.float32)
+    found = shown(card.card_of(observed(lambda: two_loops[1](x, out, 256, B=64))), "launch")
+    lines = [[found["ops"][op][2] for op, _ in step[3]] for step in found["steps"]]
+    first = two_loops.source.first_line
+    relative = [[line - first for line in step] for step in lines]
+    assert relative == [[4]] * 4 + [[7]] * 8
+    assert [[line - first for line in loop] for loop in found["loops"]] == [[3], [5, 6]]

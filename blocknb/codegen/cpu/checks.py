@@ -126,10 +126,10 @@ class BoundsChecks:
 
     # -- leaving the kernel ----------------------------------------------------------------------------------------------
 
-    def fail(self, bad: str, number: int, index: str) -> None:
-        """Leaves the kernel if the i1 `bad` is true, and reports element `index` (an i64) at the site of that number."""
+    def fail(self, bad: str, number: int, index: str, value: str = "0") -> None:
+        """Leaves the kernel if the i1 `bad` is true, and reports element `index` and its `value` (i64) at the site of that number."""
         _, on = self._guard(bad)
-        self._leave(str(number), index, on)
+        self._leave(str(number), index, on, value)
 
     def _guard(self, bad: str) -> tuple[str, str]:
         w = self.code.w
@@ -148,10 +148,10 @@ class BoundsChecks:
         offset = c.binary("ashr", c.i64("sub", address, place.start), str(place.size.bit_length() - 1), "i64", 1)
         self._leave(place.number, offset, on)
 
-    def _leave(self, number: str, index: str, on: str) -> None:
+    def _leave(self, number: str, index: str, on: str, value: str = "0") -> None:
         w = self.code.w
         site = str(int(number) + 1) if number.isdigit() else w.value(f"add i64 {number}, 1")
-        violation(w, site, index)
+        violation(w, site, index, value)
         w.jump("leave")
         w.place(on)
 

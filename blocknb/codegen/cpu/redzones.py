@@ -114,7 +114,7 @@ byte.done:
   br label %byte
 overrun:
   %site = add i64 %z, {first_site + 1}
-  call void @blocknb.violation(ptr %status, i64 %site, i64 %i, i32 %pid0, i32 %pid1, i32 %pid2)
+  call void @blocknb.violation(ptr %status, i64 %site, i64 %i, i64 0, i32 %pid0, i32 %pid1, i32 %pid2)
   br label %done
 zone.done:
   %z.next = add i64 %z, 1

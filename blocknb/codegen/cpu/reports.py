@@ -17,7 +17,7 @@ from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Op, Value
-from blocknb.ir.report import Assertion, prints
+from blocknb.ir.report import assertion, prints
 from blocknb.language.types import DType, Pointer
 
 PRINT_REGION = REGIONS["print"]
@@ -66,9 +66,15 @@ class Reports(VersionPart):
     @lowers("assert")
     def assertion(self, op: Op) -> None:
         """Leaves the kernel at the first element that does not hold."""
-        number = self.checks.number(Assertion(op.loc, op.attrs["message"], op.args[0].type.shape))
+        number = self.checks.number(assertion(op))
+        values = [self.copies.row_major(value) for value in op.args[1:] if value.type.shape]
         with self._elements(op.args[0]) as (index, holds):
-            self.checks.fail(self.code.w.value(f"xor i1 {holds}, true"), number, index)
+            bits = "0"
+            if values:
+                bits = self.tiles.read(values[0], self.tiles.element(values[0], index), 1)
+            elif op.args[1:]:
+                bits = self.scalars.of(op.args[1])
+            self.checks.fail(self.code.w.value(f"xor i1 {holds}, true"), number, index, bits)
 
     @lowers("print")
     def print(self, op: Op) -> None:

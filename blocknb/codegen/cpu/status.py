@@ -1,18 +1,21 @@
 """The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
 
-The block holds 64-bit words: a stop flag, the first violation, a bit for each read-only argument, and the addresses of the report (see
-`codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a cache line of its own.
+The block holds 64-bit words: a stop flag, the first violation (and a value that breaks a hint), a bit for each read-only argument, and the
+addresses of the report (see `codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a
+cache line of its own.
 """
 
 from __future__ import annotations
 
 from blocknb.codegen.text import Writer
 
-STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 7, 8, 16
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, NEXT, VALUE, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 7, 8, 9, 16
 PROGRAM_IDS = ("%pid0", "%pid1", "%pid2")  # i32 registers
 
 VIOLATION = f"""
-define internal void @blocknb.violation(ptr %status, i64 %site, i64 %offset, i32 %pid0, i32 %pid1, i32 %pid2) noinline cold nounwind {{
+define internal void @blocknb.violation(
+  ptr %status, i64 %site, i64 %offset, i64 %value, i32 %pid0, i32 %pid1, i32 %pid2
+) noinline cold nounwind {{
   %place = getelementptr i64, ptr %status, i64 {SITE}
   %claim = cmpxchg ptr %place, i64 0, i64 %site seq_cst seq_cst
   %first = extractvalue {{ i64, i1 }} %claim, 1
@@ -20,6 +23,8 @@ define internal void @blocknb.violation(ptr %status, i64 %site, i64 %offset, i32
 report:
   %o = getelementptr i64, ptr %status, i64 {OFFSET}
   store i64 %offset, ptr %o
+  %v = getelementptr i64, ptr %status, i64 {VALUE}
+  store i64 %value, ptr %v
   %p = getelementptr i64, ptr %status, i64 {PROGRAM}
   store i32 %pid0, ptr %p
   %p1 = getelementptr i32, ptr %p, i64 1
@@ -48,6 +53,7 @@ def poll(w: Writer) -> None:
     w.place(on)
 
 
-def violation(w: Writer, site: str, index: str) -> None:
-    """Reports that a site (an i64, from 1) failed at element `index`."""
-    w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {', i32 '.join(PROGRAM_IDS)})")
+def violation(w: Writer, site: str, index: str, value: str = "0") -> None:
+    """Reports that a site (an i64, from 1) failed at element `index`, whose value has the bits `value` (an i64)."""
+    ids = ", i32 ".join(PROGRAM_IDS)
+    w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i64 {value}, i32 {ids})")

@@ -15,7 +15,7 @@ from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.report import RECORD, REGIONS
 from blocknb.ir.core import Op, Value
-from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
+from blocknb.ir.report import NO_ARGUMENT, Access, assertion, prints
 
 
 class ReportLowering(OpLowering):
@@ -33,10 +33,9 @@ class ReportLowering(OpLowering):
     @lowers("assert")
     def check(self, op: Op) -> None:
         """Records the elements for which a condition is false."""
-        event, (condition,) = self.next_event(), op.args
+        event, (condition, *values) = self.next_event(), op.args
         bad = [self.text.emit(f"xor i1 {name}, true") for name in self.registers.regs(condition)]
-        number = self.interface.add_site(Assertion(op.loc, op.attrs["message"], condition.type.shape))
-        self.report("assert", number, event, condition, bad)
+        self.report("assert", self.interface.add_site(assertion(op)), event, values[0] if values else condition, bad)
 
     @lowers("outside")
     def outside(self, op: Op) -> None:
@@ -79,7 +78,7 @@ class ReportLowering(OpLowering):
         self.text.start(label)
         words = self.identity(site, event)
         for r, condition in zip(chosen, conditions, strict=True):
-            bits = self.payload(value, r, argument) if kind != "assert" else "0"
+            bits = self.payload(value, r, argument)
             index = self.text.emit(f"xor i32 {thread}, {element[r]}") if element[r] else thread
             self.record(kind, [*words[:2], pair(self.text, words[2], index), bits], condition or "true")
         self.text.do(f"br label %{done}")

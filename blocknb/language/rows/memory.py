@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blocknb.language.op_spec import op
 from blocknb.language.rules import check_atomic, check_mask, need
-from blocknb.language.types import int1
+from blocknb.language.types import int1, int64
 
 
 @op(
@@ -135,15 +135,21 @@ def print(types, attrs):
     return ()
 
 
-@op("report", operands="condition", attrs="message", writes="report")
+@op("report", operands="condition [value]", attrs="message", writes="report")
 def assert_(types, attrs):
     """Reports the elements for which the condition does not hold.
 
     Example:
         tl.device_assert(tl.arange(0, 2) < 2, "too large")
         tl.load(i_ptr + 3)  # 3
+
+    IR:
+        With a value, the op tests a hint, which `message` spells, and reports the value for which it is false.
     """
     need(types[0].dtype == int1, f"asserts {types[0]}, which is not a condition")
+    if len(types) > 1:
+        need(types[1].dtype == int64, f"reports {types[1]}, which is not an int64")
+        check_mask(types[1].shape, types[1].layout, types[:1])
     return ()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from blocknb.learn.exercise import Blank, Case, Exercise, Mistake, Tolerance
 from blocknb.learn.rules import no_race, stored_once
-from blocknb.learn.units.matrix_cases import patched, product, product_case, wide_range, without_other
+from blocknb.learn.units.matrix_cases import patched, product, product_case, wide_range
 from blocknb.learn.units.matrix_rules import tiles_fetched
 
 GRID = """\

@@ -1,6 +1,7 @@
 """The document's part for the Launch view: the tiles of each program on the arrays, in launch order, and the bytes that it loads.
 
-A *step* of a program is one execution of its loads and stores: a new step begins when an op executes again. For a loop it is an iteration.
+A *step* of a program is one execution of its loads and stores: a new step begins when execution goes back to an earlier op, or enters
+another loop. For a loop it is an iteration.
 Each step counts the bytes that it loads, and how many of them no earlier step has loaded (the first touch); the others are reused. All of
 it follows from the footprint, whose numbers are the sums over all steps. An element counts once per execution of an op.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.footprint.value import Footprint
+from blocknb.ir.core import Block, Op
 from blocknb.notebook.sections import line_of
 from blocknb.notebook.teaching.arguments import OrderedAccount
 from blocknb.notebook.teaching.pictures import ArrayPicture, expanded
@@ -167,6 +169,7 @@ def launch_part(
         "ordered": order is not None,
         "arrays": [_array(picture) for picture in pictures],
         "ops": writer.ops(file),
+        "loops": writer.loops(file),
         "rects": writer.rects,
         "steps": steps,
         "before": table.bytes[:begin].sum(axis=0).tolist(),
@@ -208,6 +211,8 @@ class _StepWriter:
         self.known: dict[tuple[int, bytes], int] = {}
         self.numbers: dict[tuple[int, int], int] = {}
         self.cut = False
+        self.places = {op.id: place for place, op in enumerate(account.launch.func.ops())}
+        self.paths = dict(_loop_paths(account.launch.func.body, ()))
 
     def ops(self, file: str) -> list[list[Any]]:
         """The ops of the steps: array, kind ("load", "store", "atomic"), and line."""
@@ -217,20 +222,25 @@ class _StepWriter:
             for op, parameter in self.numbers
         ]
 
+    def loops(self, file: str) -> list[list[int]]:
+        """For each op of the steps, the lines of the loops around it, outermost first."""
+        return [[line_of(loop.loc, file) or 0 for loop in self.paths[op]] for op, _ in self.numbers]
+
     def steps(self, begin: int, most: int) -> list[list[Any]]:
         """Steps from a row of the table on, each [rank, iteration, [loaded, first, stored] bytes, [[op, rectangles], ...]]."""
         found: list[list[Any]] = []
-        rank, seen = -1, set[int]()
+        rank, last, path = -1, -1, ()
         for row in range(begin, len(self.table.rank)):
             op = self.account.ordered[int(self.table.source[row])][0].id
-            if int(self.table.rank[row]) != rank or op in seen:
+            again = self.places[op] <= last or not _nested(self.paths[op], path)
+            if int(self.table.rank[row]) != rank or again:
                 if len(found) == most:
                     self.cut = True
                     break
                 number = 0 if int(self.table.rank[row]) != rank else found[-1][1] + 1
-                rank, seen = int(self.table.rank[row]), set()
+                rank, path = int(self.table.rank[row]), ()
                 found.append([rank, number, [0, 0, 0], []])
-            seen.add(op)
+            last, path = self.places[op], max(path, self.paths[op], key=len)
             found[-1][3].append(self._event(row))
             found[-1][2] = [a + b for a, b in zip(found[-1][2], self.table.bytes[row].tolist(), strict=True)]
         return found
@@ -258,6 +268,20 @@ class _StepWriter:
             found = [(min(tops), max(bottoms), min(lefts), max(rights))]
         for rectangle in found:
             yield from rectangle
+
+
+def _loop_paths(block: Block, around: tuple[Op, ...]) -> Iterator[tuple[int, tuple[Op, ...]]]:
+    """The id of each op with the loops around it."""
+    for op in block.ops:
+        yield op.id, around
+        inside = (*around, op) if op.name in ("for", "while") else around
+        for inner in op.blocks:
+            yield from _loop_paths(inner, inside)
+
+
+def _nested(one: tuple[Op, ...], other: tuple[Op, ...]) -> bool:
+    """Whether one of two paths of loops begins with the other."""
+    return all(a is b for a, b in zip(one, other, strict=False))
 
 
 def _kind(name: str) -> str:

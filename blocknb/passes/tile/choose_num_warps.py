@@ -18,7 +18,7 @@ from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.note_text import counted
-from blocknb.passes.tile.coalesce import widest
+from blocknb.passes.support.vector_obstacles import vector_limits
 from blocknb.passes.tile.select_wgmma import made_of_dots
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -104,7 +104,7 @@ def for_rows(func: Func, loads: Sequence[Op], largest: int, loaded: int, enough:
         return count, f"{largest // count} elements of a tile each"
     if few < USUAL:
         facts = affine.analyze(func)
-        if any(widest(facts, op, 1)[0] == 1 for op in loads):
+        if any(vector_limits(facts, op, 1).fact_width == 1 for op in loads):
             return USUAL, "as usual where elements are loaded one at a time"
     return few, f"{loaded} elements to load and to reduce"
 

@@ -13,17 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.layouts.tables import blocked
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.vector_obstacles import vector_limits
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MAX_BYTES = 16  # the widest access of a thread
 #: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
 LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
@@ -65,7 +64,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.name not in ACCESSES or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]
-        vec, order, why = widest(facts, old, num_warps * target.warp_size, func)
+        limits = vector_limits(facts, old, num_warps * target.warp_size, func)
+        vec, order, why = limits.fact_width, limits.order, limits.text
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
@@ -102,65 +102,3 @@ def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
             if (shape[axis],) not in lines:
                 found.setdefault(shape, set()).add(axis)
     return found
-
-
-def widest(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) -> tuple[int, tuple[int, ...], str]:
-    """For a load or store: the widest vector in elements, the axes from fastest to slowest, and what limits an access of these threads.
-    With `func`, the limit of a mask names the parameter that causes it.
-
-    The vector may be wider than that limit, because another layout may have fewer threads along the axis (`fact_width`)."""
-    pointer = op.args[0]
-    shape, element = pointer.type.shape, pointer.type.dtype.element
-    runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
-    # Ties go to the later axis, along which row-major arrays are contiguous.
-    order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
-    fast = order[0]
-    aligned = facts.divisibility(pointer, fast) // element.bytes
-    mask = mask_of(op)
-    limits = {
-        "that is the widest access": MAX_BYTES // element.bytes,
-        _distance(facts, pointer, fast, runs[fast]): runs[fast],
-        f"the address is only known to be a multiple of {max(1, aligned) * element.bytes} bytes": max(1, aligned),
-        f"the tile has {pointer.type.size} elements for {threads} threads": max(1, pointer.type.size // threads),
-    }
-    if mask is not None:
-        group = facts.constancy(mask, fast)
-        wanted = min(limits.values())
-        cure = _multiple(func, mask, fast, wanted) if func is not None and group < wanted else ""
-        limits[f"the mask may change after {group} element{'s' if group > 1 else ''}{cure}"] = group
-    width = min(limits.values())
-    if width == MAX_BYTES // element.bytes:
-        return width, order, ""
-    return fact_width(limits), order, next(why for why, limit in limits.items() if limit == width)
-
-
-def _distance(facts: affine.Facts, pointer: Value, axis: int, run: int) -> str:
-    """Why no more than a run of addresses is consecutive, and what to write instead where the distance of neighbours is known."""
-    step = facts.stride(pointer, axis)
-    if isinstance(step, int) and abs(step) > 1:
-        return (
-            f"neighbouring elements are {abs(step)} elements apart in memory: "
-            "pass a contiguous array, or index it in steps of 1"
-        )
-    return f"only {run} consecutive address{'es are' if run > 1 else ' is'} proved"
-
-
-def _multiple(func: Func, mask: Value, axis: int, wanted: int) -> str:
-    """The parameter that would let a mask be constant over `wanted` elements if it were a multiple of that, and what to write; or ""."""
-    for parameter in func.params:
-        if parameter.type.shape or parameter.type.is_pointer or not parameter.type.dtype.is_integer:
-            continue
-        supposed = affine.analyze(func)
-        supposed.hints[parameter] = max(wanted, supposed.hints.get(parameter, 1))
-        if supposed.constancy(mask, axis) >= wanted:
-            name = parameter.name
-            return (
-                f", as `{name}` is not known to be a multiple of {wanted}: pass a multiple of 16, "
-                f"or write `{name} = tl.multiple_of({name}, {wanted})` if that holds"
-            )
-    return ""
-
-
-def fact_width(limits: dict[str, int]) -> int:
-    """The width that addresses and mask allow, for any number of threads: another layout may be able to use it."""
-    return min(limit for why, limit in limits.items() if not why.startswith("the tile has"))

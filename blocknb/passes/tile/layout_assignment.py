@@ -116,7 +116,7 @@ class LayoutAssignment:
         for value in op.args:
             wanted = () if self.choice.anchored(value) else self.demands.get(value, ())
             layouts.append(next(iter(wanted), None) or self.choice.natural(value) if value.type.shape else None)
-        together = op.name == "outside" or op.name in SHADOWS
+        together = op.name in ("outside", "assert") or op.name in SHADOWS
         return layouts[:1] * len(layouts) if together else layouts
 
     def collect_control(self, op: Op) -> None:

@@ -135,6 +135,7 @@ const tileOp = shaped<TileOp>(
   },
   {
     kind: word,
+    limits: list(text(1000), 16),
     shared: sharedFacts,
     bulk: bulkFacts,
     dot: object({ instr: word, operands: tuple(operand, operand) }),
@@ -160,13 +161,16 @@ const access = shaped<TileAccess>(
 );
 /** The accesses of one program, by the number of the op. */
 export const program: Check = record(access, /^\d{1,6}$/);
-const programMap = shaped<ProgramMap>({
-  op: integer(),
-  array: word,
-  extent: list(integer(1, 2 ** 31), 16),
-  origins: list(nullable(integer()), 4096),
-  ...arrayFacts,
-});
+const programMap = shaped<ProgramMap>(
+  {
+    op: integer(),
+    array: word,
+    extent: list(integer(1, 2 ** 31), 16),
+    origins: list(nullable(integer()), 4096),
+    ...arrayFacts,
+  },
+  { start: integer(0, 127) },
+);
 
 /** The content of the Tiles view. Every layout exists and has the shape of its op. */
 export const tiles: Check = all(
@@ -174,13 +178,13 @@ export const tiles: Check = all(
     {
       grid: tuple(extent, extent, extent),
       warps: integer(1, 64),
-      arrays: record(object(arrayFacts)),
+      arrays: record(object(arrayFacts, { start: integer(0, 127) })),
       ops: list(tileOp, 10_000),
       programs: record(program, /^\d{1,10}$/),
       map: nullable(programMap),
       layouts: list(layout, 10_000),
     },
-    { order: integer(1, 2 ** 31) },
+    { order: integer(1, 2 ** 31), addresses: flag },
   ),
   holds<Tiles>(({ ops, layouts, map }) => {
     const same = (a: number[], b: number[]): boolean =>

@@ -39,6 +39,8 @@ export interface LaunchFacts {
   arrays: LaunchArray[];
   /** Array, kind and line. */
   ops: [number, AccessKind, number][];
+  /** The lines of the loops around each op, outermost first. Absent in older cards. */
+  loops?: number[][];
   rects: number[][];
   steps: LaunchStep[];
   /** Bytes of the earlier programs. */

@@ -50,24 +50,27 @@ const array = shaped<LaunchArray>({
 
 /** The content of the Launch view. Every index exists, and every list of rectangles is complete. */
 export const launch: Check = all(
-  shaped<LaunchFacts>({
-    grid,
-    programs: positive,
-    first: count,
-    ordered: flag,
-    arrays: list(array, 1000),
-    ops: list(tuple(count, kind, line), 10_000),
-    rects: list(list(integer(-1, 2 ** 40), 1000), 100_000),
-    steps: list(
-      tuple(tuple(count, count), count, tuple(count, count, count), list(tuple(count, count), 10_000)),
-      MOST_STEPS,
-    ),
-    before: tuple(count, count, count),
-    totals: tuple(count, count, count),
-    machine: nullable(object({ chip: word, multiprocessors: positive, each: positive })),
-    cut: flag,
-    scope: text(1 << 16),
-  }),
+  shaped<LaunchFacts>(
+    {
+      grid,
+      programs: positive,
+      first: count,
+      ordered: flag,
+      arrays: list(array, 1000),
+      ops: list(tuple(count, kind, line), 10_000),
+      rects: list(list(integer(-1, 2 ** 40), 1000), 100_000),
+      steps: list(
+        tuple(tuple(count, count), count, tuple(count, count, count), list(tuple(count, count), 10_000)),
+        MOST_STEPS,
+      ),
+      before: tuple(count, count, count),
+      totals: tuple(count, count, count),
+      machine: nullable(object({ chip: word, multiprocessors: positive, each: positive })),
+      cut: flag,
+      scope: text(1 << 16),
+    },
+    { loops: list(list(line, 100), 10_000) },
+  ),
   holds<LaunchFacts>(
     ({ arrays, ops, rects, steps }) =>
       ops.every(([of]) => of < arrays.length) &&

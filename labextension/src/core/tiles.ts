@@ -17,6 +17,8 @@ export interface ArrayFacts {
   shape: number[];
   /** In elements. Empty if unknown. */
   strides: number[];
+  /** The bytes from the last multiple of 128 bytes to the start of the array. Absent: 0. */
+  start?: number;
 }
 
 /** Bank conflicts when a warp accesses its part of a tile in shared memory. */
@@ -58,6 +60,8 @@ export interface TileOp {
   layout: number;
   /** Elements per lane and instruction. */
   vector: number;
+  /** Why the access is not wider: all that must be cured for the next width. Absent at 16 bytes. */
+  limits?: string[];
   kind?: string;
   shared?: SharedFacts;
   bulk?: BulkFacts;
@@ -100,6 +104,8 @@ export interface Tiles {
   /** Width of the column groups in which programs launch. Absent: the order of the grid. */
   order?: number;
   warps: number;
+  /** The launch ran on a GPU: `start` follows from the addresses of its arrays. Absent: it ran on a CPU. */
+  addresses?: boolean;
   arrays: Record<string, ArrayFacts>;
   ops: TileOp[];
   programs: Record<string, Record<string, TileAccess>>;
@@ -233,12 +239,12 @@ export function boxOf(op: TileOp, index: number): number {
 }
 
 /** Numbers the 32-byte sector of each element, from 0 in the order of addresses. -1: masked off or unknown. */
-export function sectors(op: TileOp, access: TileAccess): Int32Array {
+export function sectors(op: TileOp, access: TileAccess, start = 0): Int32Array {
   const all = elements(op.shape);
   const raw: (number | null)[] = [];
   for (let i = 0; i < all; i++) {
     const offset = isOn(access, op.shape, i) ? offsetOf(access, op.shape, i) : null;
-    raw.push(offset === null ? null : Math.floor((offset * op.bytes) / 32));
+    raw.push(offset === null ? null : Math.floor((offset * op.bytes + start) / 32));
   }
   const different = [...new Set(raw.filter((s): s is number => s !== null))].sort((a, b) => a - b);
   const rank = new Map(different.map((s, i) => [s, i]));
@@ -282,6 +288,21 @@ export function verdict(op: TileOp, access: TileAccess | undefined): string {
     : 'masked off';
 }
 
+/** Says where the array of an access starts, and from where that is known. */
+export function startSentence(facts: Tiles, access: TileAccess | undefined): string {
+  const name = access?.array;
+  if (!name || !access.traffic) {
+    return '';
+  }
+  const start = facts.arrays[name]?.start ?? 0;
+  const place = start
+    ? `${count(start, 'byte')} after a multiple of 128 bytes`
+    : 'at a multiple of 128 bytes';
+  return facts.addresses
+    ? `In this launch, ${name} starts ${place}.`
+    : `The launch ran on the CPU. The figures assume that memory on a GPU starts at a multiple of 128 bytes; ${name} then starts ${place}.`;
+}
+
 /** Describes the hardware's work for an op, one sentence per string. */
 export function sentences(op: TileOp, access: TileAccess | undefined): string[] {
   if (op.dot) {
@@ -321,6 +342,7 @@ function trafficSentences(op: TileOp, traffic: Traffic): string[] {
     `${round(found / requests)} sectors per request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
     `The program makes ${count(requests, 'request')} for ${count(found, 'sector')} of 32 bytes (${size(found * 32)}) in ${count(lines, 'cache line')} of 128 bytes.`,
     vectorSentence(op),
+    ...(op.limits?.length ? [`Not wider: ${op.limits.join('; and ')}.`] : []),
   ];
   if (op.name.startsWith('atomic') && lanesPerAddress > 1) {
     texts.push(`Up to ${lanesPerAddress} lanes of a request update the same element, one after another.`);

@@ -5,11 +5,13 @@
 
 import { comparison, type Comparison } from '../cm/comparison';
 import { button, h, uniqueId } from '../dom';
+import { readable } from '../documents';
 import { difference } from '../hunks';
 import { paneSwitches } from '../pane_switches';
 import type { Listing, Version } from '../schema';
-import type { Store } from '../store';
+import { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
+import { compare } from './compare';
 import type { Mounted, ViewSpec } from './spec';
 import { versionRuns } from './version_runs';
 
@@ -44,6 +46,9 @@ class HistoryView implements Mounted {
   private a = -1;
   private b = -1;
   private diff: Comparison | null = null;
+  private readonly levels: HTMLButtonElement;
+  /** The Compare view of two versions, while it is shown. */
+  private compared: Mounted | null = null;
   private paintToken = 0;
 
   constructor(
@@ -54,9 +59,12 @@ class HistoryView implements Mounted {
     const first = button('Find first differing pass', () => this.store.run(this.findFirstDifference()), {
       title: 'Select the first pass after which the IR of the two versions differs',
     });
+    this.levels = button('Compare LLVM, PTX and SASS', () => this.store.run(this.compareLevels()), {
+      title: 'Compare all levels of the two versions, as %blockdiff does',
+    });
     const pane = h('div.bnb-main');
     const switches = paneSwitches(store, pane, 'wrap', 'unified');
-    const tools = h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first, switches);
+    const tools = h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first, this.levels, switches);
     pane.append(tools, this.status, this.text);
     panel.append(this.table, this.runs, pane);
     this.reset();
@@ -74,6 +82,7 @@ class HistoryView implements Mounted {
 
   dispose(): void {
     this.diff?.dispose();
+    this.compared?.dispose?.();
   }
 
   private get versions(): Version[] {
@@ -176,9 +185,7 @@ class HistoryView implements Mounted {
     if (token !== this.paintToken) {
       return;
     }
-    this.diff?.dispose();
-    this.diff = null;
-    this.text.replaceChildren();
+    this.clearText();
     const without = [this.versions[this.a], this.versions[this.b]].find(
       (version) =>
         what !== SOURCE && what !== REQUESTED && version && this.passes(version)?.includes(what) === false,
@@ -275,6 +282,40 @@ class HistoryView implements Mounted {
       this.status.textContent = (error as Error).message;
     }
     return found;
+  }
+
+  /** Shows the Compare view of the two versions. Without a kernel that answers, it says which command opens it. */
+  private async compareLevels(): Promise<void> {
+    const [one, two] = [this.versions[this.a], this.versions[this.b]];
+    if (!one || !two) {
+      return;
+    }
+    const { kernel } = this.store.doc;
+    const command = `%blockdiff ${kernel}@${one.number} ${kernel}@${two.number}`;
+    const token = ++this.paintToken;
+    this.status.textContent = 'Comparing…';
+    try {
+      if (!this.store.host.request) {
+        throw new Error(`Without a live kernel, run the cell and then ${command}.`);
+      }
+      const asked = { versions: [one.version, two.version] };
+      const { document } = (await this.store.host.request('compare', asked)) as { document: unknown };
+      if (token !== this.paintToken || !readable(document)) {
+        return;
+      }
+      this.clearText();
+      this.compared = compare.mount(this.text, new Store(document, this.store.host));
+      this.status.textContent = `${command} shows the same as a page of its own.`;
+    } catch (error) {
+      this.status.textContent = (error as Error).message;
+    }
+  }
+
+  private clearText(): void {
+    this.diff?.dispose();
+    this.compared?.dispose?.();
+    this.diff = this.compared = null;
+    this.text.replaceChildren();
   }
 
   /** Opens the first pass after which the IR of the two versions differs. */

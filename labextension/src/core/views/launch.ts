@@ -76,7 +76,8 @@ class LaunchView implements Mounted {
     this.buildTools();
     this.stopLook = onLook(store, () => this.drawAgain());
     this.stopPlace = placeOf(store).onChange((place, from) => {
-      const at = from === 'launch' ? undefined : this.player?.find(place.program, place.iteration);
+      const at =
+        from === 'launch' ? undefined : this.player?.find(place.program, place.iteration, place.line);
       if (at !== undefined) {
         this.go(at, false);
       }
@@ -196,8 +197,8 @@ class LaunchView implements Mounted {
     this.slider.max = String(this.player.count - 1);
     this.pictures.show(facts);
     this.paintStatus(facts);
-    const { program, iteration } = placeOf(this.store).get();
-    this.go(this.player.find(program, iteration) ?? 0, false);
+    const { program, iteration, line } = placeOf(this.store).get();
+    this.go(this.player.find(program, iteration, line) ?? 0, false);
   }
 
   /** Says what the steps cover, and offers the programs that they leave out. */
@@ -248,11 +249,13 @@ class LaunchView implements Mounted {
     this.slider.value = String(player.at);
     const [from, to] = player.span;
     this.pictures.paint(from, to);
-    const [[rank, program], iteration] = facts.steps[to];
-    this.paintText(facts, player, rank, program, iteration);
+    const [[rank, program]] = facts.steps[to];
+    const loop = player.loopPlace(to);
+    this.paintText(facts, player, rank, program, loop);
     this.slider.setAttribute('aria-valuetext', this.where.textContent ?? '');
     if (tell) {
-      placeOf(this.store).set({ program, iteration }, 'launch');
+      const line = loop.loops ? { line: player.lineOf(to) || null } : {};
+      placeOf(this.store).set({ program, iteration: loop.iteration, ...line }, 'launch');
     }
   }
 
@@ -261,15 +264,16 @@ class LaunchView implements Mounted {
     player: LaunchPlayer,
     rank: number,
     program: number,
-    iteration: number,
+    loop: { iteration: number; of: number; loops: string },
   ): void {
     const name = programText(program, facts.grid);
-    const loops = player.iterations(rank);
+    const where = loop.loops ? ` of ${loop.loops}` : '';
+    const iteration = loop.of > 1 ? `iteration ${loop.iteration} of ${loop.of}${where}` : '';
     const parts = [
       player.unit === 'wave'
         ? ''
         : `program ${name}, number ${rank + 1} of ${facts.programs} in launch order`,
-      player.unit === 'iteration' && loops > 1 ? `iteration ${iteration} of ${loops}` : '',
+      player.unit === 'iteration' ? iteration : '',
       this.waveText(facts, player, rank),
     ];
     this.where.textContent = parts.filter(Boolean).join(' · ');

@@ -12,6 +12,7 @@ import type { Selection, Store } from '../store';
 import {
   programName,
   sentences,
+  startSentence,
   title,
   elements,
   unpackTiles,
@@ -444,7 +445,8 @@ class Tiles implements Mounted {
 
   private paintNumbers(): void {
     const known = this.accesses || this.op.shared || this.op.dot;
-    const texts = known ? sentences(this.op, this.access) : [];
+    const start = known ? startSentence(this.facts!, this.access) : '';
+    const texts = known ? [...sentences(this.op, this.access), ...(start ? [start] : [])] : [];
     this.numbers.replaceChildren(...texts.map((text) => h('li', {}, text)));
     this.numbers.firstElementChild?.classList.add('bnb-verdict');
     const change = known ? mend(this.op, this.access, this.facts!.arrays[this.access?.array ?? '']) : null;

@@ -87,7 +87,8 @@ export class TileSheet {
     }
     const flat = shape.length < 2;
     const columns = flat ? Math.min(FLAT_COLUMNS, shape[0] ?? 1) : shape[shape.length - 1];
-    const order = quantity === 'sector' && access ? sectors(op, access) : null;
+    const order =
+      quantity === 'sector' && access ? sectors(op, access, facts.arrays[access.array ?? '']?.start) : null;
     const shown = {
       facts,
       op,

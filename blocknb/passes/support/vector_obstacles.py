@@ -1,0 +1,169 @@
+"""What keeps a thread from loading or storing more bytes at once, and what to write instead.
+
+An access is as wide as the narrowest of its limits. `obstacles` names all limits that must rise before the next width is possible,
+because a cure of one of them alone changes nothing. `coalesce` writes them into its note, and the Tiles view shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blocknb.analysis import affine
+from blocknb.analysis.effects import global_operands, mask_of
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language.ops import ATOMICS
+
+MAX_BYTES = 16  # the widest access of a thread
+#: The kinds of obstacles, with the words that docs/card.md uses for them.
+KINDS = {
+    "address": "Address",
+    "mask": "Mask",
+    "stride": "Stride",
+    "computed": "Computed index",
+    "threads": "Threads",
+    "layout": "Layout",
+    "checks": "Checks",
+    "atomic": "Atomic",
+}
+
+
+@dataclass(frozen=True)
+class VectorObstacle:
+    """One limit: its `kind` (see KINDS), the `width` in elements that it allows, and a sentence with what to write instead."""
+
+    kind: str
+    width: int
+    text: str
+
+
+@dataclass(frozen=True)
+class VectorLimits:
+    """The widest vector of an access in elements. `fact_width` omits the number of threads, since another layout may have fewer along
+    the axis. `order`: the axes from fastest to slowest. `obstacles`: all that must be cured for the next width; none at 16 bytes."""
+
+    width: int
+    fact_width: int
+    order: tuple[int, ...]
+    obstacles: tuple[VectorObstacle, ...]
+
+    @property
+    def text(self) -> str:
+        """The obstacles in one phrase, "" if there are none."""
+        return "; and ".join(obstacle.text for obstacle in self.obstacles)
+
+
+def vector_limits(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) -> VectorLimits:
+    """The limits of a load, store or copy of a tile by so many threads. With `func`, that of a mask names the parameter that causes it."""
+    pointer, mask = global_operands(op)[0], mask_of(op)
+    shape, element = pointer.type.shape, pointer.type.dtype.element
+    runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
+    # Ties go to the later axis, along which row-major arrays are contiguous.
+    order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
+    fast, most = order[0], MAX_BYTES // element.bytes
+    aligned = max(1, facts.divisibility(pointer, fast) // element.bytes)
+    limits = [
+        _distance(facts, pointer, fast, runs[fast]),
+        _alignment(aligned, element.bytes, _unaligned(func, pointer, fast, aligned * element.bytes)),
+        VectorObstacle(
+            "threads",
+            max(1, pointer.type.size // threads),
+            f"the tile has {pointer.type.size} elements for {threads} threads: choose a larger tile, or fewer warps",
+        ),
+    ]
+    if mask is not None:
+        group = facts.constancy(mask, fast)
+        wanted = min([most, *(limit.width for limit in limits if limit.width > group)])
+        cure = _multiple(func, mask, fast, wanted) if func is not None and group < wanted else ""
+        limits.append(VectorObstacle("mask", group, f"the mask may change after {_elements(group)}{cure}"))
+    width = min(most, *(limit.width for limit in limits))
+    if limits[0].width < 2 * width and (root := facts.root(pointer)) is not None:
+        # Addresses that do not count upwards tell nothing about the alignment of a cured access, but the array itself does.
+        start = min(facts.hints.get(root, 1), MAX_BYTES)
+        limits[1] = _alignment(max(1, start // element.bytes), element.bytes, _of_parameter(root))
+    found = () if width == most else tuple(limit for limit in limits if limit.width < 2 * width)
+    by_facts = min(most, *(limit.width for limit in limits if limit.kind != "threads"))
+    return VectorLimits(width, by_facts, order, found)
+
+
+def _elements(count: int) -> str:
+    return f"{count} element{'s' if count > 1 else ''}"
+
+
+def _alignment(aligned: int, size: int, cause: str) -> VectorObstacle:
+    text = f"the address is only known to be a multiple of {aligned * size} bytes"
+    return VectorObstacle("address", aligned, f"{text}{cause}")
+
+
+def _unaligned(func: Func | None, pointer: Value, axis: int, known: int) -> str:
+    """The parameter that would align an address to more than the `known` bytes if it were a multiple of 16; or the general cure."""
+    if func is None or known >= MAX_BYTES:
+        return ": pass an array, row strides and offsets that are multiples of 16 bytes"
+    for parameter in func.params:
+        if parameter.type.shape or not (parameter.type.is_pointer or parameter.type.dtype.is_integer):
+            continue
+        supposed = affine.analyze(func)
+        supposed.hints[parameter] = max(MAX_BYTES, supposed.hints.get(parameter, 1))
+        if supposed.divisibility(pointer, axis) > known:
+            return _of_parameter(parameter)
+    return ", because of an offset that the kernel adds: let arrays, row strides and offsets be multiples of 16 bytes"
+
+
+def _of_parameter(parameter: Value) -> str:
+    """How a parameter limits the alignment, and what to pass instead."""
+    name = parameter.name
+    if parameter.type.is_pointer:
+        return f", as `{name}` does not start at a multiple of 16 bytes: pass an array that does, such as a copy"
+    return f", as `{name}` is not known to be a multiple of 16: pass one, for a row stride by padding the rows"
+
+
+def _distance(facts: affine.Facts, pointer: Value, axis: int, run: int) -> VectorObstacle:
+    """Why no more than a run of addresses is consecutive, and what to write instead."""
+    step = facts.stride(pointer, axis)
+    if isinstance(step, int) and abs(step) > 1:
+        text = f"neighbouring elements are {abs(step)} elements apart in memory"
+        return VectorObstacle("stride", run, f"{text}: pass a contiguous array, or index it in steps of 1")
+    if step is None or isinstance(step, int):
+        cure = "compute it from tl.arange by sums, or promise it by tl.max_contiguous"
+        return VectorObstacle("computed", run, f"the index is computed so that only {_runs(run)} proved: {cure}")
+    cure = "pass a contiguous array, whose stride 1 becomes a constant, or index it in steps of 1"
+    return VectorObstacle("stride", run, f"the stride is not known to be 1, so only {_runs(run)} proved: {cure}")
+
+
+def _runs(run: int) -> str:
+    return f"{run} consecutive address{'es are' if run > 1 else ' is'}"
+
+
+def _multiple(func: Func, mask: Value, axis: int, wanted: int) -> str:
+    """The parameter that would let a mask be constant over `wanted` elements if it were a multiple of that, and what to write; or ""."""
+    for parameter in func.params:
+        if parameter.type.shape or parameter.type.is_pointer or not parameter.type.dtype.is_integer:
+            continue
+        supposed = affine.analyze(func)
+        supposed.hints[parameter] = max(wanted, supposed.hints.get(parameter, 1))
+        if supposed.constancy(mask, axis) >= wanted:
+            name = parameter.name
+            return (
+                f", as `{name}` is not known to be a multiple of {wanted}: pass a multiple of 16, "
+                f"or write `{name} = tl.multiple_of({name}, {wanted})` if that holds"
+            )
+    return ""
+
+
+def final_obstacles(facts: affine.Facts, op: Op, vector: int, func: Func, threads: int) -> tuple[VectorObstacle, ...]:
+    """The obstacles of an access of final code that moves `vector` elements per instruction; none at 16 bytes, and for a scalar."""
+    pointer = global_operands(op)[0].type
+    size = pointer.dtype.element.bytes
+    if not pointer.shape or vector * size >= MAX_BYTES:
+        return ()
+    if op.name in ATOMICS:
+        return (VectorObstacle("atomic", vector, f"an atomic instruction updates {_elements(vector)}"),)
+    if func.attrs.get("checked"):
+        text = "a checked launch tests each element: launch without checked=True to see the width of other launches"
+        return (VectorObstacle("checks", vector, text),)
+    limits = vector_limits(facts, op, threads, func)
+    if limits.width <= vector:
+        return limits.obstacles
+    text = (
+        f"the layout gives a thread {_elements(vector)} in a row: the notes of layout_assignment say which op needs it"
+    )
+    return (VectorObstacle("layout", vector, text),)
