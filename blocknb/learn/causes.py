@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blocknb.errors import ElementError, KernelError
+from blocknb.errors import DeviceAssertionFailed, ElementError, KernelError
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
@@ -69,8 +69,8 @@ def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
 
 
 def _outside(made: Attempt) -> bool:
-    """Whether an address outside of an array ended the launch."""
-    return isinstance(made.raised, ElementError)
+    """Whether an address outside of an array ended the launch, and not an assertion, which says itself what is wrong."""
+    return isinstance(made.raised, ElementError) and not isinstance(made.raised, DeviceAssertionFailed)
 
 
 def _found(made: Attempt, *searches: Callable[[Attempt], Iterator[CheckFinding]]) -> list[CheckFinding]:
@@ -127,11 +127,8 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
 
 
 def _unlike(made: Attempt) -> Iterator[CheckFinding]:
-    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody, unless the kernel promises
-    what does not hold."""
-    if isinstance(made.raised, DeviceAssertionFailed) and HINT in made.error:
-        yield CheckFinding(made.error, "error", True, made.line)
-    elif made.wrong:
+    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody."""
+    if made.wrong:
         yield CheckFinding(
             "the compiled result is right, and the interpreted one is wrong: does it depend on the order?", "element"
         )

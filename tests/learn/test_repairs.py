@@ -68,7 +68,7 @@ def test_an_exponential_that_overflows_is_named() -> None:
 def test_a_promise_that_does_not_hold_is_named() -> None:
     exercise = learn.exercise("pad-1")
     verdict = learn.check(exercise, exercise.solution.replace("at < room", "at < tl.multiple_of(n, 16)"), seed=1)
-    assert "the promise multiple_of(n, 16) does not hold" in verdict.cause
+    assert "`multiple_of(n, 16)` does not hold in program (0, 0, 0)" in verdict.cause
 
 
 @pytest.mark.parametrize(("exercise", "noted"), [(SUM, True), (ADD, False)])
