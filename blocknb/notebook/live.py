@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from blocknb import forks
 from blocknb.errors import CompilationInterrupted, KernelError
 from blocknb.notebook import (
@@ -122,6 +124,8 @@ def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
         answer = {"error": numbers.complaint(error)}
     except KeyboardInterrupt:
         answer = {"error": "interrupted"}
+    except UsageError as error:  # a sentence on what the user typed on the page
+        answer = {"error": str(error)}
     except (
         Exception
     ) as error:  # an error in the user's grid function or in blocknb: the page needs an answer in any case

@@ -60,7 +60,7 @@ def sweep(
                 kernel.__name__, axis, points, constant, lambda point: baselines or {}, ahead=constant.compile_ahead
             )
             found.notes += constant.notes
-            found.answer = sweep_answer.sentence(found, constant)
+            sweep_answer.answer(found, constant)
             return found
         sizes = LaunchSweep(kernel, launch, None)
 
@@ -74,7 +74,7 @@ def sweep(
 
         found = sweeps.run(kernel.__name__, axis, points, replays, bound)
         found.notes += sizes.notes
-        found.answer = sweep_answer.sentence(found)
+        sweep_answer.answer(found)
     return found
 
 

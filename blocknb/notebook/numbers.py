@@ -52,7 +52,7 @@ def ratio(found: TimeRatio, base: str) -> str:
     if found.pairs < noise.LEAST_PAIRS:
         return f"{plural(found.pairs, 'pair')} of runs: too few to compare with {base}"
     if found.verdict == "noise":
-        return f"within noise of {base}: {found.value:.2f} times its time ({found.low:.2f} to {found.high:.2f})"
+        return f"{found.value:.2f} times the time of {base} ({found.low:.2f} to {found.high:.2f}), within noise"
     if found.verdict == "slower":
         return f"{found.value:.2f} times the time of {base} ({found.low:.2f} to {found.high:.2f})"
     return f"{1 / found.value:.2f} times as fast as {base} ({1 / found.high:.2f} to {1 / found.low:.2f})"

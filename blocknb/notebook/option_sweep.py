@@ -118,7 +118,7 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
             **more,
         )
         made.notes += source.notes
-        made.answer = sweep_answer.sentence(made, source if isinstance(source, ConstantSweep) else None)
+        sweep_answer.answer(made, source if isinstance(source, ConstantSweep) else None)
         found.facts.append(("sweep", made.answer))
     found.parts["sweep"] = made.part
 

@@ -20,7 +20,7 @@ from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import numbers, plot_data, repeats
 from blocknb.notebook.measurements import Measurements
 from blocknb.notebook.progress import Progress
-from blocknb.profile import timing
+from blocknb.profile import noise, timing
 from blocknb.profile.replay import Replay
 from blocknb.profile.timing import Timing
 from blocknb.profile.work import Work
@@ -66,7 +66,8 @@ class Sweep(Measurements):
     """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the
     values left out. A second axis has a name and values in `second`, and then a series has all its values for the first value,
     and so on. `amounts` is what, divided by milliseconds, gives a number in the unit. `answer` is a sentence about the best
-    point. `runs` is the fewest launches behind a number, all with cold caches on the `device`."""
+    point; `undecided`: no point is the best. `busy` says why the times may be wrong. `runs` is the fewest launches behind a number, all
+    with cold caches on the `device`."""
 
     key = "sweep"
 
@@ -78,6 +79,8 @@ class Sweep(Measurements):
     cancelled: bool = False
     notes: list[str] = field(default_factory=list)
     answer: str = ""
+    undecided: bool = False
+    busy: str = ""
     runs: int = 0
     device: str = ""
     second: tuple[str, list[Any]] | None = None
@@ -106,6 +109,8 @@ class Sweep(Measurements):
             made["amounts"] = [None if v is None else float(f"{v:.9g}") for v in self.amounts]
         if self.answer:
             made["answer"] = self.answer
+        if self.undecided:
+            made["undecided"] = True
         if self.notes:
             made["notes"] = self.notes
         return made | ({"cancelled": True} if self.cancelled else {})
@@ -180,7 +185,8 @@ def run(
     """
     values = list(values)
     first, second = (axis, None) if isinstance(axis, str) else axis
-    found = Sweep(kernel, first, second=(second, []) if second else None)
+    # Before the measurement, whose own threads load the machine, too.
+    found = Sweep(kernel, first, second=(second, []) if second else None, busy=noise.busy())
     points: list[_Point] = []
     group: list[_Point] = []  # those whose arrays are alive
     groups = 0

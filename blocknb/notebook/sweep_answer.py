@@ -1,34 +1,84 @@
-"""The sentence that answers a sweep: the best point, which points are within noise of it, and its comparison with the cell."""
+"""The sentence that answers a sweep: the best point, which points are within noise of it, and its comparison with the cell.
+
+A point is the best only if a difference shows: the machine was not busy, and the interquartile range of some other point lies outside of
+its own, or the comparison with the cell in turns finds it faster. Otherwise the sentence says that there is no difference.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb.notebook import numbers, plot_data
+from blocknb.profile import noise
 
 if TYPE_CHECKING:
     from blocknb.notebook.sweep import Series, Sweep
     from blocknb.notebook.sweep_launches import ConstantSweep
+    from blocknb.profile.noise import TimeRatio
 
-MOST_NAMED = 4  # points that the sentence names as within noise
+MOST_NAMED = 8  # points that the sentence names as within noise
 
 
-def sentence(made: Sweep, constant: ConstantSweep | None = None) -> str:
-    """The best point of a Sweep. That of a ConstantSweep is compared with the other points, and with the cell in turns."""
+def answer(made: Sweep, constant: ConstantSweep | None = None) -> None:
+    """Sets `answer` of a sweep, and `undecided` if no point is the best.
+
+    The best point of a ConstantSweep is compared with the other points, and with the cell in turns."""
     kernel = next((s for s in made.series if s.kind == "kernel"), None)
+    made.undecided = True
     if kernel is None:
-        return "; ".join(made.notes) or "interrupted before the first value was measured"
+        made.answer = "; ".join(made.notes) or "interrupted before the first value was measured"
+        return
     known = [i for i, median in enumerate(kernel.median) if median is not None]
     best = (min if made.unit == "ms" else max)(known, key=lambda i: kernel.median[i] or 0.0)
-    amount, point = kernel.median[best], made.points[best]
-    assert amount is not None
-    unit, factor = plot_data.fitting(made.unit, amount)
-    text = f"{_measured(made, len(known))}, best at {_named(point)}: {numbers.digits(amount * factor)} {unit}"
-    parts = [text, *([] if constant is None else _compared(made, kernel, best, constant))]
+    near = [i for i in known if i != best and _overlap(kernel, i, best)]
+    value = _value(made, best)
+    ratio, interrupted = None, made.cancelled
+    if constant is not None and not made.cancelled and not made.busy and constant.value not in (None, value):
+        ratio = constant.against_cell(value)
+        interrupted = ratio is None
+    faster = ratio is not None and ratio.verdict == "faster"
+    made.undecided = bool(made.busy) or (len(known) > 1 and len(near) == len(known) - 1 and not faster)
+    if made.undecided:
+        parts = [_undecided(made, kernel, known, best)]
+        if ratio is not None and constant is not None and ratio.verdict == "slower":
+            parts.append(_against(made, best, ratio, constant.cell))
+    else:
+        told = [i for i in near if ratio is None or constant is None or _value(made, i) != constant.value]
+        parts = [_best(made, kernel, known, best), *([_within_noise(made, told)] if told else [])]
+        parts += [] if ratio is None or constant is None else [_against(made, best, ratio, constant.cell)]
     omitted = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
     if omitted:
         parts.append(f"{numbers.plural(len(omitted), 'value')} omitted ({omitted[0]})")
-    return "; ".join([*parts, *(["interrupted"] if made.cancelled else [])])
+    made.answer = "; ".join([*parts, *(["interrupted"] if interrupted else [])])
+
+
+def _best(made: Sweep, kernel: Series, known: Sequence[int], best: int) -> str:
+    """ "BLOCK over 3 values, best at 64: 12.3 GB/s"; a single value is not called the best."""
+    amount = _amounts(made, kernel, [best])
+    if len(known) == 1:
+        return f"{_measured(made, 1)}, {_named(made, best)}: {amount}"
+    return f"{_measured(made, len(known))}, best at {_named(made, best)}: {amount}"
+
+
+def _undecided(made: Sweep, kernel: Series, known: Sequence[int], best: int) -> str:
+    """Why no point is the best, with the range of the medians."""
+    if made.busy:
+        seen = f"the best median is {_amounts(made, kernel, [best])} at {_named(made, best)}"
+        return f"{_measured(made, len(known))}: no value is named the best, because {made.busy}; {seen}"
+    names = [_named(made, i) for i in known]
+    span = f"{names[0]} to {names[-1]}" if len(names) > 2 and not made.second else " and ".join(names)
+    span = f"all {len(names)} points" if made.second else span
+    medians = _amounts(made, kernel, known)
+    return f"{_measured(made, len(known))}: no difference beyond noise: {span} are equal (a median of {medians})"
+
+
+def _amounts(made: Sweep, kernel: Series, points: Sequence[int]) -> str:
+    """The medians of some points in a unit that fits: "12.1 GB/s", or "12.1 to 12.4 GB/s"."""
+    medians = [median for i in points if (median := kernel.median[i]) is not None]
+    unit, factor = plot_data.fitting(made.unit, max(medians))
+    ends = dict.fromkeys(numbers.digits(end * factor) for end in (min(medians), max(medians)))
+    return f"{' to '.join(ends)} {unit}"
 
 
 def _measured(made: Sweep, count: int) -> str:
@@ -38,24 +88,14 @@ def _measured(made: Sweep, count: int) -> str:
     return f"{made.axis} over {numbers.plural(count, 'value')}"
 
 
-def _compared(made: Sweep, kernel: Series, best: int, constant: ConstantSweep) -> list[str]:
-    """The best point against the other points, and against the cell."""
-    parts, values = list[str](), [point[0] if len(point) == 1 else point for point in made.points]
-    value = values[best]
-    in_turns = not made.cancelled and constant.value not in (None, value)
-    near = [best]
-    for i, median in enumerate(kernel.median):
-        told = in_turns and values[i] == constant.value  # by the comparison in turns, which decides more
-        if i != best and median is not None and not told and _overlap(kernel, i, best):
-            near.append(i)
-    if len(near) > 1:
-        parts.append(_within_noise([_named(made.points[i]) for i in near]))
-    if in_turns:
-        parts.append(constant.against_cell(value))
-    return parts
+def _value(made: Sweep, i: int) -> Any:
+    """A point as a ConstantSweep names it: a value, or a tuple of values for two axes."""
+    point = made.points[i]
+    return point[0] if len(point) == 1 else point
 
 
-def _named(point: tuple[Any, ...]) -> str:
+def _named(made: Sweep, i: int) -> str:
+    point = made.points[i]
     return str(point[0]) if len(point) == 1 else f"({', '.join(map(str, point))})"
 
 
@@ -66,8 +106,19 @@ def _overlap(series: Series, i: int, j: int) -> bool:
     return max(v for v in low if v is not None) <= min(v for v in high if v is not None)
 
 
-def _within_noise(names: list[str]) -> str:
-    """ "256 and 8192 are within noise: their interquartile ranges overlap that of the best"."""
+def _within_noise(made: Sweep, points: Sequence[int]) -> str:
+    """ "256 and 8192 are within noise of it: their interquartile ranges overlap"."""
+    names = [_named(made, i) for i in points]
+    if len(names) == 1:
+        return f"{names[0]} is within noise of it: the interquartile ranges overlap"
     if len(names) > MOST_NAMED:
         names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
-    return f"{', '.join(names[:-1])} and {names[-1]} are within noise: their interquartile ranges overlap"
+    return f"{', '.join(names[:-1])} and {names[-1]} are within noise of it: the interquartile ranges overlap"
+
+
+def _against(made: Sweep, best: int, ratio: TimeRatio, cell: str) -> str:
+    """ "64 takes 1.01 times the time of the cell’s 1024 (0.93 to 1.11), within noise", or that it is faster or slower."""
+    if ratio.pairs < noise.LEAST_PAIRS:
+        return numbers.ratio(ratio, cell)
+    verb = "is" if ratio.verdict == "faster" else "takes"
+    return f"{_named(made, best)} {verb} {numbers.ratio(ratio, cell)}"

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, LaunchError
-from blocknb.notebook import knobs, numbers, repeats
+from blocknb.notebook import knobs, repeats
 from blocknb.notebook.progress import Progress
 from blocknb.notebook.sweep import WrongOutputs
 from blocknb.profile import noise, outputs, timing
+from blocknb.profile.noise import TimeRatio
 from blocknb.profile.outputs import PoisonedOutputs
 from blocknb.profile.replay import Replay, captured_by, work_of
 from blocknb.runtime import parallel_compile
@@ -174,8 +175,14 @@ class ConstantSweep:
         """Why the outputs were not compared."""
         return [f"The outputs were not compared: {self.large}"] if self.large else []
 
-    def against_cell(self, value: Any) -> str:
-        """The best point compared with that of the cell, both in turns."""
+    @property
+    def cell(self) -> str:
+        """The point of the cell in words: "the cell’s 1024"."""
+        values = self.value if len(self.names) > 1 else (self.value,)
+        return f"the cell’s {', '.join('default' if value is None else str(value) for value in values)}"
+
+    def against_cell(self, value: Any) -> TimeRatio | None:
+        """The best point compared with that of the cell, both in turns; None after an interrupt."""
         sides = {"cell": self.prepared(), "best": self.prepared(**self._settings(value))}
         precise, gpu = noise.until_precise("cell", "best"), self.made.compiled.target.is_gpu
         end: list[float] = []
@@ -186,11 +193,7 @@ class ConstantSweep:
             return () if enough else precise(times)
 
         found = timing.interleaved(sides, gpu=gpu, rounds=noise.MOST_ROUNDS, seconds=MOST_SECONDS, going=going)
-        if found.cancelled:
-            return "interrupted"
-        values = self.value if len(self.names) > 1 else (self.value,)
-        cell = ", ".join("the compiler’s choice" if value is None else str(value) for value in values)
-        return numbers.ratio(noise.ratio(found["best"], found["cell"]), f"the cell’s {cell}")
+        return None if found.cancelled else noise.ratio(found["best"], found["cell"])
 
     def compile_ahead(self, values: Sequence[Any], progress: Progress) -> None:
         """Compiles the launch for all points in parallel. Errors are reported when a point is measured."""

@@ -96,7 +96,7 @@ describe('tabs', () => {
     const request = vi.fn(() => Promise.reject(new Error('np is not defined')));
     const panel = shown(doc, { ...saved, state: 'live', request }).open('roofline');
     named(panel, 'Measure')!.click();
-    await until(() => text(panel).includes('np is not defined'));
+    await until(() => text(panel.querySelector('.bnb-measure .bnb-wrong')) === '✗ np is not defined');
     expect(named(panel, 'Measure')!.disabled).toBe(false);
     expect(named(shown(doc).open('sweep'), 'Measure')!.disabled).toBe(true);
   });

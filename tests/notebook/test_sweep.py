@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from blocknb.notebook import option_sweep, plots, progress, sweep, sweep_answer,
 from blocknb.notebook.document import MIME
 from blocknb.notebook.observe import record_of
 from blocknb.notebook.progress import Progress
+from blocknb.profile import noise
 from blocknb.profile.replay import captured_by
 from blocknb.runtime import compile as compiler
 from blocknb.runtime import launch_context, parallel_compile
@@ -270,7 +272,7 @@ def test_a_value_that_changes_the_outputs_is_wrong_and_the_best_is_compared_with
     assert doc["sweep"]["cold"] and doc["sweep"]["device"] == "CPU" and doc["sweep"]["n"] >= 3
     (text,) = [text for label, text in doc["facts"] if label == "sweep"]
     assert "2 values omitted (SKIP = 3: ✗ WRONG" in text
-    assert ("best at 1" in text) != ("the cell’s 1" in text)
+    assert "best at 1" in text or "the cell’s 1" in text or doc["sweep"]["undecided"]
 
 
 def swept(*spreads: tuple[float, float, float]) -> sweep.Sweep:
@@ -281,22 +283,68 @@ def swept(*spreads: tuple[float, float, float]) -> sweep.Sweep:
     return made
 
 
-def test_the_answer_names_the_points_within_noise_of_the_best() -> None:
-    cell = SimpleNamespace(value=0, against_cell=lambda value: f"{value} against the cell")
-    answer = sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
-    assert answer.startswith("BLOCK over 3 values, best at 2: 303 GB/s; 2 and 1 are within noise")
-    assert answer.endswith("; 2 against the cell")
-    assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (4, 5, 6)), cell)  # type: ignore[arg-type]
-    many = sweep_answer.sentence(swept(*[(1, 2, 3)] * 7), cell)  # type: ignore[arg-type]
-    assert "0, 1, 2 and 4 more are within noise" in many
-    cell.value = 1  # compared in turns
-    assert "noise" not in sweep_answer.sentence(swept((1, 2, 3), (98, 299, 523), (257, 303, 524)), cell)  # type: ignore[arg-type]
+def cells(value: int, ratio: noise.TimeRatio | None) -> Any:
+    """A cell with this value of BLOCK, and the ratio that a comparison in turns finds."""
+    return SimpleNamespace(value=value, cell=f"the cell’s {value}", against_cell=lambda best: ratio)
+
+
+def answered(made: sweep.Sweep, cell: Any = None) -> str:
+    sweep_answer.answer(made, cell)
+    return made.answer
+
+
+NOISE = noise.TimeRatio(1.01, 0.93, 1.11, 12)
+SPREAD = (1, 2, 3), (98, 299, 523), (257, 303, 524)
+
+
+def test_the_answer_names_the_points_within_noise_of_the_best_and_not_the_best_itself() -> None:
+    assert answered(swept(*SPREAD), cells(0, NOISE)) == (
+        "BLOCK over 3 values, best at 2: 303 GB/s; 1 is within noise of it: the interquartile ranges overlap; "
+        "2 takes 1.01 times the time of the cell’s 0 (0.93 to 1.11), within noise"
+    )
+    assert "noise" not in answered(swept((1, 2, 3), (4, 5, 6)))
+    assert "1 is within" not in answered(swept(*SPREAD), cells(1, NOISE)), "the comparison in turns decides more"
+    most = answered(swept((0, 0, 0), *[(1, 2, 3)] * 9))
+    assert "; 2, 3, 4, 5, 6, 7, 8 and 9 are within noise of it" in most
+    assert "; 2, 3, 4, 5, 6, 7, 8 and 2 more are within noise of it" in answered(swept((0, 0, 0), *[(1, 2, 3)] * 10))
+    faster = noise.TimeRatio(0.8, 0.78, 0.82, 12)
+    assert answered(swept(*SPREAD), cells(0, faster)).endswith(
+        "; 2 is 1.25 times as fast as the cell’s 0 (1.22 to 1.28)"
+    )
+    few = noise.TimeRatio(1.0, 0.0, math.inf, 5)
+    assert answered(swept(*SPREAD), cells(0, few)).endswith("; 5 pairs of runs: too few to compare with the cell’s 0")
+    assert answered(swept(*SPREAD), cells(0, None)).endswith("overlap; interrupted")
+
+
+def test_no_value_is_the_best_if_all_ranges_overlap_or_the_machine_is_busy() -> None:
+    made = swept((11, 12.1, 14), (10, 12.4, 13), (9, 12.2, 13))
+    assert answered(made, cells(0, NOISE)) == (
+        "BLOCK over 3 values: no difference beyond noise: 0 to 2 are equal (a median of 12.1 to 12.4 GB/s)"
+    )
+    assert made.undecided and made.part["undecided"]
+    assert "0 and 1 are equal (a median of 2 GB/s)" in answered(swept(*[(1, 2, 3)] * 2))
+    faster = noise.TimeRatio(0.8, 0.78, 0.82, 12)
+    slower = noise.TimeRatio(1.25, 1.2, 1.3, 12)
+    assert answered(made, cells(0, slower)).endswith(
+        "GB/s); 1 takes 1.25 times the time of the cell’s 0 (1.20 to 1.30)"
+    )
+    assert "best at 1" in answered(made, cells(0, faster)) and not made.undecided, "found in turns"
+    made = swept(*SPREAD)
+    made.busy = "the machine is busy: the load average is 13.5 on 2 cores"
+    assert answered(made, cells(0, NOISE)) == (
+        "BLOCK over 3 values: no value is named the best, because the machine is busy: the load average is 13.5 on 2 cores; "
+        "the best median is 303 GB/s at 2"
+    )
+    assert made.undecided
+    assert answered(swept((1, 2, 3))) == "BLOCK over 1 value, 0: 2 GB/s"
 
 
 def test_the_answer_of_a_sweep_in_python_stands_above_its_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run_cell(shell, monkeypatch, "--quiet", LAUNCH)
+    monkeypatch.setattr(noise, "busy", lambda timings=(): "")
     found = shell.user_ns["add_up"].sweep(BLOCK=[256, 512])
-    assert found.part["answer"].startswith("BLOCK over 2 values, best at ") and "the cell’s 64" in found.part["answer"]
+    assert found.part["answer"].startswith("BLOCK over 2 values")
+    assert ("the cell’s 64" in found.part["answer"]) != found.undecided
     assert found.text().splitlines()[0] == found.part["answer"]
 
 
@@ -304,7 +352,8 @@ def test_a_slow_comparison_takes_the_pairs_of_a_verdict(shell: Any, monkeypatch:
     run_cell(shell, monkeypatch, "--quiet", LAUNCH)
     monkeypatch.setattr(sweep_launches, "USUAL_SECONDS", 0.0)
     source = sweep_launches.ConstantSweep(record_of(shell.user_ns["add_up"]), ["BLOCK"])
-    assert "too few" not in source.against_cell(256)
+    found = source.against_cell(256)
+    assert found is not None and found.pairs >= noise.LEAST_PAIRS
 
 
 def test_an_unknown_axis_stops_the_cell_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

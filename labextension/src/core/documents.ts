@@ -283,6 +283,7 @@ const sweep = all(
     {
       cancelled: flag,
       answer: word,
+      undecided: flag,
       notes: list(word, 1000),
       n: count,
       cold: flag,

@@ -35,6 +35,7 @@ export function measureControls(
       cancel.hidden = !busy || !store.host.cancel;
     };
     setBusy(true);
+    status.className = 'bnb-quiet';
     status.textContent = 'Measuring…';
     try {
       const content = { view, ...fields.content() };
@@ -47,7 +48,8 @@ export function measureControls(
       store.host.save?.(answer.saved ?? answer.document);
     } catch (error) {
       setBusy(false);
-      status.textContent = String((error as Error).message);
+      status.className = 'bnb-wrong';
+      status.textContent = `✗ ${(error as Error).message}`;
     }
   };
   const start = button(name, () => store.run(run()), {

@@ -268,6 +268,8 @@ export interface Sweep {
   cancelled?: boolean;
   /** A sentence about the best point. */
   answer?: string;
+  /** No point is the best: the differences are within noise. */
+  undecided?: boolean;
   notes?: string[];
 }
 

@@ -80,7 +80,7 @@ function controls(store: Store): HTMLElement {
 
 class SweepView implements Mounted {
   private readonly tools = h('div.bnb-tools');
-  private readonly answer = h('p.bnb-verdict', { 'data-part': 'answer' });
+  private readonly answer = h('p', { 'data-part': 'answer' });
   private readonly again = h('div');
   private readonly plot = h('div.bnb-plot-place');
   private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
@@ -113,6 +113,7 @@ class SweepView implements Mounted {
     const part = this.store.doc.sweep;
     this.answer.hidden = !part?.answer;
     this.answer.textContent = part?.answer ?? '';
+    this.answer.classList.toggle('bnb-verdict', !part?.undecided);
     this.again.replaceChildren(part && this.store.host.request ? controls(this.store) : '');
     if (!part) {
       this.tools.replaceChildren();
