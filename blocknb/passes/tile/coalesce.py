@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blocknb.analysis import affine
+from blocknb.analysis import affine, tma_boxes
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES, ATOMICS
+from blocknb.language.ops import ACCESSES, ATOMICS, PRESERVING
 from blocknb.layouts.tables import blocked
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
@@ -27,6 +27,7 @@ MAX_BYTES = 16  # the widest access of a thread
 #: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
 LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
+TMA_FROM = 90  # the compute capability from which TMA copies tiles
 
 
 @gpu_pass(optional=True)
@@ -65,7 +66,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.name not in ACCESSES or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]
-        vec, order, why = widest(facts, old, num_warps * target.warp_size, func)
+        boxed = copied_by_tma(facts, old, target, users)
+        vec, order, why = widest(facts, old, num_warps * target.warp_size, func, masked=not boxed)
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
@@ -91,6 +93,22 @@ def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
     return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
 
 
+def copied_by_tma(facts: affine.Facts, op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
+    """Whether TMA may copy a load's tile for matrix products. TMA applies the bounds of the mask by itself, at every element."""
+    if op.name != "load" or target.capability < TMA_FROM:
+        return False
+    values, products = [op.result], 0
+    while values:
+        for user, _ in users.get(values.pop(), ()):
+            if user.name in PRESERVING:
+                values += user.results
+            elif user.name == "dot":
+                products += 1
+            else:
+                return False
+    return products > 0 and not isinstance(tma_boxes.box_of(facts, op), str)
+
+
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
     """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same
     loaded line (the weights of a norm), because every warp with whole lines would load all of it."""
@@ -104,9 +122,11 @@ def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
     return found
 
 
-def widest(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) -> tuple[int, tuple[int, ...], str]:
+def widest(
+    facts: affine.Facts, op: Op, threads: int, func: Func | None = None, masked: bool = True
+) -> tuple[int, tuple[int, ...], str]:
     """For a load or store: the widest vector in elements, the axes from fastest to slowest, and what limits an access of these threads.
-    With `func`, the limit of a mask names the parameter that causes it.
+    With `func`, the limit of a mask names the parameter that causes it. Without `masked`, the mask is no limit.
 
     The vector may be wider than that limit, because another layout may have fewer threads along the axis (`fact_width`)."""
     pointer = op.args[0]
@@ -116,7 +136,7 @@ def widest(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) 
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
     fast = order[0]
     aligned = facts.divisibility(pointer, fast) // element.bytes
-    mask = mask_of(op)
+    mask = mask_of(op) if masked else None
     limits = {
         "that is the widest access": MAX_BYTES // element.bytes,
         _distance(facts, pointer, fast, runs[fast]): runs[fast],
