@@ -8,6 +8,7 @@ without warp specialization. Shapes are M x N x K.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -85,7 +86,7 @@ def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple
 
 def product(
     name: str, order: str, gpu: dict[str, tuple[Shape, ...]], *, activation: str = "", result: str | None = None,
-    scaled: bool = False, peers: tuple[str, ...] = PEERS,
+    scaled: bool = False, peers: tuple[str, ...] = PEERS, drawn: Callable[[int], tuple[Shape, ...]] | None = None,
 ) -> SuiteBenchmark:  # fmt: skip
     """A benchmark of a @ b, each stored row by row (n) or column by column (t)."""
     after: dict[str, Any] = {"activation": activation} if activation else {}
@@ -119,8 +120,29 @@ def product(
     }
     return SuiteBenchmark(
         name, "gemm", _arrays(order, result, scaled), calling("matmul"), exact, gpu, CPU, grid(itemsize), TOLERANCE,
-        flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers,
+        flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers, drawn=drawn,
     )  # fmt: skip
+
+
+def any_sizes(seed: int) -> tuple[Shape, ...]:
+    """16 shapes of random sizes from 100 to 6000, and one cube of rows that are no multiple of a line."""
+    draw = random.Random(seed)
+    return (
+        (3000, 3000, 3000),
+        *((draw.randint(100, 6000), draw.randint(100, 6000), draw.randint(100, 6000)) for _ in range(16)),
+    )
+
+
+def multiples_of_64(seed: int) -> tuple[Shape, ...]:
+    """16 shapes of random multiples of 64, up to 5952."""
+    draw = random.Random(seed)
+    return tuple((64 * draw.randint(2, 93), 64 * draw.randint(2, 93), 64 * draw.randint(2, 93)) for _ in range(16))
+
+
+#: Products of decoding: few rows by the weights of a layer.
+SKINNY: tuple[Shape, ...] = tuple(
+    (m, n, k) for m in (1, 2, 4, 8, 16, 32, 64) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))
+)
 
 
 def _batches(make: Make, batch: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
@@ -160,6 +182,9 @@ def by_groups(multiply: Callable[[Any, Any], Any], a: Any, b: Any, ends: Any) ->
 
 FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # for dtypes that CuPy does not multiply
 BENCHMARKS: tuple[SuiteBenchmark, ...] = (
+    product("ragged_any", "nn", {"fp16": any_sizes(1)}, peers=("torch",), drawn=any_sizes),
+    product("ragged_multiples", "nn", {"fp16": multiples_of_64(1)}, peers=("torch",), drawn=multiples_of_64),
+    *(product(f"skinny_{order}", order, {"fp16": SKINNY}, peers=("torch", "copy")) for order in ("nn", "nt")),
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
     product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),
     product("gemm_fp8", "nt", {"fp8": CUBES}, result="bfloat16", scaled=True, peers=FEW),
