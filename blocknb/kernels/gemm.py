@@ -85,15 +85,17 @@ def matmul(
     by_tma = device(a).capability >= DESCRIPTORS_FROM
     if p.is_vector and by_tma and tile is None:
         return matvec(p)
+    swapped = False
     if by_tma and tile is None and not p.batched:
         chosen = plan(p.m, p.n, p.k, p.itemsize, device(a), p.lines, True)
         p = padded(p, *chosen.copied)
-        t = p.tile(chosen.tile, num_warps, num_stages)
+        t, swapped = p.tile(chosen.tile, num_warps, num_stages), chosen.swapped
     else:
         t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
     if t.splits > 1:
         return by_parts(p, t, group)
     if by_tma and not isinstance(p.blocks if p.batched else p.operand_blocks, str):
-        p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
+        if not swapped:
+            p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
         return by_descriptors(p, t, group, swapped=swapped)
     return by_pointers(p, t, group)

@@ -65,6 +65,7 @@ HOPPER = (
 )
 #: For results of up to 64 rows, whose time is that of reading the second operand once; K is twice as deep.
 FEW_ROWS = TileCandidate(64, 64, 4, 5, 0.60, 0)
+SWAPPED_ROWS = 32  # results of up to so many rows are computed transposed
 AMPERE = (
     TileCandidate(128, 128, 4, 4, 1.00, 50),
     TileCandidate(64, 128, 4, 4, 0.75, 50),
@@ -88,10 +89,12 @@ def choose(
 
 
 class Plan(NamedTuple):
-    """How to compute a product: its tile, and which operands are copied first to rows that begin at whole lines."""
+    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, and whether the kernel
+    computes the transposed result."""
 
     tile: TileShape
     copied: tuple[bool, bool]
+    swapped: bool = False
 
 
 @functools.lru_cache(4096)
@@ -118,14 +121,23 @@ def plan(
             if few and 3 * math.ceil(n / one.n) > device.processors:
                 split = False  # a third of the multiprocessors reads as fast as all of them
             time, tile = _timed(one, m, n, k, inner, itemsize, device, 1, split)
-            if not all(left):
-                time *= POINTERS
-            elif 2 in left:
-                waves = math.ceil(math.ceil(m / one.m) * math.ceil(n / one.n) * tile.splits / device.processors)
-                rows = one.m * (left[0] or 0) + one.n * (left[1] or 0)
-                time = max(time, waves * rows * k / tile.splits * itemsize / LINE * READ_LINE)
-            found.append((time + copies, Plan(tile, copied)))
+            time = max(time, _reading(one, tile, m, n, k, itemsize, device, left)) if all(left) else time * POINTERS
+            swapped = m <= SWAPPED_ROWS and itemsize == 2 and all(left) and tile.splits == 1
+            if swapped:  # TMA reads tiles slowly that are mostly outside of the array, and wgmma takes 16 columns, but not 16 rows
+                tile = tile._replace(m=16 if m <= 16 else SWAPPED_ROWS)
+            found.append((time + copies, Plan(tile, copied, swapped)))
     return min(found)[1]
+
+
+def _reading(
+    one: TileCandidate, t: TileShape, m: int, n: int, k: int, itemsize: int, device: Device, lines: list[int | None]
+) -> float:
+    """The time to read lines from the L2 cache, in multiplications; 0 if all rows begin at lines, as the candidates' rates assume."""
+    a, b = (count or 0 for count in lines)
+    if a < 2 and b < 2:
+        return 0
+    waves = math.ceil(math.ceil(m / one.m) * math.ceil(n / one.n) * t.splits / device.processors)
+    return waves * (one.m * a + one.n * b) * k / t.splits * itemsize / LINE * READ_LINE
 
 
 def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:

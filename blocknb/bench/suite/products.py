@@ -21,6 +21,7 @@ FURTHER: tuple[Shape, ...] = (
 SMALLEST: Shape = (512, 512, 512)
 LARGE: Shape = (4096, 4096, 4096)
 CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
+PRODUCTS = ("gemm", "ragged", "skinny")  # the first words of the names of benchmarks that multiply matrices
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
 #: rtol and atol for the rounding of results, and of sums of up to 16384 products of normal numbers in each format. Hopper's tensor cores
 #: keep about 14 bits of fp8 sums: a few of 67 million results at K = 8192 differ by more than 1, also in torch.
