@@ -7,7 +7,7 @@ import pytest
 import seeds
 
 from blocknb import kernels as ready
-from blocknb.kernels import gemm, matvec, operands, padding, shapes, split_k
+from blocknb.kernels import gemm, operands, padding, shapes, split_k
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.strides import Device
 
@@ -16,7 +16,7 @@ HOPPER = Device(132, 90, 227 << 10)
 
 @pytest.fixture(autouse=True)
 def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gemm, matvec, split_k):
+    for module in (gemm, split_k):
         monkeypatch.setattr(module, "device", lambda array: HOPPER)
 
 
