@@ -323,8 +323,8 @@ def test_chosen_tiles_fit_the_device_and_long_products_with_small_results_use_sp
 
 def test_analysis_of_a_product_is_cached_per_memory_layout():
     def operand(rows, columns, shift=0):
-        memory = np.zeros(rows * columns + 16, np.float16)
-        begin = -(memory.ctypes.data // 2) % 8 + shift
+        memory = np.zeros(rows * columns + 80, np.float16)
+        begin = -(memory.ctypes.data // 2) % 64 + shift  # lines of 128 bytes
         return memory[begin : begin + rows * columns].reshape(rows, columns)
 
     a, b = operand(64, 32), operand(32, 48)

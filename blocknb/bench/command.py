@@ -17,6 +17,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import KernelError
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
+FAMILIES = ("gemm", "ragged", "skinny", "attention")
 INTERRUPTED = 130  # the exit status, as of a shell
 
 
@@ -101,10 +102,11 @@ def names() -> list[str]:
 
 
 def groups() -> dict[str, list[str]]:
-    """Names of groups: "kernels" (all ready-made kernels), "gemm" (matrix products), "attention" (forward and backward)."""
+    """Names of groups: "kernels" (all ready-made kernels), "gemm", "ragged" and "skinny" (matrix products), "attention" (forward and
+    backward)."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
-    families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in ("gemm", "attention")}
+    families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in FAMILIES}
     return {"kernels": list(kernels), **families}
 
 

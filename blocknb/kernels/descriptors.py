@@ -25,9 +25,10 @@ def matmul_descriptor_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
-    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False,
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False, c_column=None,
 ):  # fmt: skip
-    """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T.
+    """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T. With `c_column`, the distance of neighbours in a
+    row of c, the result is stored by pointers, for arrays that no descriptor describes.
 
     Hopper's wgmma takes the first operand from registers. So SWAPPED lets a 32-bit operand b be stored along either axis.
     """
@@ -39,7 +40,6 @@ def matmul_descriptor_kernel(
         b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
     else:
         b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
-    c_blocks = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, BLOCK_N])
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)
@@ -53,7 +53,13 @@ def matmul_descriptor_kernel(
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, SWAPPED)
     total = total.to(c.dtype.element_ty)
-    c_blocks.store([row, column], total.T if SWAPPED else total)
+    total = total.T if SWAPPED else total
+    if c_column is None:
+        c_blocks = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, BLOCK_N])
+        c_blocks.store([row, column], total)
+    else:
+        inside = (rows[:, None] < m) & (columns[None, :] < n)
+        bl.store(c + rows[:, None].to(bl.int64) * c_step + columns[None, :].to(bl.int64) * c_column, total, mask=inside)
 
 
 @blocknb.kernel
@@ -156,10 +162,10 @@ STRATEGIES = ("kernel", "host", "persistent")
 def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and named arguments of `matmul_descriptor_kernel` or `matmul_batch_kernel`, without tile and options.
 
-    The named arguments are also those of the other kernels.
+    The named arguments are also those of the other kernels, but for `c_column`, which is there if no descriptor describes the result.
     """
-    assert not isinstance(p.blocks, str)
-    left, right, to = p.blocks
+    assert not isinstance(p.operand_blocks, str)
+    left, right = p.operand_blocks
     named = {
         "TRANS_A": left.transposed,
         "TRANS_B": right.transposed,
@@ -167,9 +173,13 @@ def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
         "PRECISION": p.precision,
     }
     if p.batched:
+        assert not isinstance(p.blocks, str)
+        to = p.blocks[2]
         steps = (left.batch, left.step, right.batch, right.step, to.batch, to.step)
         return (p.a, p.b, p.out, p.batch, p.m, p.n, p.k, *steps), {**p.epilogue, **named}
-    return (p.a, p.b, p.out, p.m, p.n, p.k, left.step, right.step, to.step), {**p.epilogue, **named}
+    if isinstance(p.blocks, str):
+        named["c_column"] = p.out_strides[2]
+    return (p.a, p.b, p.out, p.m, p.n, p.k, left.step, right.step, p.out_strides[1]), {**p.epilogue, **named}
 
 
 def matmul_descriptors(
@@ -200,8 +210,10 @@ def by_descriptors(
     epilogue_subtiles: bool = False,
     swapped: bool = False,
 ) -> Any:
-    """Computes a non-empty product of described arrays with these tiles; returns its result. `swapped` computes the transposed result."""
-    assert not isinstance(p.blocks, str)
+    """Computes a non-empty product of described operands with these tiles; returns its result. `swapped` computes the transposed result.
+
+    Batches and the other strategies than "kernel" need a result that is described, too.
+    """
     tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
     given, named = arguments(p)
     named |= {"BLOCK_M": t.m, "BLOCK_N": t.n, "BLOCK_K": t.k, "GROUP": group, **t.options}
@@ -211,6 +223,7 @@ def by_descriptors(
     if strategy == "kernel":
         matmul_descriptor_kernel[tiles,](*given, **named, SWAPPED=swapped)
         return p.out
+    assert not isinstance(p.blocks, str)
     left, right, to = p.blocks
     epilogue_subtiles = epilogue_subtiles and strategy == "persistent"
     x = _descriptor(p.a, (p.m, p.k), (t.m, t.k), left)

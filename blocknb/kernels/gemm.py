@@ -1,9 +1,10 @@
 """`matmul`: a product of any matrices, with the kernel, tile, warps and stages chosen by shape, dtype and device.
 
-From Hopper on, arrays that tensor descriptors can describe use the descriptor kernels. Other arrays and other devices use pointers. A
-result too small for all multiprocessors is split along K. Hopper's wgmma reads 8-bit and 32-bit operands from shared memory only if K is
-contiguous. The first 32-bit operand is an exception, since it can come from registers. So large operands that are stored the other way
-are transposed first, which costs less than the product would lose.
+From Hopper on, arrays that tensor descriptors can describe use the descriptor kernels. Operands whose rows begin inside of a line of 128
+bytes are copied first where that pays (`shapes.plan`). Other arrays and other devices use pointers. A result too small for all
+multiprocessors is split along K, and a product of a row vector reads the matrix once (`matvec`). Hopper's wgmma reads 8-bit and 32-bit
+operands from shared memory only if K is contiguous. The first 32-bit operand is an exception, since it can come from registers. So large
+operands that are stored the other way are transposed first, which costs less than the product would lose.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 
 from blocknb.kernels.descriptors import by_descriptors
 from blocknb.kernels.matmul import by_pointers
-from blocknb.kernels.operands import ALIGNMENT, MatmulProblem
-from blocknb.kernels.shapes import TileShape, choose, without_turns
+from blocknb.kernels.matvec import matvec
+from blocknb.kernels.operands import ALIGNMENT, DESCRIPTORS_FROM, MatmulProblem
+from blocknb.kernels.padding import padded
+from blocknb.kernels.shapes import TileShape, choose, plan, without_turns
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
-
-DESCRIPTORS_FROM = 90  # the compute capability from which descriptors pay
 
 LEAST_TRANSPOSED = 1024  # size from which transposing an operand pays
 ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
@@ -81,10 +82,20 @@ def matmul(
     )  # fmt: skip
     if p.empty:
         return p.out
-    t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
+    by_tma = device(a).capability >= DESCRIPTORS_FROM
+    if p.is_vector and by_tma and tile is None:
+        return matvec(p)
+    swapped = False
+    if by_tma and tile is None and not p.batched:
+        chosen = plan(p.m, p.n, p.k, p.itemsize, device(a), p.lines, True)
+        p = padded(p, *chosen.copied)
+        t, swapped = p.tile(chosen.tile, num_warps, num_stages), chosen.swapped
+    else:
+        t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
     if t.splits > 1:
         return by_parts(p, t, group)
-    if device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str):
-        p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
+    if by_tma and not isinstance(p.blocks if p.batched else p.operand_blocks, str):
+        if not swapped:
+            p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
         return by_descriptors(p, t, group, swapped=swapped)
     return by_pointers(p, t, group)

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.kernels.shapes import TileShape, choose
+from blocknb.kernels.shapes import LINE, TileShape, choose
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
@@ -26,6 +26,7 @@ SUMS = {
 }
 PRECISIONS = ("tf32", "tf32x3", "ieee")
 ALIGNMENT = 16  # bytes: of the address of a described array and of its rows
+DESCRIPTORS_FROM = 90  # the compute capability from which descriptors pay
 NEAR = 1 << 31  # elements that 32-bit offsets reach
 
 
@@ -71,7 +72,7 @@ class MatmulProblem:
         found = _checked_problems.get(key)
         if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
-            facts = {"far": product.far, "blocks": product.blocks}
+            facts = {name: getattr(product, name) for name in ("far", "blocks", "operand_blocks", "lines")}
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
             if len(_checked_problems) >= MOST_CHECKED:
                 _checked_problems.clear()
@@ -133,6 +134,12 @@ class MatmulProblem:
         return 0 in (self.m, self.n, self.batch)
 
     @property
+    def is_vector(self) -> bool:
+        """Whether a is one row of floats that are summed in fp32, and the columns of b are contiguous."""
+        fp32 = self.sum == "float32" and self.itemsize in (2, 4) and (self.itemsize == 2 or self.precision == "ieee")
+        return self.m == 1 and not self.batched and self.k > 0 and fp32 and self.b_strides[1] == 1
+
+    @property
     def batches(self) -> dict[str, int]:
         """The launch arguments for the strides of a batch; none for a single product."""
         if not self.batched:
@@ -169,20 +176,42 @@ class MatmulProblem:
     @functools.cached_property
     def blocks(self) -> tuple[Blocks, Blocks, Blocks] | str:
         """How a, b and out are described for block-wise access, or the reason why one cannot be."""
+        operands, out = (
+            self.operand_blocks,
+            described(self.out, self.out_strides, self.out.dtype.itemsize, self.batched),
+        )
+        if isinstance(operands, str):
+            return operands
+        if isinstance(out, str):
+            return f"out {out}"
+        return "out is stored column by column" if out.transposed else (*operands, out)
+
+    @functools.cached_property
+    def operand_blocks(self) -> tuple[Blocks, Blocks] | str:
+        """How a and b are described, or the reason why one cannot be."""
         found = []
-        for name, array, steps in (
-            ("a", self.a, self.a_strides), ("b", self.b, self.b_strides), ("out", self.out, self.out_strides),
-        ):  # fmt: skip
-            size = int(array.dtype.itemsize)
-            one = described(array, steps, size, self.batched)
+        for name, array, steps in (("a", self.a, self.a_strides), ("b", self.b, self.b_strides)):
+            one = described(array, steps, self.itemsize, self.batched)
             if isinstance(one, str):
                 return f"{name} {one}"
-            if one.transposed and name == "out":
-                return "out is stored column by column"
             found.append(one)
-        if self.k == 0:
-            return "a has no columns"
-        return found[0], found[1], found[2]
+        return (found[0], found[1]) if self.k else "a has no columns"
+
+    @functools.cached_property
+    def lines(self) -> tuple[int | None, int | None]:
+        """For a and b, how many lines of 128 bytes a stored row of that length touches: 1, or 2 for rows that begin inside of a line.
+
+        None: no descriptor describes the matrix, but one of its strides is 1, so that a copy with other rows can be described. 0: neither
+        a descriptor nor such a copy can describe it.
+        """
+        found: list[int | None] = []
+        for array, steps in ((self.a, self.a_strides), (self.b, self.b_strides)):
+            pitch = (steps[1] + steps[2] - 1) * self.itemsize
+            if not isinstance(described(array, steps, self.itemsize, self.batched), str):
+                found.append(2 if pitch % LINE or address(array) % LINE else 1)
+            else:
+                found.append(None if 1 in steps[1:] and pitch > 0 else 0)
+        return found[0], found[1]
 
 
 #: Checked products by the layout of their arrays: whether scales are per row, and the shape and dtype of a new result.
@@ -195,7 +224,8 @@ def _array_key(array: Any) -> tuple[Any, ...] | None:
     if array is None:
         return None
     steps = array.stride() if callable(getattr(array, "stride", None)) else array.strides
-    return type(array), array.shape, steps, array.dtype, address(array) % ALIGNMENT
+    at = address(array)
+    return type(array), array.shape, steps, array.dtype, at % ALIGNMENT, at % LINE == 0
 
 
 def described(array: Any, steps: tuple[int, ...], size: int, batched: bool) -> Blocks | str:

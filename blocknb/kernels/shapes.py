@@ -9,6 +9,7 @@ search (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from blocknb.kernels.strides import Device
 
 LINE = 128  # bytes per row of an operand's tile: the widest swizzle of shared memory
 MOVED = 512  # multiplications in the time in which a multiprocessor moves one element
+MOVED_BYTE = 140  # the same for a byte that a copy reads or writes, on an H100
+READ_LINE = 4096  # the same for a line of 128 bytes that TMA reads from the L2 cache, on an H100
+POINTERS = 5  # how many times as long a product of many tiles takes if TMA cannot copy its operands
 LAUNCH = 16384  # elements that a multiprocessor moves in the time of another launch
 LEAST_SPLIT = 1024  # the fewest elements of K per split
 
@@ -55,10 +59,13 @@ class TileCandidate(NamedTuple):
 HOPPER = (
     TileCandidate(128, 256, 8, 4, 1.00, 100),
     TileCandidate(128, 128, 4, 3, 0.965, 20),
-    TileCandidate(64, 128, 4, 8, 0.80, 0),
+    TileCandidate(64, 128, 4, 8, 0.70, 0),
     TileCandidate(64, 64, 4, 8, 0.60, 0),
     TileCandidate(64, 32, 4, 8, 0.35, 0),
 )
+#: For results of up to 64 rows, whose time is that of reading the second operand once; K is twice as deep.
+FEW_ROWS = TileCandidate(64, 64, 4, 5, 0.60, 0)
+SWAPPED_ROWS = 32  # results of up to so many rows are computed transposed
 AMPERE = (
     TileCandidate(128, 128, 4, 4, 1.00, 50),
     TileCandidate(64, 128, 4, 4, 0.75, 50),
@@ -79,6 +86,58 @@ def choose(
     inner = max(16, (LINE if device.capability >= 90 else LINE // 2) // itemsize)
     found = [_timed(one, m, n, k, inner, itemsize, device, batch, splittable) for one in candidates(device)]
     return min(found)[1]
+
+
+class Plan(NamedTuple):
+    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, and whether the kernel
+    computes the transposed result."""
+
+    tile: TileShape
+    copied: tuple[bool, bool]
+    swapped: bool = False
+
+
+@functools.lru_cache(4096)
+def plan(
+    m: int, n: int, k: int, itemsize: int, device: Device, lines: tuple[int | None, int | None], splittable: bool
+) -> Plan:
+    """The fastest plan by the model, for a device with TMA. `lines`: see `MatmulProblem.lines`.
+
+    A tile takes the time of its multiplications or that of its lines from the L2 cache, whichever is longer. A row that begins inside of
+    a line touches two of them.
+    """
+    few = m <= FEW_ROWS.m
+    inner = max(16, LINE // itemsize) * (1 + few)
+    found = []
+    for copied in itertools.product((False, True), repeat=2):
+        if any(one and count in (0, 1) for one, count in zip(copied, lines, strict=True)):
+            continue
+        left = [1 if one else count for one, count in zip(copied, lines, strict=True)]
+        moved = 2 * itemsize * (m * k * copied[0] + k * n * copied[1])
+        copies = (moved / device.processors * MOVED_BYTE + LAUNCH * MOVED) if moved else 0
+        for one, split in itertools.product(
+            (FEW_ROWS,) if few else candidates(device), (False, splittable and all(left))
+        ):
+            if few and 3 * math.ceil(n / one.n) > device.processors:
+                split = False  # a third of the multiprocessors reads as fast as all of them
+            time, tile = _timed(one, m, n, k, inner, itemsize, device, 1, split)
+            time = max(time, _reading(one, tile, m, n, k, itemsize, device, left)) if all(left) else time * POINTERS
+            swapped = m <= SWAPPED_ROWS and itemsize == 2 and all(left) and tile.splits == 1
+            if swapped:  # TMA reads tiles slowly that are mostly outside of the array, and wgmma takes 16 columns, but not 16 rows
+                tile = tile._replace(m=16 if m <= 16 else SWAPPED_ROWS)
+            found.append((time + copies, Plan(tile, copied, swapped)))
+    return min(found)[1]
+
+
+def _reading(
+    one: TileCandidate, t: TileShape, m: int, n: int, k: int, itemsize: int, device: Device, lines: list[int | None]
+) -> float:
+    """The time to read lines from the L2 cache, in multiplications; 0 if all rows begin at lines, as the candidates' rates assume."""
+    a, b = (count or 0 for count in lines)
+    if a < 2 and b < 2:
+        return 0
+    waves = math.ceil(math.ceil(m / one.m) * math.ceil(n / one.n) * t.splits / device.processors)
+    return waves * (one.m * a + one.n * b) * k / t.splits * itemsize / LINE * READ_LINE
 
 
 def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:

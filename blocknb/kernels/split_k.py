@@ -12,9 +12,9 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.operands import DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.shapes import TileShape
-from blocknb.kernels.strides import contiguous, dtype_name, empty
+from blocknb.kernels.strides import contiguous, device, dtype_name, empty
 from blocknb.kernels.tiling import finish, place
 
 ROWS, COLUMNS = 16, 128  # of the result, per program of the second launch
@@ -45,6 +45,32 @@ def split_kernel(
         total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
     down = bl.program_id(1).to(bl.int64) * (bl.cdiv(m, BLOCK_M) * BLOCK_M) + rows
     bl.store(parts + down[:, None] * parts_row + columns[None, :], total)
+
+
+@blocknb.kernel
+def split_descriptor_kernel(
+    a, b, parts, m, n, k, length, a_step, b_step, parts_row,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    TRANS_A: bl.constexpr, TRANS_B: bl.constexpr, SUM: bl.constexpr, PRECISION: bl.constexpr,
+):  # fmt: skip
+    """Does the same as `split_kernel` for operands that tensor descriptors describe."""
+    if TRANS_A:
+        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
+    else:
+        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
+    if TRANS_B:
+        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
+    else:
+        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
+    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    row, column, first = tile_m * BLOCK_M, tile_n * BLOCK_N, bl.program_id(1) * length
+    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    for inner in range(first, min(first + length, k), BLOCK_K):
+        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
+        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    down = bl.program_id(1).to(bl.int64) * (bl.cdiv(m, BLOCK_M) * BLOCK_M) + row + bl.arange(0, BLOCK_M)
+    bl.store(parts + down[:, None] * parts_row + (column + bl.arange(0, BLOCK_N))[None, :], total)
 
 
 @blocknb.kernel
@@ -96,10 +122,25 @@ def by_parts(p: MatmulProblem, t: TileShape, group: int, workspace: Any = None) 
         workspace = empty(p.a, (needed,), p.sum)
     elif dtype_name(workspace) != p.sum or math.prod(workspace.shape) < needed or not contiguous(workspace):
         raise ValueError(f"the workspace must be {needed} contiguous elements of {p.sum}, not {tuple(workspace.shape)}")
-    split_kernel[tiles[0] * tiles[1], splits](
-        p.a, p.b, workspace, p.m, p.n, p.k, length, *p.a_strides[1:], *p.b_strides[1:], wide,
-        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **t.options,
-    )  # fmt: skip
+    named = {
+        "BLOCK_M": t.m,
+        "BLOCK_N": t.n,
+        "BLOCK_K": t.k,
+        "GROUP": group,
+        "SUM": getattr(bl, p.sum),
+        "PRECISION": p.precision,
+    }
+    grid = tiles[0] * tiles[1], splits
+    if device(p.a).capability >= DESCRIPTORS_FROM and p.itemsize == 2 and not isinstance(p.operand_blocks, str):
+        left, right = p.operand_blocks
+        split_descriptor_kernel[grid](
+            p.a, p.b, workspace, p.m, p.n, p.k, length, left.step, right.step, wide,
+            TRANS_A=left.transposed, TRANS_B=right.transposed, **named, **t.options,
+        )  # fmt: skip
+    else:
+        split_kernel[grid](
+            p.a, p.b, workspace, p.m, p.n, p.k, length, *p.a_strides[1:], *p.b_strides[1:], wide, FAR=p.far, **named, **t.options
+        )  # fmt: skip
     sum_kernel[blocknb.cdiv(p.m, ROWS), blocknb.cdiv(p.n, COLUMNS)](
         workspace, p.out, p.m, p.n, splits, high * wide, wide, *p.out_strides[1:], **p.epilogue,
         ROWS=ROWS, COLUMNS=COLUMNS, SUM=getattr(bl, p.sum), num_warps=4,

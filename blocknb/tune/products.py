@@ -11,9 +11,9 @@ from typing import Any
 
 import blocknb
 from blocknb.kernels import descriptors
-from blocknb.kernels.gemm import DESCRIPTORS_FROM, along_k
+from blocknb.kernels.gemm import along_k
 from blocknb.kernels.matmul import arguments, matmul_kernel
-from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.operands import DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.shapes import LINE, ON_HOST, candidates
 from blocknb.kernels.strides import Device, device
 from blocknb.tune.autotuner import Autotuner

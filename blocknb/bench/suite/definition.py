@@ -147,6 +147,7 @@ class SuiteBenchmark:
     `module` of blocknb.kernels holds the wrapper; its function `tile`, if any, chooses a configuration. `sweep` yields the configurations
     of a search. With `flops(*shape)` the rate is in TFLOP/s; without it, it counts the bytes of every array once. `variants` are further
     peers by name. `peers` are the default peers on a GPU, in the order of the columns. `timed` limits the rounds of slow benchmarks.
+    `drawn(seed)` returns random shapes; `gpu` holds those of seed 1.
     """
 
     name: str
@@ -163,9 +164,13 @@ class SuiteBenchmark:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
     timed: int | None = None
+    drawn: Callable[[int], tuple[Shape, ...]] | None = None
 
-    def cases(self, device: str) -> list[BenchmarkCase]:
+    def cases(self, device: str, seed: int | None = None) -> list[BenchmarkCase]:
+        """The cases on a "gpu" or "cpu". With `seed`, a benchmark of random shapes draws its shapes on a GPU from it."""
         shapes: Mapping[str, tuple[Shape, ...]] = self.gpu if device == "gpu" else {"fp32": self.cpu}
+        if device == "gpu" and seed is not None and self.drawn is not None:
+            shapes = dict.fromkeys(shapes, self.drawn(seed))
         return [BenchmarkCase(self.name, shape, dtype) for dtype, found in shapes.items() for shape in found]
 
 

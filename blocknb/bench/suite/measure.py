@@ -168,8 +168,8 @@ class MeasuringSession:
                 refuse_unknown([peer])
 
     def has(self, peer: str, benchmark: SuiteBenchmark) -> bool:
-        """Whether the peer implements the benchmark. A copy and torch.compile are no peers of matrix products."""
-        if benchmark.flops is not None and peer in (COPY, COMPILED):
+        """Whether the peer implements the benchmark. torch.compile is no peer of matrix products, and a copy only of those that name it."""
+        if benchmark.flops is not None and peer in (COPY, COMPILED) and peer not in benchmark.peers:
             return False
         if peer == TRITON and benchmark.variants and TRITON not in benchmark.variants:
             return False

@@ -14,6 +14,7 @@ import numpy as np
 
 from blocknb.bench.suite import catalogue
 from blocknb.bench.suite.catalogue import EPS, P
+from blocknb.bench.suite.products import PRODUCTS
 
 Peer = Callable[..., Any]
 NUMPY: dict[str, Peer] = {}
@@ -217,7 +218,7 @@ def _gemm_leaky(a: Any, b: Any, out: Any) -> None:
     np.maximum(out, np.multiply(out, np.float32(0.01), out=scratch("leak", out.shape)), out=out)
 
 
-NUMPY |= {name: _product for name in catalogue.BENCHMARKS if name.startswith("gemm_") and name not in NUMPY}
+NUMPY |= {name: _product for name in catalogue.BENCHMARKS if name.split("_")[0] in PRODUCTS and name not in NUMPY}
 NUMPY["gemm_fp8"] = _scaled_product
 
 

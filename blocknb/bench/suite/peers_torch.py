@@ -11,6 +11,7 @@ from typing import Any
 
 from blocknb.bench.suite import attention
 from blocknb.bench.suite.catalogue import EPS, P
+from blocknb.bench.suite.products import PRODUCTS
 
 Peer = Callable[..., Any]
 
@@ -108,7 +109,7 @@ def products() -> dict[str, Peer]:
             return torch._grouped_mm(a, b, offs=ends)
         return torch.cat(by_groups(torch.matmul, a, b, ends))
 
-    plain: dict[str, Peer] = {name: lambda a, b: a @ b for name in BENCHMARKS if name.startswith("gemm_")}
+    plain: dict[str, Peer] = {name: lambda a, b: a @ b for name in BENCHMARKS if name.split("_")[0] in PRODUCTS}
     return plain | {
         "gemm_leaky": leaky, "gemm_tf32": tf32, "gemm_tf32_nn": tf32, "gemm_fp8": scaled, "gemm_int8": integers,
         "gemm_grouped": grouped,
@@ -131,7 +132,17 @@ def with_cupy() -> dict[str, Peer]:
     def followed(a: Any, b: Any) -> Any:
         return torch.from_dlpack(leaky(cupy.matmul(shared(a), shared(b))))
 
-    names = ("gemm_plain", "gemm_nt", "gemm_tn", "gemm_tt", "gemm_batch")
+    names = (
+        "gemm_plain",
+        "gemm_nt",
+        "gemm_tn",
+        "gemm_tt",
+        "gemm_batch",
+        "ragged_any",
+        "ragged_multiples",
+        "skinny_nn",
+        "skinny_nt",
+    )
     return dict.fromkeys(names, plain) | {"gemm_leaky": followed}
 
 

@@ -8,7 +8,8 @@ without warp specialization. Shapes are M x N x K.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blocknb.bench.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
@@ -20,6 +21,7 @@ FURTHER: tuple[Shape, ...] = (
 SMALLEST: Shape = (512, 512, 512)
 LARGE: Shape = (4096, 4096, 4096)
 CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
+PRODUCTS = ("gemm", "ragged", "skinny")  # the first words of the names of benchmarks that multiply matrices
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
 #: rtol and atol for the rounding of results, and of sums of up to 16384 products of normal numbers in each format. Hopper's tensor cores
 #: keep about 14 bits of fp8 sums: a few of 67 million results at K = 8192 differ by more than 1, also in torch.
@@ -27,6 +29,8 @@ TOLERANCE = {
     "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 3.0), "int8": (0.0, 0.0),
 }  # fmt: skip
 SCALES = (0.37, 1.9)  # of a and b, in the benchmarks with scales
+#: For products that torch may split along K: it adds up the parts in fp16 (`allow_fp16_reduced_precision_reduction`).
+SPLIT_TOLERANCE = {"fp16": (5e-3, 0.25), "fp32": TOLERANCE["fp32"]}
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 #: Tiles (M, N, bytes of K), warps and stages that a search tries; Triton refuses those that do not fit.
@@ -85,7 +89,8 @@ def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple
 
 def product(
     name: str, order: str, gpu: dict[str, tuple[Shape, ...]], *, activation: str = "", result: str | None = None,
-    scaled: bool = False, peers: tuple[str, ...] = PEERS,
+    scaled: bool = False, peers: tuple[str, ...] = PEERS, drawn: Callable[[int], tuple[Shape, ...]] | None = None,
+    tolerance: Mapping[str, tuple[float, float]] = TOLERANCE,
 ) -> SuiteBenchmark:  # fmt: skip
     """A benchmark of a @ b, each stored row by row (n) or column by column (t)."""
     after: dict[str, Any] = {"activation": activation} if activation else {}
@@ -118,9 +123,30 @@ def product(
         "unspecialized": Variant("unspecialized", calling("matmul"), "gemm"),
     }
     return SuiteBenchmark(
-        name, "gemm", _arrays(order, result, scaled), calling("matmul"), exact, gpu, CPU, grid(itemsize), TOLERANCE,
-        flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers,
+        name, "gemm", _arrays(order, result, scaled), calling("matmul"), exact, gpu, CPU, grid(itemsize), tolerance,
+        flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers, drawn=drawn,
     )  # fmt: skip
+
+
+def any_sizes(seed: int) -> tuple[Shape, ...]:
+    """16 shapes of random sizes from 100 to 6000, and one cube of rows that are no multiple of a line."""
+    draw = random.Random(seed)
+    return (
+        (3000, 3000, 3000),
+        *((draw.randint(100, 6000), draw.randint(100, 6000), draw.randint(100, 6000)) for _ in range(16)),
+    )
+
+
+def multiples_of_64(seed: int) -> tuple[Shape, ...]:
+    """16 shapes of random multiples of 64, up to 5952."""
+    draw = random.Random(seed)
+    return tuple((64 * draw.randint(2, 93), 64 * draw.randint(2, 93), 64 * draw.randint(2, 93)) for _ in range(16))
+
+
+#: Products of decoding: few rows by the weights of a layer.
+SKINNY: tuple[Shape, ...] = tuple(
+    (m, n, k) for m in (1, 2, 4, 8, 16, 32, 64) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))
+)
 
 
 def _batches(make: Make, batch: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
@@ -160,6 +186,9 @@ def by_groups(multiply: Callable[[Any, Any], Any], a: Any, b: Any, ends: Any) ->
 
 FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # for dtypes that CuPy does not multiply
 BENCHMARKS: tuple[SuiteBenchmark, ...] = (
+    product("ragged_any", "nn", {"fp16": any_sizes(1)}, peers=("torch",), drawn=any_sizes, tolerance=SPLIT_TOLERANCE),
+    product("ragged_multiples", "nn", {"fp16": multiples_of_64(1)}, peers=("torch",), drawn=multiples_of_64, tolerance=SPLIT_TOLERANCE),
+    *(product(f"skinny_{order}", order, {"fp16": SKINNY}, peers=("torch", "copy"), tolerance=SPLIT_TOLERANCE) for order in ("nn", "nt")),
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
     product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),
     product("gemm_fp8", "nt", {"fp8": CUBES}, result="bfloat16", scaled=True, peers=FEW),

@@ -37,7 +37,8 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 @dataclass(frozen=True)
 class BenchOptions:
     """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
-    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations."""
+    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `seed` draws other
+    random shapes."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -46,6 +47,7 @@ class BenchOptions:
     dtypes: tuple[str, ...] = ()
     search: bool = False
     rounds: int = 30
+    seed: int | None = None
 
 
 def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
@@ -86,7 +88,7 @@ def chosen(
     found = []
     for name in names:
         benchmark = BENCHMARKS[name]
-        cases = benchmark.cases(device)
+        cases = benchmark.cases(device, options.seed)
         if shapes:
             dtypes = dict.fromkeys(case.dtype for case in cases)
             rank = len(cases[0].shape)

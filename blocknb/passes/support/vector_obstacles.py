@@ -52,9 +52,12 @@ class VectorLimits:
         return "; and ".join(obstacle.text for obstacle in self.obstacles)
 
 
-def vector_limits(facts: affine.Facts, op: Op, threads: int, func: Func | None = None) -> VectorLimits:
-    """The limits of a load, store or copy of a tile by so many threads. With `func`, that of a mask names the parameter that causes it."""
-    pointer, mask = global_operands(op)[0], mask_of(op)
+def vector_limits(
+    facts: affine.Facts, op: Op, threads: int, func: Func | None = None, masked: bool = True
+) -> VectorLimits:
+    """The limits of a load, store or copy of a tile by so many threads. With `func`, that of a mask names the parameter that causes it.
+    Without `masked`, the mask is no limit."""
+    pointer, mask = global_operands(op)[0], mask_of(op) if masked else None
     shape, element = pointer.type.shape, pointer.type.dtype.element
     runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
     # Ties go to the later axis, along which row-major arrays are contiguous.

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blocknb.analysis import affine
+from blocknb.analysis import affine, tma_boxes
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES, ATOMICS
+from blocknb.language.ops import ACCESSES, ATOMICS, PRESERVING
 from blocknb.layouts.tables import blocked
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.vector_obstacles import vector_limits
@@ -26,6 +26,7 @@ from blocknb.trace import Notes
 #: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
 LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
+TMA_FROM = 90  # the compute capability from which TMA copies tiles
 
 
 @gpu_pass(optional=True)
@@ -64,7 +65,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.name not in ACCESSES or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]
-        limits = vector_limits(facts, old, num_warps * target.warp_size, func)
+        boxed = copied_by_tma(facts, old, target, users)
+        limits = vector_limits(facts, old, num_warps * target.warp_size, func, masked=not boxed)
         vec, order, why = limits.fact_width, limits.order, limits.text
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
@@ -89,6 +91,22 @@ def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
     """Whether one instruction may add several elements: fp32 from sm_90 on, if the old values are unused."""
     adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element == t.float32
     return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
+
+
+def copied_by_tma(facts: affine.Facts, op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
+    """Whether TMA may copy a load's tile for matrix products. TMA applies the bounds of the mask by itself, at every element."""
+    if op.name != "load" or target.capability < TMA_FROM:
+        return False
+    values, products = [op.result], 0
+    while values:
+        for user, _ in users.get(values.pop(), ()):
+            if user.name in PRESERVING:
+                values += user.results
+            elif user.name == "dot":
+                products += 1
+            else:
+                return False
+    return products > 0 and not isinstance(tma_boxes.box_of(facts, op), str)
 
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
