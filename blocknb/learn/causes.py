@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blocknb.errors import DeviceAssertionFailed, ElementError, KernelError
+from blocknb.errors import HintError, ElementError, KernelError
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
@@ -69,8 +69,8 @@ def _all(made: Attempt, attempts: Sequence[Attempt]) -> Iterator[CheckFinding]:
 
 
 def _outside(made: Attempt) -> bool:
-    """Whether an address outside of an array ended the launch, and not an assertion, which says itself what is wrong."""
-    return isinstance(made.raised, ElementError) and not isinstance(made.raised, DeviceAssertionFailed)
+    """Whether an address outside of an array ended the launch, and not a hint that does not hold, whose error says what is wrong."""
+    return isinstance(made.raised, ElementError) and not isinstance(made.raised, HintError)
 
 
 def _found(made: Attempt, *searches: Callable[[Attempt], Iterator[CheckFinding]]) -> list[CheckFinding]:
