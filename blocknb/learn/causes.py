@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blocknb.errors import HintError, ElementError, KernelError
+from blocknb.errors import ElementError, HintError, KernelError
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
