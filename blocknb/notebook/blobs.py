@@ -54,6 +54,11 @@ class InflationLimit(ValueError):
         )
 
 
+#: The packed texts of the last documents, by their hash and that of their base.
+_PACKED: dict[tuple[str, str | None], str] = {}
+KEPT_PACKED = 256
+
+
 class Blobs:
     """Texts by hash, within a budget (characters of base64); texts that are in `stored` cost nothing."""
 
@@ -73,7 +78,7 @@ class Blobs:
             self._listings[name] = content
         if name in self.stored:
             return name
-        if self.left > 0 and self.add_packed(name, self._packed(content, raw, base)):
+        if self.left > 0 and self.add_packed(name, self._remembered(name, content, raw, base)):
             return name
         self.left_out.append({"what": what, "bytes": len(raw), "call": call, "text": name})
         return name
@@ -88,8 +93,18 @@ class Blobs:
             self.stored[name] = self.added[name] = packed
         return True
 
+    def _remembered(self, name: str, content: Mapping[str, Any], raw: bytes, base: str | None) -> str:
+        """The packed text, from the last documents if one of them had it: a cell that runs again has the same texts."""
+        key = name, base if base in self.stored and base in self._listings else None
+        if (packed := _PACKED.pop(key, None)) is None:
+            packed = self._packed(content, raw, key[1])
+        _PACKED[key] = packed  # the newest last
+        while len(_PACKED) > KEPT_PACKED:
+            _PACKED.pop(next(iter(_PACKED)), None)
+        return packed
+
     def _packed(self, content: Mapping[str, Any], raw: bytes, base: str | None) -> str:
-        if base is None or base not in self.stored or base not in self._listings:
+        if base is None:
             return _compressed(_shorter(content, raw))
         parts = _difference(_rows(self._listings[base]), _rows(content))
         difference = f"{pack(parts)} {base}"

@@ -101,6 +101,16 @@ def enrolled(card: Card) -> tuple[LiveCard, dict[str, Any]]:
     return live, card.bundle(model=live.id, knobs=knobs.offered(card))
 
 
+def repeat(card: Card) -> None:
+    """Repeats the launch of a card within IN_CELL seconds, unless its page has asked for that, or a request is being answered."""
+    if card.main.repeats is None and not card.main.why and _lock.acquire(blocking=False):
+        try:
+            repeats.repeat(card.record, repeats.IN_CELL)
+            history.save(card)
+        finally:
+            _lock.release()
+
+
 def opened(comm: Any, message: dict[str, Any]) -> None:
     """Handles a comm with the target "blocknb.card", which a page opens for its card."""
     live = _cards.get(message["content"]["data"].get("card"))

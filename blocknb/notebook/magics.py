@@ -105,6 +105,7 @@ class BlockMagics(Magics):
         super().__init__(shell)
         self.cells: list[Any] = []
         self.sessions: list[CellSession] = []
+        self.unrepeated: list[Any] = []  # cards of the last cells, whose launches were not repeated by them
 
     @magic_arguments("%blockkernel")
     @argument(
@@ -258,8 +259,17 @@ class BlockMagics(Magics):
             enforced["checked"] = wanted[-1]
 
     def pre_run_cell(self, info: Any) -> None:
+        self._repeat()
         self.cells.append(info)
         errors.adopt_cuda(self.shell)
+
+    def _repeat(self) -> None:
+        """Repeats the launches of the last cell, before the next one may reassign their arrays. The page asks for it before, if the next
+        cell does not run at once: within the cell, the launches would take the cores with which the page paints the card."""
+        from blocknb.notebook import live
+
+        while self.unrepeated:
+            live.repeat(self.unrepeated.pop())
 
     def post_run_cell(self, result: Any) -> None:
         # A cancelled cell has no result; it was the innermost one.
@@ -312,7 +322,7 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: CellSession, failed: bool, error: BaseException | None = None) -> None:
-        from blocknb.notebook import card, failed_compile, history, html, live, repeats, verdicts
+        from blocknb.notebook import card, failed_compile, history, html, live, verdicts
 
         if isinstance(error, KernelError | CompilationInterrupted) and not session.quiet:
             trace = failed_compile.stages_of(error)
@@ -339,7 +349,7 @@ class BlockMagics(Magics):
             history.record(made, found.ok, found.checked)
             if not session.quiet:
                 self._display(live.bundle(made))
-                repeats.repeat(record, repeats.IN_CELL)  # a later cell may reassign the arrays
+                self.unrepeated.append(made)
             elif verdicts.VERDICT in made.parts:
                 self._display(verdicts.bundle(made.parts[verdicts.VERDICT]))
             history.save(made)

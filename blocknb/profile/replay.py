@@ -20,6 +20,7 @@ from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid, captured
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
 from blocknb.runtime.summary import scalars_of
+from blocknb.trace import Stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +64,17 @@ def work_of(compiled: Compiled, arguments: Mapping[str, Mapping[str, Any]], grid
     func, scalars = stages[0].after, scalars_of(arguments)
     sizes = {name: int(summary.get("bytes", 0)) for name, summary in arguments.items() if "bytes" in summary}
     key = (grid, tuple(scalars.items()), tuple(sizes.items()))
-    last, found, was_quick = _COUNTED.get(compiled, (None, None, False))
+    last, found, was_quick = _COUNTED.get(stages, (None, None, False))
     if found is None or last != key or (was_quick and not quick):
         unique = not quick or all(op.name != "dot" for op in func.ops())
         found = count(func, scalars, grid, sizes, QUICK if quick else BUDGET, unique)
-        _COUNTED[compiled] = (key, found, quick)
+        _COUNTED[stages] = (key, found, quick)
     return found
 
 
-#: For each compilation its newest launch (grid, scalars, sizes), the work, and whether the count was quick.
-_COUNTED: WeakKeyDictionary[Compiled, tuple[Any, Work, bool]] = WeakKeyDictionary()
+#: For the stages of each compilation its newest launch (grid, scalars, sizes), the work, and whether the count was quick. A kernel that is
+#: defined again with the same source has another Compiled, but the same stages.
+_COUNTED: WeakKeyDictionary[Stages, tuple[Any, Work, bool]] = WeakKeyDictionary()
 
 
 def captured_by(call: Callable[[], Any]) -> list[Replay]:

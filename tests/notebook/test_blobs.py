@@ -25,6 +25,17 @@ def test_a_text_that_two_stages_share_is_stored_once():
     assert blobs.add({"text": "same"}, "b", "call") == first and len(blobs.stored) == 1
 
 
+def test_the_next_document_does_not_pack_a_text_again(monkeypatch):
+    content = {"text": "the same in both documents", "lines": [1]}
+    stored = []
+    for _ in range(2):
+        made = Blobs(10_000)
+        made.add(content, "a", "call")
+        stored.append(made.stored)
+        monkeypatch.setattr(Blobs, "_packed", None)  # the first document has packed it
+    assert stored[0] == stored[1] and len(stored[0]) == 1
+
+
 def test_a_blob_that_does_not_fit_is_listed_with_its_call():
     blobs = Blobs(100)
     noise = "".join(chr(33 + i * i % 90) for i in range(4000))

@@ -18,7 +18,7 @@ from test_sweep import CELL, LAUNCH, launched, run_cell, shell, ticking  # noqa:
 
 import blocknb
 from blocknb.errors import LaunchError
-from blocknb.notebook import plot_data, plots, static_diff, static_plots, sweep
+from blocknb.notebook import extension, observe, plot_data, plots, repeats, static_diff, static_plots, sweep
 from blocknb.notebook.document import MIME
 from blocknb.notebook.sweep import Series, Sweep
 from blocknb.profile.replay import captured_by
@@ -255,3 +255,17 @@ def test_objects_print_in_at_most_2_kb(shell: Any, monkeypatch: pytest.MonkeyPat
     for one in objects:
         shown = shell.display_formatter.format(one)[0].get("text/plain", "")
         assert len(repr(one)) < 2000 and len(shown) < 2500, type(one)
+
+
+# ---- repetitions
+
+
+def test_a_live_card_repeats_its_launch_before_the_next_cell(shell: Any, monkeypatch: Any) -> None:  # noqa: F811
+    monkeypatch.setattr(extension, "answers", [extension.Announcement("1", 4)])
+    monkeypatch.setattr(repeats, "IN_CELL", repeats.SECONDS)  # the first launch may be slow on a loaded machine
+    run_cell(shell, monkeypatch, "", LAUNCH)
+    record = observe.record_of(shell.user_ns["add_up"])
+    assert record is not None and record.latest is not None
+    assert record.latest.repeats is None  # while the page paints the card
+    shell.run_cell("total = None").raise_error()
+    assert record.latest.repeats is not None and record.latest.why == ""
