@@ -31,7 +31,8 @@ def findings_of(attempts: Sequence[Attempt]) -> list[CheckFinding]:
     failed = [made for made in attempts if not made.passed and (made.device != "interpreted" or not compiled)]
     if not failed:
         return [f for made in attempts if not made.passed for f in _unlike(made)]
-    made = failed[0]
+    # A cell that cannot run one case, as with an empty grid, says more about the wrong elements of another.
+    made = next((made for made in failed if isinstance(made.raised, WrongCell)), failed[0])
     found = [replace(finding, case=finding.case or made.case.name) for finding in _all(made, attempts)]
     different = {finding.text: finding for finding in reversed(found)}
     ordered = list(reversed(different.values()))

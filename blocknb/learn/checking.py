@@ -47,19 +47,25 @@ def check(
     except WrongCell as error:
         finding = CheckFinding(error.text, "cell", True, error.line)
         return Verdict(False, chosen.name, (), (finding,), seed, time.perf_counter() - start)
-    notes: list[str] = []
+    chosen_devices = devices_present() if devices is None else devices
+    return _checked(chosen, found, seed, chosen_devices, start)
+
+
+def _checked(exercise: Exercise, answer: Answer, seed: int, devices: Sequence[str], start: float) -> Verdict:
+    """The verdict on an answer. A right one may have notes, as findings, and remarks with numbers."""
+    remarks: list[str] = []
     with unobserved():  # the card shows the launch of the cell, not those of the check
-        attempts = attempts_of(chosen, found, seed, devices_present() if devices is None else devices, notes)
-        findings = findings_of(attempts) or broken_rules(attempts, notes)
-        notes[:0] = numbers_of(attempts) if not findings else ()
-        remarks = [] if findings else list(notes_of(attempts))
+        attempts = attempts_of(exercise, answer, seed, devices, remarks)
+        wrong = findings_of(attempts) or broken_rules(attempts, remarks)
+        findings = wrong or list(notes_of(attempts))
+        remarks[:0] = numbers_of(attempts) if not wrong else ()
     counted = [made for made in attempts if made.device != "interpreted"] or attempts
     results = [CaseResult(made.case.name, made.passed, _text(made), made.device) for made in counted]
     tried = {result.name for result in results}
-    results += [CaseResult(case.name, False, "not tried") for case in chosen.cases if case.name not in tried]
-    passed = all(result.passed for result in results) and not findings
+    results += [CaseResult(case.name, False, "not tried") for case in exercise.cases if case.name not in tried]
+    passed = all(result.passed for result in results) and not wrong
     seconds = time.perf_counter() - start
-    return Verdict(passed, chosen.name, tuple(results), tuple(findings or remarks), seed, seconds, notes=tuple(notes))
+    return Verdict(passed, exercise.name, tuple(results), tuple(findings), seed, seconds, notes=tuple(remarks))
 
 
 def numbers_of(attempts: Sequence[Attempt]) -> list[str]:
@@ -111,7 +117,7 @@ def attempts_of(
     return found
 
 
-def broken_rules(attempts: Sequence[Attempt], notes: list[str]) -> list[CheckFinding]:
+def broken_rules(attempts: Sequence[Attempt], notes: list[str] | None = None) -> list[CheckFinding]:
     """What breaks the rules of an exercise, at most one finding per rule. A rule that cannot be checked counts as broken, unless a tool is
     missing: then `notes` gets a sentence."""
     found = []
@@ -123,7 +129,8 @@ def broken_rules(attempts: Sequence[Attempt], notes: list[str]) -> list[CheckFin
                 text = f'could not check the rule "{rule.says or rule.name}" because {error}'
                 breaks = CheckFinding(text, "unchecked")
                 if isinstance(error, ToolMissing):
-                    notes.append(text)
+                    if notes is not None:
+                        notes.append(text)
                     break
             if breaks:
                 found.append(CheckFinding(breaks.text, breaks.kind, breaks.named, breaks.line, made.case.name))

@@ -231,7 +231,7 @@ def accepted(exercise: Exercise, source: str, seed: int) -> bool:
         if not made[-1].passed:
             return False
     made.sort(key=lambda m: exercise.cases.index(m.case))
-    return not broken_rules(made, [])
+    return not broken_rules(made)
 
 
 def _size(exercise: Exercise, number: int) -> int:

@@ -96,3 +96,14 @@ def test_a_constant_without_a_value_is_a_finding_and_no_exception():
     )
     (finding,) = rounds_busy(0.85, 2304).check(made("wave-1", source))
     assert "BM and BN have no values" in finding.text
+
+
+def test_an_empty_grid_of_one_case_explains_the_holes_of_another():
+    goal = exercise("gemm-6")
+    source = goal.solution.replace("blocknb.cdiv(M, BM) * blocknb.cdiv(N, BN)", "M // BM * (N // BN)")
+    source = source.replace(
+        "BM: tl.constexpr = 128, BN: tl.constexpr = 256", "BM: tl.constexpr = 64, BN: tl.constexpr = 64"
+    )
+    verdict = check(goal, source, seed=1, devices=("cpu",))
+    assert "3x8, K=8: the grid has 0 programs for M=3, N=8" in verdict.headline
+    assert verdict.headline.endswith("round up with blocknb.cdiv")

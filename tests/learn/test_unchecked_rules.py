@@ -53,7 +53,7 @@ def test_a_footprint_that_takes_too_long_is_no_pass(monkeypatch: pytest.MonkeyPa
 
     made = learn.launch(SOFTMAX, SOFTMAX.solution)
     monkeypatch.setattr(running, "limited", late)
-    found = checking.broken_rules([made], [])
+    found = checking.broken_rules([made])
     assert "because its footprint takes more than 5 seconds" in found[0].text
 
 
