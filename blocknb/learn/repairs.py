@@ -142,24 +142,23 @@ def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequen
     """All changes of one place of a kernel, the likely ones first: rounds of comparisons, numbers and operators, then of options and
     functions of calls, and then of names."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
-    masks = {ast.unparse(k.value): k for n in nodes if isinstance(n, ast.Call) for k in n.keywords if k.arg == "mask"}
-    assigned = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    scalars = [name for name in parameters if name not in arrays]
-    groups = [list(arrays), scalars, list(dict.fromkeys(assigned))]
+    masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
+    groups = _groups(nodes, parameters, arrays)
     in_loops = {id(inner) for node in nodes if isinstance(node, ast.For | ast.While) for inner in ast.walk(node)}
     for round_ in (_of_constants, _of_operation, _of_options):
-        for node in nodes:
-            for new in round_(node):
-                yield node, new
+        yield from ((node, new) for node in nodes for new in round_(node))
     for node in nodes:
         yield from ((node, new) for new in _of_masks(node, list(masks.values())))
         if id(node) in in_loops:
             yield from ((node, new) for new in _of_sums(node))
     for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            for group in groups:
-                if node.id in group:
-                    yield from ((node, ast.Name(other, ast.Load())) for other in group if other != node.id)
+        yield from ((node, new) for new in _of_names(node, groups))
+
+
+def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequence[str]) -> list[list[str]]:
+    """Names that stand for one another: arrays, numbers, and what the kernel assigns."""
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [list(arrays), [name for name in parameters if name not in arrays], list(dict.fromkeys(assigned))]
 
 
 def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
@@ -171,7 +170,7 @@ def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
-    """Other comparisons and numbers, an operand left out, operands exchanged, and another operator."""
+    """Other comparisons and numbers, operands left out or exchanged, and another operator."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in ORDERS:
             for other in ORDERS:
@@ -185,18 +184,24 @@ def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
         case ast.UnaryOp(op=ast.USub()):
             yield node.operand
         case ast.BinOp():
-            yield node.left
-            yield node.right
-            for group in OPERATORS:
-                for operator in group:
-                    if type(node.op) in group and not isinstance(node.op, operator):
-                        yield ast.BinOp(node.left, operator(), node.right)
-            if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
-                yield ast.BinOp(node.right, node.op, node.left)
-            if isinstance(node.op, ast.Sub):
-                yield ast.BinOp(node, ast.Sub(), ast.Constant(1))
-            if isinstance(node.op, ast.FloorDiv):
-                yield ast.Call(ast.parse("tl.cdiv", mode="eval").body, [node.left, node.right], [])
+            yield from _of_operands(node)
+
+
+def _of_operands(node: ast.BinOp) -> Iterator[ast.AST]:
+    """One operand or name alone, another operator, the operands exchanged, 1 less, and a division rounded up."""
+    yield node.left
+    yield node.right
+    inner = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+    yield from (ast.Name(name, ast.Load()) for name in dict.fromkeys(inner))
+    for group in OPERATORS:
+        if type(node.op) in group:
+            yield from (ast.BinOp(node.left, op(), node.right) for op in group if op is not type(node.op))
+    if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
+        yield ast.BinOp(node.right, node.op, node.left)
+    if isinstance(node.op, ast.Sub):
+        yield ast.BinOp(node, ast.Sub(), ast.Constant(1))
+    if isinstance(node.op, ast.FloorDiv):
+        yield ast.Call(ast.parse("tl.cdiv", mode="eval").body, [node.left, node.right], [])
 
 
 def _of_options(node: ast.AST) -> Iterator[ast.AST]:
@@ -234,3 +239,11 @@ def _of_sums(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.AugAssign(ast.Name(name, ast.Store()), ast.Add(), node.value)
         case ast.AugAssign(target=ast.Name(id=name)):
             yield ast.Assign([ast.Name(name, ast.Store())], node.value)
+
+
+def _of_names(node: ast.AST, groups: Sequence[Sequence[str]]) -> Iterator[ast.AST]:
+    """Another name of the same group."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        for group in groups:
+            if node.id in group:
+                yield from (ast.Name(other, ast.Load()) for other in group if other != node.id)
