@@ -142,41 +142,52 @@ def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequen
     """All changes of one place of a kernel, the likely ones first: rounds of comparisons, numbers and operators, then of options and
     functions of calls, and then of names."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
-    masks = {ast.unparse(k.value): k for n in nodes if isinstance(n, ast.Call) for k in n.keywords if k.arg == "mask"}
-    assigned = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    scalars = [name for name in parameters if name not in arrays]
-    groups = [list(arrays), scalars, list(dict.fromkeys(assigned))]
+    masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
+    groups = _groups(nodes, parameters, arrays)
     in_loops = {id(inner) for node in nodes if isinstance(node, ast.For | ast.While) for inner in ast.walk(node)}
-    for round_ in (_of_constants, _of_operation, _of_options):
-        for node in nodes:
-            for new in round_(node):
-                yield node, new
+    for round_ in (_of_slips, _of_comparison, _of_operation, _of_options):
+        yield from ((node, new) for node in nodes for new in round_(node))
     for node in nodes:
         yield from ((node, new) for new in _of_masks(node, list(masks.values())))
         if id(node) in in_loops:
             yield from ((node, new) for new in _of_sums(node))
     for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            for group in groups:
-                if node.id in group:
-                    yield from ((node, ast.Name(other, ast.Load())) for other in group if other != node.id)
+        yield from ((node, new) for new in _of_names(node, groups))
 
 
-def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
-    """A constant operand left out, such as the 1 of `n - 1`."""
-    if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
-        yield node.left
-    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
-        yield node.right
+def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequence[str]) -> list[list[str]]:
+    """Names that stand for one another: arrays, numbers, and what the kernel assigns."""
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [list(arrays), [name for name in parameters if name not in arrays], list(dict.fromkeys(assigned))]
+
+
+def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
+    """What is wrong most often: another comparison, a constant operand left out such as the 1 of `n - 1`, and no conversion."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in ORDERS:
+            yield from (
+                ast.Compare(node.left, [other()], node.comparators) for other in ORDERS if other is not type(op)
+            )
+        case ast.BinOp(left=left, right=ast.Constant()):
+            yield left
+        case ast.BinOp(left=ast.Constant(), right=right):
+            yield right
+        case ast.Call(func=ast.Attribute(value=inner, attr="to")):
+            yield inner
+
+
+def _of_comparison(node: ast.AST) -> Iterator[ast.AST]:
+    """Another comparison."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in ORDERS:
+            yield from (
+                ast.Compare(node.left, [other()], node.comparators) for other in ORDERS if other is not type(op)
+            )
 
 
 def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
-    """Other comparisons and numbers, an operand left out, operands exchanged, and another operator."""
+    """Other numbers, operands left out or exchanged, and another operator."""
     match node:
-        case ast.Compare(ops=[op]) if type(op) in ORDERS:
-            for other in ORDERS:
-                if other is not type(op):
-                    yield ast.Compare(node.left, [other()], node.comparators)
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             yield ast.Constant(value - 1)
             yield ast.Constant(value + 1)
@@ -185,22 +196,28 @@ def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
         case ast.UnaryOp(op=ast.USub()):
             yield node.operand
         case ast.BinOp():
-            yield node.left
-            yield node.right
-            for group in OPERATORS:
-                for operator in group:
-                    if type(node.op) in group and not isinstance(node.op, operator):
-                        yield ast.BinOp(node.left, operator(), node.right)
-            if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
-                yield ast.BinOp(node.right, node.op, node.left)
-            if isinstance(node.op, ast.Sub):
-                yield ast.BinOp(node, ast.Sub(), ast.Constant(1))
-            if isinstance(node.op, ast.FloorDiv):
-                yield ast.Call(ast.parse("tl.cdiv", mode="eval").body, [node.left, node.right], [])
+            yield from _of_operands(node)
+
+
+def _of_operands(node: ast.BinOp) -> Iterator[ast.AST]:
+    """One operand or name alone, another operator, the operands exchanged, 1 less, and a division rounded up."""
+    yield node.left
+    yield node.right
+    inner = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+    yield from (ast.Name(name, ast.Load()) for name in dict.fromkeys(inner))
+    for group in OPERATORS:
+        if type(node.op) in group:
+            yield from (ast.BinOp(node.left, op(), node.right) for op in group if op is not type(node.op))
+    if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
+        yield ast.BinOp(node.right, node.op, node.left)
+    if isinstance(node.op, ast.Sub):
+        yield ast.BinOp(node, ast.Sub(), ast.Constant(1))
+    if isinstance(node.op, ast.FloorDiv):
+        yield ast.Call(ast.parse("tl.cdiv", mode="eval").body, [node.left, node.right], [])
 
 
 def _of_options(node: ast.AST) -> Iterator[ast.AST]:
-    """Another function or dtype of a group, another axis, no conversion, and a call without one of its options."""
+    """Another function or dtype of a group, another axis, and a call without one of its options."""
     match node:
         case ast.Attribute(value=ast.Name(), attr=name):
             for group in FUNCTIONS:
@@ -208,8 +225,6 @@ def _of_options(node: ast.AST) -> Iterator[ast.AST]:
                     yield from (ast.Attribute(node.value, other, node.ctx) for other in group if other != name)
         case ast.Subscript(slice=ast.Tuple(elts=[first, second])):
             yield ast.Subscript(node.value, ast.Tuple([second, first], ast.Load()), node.ctx)
-        case ast.Call(func=ast.Attribute(value=inner, attr="to")):
-            yield inner
         case ast.Call():
             for keyword in node.keywords:
                 kept = [k for k in node.keywords if k is not keyword]
@@ -234,3 +249,19 @@ def _of_sums(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.AugAssign(ast.Name(name, ast.Store()), ast.Add(), node.value)
         case ast.AugAssign(target=ast.Name(id=name)):
             yield ast.Assign([ast.Name(name, ast.Store())], node.value)
+
+
+def _of_names(node: ast.AST, groups: Sequence[Sequence[str]]) -> Iterator[ast.AST]:
+    """Another name of the same group. A number may stand for a parameter, and a new tl.arange for what the kernel has assigned."""
+    _, scalars, assigned = groups
+    names: list[str] = []
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            names = [other for group in groups if name in group for other in group if other != name]
+        case ast.Constant(value=int(value)) if not isinstance(value, bool) and value > 1:
+            names = list(scalars)
+        case ast.Call(func=ast.Attribute(attr="num_programs")):
+            names = list(scalars)
+        case ast.Call(func=ast.Attribute(attr="arange")):
+            names = list(assigned)
+    yield from (ast.Name(name, ast.Load()) for name in names)
