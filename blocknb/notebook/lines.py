@@ -78,7 +78,9 @@ def blockdiff(line: str, shell: Any) -> None:
 
     words = line.split()
     if option := next((word for word in words if word.startswith("-")), None):
-        raise UsageError(f"%blockdiff has no option {option}; a side names its target: %blockdiff softmax@1 softmax@sm_80")
+        raise UsageError(
+            f"%blockdiff has no option {option}; a side names its target: %blockdiff softmax@1 softmax@sm_80"
+        )
     if len(words) != 2:
         raise UsageError("%blockdiff takes two sides: %blockdiff softmax@1 softmax@2")
     a, b = (diffs.side(word, shell) for word in words)

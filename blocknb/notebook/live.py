@@ -291,7 +291,9 @@ def _compare(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     known = {version.key: version for version in history.versions(kernel)}
     wanted = [known.get(key) for key in data["versions"]]
     if any(version is None or version.card is None for version in wanted):
-        return {"error": "the kernel has discarded a version, or it is of an earlier session: run it again to compare its code"}
+        return {
+            "error": "the kernel has discarded a version, or it is of an earlier session: run it again to compare its code"
+        }
     sides = [side_by_side.of_card(v.card, f"{kernel.__name__}@{v.number}") for v in wanted if v is not None]
     return {"document": side_by_side.SideBySide(sides).document(export.EVERYTHING)}
 

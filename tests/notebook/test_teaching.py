@@ -418,7 +418,7 @@ def two_loops(x, out, n, B: tl.constexpr):
     for at in range(0, n, B):
         total += tl.load(x + at + tl.arange(0, B))
     for at in range(0, n, B):
-        for half in range(0, 2):
+        for half in range(2):
             tl.store(out + at + half * B + tl.arange(0, B), total)
 
 

@@ -229,7 +229,8 @@ class _StepWriter:
     def steps(self, begin: int, most: int) -> list[list[Any]]:
         """Steps from a row of the table on, each [rank, iteration, [loaded, first, stored] bytes, [[op, rectangles], ...]]."""
         found: list[list[Any]] = []
-        rank, last, path = -1, -1, ()
+        rank, last = -1, -1
+        path: tuple[Op, ...] = ()
         for row in range(begin, len(self.table.rank)):
             op = self.account.ordered[int(self.table.source[row])][0].id
             again = self.places[op] <= last or not _nested(self.paths[op], path)
