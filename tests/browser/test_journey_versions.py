@@ -84,6 +84,6 @@ def test_first_pass_in_which_two_versions_differ_is_found(history):
 def test_the_machine_code_of_two_versions_is_compared_from_their_rows(history):
     pick(history, 1, 2)
     history.panel("text=Compare LLVM, PTX and SASS").click()
-    history.panel(".bnb-parting").until_text("softmax@1 and softmax@2")
+    history.panel(".bnb-parting").until_text("First difference: they part in the source")
     levels = history.panel("[aria-label=Level] option").texts
     assert {"source", "LLVM", "PTX"} <= {level.removesuffix(" (same)") for level in levels}

@@ -19,6 +19,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.notebook import card, document, live
 from blocknb.notebook.observe import record_of
 from blocknb.profile.addresses import program_at
+from blocknb.runtime.summary import start_of
 
 
 @blocknb.kernel
@@ -242,3 +243,41 @@ def test_strided_and_broadcast_arrays_keep_their_strides():
     x = np.zeros((8, 64), np.float32)[::2, ::-1]
     made = carded(gathered, (1,), x[:, ::-1], np.zeros(64, np.int32), np.zeros(64, np.float32), 64, B=64)
     assert unpacked(made.tiles[0])["arrays"]["x"] == {"shape": [4, 64], "strides": [128, 1]}
+
+
+@blocknb.kernel
+def copied(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def tiles_of(made):
+    """The content of the Tiles view, its load, and that load's access by program 0."""
+    part = json.loads(gzip.decompress(base64.b64decode(made.tiles[0]["packed"])))
+    op = next(op for op in part["ops"] if op["name"] == "load")
+    return part, op, part["programs"]["0"][str(op["op"])]
+
+
+def test_a_view_of_an_array_starts_in_the_middle_of_a_sector_and_says_what_keeps_it_narrow():
+    x, y = np.zeros(4097, np.float32), np.zeros(4096, np.float32)
+    made = carded(copied, (4,), x[1:], y, 4001, target="sm_90a", B=1024)
+    part, op, access = tiles_of(made)
+    assert part["arrays"]["x"]["start"] == 4 and "start" not in part["arrays"]["y"]
+    assert "addresses" not in part  # the launch ran on the CPU
+    requests, sectors, ideal = access["traffic"][:3]
+    assert (sectors, ideal) == (5 * requests, 4 * requests)
+    (stage,) = (s for s in made.views[made.tiles[0]["view"]].trace.stages if s.name == "coalesce")
+    note = next(note.text for note in stage.notes if note.text.startswith("load"))
+    assert note.endswith("; not wider: " + "; and ".join(op["limits"])) and len(op["limits"]) == 2
+
+
+def test_an_access_of_16_bytes_has_no_obstacle():
+    x, y = np.zeros(4096, np.float32), np.zeros(4096, np.float32)
+    _, op, access = tiles_of(carded(copied, (4,), x, y, 4096, target="sm_90a", B=1024))
+    assert op["vector"] == 4 and "limits" not in op
+    assert access["traffic"][1] == access["traffic"][2]
+
+
+@pytest.mark.parametrize(("device", "start"), [(0, 36), (-1, None)])
+def test_an_array_of_a_gpu_starts_where_its_address_says(device, start):
+    assert start_of(object(), 1280 + 36, device) == start

@@ -62,6 +62,11 @@ export const compare: ViewSpec = {
   mount: (panel, store) => new CompareView(panel, store),
 };
 
+/** Mounts the view at the machine code, or at the PTX if there is no machine code. */
+export function compareMachineCode(panel: HTMLElement, store: Store): Mounted {
+  return new CompareView(panel, store, ['sass', 'ptx']);
+}
+
 class CompareView implements Mounted {
   private readonly table = h('div.bnb-results', { tabindex: 0, role: 'region', 'aria-label': 'Sides' });
   private readonly first = h('p.bnb-parting', { role: 'status' });
@@ -76,6 +81,8 @@ class CompareView implements Mounted {
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
+    /** The levels to begin with, the first that exists. */
+    private readonly wanted: readonly string[] = [],
   ) {
     this.pair.addEventListener('change', () => this.choosePair());
     this.level.addEventListener('change', () => store.run(this.paintLevel()));
@@ -132,7 +139,8 @@ class CompareView implements Mounted {
     this.first.replaceChildren(h('strong', {}, 'First difference: '), ...renderBackquotes(`${pair.first}.`));
     const before = this.level.value;
     const keys = pair.levels.map(({ key }) => key);
-    const selected = keys.includes(before) ? before : (pair.parts_at ?? 'source');
+    const first = this.wanted.find((key) => keys.includes(key)) ?? pair.parts_at ?? 'source';
+    const selected = keys.includes(before) ? before : first;
     this.level.replaceChildren(
       ...pair.levels.map(({ key, differs }) => {
         const title = TITLES[key] ?? `IR after ${key}`;

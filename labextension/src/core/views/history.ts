@@ -11,7 +11,7 @@ import { paneSwitches } from '../pane_switches';
 import type { Listing, Version } from '../schema';
 import { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
-import { compare } from './compare';
+import { compareMachineCode } from './compare';
 import type { Mounted, ViewSpec } from './spec';
 import { versionRuns } from './version_runs';
 
@@ -304,7 +304,7 @@ class HistoryView implements Mounted {
         return;
       }
       this.clearText();
-      this.compared = compare.mount(this.text, new Store(document, this.store.host));
+      this.compared = compareMachineCode(this.text, new Store(document, this.store.host));
       this.status.textContent = `${command} shows the same as a page of its own.`;
     } catch (error) {
       this.status.textContent = (error as Error).message;

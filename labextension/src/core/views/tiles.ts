@@ -447,7 +447,7 @@ class Tiles implements Mounted {
     const known = this.accesses || this.op.shared || this.op.dot;
     const start = known ? startSentence(this.facts!, this.access) : '';
     const texts = known ? [...sentences(this.op, this.access), ...(start ? [start] : [])] : [];
-    this.numbers.replaceChildren(...texts.map((text) => h('li', {}, text)));
+    this.numbers.replaceChildren(...texts.map((text) => h('li', {}, ...renderBackquotes(text))));
     this.numbers.firstElementChild?.classList.add('bnb-verdict');
     const change = known ? mend(this.op, this.access, this.facts!.arrays[this.access?.array ?? '']) : null;
     if (change) {
