@@ -104,8 +104,11 @@ function titleParts(store: Store): HTMLElement[] {
     choose.addEventListener('click', () => store.selectView(i));
     targets.append(choose);
   });
+  // A comparison names the versions of its sides: its source may be an earlier one.
   const stale =
-    host.cell === 'changed' ? [h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed')] : [];
+    host.cell === 'changed' && doc.kind !== 'compare'
+      ? [h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed')]
+      : [];
   // A benchmark of expressions has no kernel that could answer for it.
   const states = doc.kind === 'compile' ? [...stale, state] : stale;
   return [h('strong', {}, doc.kernel), targets, ...states];
