@@ -36,17 +36,19 @@ def answer(made: Sweep, constant: ConstantSweep | None = None) -> None:
     ratio = constant.against_cell(value) if constant is not None and asked else None
     verdict = "noise" if ratio is None else ratio.verdict
     made.undecided = bool(made.busy) or (ranked.all_near and verdict != "faster")
-    parts = [_undecided(made, ranked) if made.undecided else _best(made, ranked)]
-    if not made.undecided:
-        told = [i for i in ranked.near if ratio is None or constant is None or _value(made, i) != constant.value]
-        parts += [_within_noise(made, told)] if told else []
+    if made.undecided:
+        parts = [_undecided(made, ranked)]
+    else:
+        parts = [_best(made, ranked), *_within_noise(made, ranked, None if ratio is None else constant)]
     if ratio is not None and constant is not None and (not made.undecided or verdict == "slower"):
         parts.append(_against(made, ranked.best, ratio, constant.cell))
-    omitted = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
-    if omitted:
-        parts.append(f"{numbers.plural(len(omitted), 'value')} omitted ({omitted[0]})")
     interrupted = made.cancelled or (asked and ratio is None)
-    made.answer = "; ".join([*parts, *(["interrupted"] if interrupted else [])])
+    made.answer = "; ".join([*parts, *_omitted(made), *(["interrupted"] if interrupted else [])])
+
+
+def _omitted(made: Sweep) -> list[str]:
+    found = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
+    return [f"{numbers.plural(len(found), 'value')} omitted ({found[0]})"] if found else []
 
 
 @dataclass(frozen=True)
@@ -124,14 +126,16 @@ def _overlap(series: Series, i: int, j: int) -> bool:
     return max(v for v in low if v is not None) <= min(v for v in high if v is not None)
 
 
-def _within_noise(made: Sweep, points: Sequence[int]) -> str:
-    """ "256 and 8192 are within noise of it: their interquartile ranges overlap"."""
+def _within_noise(made: Sweep, ranked: Ranked, told: ConstantSweep | None) -> list[str]:
+    """ "256 and 8192 are within noise of it: the interquartile ranges overlap"; without the point of a cell that is `told` elsewhere."""
+    points = [i for i in ranked.near if told is None or _value(made, i) != told.value]
     names = [_named(made, i) for i in points]
-    if len(names) == 1:
-        return f"{names[0]} is within noise of it: the interquartile ranges overlap"
     if len(names) > MOST_NAMED:
         names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
-    return f"{', '.join(names[:-1])} and {names[-1]} are within noise of it: the interquartile ranges overlap"
+    if not names:
+        return []
+    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    return [f"{listed} within noise of it: the interquartile ranges overlap"]
 
 
 def _against(made: Sweep, best: int, ratio: TimeRatio, cell: str) -> str:
