@@ -17,10 +17,13 @@ from blocknb.ir_diff.sequences import equal_runs
 from blocknb.ir_diff.telling import ChangeSentence, joined
 from blocknb.trace import Resources
 
-#: What a text's instructions name and a comparison ignores: registers, labels, addresses, numbers of metadata.
+#: What a text's instructions name and a comparison ignores: registers, labels, addresses, numbers of metadata. In SASS, `.reuse` goes
+#: with a register: ptxas sets it where the next instruction reads the register again.
 _NAMES = {
     "ptx": re.compile(r"%\w+|\$L\w+|\bL__\w+|\b\w*_\d+(?=[;:])|//.*$"),
-    "sass": re.compile(r"/\*.*?\*/|\bU?[RP]\d+\b|\bU?R[Z]\b|\bB\d+\b|`\([^)]*\)|\.L\w+|\bSB\d+\b"),
+    "sass": re.compile(
+        r"/\*.*?\*/|\bU?[RP]\d+\b(?:\.reuse\b)?|\bU?R[Z]\b(?:\.reuse\b)?|\bB\d+\b|`\([^)]*\)|\.L\w+|\bSB\d+\b"
+    ),
     "llvm": re.compile(r"%[\w.]+|![\w.]*\d*|#\d+|;.*$|\b\d+:"),
     "asm": re.compile(r"%\w+|\.L\w+|#.*$|-?\b\d+\(|\b[wxvqd]\d+\b"),
 }
@@ -55,7 +58,14 @@ _BITS = {
     "ptx": re.compile(r"^(?:ld|st)\.global\S*?(?:\.v(\d))?\.[bfus](\d+)"),
     "sass": re.compile(r"^(?:LDG|STG)\.E(?:\.\w+)*?(?:\.(64|128|U8|S8|U16|S16))?(?:\.|$)"),
 }
-_WORTH = ("global", "shared", "spill", "matrix", "mma", "async", "TMA", "barrier", "atomic")
+_WORTH = ("global", "shared", "spill", "matrix", "mma", "async", "TMA", "barrier", "atomic", "fma", "special function")
+#: Floating-point arithmetic, which a kernel computes with; the other arithmetic is mostly that of addresses.
+_FLOAT = {
+    "ptx": re.compile(r"(?:add|sub|mul|div|min|max)\.(?:\w+\.)*(?:bf16|f16|f32|f64)(?:x2)?$"),
+    "sass": re.compile(r"F(?:ADD|MUL|MNMX)|H(?:ADD2|MUL2|MNMX2)|D(?:ADD|MUL)"),
+    "llvm": re.compile(r"f(?:add|sub|mul|div)"),
+    "asm": re.compile(r"v?(?:add|sub|mul|div|min|max)[ps][sd]|vf?n?m(?:add|sub)\w*|f(?:add|sub|mul|div|mla)"),
+}
 MOST_CLASSES = 10
 
 
@@ -120,12 +130,18 @@ def instruction_class(opcode: str, language: str) -> str:
     return parts[0]
 
 
+def _counted(opcode: str, language: str) -> str:
+    """The class of an opcode; in PTX, where `add` is of integers, too, floating-point arithmetic with its type: "add.f32"."""
+    kind = instruction_class(opcode, language)
+    return f"{kind}.{opcode.split('.')[-1]}" if language == "ptx" and _FLOAT["ptx"].match(opcode) else kind
+
+
 def _instructions(text: str, language: str, lines: Sequence[int]) -> list[tuple[str, str, int]]:
     """Each instruction's opcode, class and source line (0: none)."""
     found = []
     for i, line in enumerate(text.split("\n")):
         if opcode := _opcode(line, language):
-            found.append((opcode, instruction_class(opcode, language), lines[i] if i < len(lines) else 0))
+            found.append((opcode, _counted(opcode, language), lines[i] if i < len(lines) else 0))
     return found
 
 
@@ -137,14 +153,20 @@ def _class_sentences(
     for text, lines in _widths(one, two, language):
         yield ChangeSentence(text, 80, lines=lines)
     changed = [kind for kind in {**counts[0], **counts[1]} if counts[0][kind] != counts[1][kind]]
-    worth = [kind for kind in changed if any(word in kind for word in _WORTH)]
-    for kind in sorted(worth, key=lambda kind: -abs(counts[1][kind] - counts[0][kind])):
+    difference = {kind: abs(counts[1][kind] - counts[0][kind]) for kind in changed}
+    most = max(difference.values(), default=0)
+    worth = [
+        kind
+        for kind in changed
+        if difference[kind] == most > 1 or _FLOAT[language].match(kind) or any(w in kind for w in _WORTH)
+    ]
+    for kind in sorted(worth, key=lambda kind: -difference[kind]):
         text = f"{counts[1][kind] - counts[0][kind]:+d} {kind} ({counts[0][kind]} → {counts[1][kind]})".replace(
             "-", "−", 1
         )
         yield ChangeSentence(text, 60, lines=_where(one, two, kind))
     others = [kind for kind in changed if kind not in worth]
-    rest = sorted(others, key=lambda kind: -abs(counts[1][kind] - counts[0][kind]))[:MOST_CLASSES]
+    rest = sorted(others, key=lambda kind: -difference[kind])[:MOST_CLASSES]
     if rest:
         each = ", ".join(f"{counts[1][kind] - counts[0][kind]:+d} {kind}".replace("-", "−", 1) for kind in rest)
         yield ChangeSentence(f"other instructions: {each}", 20)

@@ -12,8 +12,8 @@ import sys
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -69,7 +69,17 @@ class LiveCard:
         raise KeyError(name)
 
 
+@dataclass(eq=False)
+class LivePage:
+    """A comparison that a page may save as a file: `export` makes the text of the file."""
+
+    export: Callable[[], str]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    report: Callable[[dict[str, Any]], None] = lambda content: None
+
+
 _cards: OrderedDict[str, LiveCard] = OrderedDict()
+_pages: OrderedDict[str, LivePage] = OrderedDict()
 _lock = threading.RLock()
 forks.renewed(sys.modules[__name__], _lock=threading.RLock)
 
@@ -82,6 +92,16 @@ def enrol(card: Card) -> LiveCard:
         while len(_cards) > KEPT:
             _cards.popitem(last=False)
     return live
+
+
+def enrol_page(export: Callable[[], str]) -> str:
+    """Registers a comparison, as long as it is among the newest KEPT; returns its id."""
+    page = LivePage(export)
+    with _lock:
+        _pages[page.id] = page
+        while len(_pages) > KEPT:
+            _pages.popitem(last=False)
+    return page.id
 
 
 def bundle(card: Card) -> dict[str, Any]:
@@ -112,24 +132,35 @@ def repeat(card: Card) -> None:
 
 
 def opened(comm: Any, message: dict[str, Any]) -> None:
-    """Handles a comm with the target "blocknb.card", which a page opens for its card."""
-    live = _cards.get(message["content"]["data"].get("card"))
+    """Handles a comm with the target "blocknb.card", which a page opens for its card or its comparison."""
+    name = message["content"]["data"].get("card")
+    if (page := _pages.get(name)) is not None:
+        comm.on_msg(lambda received: _answer(comm, page, received["content"]["data"], PAGE_REQUESTS))
+        comm.send({"hello": page.id})
+        return
+    live = _cards.get(name)
     if live is None:
         comm.close()
         return
     live.failed = None
     if "modified" in live.card.parts:
         live.card = live.cell  # the page shows the saved document, which is that of the run cell
-    comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
+    comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"], REQUESTS))
     comm.send({"hello": live.id})
 
 
-def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
+def _answer(
+    comm: Any,
+    live: Any,
+    data: dict[str, Any],
+    requests: Mapping[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] | None = None,
+) -> None:
+    """Answers a request of the page of a LiveCard, or of a LivePage with its `requests`."""
     number = data.get("id")
     try:
         with _lock, compile_status.sent_to(lambda text: live.report({"status": text})):
             live.report = lambda content: comm.send({"id": number, "progress": True, **content})
-            answer = REQUESTS[data.get("what", "")](live, data)
+            answer = (requests or REQUESTS)[data.get("what", "")](live, data)
     except KernelError as error:
         answer = {"error": numbers.complaint(error)}
     except KeyboardInterrupt:
@@ -385,6 +416,12 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "measure": _measure,
     "hint": _hint,
     "predict": _predict,
+}
+
+
+#: Those of a comparison.
+PAGE_REQUESTS: dict[str, Callable[[LivePage, dict[str, Any]], dict[str, Any]]] = {
+    "export": lambda page, data: {"page": page.export()}
 }
 
 

@@ -17,7 +17,7 @@ from blocknb.ir_diff.code_alignment import CodeDifference, compare_code
 from blocknb.ir_diff.compilations import line_map, match_traces
 from blocknb.ir_diff.listings import aligned_lines, runs
 from blocknb.ir_diff.sentences import sentences
-from blocknb.notebook import change_sentences, diffs, document, export, html, numbers, sections
+from blocknb.notebook import change_sentences, diffs, document, export, extension, html, live, numbers, sections
 from blocknb.notebook.blobs import Blobs, pack
 from blocknb.notebook.card import Card
 from blocknb.profile.timing import Timing
@@ -69,15 +69,22 @@ class SideBySide:
         """The page as the output of a cell, by MIME type; texts beyond `limit` characters are left out."""
         text = self.text()
         page = f"<pre>{html.marked(text)}</pre>"
-        return {"text/plain": text, "text/html": page, document.MIME: self.document(limit)}
+        found = self.document(limit)
+        if extension.answers:
+            found["model"] = live.enrol_page(self.page)
+        return {"text/plain": text, "text/html": page, document.MIME: found}
 
     def export_html(self, path: str | Path) -> Path:
         """Writes the page to one HTML file that needs no network and no kernel; returns its path."""
         file = Path(path)
+        file.write_text(self.page(), encoding="utf-8")
+        return file
+
+    def page(self) -> str:
+        """The text of that file."""
         title = " and ".join(side.label for side in self.sides)
         static = f"<pre>{html.marked(self.text())}</pre>"
-        file.write_text(export.filled(title, export.script(self.document(export.EVERYTHING)), static), encoding="utf-8")
-        return file
+        return export.filled(title, export.script(self.document(export.EVERYTHING)), static)
 
     def text(self) -> str:
         """The comparison as plain text: where the sides part, and the sentences on the last IR and the machine code."""

@@ -7,6 +7,7 @@ its own, or the comparison with the cell in turns finds it faster. Otherwise the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blocknb.notebook import numbers, plot_data
@@ -29,42 +30,61 @@ def answer(made: Sweep, constant: ConstantSweep | None = None) -> None:
     if kernel is None:
         made.answer = "; ".join(made.notes) or "interrupted before the first value was measured"
         return
-    known = [i for i, median in enumerate(kernel.median) if median is not None]
-    best = (min if made.unit == "ms" else max)(known, key=lambda i: kernel.median[i] or 0.0)
-    near = [i for i in known if i != best and _overlap(kernel, i, best)]
-    value = _value(made, best)
-    ratio, interrupted = None, made.cancelled
-    if constant is not None and not made.cancelled and not made.busy and constant.value not in (None, value):
-        ratio = constant.against_cell(value)
-        interrupted = ratio is None
-    faster = ratio is not None and ratio.verdict == "faster"
-    made.undecided = bool(made.busy) or (len(known) > 1 and len(near) == len(known) - 1 and not faster)
+    ranked = Ranked.of(made, kernel)
+    value = _value(made, ranked.best)
+    asked = constant is not None and not made.cancelled and not made.busy and constant.value not in (None, value)
+    ratio = constant.against_cell(value) if constant is not None and asked else None
+    verdict = "noise" if ratio is None else ratio.verdict
+    made.undecided = bool(made.busy) or (ranked.all_near and verdict != "faster")
     if made.undecided:
-        parts = [_undecided(made, kernel, known, best)]
-        if ratio is not None and constant is not None and ratio.verdict == "slower":
-            parts.append(_against(made, best, ratio, constant.cell))
+        parts = [_undecided(made, ranked)]
     else:
-        told = [i for i in near if ratio is None or constant is None or _value(made, i) != constant.value]
-        parts = [_best(made, kernel, known, best), *([_within_noise(made, told)] if told else [])]
-        parts += [] if ratio is None or constant is None else [_against(made, best, ratio, constant.cell)]
-    omitted = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
-    if omitted:
-        parts.append(f"{numbers.plural(len(omitted), 'value')} omitted ({omitted[0]})")
-    made.answer = "; ".join([*parts, *(["interrupted"] if interrupted else [])])
+        parts = [_best(made, ranked), *_within_noise(made, ranked, None if ratio is None else constant)]
+    if ratio is not None and constant is not None and (not made.undecided or verdict == "slower"):
+        parts.append(_against(made, ranked.best, ratio, constant.cell))
+    interrupted = made.cancelled or (asked and ratio is None)
+    made.answer = "; ".join([*parts, *_omitted(made), *(["interrupted"] if interrupted else [])])
 
 
-def _best(made: Sweep, kernel: Series, known: Sequence[int], best: int) -> str:
+def _omitted(made: Sweep) -> list[str]:
+    found = [note for note in made.notes if note.startswith(f"{made.axis} = ")]
+    return [f"{numbers.plural(len(found), 'value')} omitted ({found[0]})"] if found else []
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The `known` points of a sweep by number, the one with the best median, and those whose interquartile ranges overlap its own."""
+
+    kernel: Series
+    known: list[int]
+    best: int
+    near: list[int]
+
+    @classmethod
+    def of(cls, made: Sweep, kernel: Series) -> Ranked:
+        """Ranks the points of a kernel's series, of which at least one was measured."""
+        known = [i for i, median in enumerate(kernel.median) if median is not None]
+        best = (min if made.unit == "ms" else max)(known, key=lambda i: kernel.median[i] or 0.0)
+        return cls(kernel, known, best, [i for i in known if i != best and _overlap(kernel, i, best)])
+
+    @property
+    def all_near(self) -> bool:
+        """Whether there are several points, and no range lies outside of that of the best."""
+        return len(self.known) > 1 and len(self.near) == len(self.known) - 1
+
+
+def _best(made: Sweep, ranked: Ranked) -> str:
     """ "BLOCK over 3 values, best at 64: 12.3 GB/s"; a single value is not called the best."""
-    amount = _amounts(made, kernel, [best])
-    if len(known) == 1:
-        return f"{_measured(made, 1)}, {_named(made, best)}: {amount}"
-    return f"{_measured(made, len(known))}, best at {_named(made, best)}: {amount}"
+    best, count = ranked.best, len(ranked.known)
+    word = "" if count == 1 else "best at "
+    return f"{_measured(made, count)}, {word}{_named(made, best)}: {_amounts(made, ranked.kernel, [best])}"
 
 
-def _undecided(made: Sweep, kernel: Series, known: Sequence[int], best: int) -> str:
+def _undecided(made: Sweep, ranked: Ranked) -> str:
     """Why no point is the best, with the range of the medians."""
+    kernel, known = ranked.kernel, ranked.known
     if made.busy:
-        seen = f"the best median is {_amounts(made, kernel, [best])} at {_named(made, best)}"
+        seen = f"the best median is {_amounts(made, kernel, [ranked.best])} at {_named(made, ranked.best)}"
         return f"{_measured(made, len(known))}: no value is named the best, because {made.busy}; {seen}"
     names = [_named(made, i) for i in known]
     span = f"{names[0]} to {names[-1]}" if len(names) > 2 and not made.second else " and ".join(names)
@@ -106,14 +126,16 @@ def _overlap(series: Series, i: int, j: int) -> bool:
     return max(v for v in low if v is not None) <= min(v for v in high if v is not None)
 
 
-def _within_noise(made: Sweep, points: Sequence[int]) -> str:
-    """ "256 and 8192 are within noise of it: their interquartile ranges overlap"."""
+def _within_noise(made: Sweep, ranked: Ranked, told: ConstantSweep | None) -> list[str]:
+    """ "256 and 8192 are within noise of it: the interquartile ranges overlap"; without the point of a cell that is `told` elsewhere."""
+    points = [i for i in ranked.near if told is None or _value(made, i) != told.value]
     names = [_named(made, i) for i in points]
-    if len(names) == 1:
-        return f"{names[0]} is within noise of it: the interquartile ranges overlap"
     if len(names) > MOST_NAMED:
         names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
-    return f"{', '.join(names[:-1])} and {names[-1]} are within noise of it: the interquartile ranges overlap"
+    if not names:
+        return []
+    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    return [f"{listed} within noise of it: the interquartile ranges overlap"]
 
 
 def _against(made: Sweep, best: int, ratio: TimeRatio, cell: str) -> str:

@@ -255,6 +255,16 @@ describe('differences', () => {
     expect(found).toEqual({ a: [{ line: 0, from: 5, to: 8 }], b: [{ line: 0, from: 5, to: 8 }] });
     expect(changedWords([{ fromA: 0, toA: 0, fromB: 0, toB: 1 }], a, b)).toEqual({ a: [], b: [] });
   });
+
+  test('other registers and reuse flags of machine code are not marked', () => {
+    const marked = (name: 'sass' | 'ptx' | 'llvm', a: string, b: string): string[] =>
+      changedWords([{ fromA: 0, toA: 1, fromB: 0, toB: 1 }], a, b, name).b.map((w) => b.slice(w.from, w.to));
+    expect(marked('sass', 'LOP3 R13, RZ.reuse, 0x5, R12.reuse', 'LOP3 R4, RZ, 0x7, R16')).toEqual(['0x7']);
+    expect(marked('sass', 'STG [R2.64], R4', 'STG [UR2.64], R5')).toEqual(['UR2.64']);
+    expect(marked('sass', 'MOV R4, RZ', 'MOV R4, R5')).toEqual(['R5']);
+    expect(marked('ptx', 'mov.u32 %r1, %tid.x', 'mov.u32 %r7, %tid.y')).toEqual(['%tid.y']);
+    expect(marked('llvm', '%3 = add i32 %x, 5', '%sum = sub i32 %y, 5')).toEqual(['sub']);
+  });
 });
 
 // ---- explanations ------------------------------------------------------------------------------------------------------------

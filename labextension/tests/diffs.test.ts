@@ -265,3 +265,22 @@ test('a comparison marks facts that differ, and says that times come from separa
   expect(marked.map((row) => row.querySelector('th')!.textContent)).toEqual(['registers per thread']);
   expect(rows.map((row) => row.querySelector('th')!.textContent)).toContain('time (separate runs)');
 });
+
+test('a comparison names the device of each time, which may not be the target of the code', () => {
+  const side = (device: string | null): ComparedSide =>
+    ({
+      ...{ label: 'a', kernel: 'k', target: 'sm_90a', constants: {}, options: {}, resources: {} },
+      time: device === null ? null : { median: 1, low: 1, high: 1, n: 30, cold: false, device },
+    }) as unknown as ComparedSide;
+  const row = (...devices: (string | null)[]): string[] =>
+    [...sidesTable(devices.map(side)).querySelectorAll('tbody tr')]
+      .map((one) => [...one.children].map(text))
+      .find(([title]) => title.startsWith('time'))!;
+  const shown = '1 ms (median of 30, warm)';
+  expect(row('CPU', 'CPU', null)).toEqual(['time on the CPU (separate runs)', shown, shown, 'not measured']);
+  expect(row('CPU', 'sm_90a')).toEqual([
+    'time (separate runs)',
+    `on the CPU: ${shown}`,
+    `on sm_90a: ${shown}`,
+  ]);
+});

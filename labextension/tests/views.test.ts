@@ -70,6 +70,8 @@ describe('the card', () => {
     expect(text(root)).not.toContain('has changed');
     card.connect({ ...saved, cell: 'changed' });
     expect(text(root)).toContain('the cell has changed');
+    const compared = shown({ ...fixture('scale'), kind: 'compare' }, { ...saved, cell: 'changed' });
+    expect(text(compared.root)).not.toContain('has changed');
   });
 
   test('a difference from an earlier version does not say that the cell has changed', () => {

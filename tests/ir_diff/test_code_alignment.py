@@ -37,6 +37,28 @@ def test_instructions_are_counted_by_class():
     assert compare_code(more, SASS, "sass").sentences[0].text == "−2 ldmatrix (2 → 0)"
 
 
+def test_floating_point_arithmetic_and_the_largest_change_are_sentences_of_their_own():
+    scaled = (
+        "\n".join(f"    FADD R{i}, R{i}, R{i}" for i in range(8)) + "\n    ISETP.GE.AND P0, PT, R0, UR4, PT\n    EXIT"
+    )
+    found = compare_code(SASS, SASS.replace("    EXIT", scaled), "sass").sentences
+    assert [(s.text, s.weight) for s in found] == [
+        ("+8 FADD (0 → 8)", 60),
+        ("other instructions: +1 ISETP", 20),
+        ("15 instructions instead of 6", 40),
+    ]
+    moved = SASS.replace("    EXIT", "    IMAD R1, R1, R1, R1\n    IMAD R2, R2, R2, R2\n    FADD R3, R3, R3\n    EXIT")
+    assert [s.text for s in compare_code(SASS, moved, "sass").sentences][:2] == ["+2 IMAD (0 → 2)", "+1 FADD (0 → 1)"]
+    ptx = "\tadd.s32 \t%r1, %r2, 5;\n"
+    more = ptx + "\tadd.rn.f32 \t%f1, %f2, %f3;\n\tadd.s64 \t%rd1, %rd2, 8;\n"
+    texts = [s.text for s in compare_code(ptx, more, "ptx").sentences]
+    assert texts[:2] == ["+1 add.f32 (0 → 1)", "other instructions: +1 add"]
+
+
+def test_reuse_flags_are_no_difference():
+    assert compare_code(SASS, SASS.replace("R4, R5, RZ", "R4.reuse, R5, RZ.reuse"), "sass").is_same
+
+
 def test_registers_and_spills_come_first():
     resources = (Resources(registers=96, spill_bytes=0), Resources(registers=255, spill_bytes=64))
     texts = [s.text for s in compare_code(SASS, SASS, "sass", resources=resources).sentences]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,10 +132,18 @@ def test_the_exported_page_is_one_file_with_all_texts(page, tmp_path, monkeypatc
     (folder / "viewer" / "viewer.js").write_text("")
     (folder / "viewer" / "blocknb.css").write_text("")
     monkeypatch.setattr(extension, "installed", lambda: ("0.1.0", folder))
+    assert "model" not in page.bundle()[MIME], "no page can ask"
     text = page.export_html(tmp_path / "compare.html").read_text("utf-8")
     found = json.loads(re.search(rf'<script type="{re.escape(MIME)}">(.*?)</script>', text, re.DOTALL)[1])
     assert found["kind"] == "compare" and found["left_out"] == []
     assert "http:" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    monkeypatch.setattr(extension, "answers", True)
+    sent, listeners = [], []
+    comm = SimpleNamespace(send=sent.append, on_msg=listeners.append)
+    live.opened(comm, {"content": {"data": {"card": page.bundle()[MIME]["model"]}}})
+    for what in ("export", "turn"):
+        listeners[0]({"content": {"data": {"id": 1, "what": what}}})
+    assert "hello" in sent[0] and sent[1] == {"id": 1, "page": text} and "error" in sent[2]
 
 
 VERSION = """%%blockkernel --target sm_80

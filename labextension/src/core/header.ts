@@ -106,7 +106,7 @@ function titleParts(store: Store): HTMLElement[] {
   });
   // The page of `%blockdiff` can show an earlier version, which no cell contains.
   const stale =
-    host.cell === 'changed' && !doc.diff
+    host.cell === 'changed' && doc.kind !== 'compare' && !doc.diff
       ? [h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed')]
       : [];
   // A benchmark of expressions has no kernel that could answer for it.

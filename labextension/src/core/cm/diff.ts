@@ -53,7 +53,7 @@ export function diffPane(
   const tables = foldLayouts(left, right);
   const { a, b } = tables;
   const found = difference(a.listing, b.listing, byText, b.hints);
-  const marked = changedWords(found.hunks, a.listing.text, b.listing.text);
+  const marked = changedWords(found.hunks, a.listing.text, b.listing.text, name);
   let view: MergeView | null = null;
   let frame = 0;
   // In a frame of its own: an editor takes no changes while it measures.
@@ -166,8 +166,25 @@ export interface Word {
 
 const TOKEN = /[%#@]?[\w.]+|\s+|[^\w\s]/g;
 
-/** Returns the changedWords that differ in hunks with equal numbers of lines. In other hunks whole lines differ. */
-export function changedWords(hunks: readonly Hunk[], a: string, b: string): { a: Word[]; b: Word[] } {
+/** Registers in machine code and values in LLVM text, and the text without their number: a comparison ignores it, and `.reuse` in SASS. */
+const REGISTER: Partial<Record<Language, readonly [RegExp, string]>> = {
+  sass: [/^(U?[RP])(?:\d+|(Z))(?:\.reuse)?/, '$1$2'],
+  ptx: [/^%([a-z]+)\d+$/, '%$1'],
+  llvm: [/^%[\w.]+$/, '%'],
+};
+
+/**
+ * Returns the changedWords that differ in hunks with equal numbers of lines. In other hunks whole lines differ. In code of a `name`d
+ * language, another register is no difference.
+ */
+export function changedWords(
+  hunks: readonly Hunk[],
+  a: string,
+  b: string,
+  name?: Language,
+): { a: Word[]; b: Word[] } {
+  const register = name && REGISTER[name];
+  const unnamed = (token: string): string => (register ? token.replace(...register) : token);
   const one = a.split('\n');
   const two = b.split('\n');
   const found = { a: [] as Word[], b: [] as Word[] };
@@ -175,9 +192,10 @@ export function changedWords(hunks: readonly Hunk[], a: string, b: string): { a:
     for (let i = 0; toA - fromA === toB - fromB && i < toA - fromA; i++) {
       const left = one[fromA + i].match(TOKEN) ?? [];
       const right = two[fromB + i].match(TOKEN) ?? [];
-      const same = commonSubsequence(left, 0, left.length, right, 0, right.length);
-      found.a.push(...changedRanges(left, new Set(same.map(([x]) => x)), fromA + i));
-      found.b.push(...changedRanges(right, new Set(same.map(([, y]) => y)), fromB + i));
+      const [x, y] = [left, right].map((tokens) => tokens.map(unnamed));
+      const same = commonSubsequence(x, 0, x.length, y, 0, y.length);
+      found.a.push(...changedRanges(left, new Set(same.map(([at]) => at)), fromA + i));
+      found.b.push(...changedRanges(right, new Set(same.map(([, at]) => at)), fromB + i));
     }
   }
   return found;

@@ -79,7 +79,7 @@ export function unifiedPane(
 ): UnifiedPane {
   const lines = unifiedLines(found.hunks, a.listing.text.split('\n').length);
   const listing = joined(lines, a.listing, b.listing);
-  const words = changedWords(found.hunks, a.listing.text, b.listing.text);
+  const words = changedWords(found.hunks, a.listing.text, b.listing.text, name);
   keepStyles();
   const editor = new EditorView({
     parent,

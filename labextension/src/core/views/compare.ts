@@ -136,7 +136,6 @@ class CompareView implements Mounted {
     if (!pair) {
       return;
     }
-    this.first.replaceChildren(h('strong', {}, 'First difference: '), ...renderBackquotes(`${pair.first}.`));
     const before = this.level.value;
     const keys = pair.levels.map(({ key }) => key);
     const first = this.wanted.find((key) => keys.includes(key)) ?? pair.parts_at ?? 'source';
@@ -165,8 +164,13 @@ class CompareView implements Mounted {
     }
     this.diff?.dispose();
     this.diff = null;
-    this.told.replaceChildren(...sentenceLists(level.sentences, this.store, 'compare'));
-    this.told.hidden = !level.sentences.length;
+    // The whole sentence stands at its own level only; the other levels name the place.
+    const here = level.key === pair.parts_at;
+    const first = here ? pair.first : pair.first.split(': ')[0];
+    this.first.replaceChildren(h('strong', {}, 'First difference: '), ...renderBackquotes(`${first}.`));
+    const sentences = level.sentences.filter(({ text }) => !(here && pair.first.endsWith(text)));
+    this.told.replaceChildren(...sentenceLists(sentences, this.store, 'compare'));
+    this.told.hidden = !sentences.length;
     if (!a || !b) {
       const why = 'This text is not stored, to keep the notebook small. Export the comparison to see it.';
       this.text.replaceChildren(h('p.bnb-empty', {}, why));
@@ -199,7 +203,27 @@ function textOf(side: ComparedSide, key: string): { hash: string | null; languag
   return { hash: found?.text ?? null, language: (found?.language ?? 'text') as Language };
 }
 
-const TIME = 'time (separate runs)';
+/** The device of a side's time. The code of another target may stand in its column: the arrays decide where a kernel runs. */
+const deviceOf = ({ time }: ComparedSide): string => time?.device ?? '';
+
+/** The title of the times, with the device if all times are of one. */
+function timeTitle(sides: readonly ComparedSide[]): string {
+  const devices = [...new Set(sides.map(deviceOf).filter(Boolean))];
+  return devices.length === 1 ? `time on ${named(devices[0])} (separate runs)` : 'time (separate runs)';
+}
+
+const named = (device: string): string => (device === 'CPU' ? 'the CPU' : device);
+
+/** The time of a side. The title or the text names the device once. */
+function timeOf(side: ComparedSide, title: string): string {
+  const { time } = side;
+  if (!time) {
+    return 'not measured';
+  }
+  const device = deviceOf(side);
+  const shown = timing({ ...time, device: '' });
+  return !device || title.includes(named(device)) ? shown : `on ${named(device)}: ${shown}`;
+}
 
 /** The table of the sides: a row for each fact, a column for each side. Facts that differ are marked. */
 export function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
@@ -210,11 +234,12 @@ export function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
   const equal = all
     .filter((name) => !names.includes(name))
     .map((name) => `${name}=${setting(sides[0], name)}`);
+  const times = timeTitle(sides);
   const facts: [string, (side: ComparedSide) => string][] = [
     ['kernel', (side) => side.kernel],
     ['target', (side) => side.target],
     ...names.map((name): [string, (side: ComparedSide) => string] => [name, (side) => setting(side, name)]),
-    [TIME, (side) => (side.time ? timing(side.time) : 'not measured')],
+    [times, (side) => timeOf(side, times)],
     ['registers per thread', (side) => count(side.resources.registers)],
     ['spills per thread', (side) => bytes(side.resources.spill_bytes)],
     ['shared memory per CTA', (side) => bytes(side.resources.shared_bytes)],
@@ -224,7 +249,7 @@ export function sidesTable(sides: readonly ComparedSide[]): HTMLElement {
   const rows = facts.map(([title, of]) => {
     const values = sides.map(of);
     // The times come from separate runs, so a difference of them alone means nothing.
-    const differs = title !== TIME && values.some((value) => value !== values[0]);
+    const differs = title !== times && values.some((value) => value !== values[0]);
     const row = h('tr', { class: differs ? 'bnb-differs' : null }, h('th', { scope: 'row' }, title));
     row.append(...values.map((value) => h('td', {}, value)));
     return row;
