@@ -64,7 +64,10 @@ _SIMPLE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (33,), w, b), (MATRIX, (33,), (33,))),
     "rms_norm": (lambda x, w: x * (x.pow(2).mean(-1, True) + 1e-5).rsqrt() * w, (MATRIX, (33,))),
     "group_norm": (lambda x: F.group_norm(x, 3), (IMAGE,)),
-    "batch_statistics": (lambda x: (x - x.mean((0, 2, 3), True)) / (x.var((0, 2, 3), keepdim=True) + 1e-5).sqrt(), (IMAGE,)),
+    "batch_statistics": (
+        lambda x: (x - x.mean((0, 2, 3), True)) / (x.var((0, 2, 3), keepdim=True) + 1e-5).sqrt(),
+        (IMAGE,),
+    ),
     "cumsum": (lambda x: x.cumsum(-1), (MATRIX,)),
     "cumprod": (lambda x: (1 + x * 0.01).cumprod(-1), (MATRIX,)),
     "logcumsumexp": (lambda x: x.logcumsumexp(-1), (MATRIX,)),

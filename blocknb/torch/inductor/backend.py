@@ -53,9 +53,7 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> tuple[dict[st
     return {**settings, **given}, fallback
 
 
-def backend(
-    graph: Any, inputs: Any, mode: str | None = None, options: dict[str, Any] | None = None, **_: Any
-) -> Any:
+def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str, Any] | None = None, **_: Any) -> Any:
     """Compiles a graph of torch.compile, forward and backward. `mode` and `options` are those of torch.compile, and one more: with
     `options={"fallback": True}` a graph that blocknb cannot compile runs eager, with a warning. Raises Unsupported for other versions of
     torch, LaunchError for options that cannot work, and the compiler's KernelError with the user's line and the fused operators.

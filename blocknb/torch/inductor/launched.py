@@ -102,7 +102,9 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
     def __repr__(self) -> str:
         table = [self.COLUMNS, *self.rows()]
         widths = [max(len(row[i]) for row in table) for i in range(len(self.COLUMNS))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
+        return "\n".join(
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table
+        )
 
     def _repr_html_(self) -> str:
         def row(cells: Sequence[str], tag: str) -> str:

@@ -100,7 +100,9 @@ def _launcher(result: Any, autotuner: Any) -> Any:
             raise explained(error, {origin.kernel: origin}) from None
 
     launcher = result._gen_launcher_code(
-        {"runner": runner, "grid_meta": result.config.kwargs}, def_args, ["grid_0", "grid_1", "grid_2", "stream", *names]
+        {"runner": runner, "grid_meta": result.config.kwargs},
+        def_args,
+        ["grid_0", "grid_1", "grid_2", "stream", *names],
     )
     launcher.config, launcher.shared = result.config, compiled.metadata.shared
     launcher.n_regs, launcher.n_spills = compiled.n_regs, compiled.n_spills

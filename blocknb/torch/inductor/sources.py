@@ -79,7 +79,9 @@ class _Copies(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if theirs is None and below and not any(other.startswith(below + ".") for other in PRIVATE):
             return None
         is_package = theirs is None or theirs.submodule_search_locations is not None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=theirs and theirs.origin, is_package=is_package)
+        spec = importlib.machinery.ModuleSpec(
+            name, self, origin=theirs.origin if theirs else None, is_package=is_package
+        )
         spec.has_location = theirs is not None
         return spec
 
