@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -43,6 +43,7 @@ help:
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
 	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
+	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
@@ -70,7 +71,16 @@ test: install
 	$(MAKE) --no-print-directory -j $(JOBS) lint test-browser test-python test-scripts
 
 test-python: install
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/torch $(EVERY)
+
+# Needs torch's build for the CPU (183 MiB), which pip finds where the machine offers it; else PyPI's build with its libraries.
+test-torch: install $(VENV)/.torch-cpu
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/torch $(EVERY)
+
+$(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install -q --require-hashes --no-deps -r $<
+	$(BIN)/python -c 'import torch' || $(MAKE) --no-print-directory torch
+	@touch $@
 
 test-full: install torch
 	$(MAKE) --no-print-directory test EVERY=--full HOSTILE=96
@@ -147,6 +157,7 @@ lock: install
 	  $(UV) pyproject.toml --extra dev --extra $$extra -o requirements/$$extra.lock || exit 1; done
 	@mkdir -p build && grep -Ev '^(nvidia-|cuda-toolkit)|^ +--hash|^#' requirements/cuda13.lock | sed 's/ *\\$$//' > build/constraints.txt
 	echo "$(TORCH)" | $(UV) - -c build/constraints.txt -o requirements/torch.txt
+	$(BIN)/python scripts/torch_cpu_lock.py
 	$(BIN)/jlpm install --mode=update-lockfile
 	$(MAKE) --no-print-directory licenses
 

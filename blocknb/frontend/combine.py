@@ -196,6 +196,7 @@ class Combine:
         else:
             result = call(self.frame, self.function, list(args), {})
             results = list(result) if isinstance(result, tuple) else [result]
+        emit.drop_unused(results)
         for op in emit._open[-1]:
             if OPS[op.name].kind not in ("elementwise", "source"):
                 raise Mismatch(

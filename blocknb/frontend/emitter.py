@@ -24,6 +24,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.check_modes import parse_checks
 from blocknb.language.float8 import FORMATS
+from blocknb.language.ops import OPS
 from blocknb.language.types import DType, Pointer, Tile
 from blocknb.target import Target
 
@@ -92,6 +93,17 @@ class Emitter(Builder):
         self.next_id, length, printed = mark
         del self._open[-1][length:]
         del self.printed[printed:]
+
+    def drop_unused(self, results: Sequence[Any]) -> None:
+        """Removes the pure ops of the open block that no other op uses and that are not among the results."""
+        ops, used, kept = self._open[-1], set(map(id, results)), []
+        if any(op.blocks for op in ops):
+            return
+        for op in reversed(ops):
+            if not OPS[op.name].pure or any(id(x) in used for x in op.results):
+                used.update(map(id, op.args))
+                kept.append(op)
+        ops[:] = reversed(kept)
 
     def append(self, op: Op) -> Op:
         ops = self._open[-1]

@@ -94,3 +94,22 @@ def test_invalid_argument_is_reported_at_its_place(bad, message, carets):
     assert re.search(message, error.message)
     if carets is not None:
         assert place(bad, error)[1] == carets
+
+
+@kernel
+def _greater_pair(a, i, b, j):
+    if tl.zeros((1,), a.dtype).dtype.is_floating():  # an op whose result only a type reads
+        tl.static_assert(a.dtype.is_floating())
+    first = a > b
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@kernel
+def greatest(out):
+    v = tl.arange(0, 8)
+    _, index = tl.reduce((((v * 5) % 8).to(tl.float32), v), 0, _greater_pair)
+    tl.store(out, index)
+
+
+def test_a_combine_function_may_make_tiles_that_it_does_not_use():
+    assert evaluate(greatest, np.int32, (1,))[0] == (np.arange(8) * 5 % 8).argmax()

@@ -1,0 +1,139 @@
+"""What Inductor is told while a graph of ours compiles: its questions about Triton, and the marks and comments of generated files.
+
+Each replacement is an attribute of one of torch's modules. It lasts for one compilation, which torch runs under its compile lock. The
+answers are those for the version of Triton that blocknb implements, so the generated code does not depend on an installed Triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._inductor.codecache as codecache
+import torch._inductor.codegen.common as common
+import torch._inductor.config as config
+import torch._inductor.utils as utils
+import torch.utils._triton as questions
+from torch._inductor.codegen.cpu_device_op_overrides import CpuDeviceOpOverrides
+from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
+from torch._inductor.virtualized import V
+
+from blocknb.compat.host import triton_key
+from blocknb.compat.names import VERSION
+from blocknb.torch.inductor import origins, sources
+from blocknb.torch.inductor.graphs import run_file
+
+_reload = codecache._reload_python_module
+
+
+def _attributes(divisible: Any = None, equal_to_1: Any = None, pointer_range: Any = None) -> dict:
+    return {(x,): [["tt.divisibility", 16]] for x in divisible or ()}
+
+
+#: Our answers, by the name of the function that Inductor calls.
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "has_triton": lambda *_, **__: True,
+    "has_triton_package": lambda: True,
+    "has_triton_block_ptr": lambda: True,
+    "has_triton_cpu_backend": lambda: True,
+    "has_triton_stable_tma_api": lambda: True,
+    "has_triton_tensor_descriptor_host_tma": lambda: False,
+    "has_triton_experimental_host_tma": lambda: False,
+    "has_triton_reduction_ordering": lambda: False,
+    "get_triton_version": lambda *_: tuple(map(int, VERSION.split(".")[:2])),
+    "triton_hash_with_backend": lambda: "BLOCKNB" + triton_key().upper(),
+    "triton_version_uses_attrs_dict": lambda: True,
+    "get_triton_attrs_descriptor_version": lambda: utils.TritonAttrsDescriptorVersion.V4_DICT,
+    "gen_attr_descriptor_import": lambda: "",
+    "AttrsDescriptorWrapper": _attributes,
+}
+
+
+class MarkedScheduling(TritonScheduling):
+    """Inductor's scheduling, which also writes where each kernel comes from."""
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
+        """Defines a kernel and writes a comment with its origins at the top of the graph."""
+        name = super().define_kernel(src_code, node_schedule, kernel)
+        described = {"kernel": name, **origins.of_nodes(node_schedule)}
+        V.graph.wrapper_code.header.writeline(f"{origins.COMMENT}{json.dumps(described)}")
+        return name
+
+
+def _marked_imports(inherited: Any) -> Callable[..., str]:
+    def gen_common_triton_imports(cls: Any) -> str:
+        return f"{sources.MARK}\n{inherited.__get__(None, cls)()}"
+
+    return classmethod(gen_common_triton_imports)  # type: ignore[return-value]
+
+
+def reload_module(key: str, path: str, *args: Any, **kwargs: Any) -> Any:
+    """Loads a generated file. Files without our mark are Inductor's own affair."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if sources.MARK not in text:
+        return _reload(key, path, *args, **kwargs)
+    return run_file(key, path, text)
+
+
+def install() -> None:
+    """Makes marked files load through blocknb for the rest of the process: graphs from Inductor's cache load outside compilations."""
+    codecache._reload_python_module = reload_module
+    common.init_backend_registration()
+
+
+def _modules() -> list[Any]:
+    return [questions, *(m for n, m in list(sys.modules.items()) if n.startswith("torch._inductor.") and m)]
+
+
+#: Inductor's own functions, by the names of ANSWERS.
+_own = {name: vars(module)[name] for module in _modules() for name in ANSWERS if name in vars(module)}
+
+
+def _restore() -> None:
+    """Gives modules that were imported during a compilation Inductor's own functions."""
+    for module in _modules():
+        for name, answer in ANSWERS.items():
+            if vars(module).get(name) is answer:
+                setattr(module, name, _own[name])
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    for module in _modules():
+        for name, answer in ANSWERS.items():
+            # Functions that import has_triton_package when they run also import Triton, so they get the truth.
+            asked = module is not questions or name != "has_triton_package"
+            if asked and vars(module).get(name, answer) is not answer:
+                yield module, name, answer
+    inherited = TritonKernel.__dict__["gen_common_triton_imports"]
+    yield TritonKernel, "gen_common_triton_imports", _marked_imports(inherited)
+    # torch 2.11 defines the function over several lines, which breaks the header of templates for the CPU.
+    yield CpuDeviceOpOverrides, "import_get_raw_stream_as", lambda self, name: f"{name} = lambda _: 0"
+
+
+@contextlib.contextmanager
+def given(options: dict[str, Any]) -> Iterator[None]:
+    """Compiles with our answers and these options of Inductor."""
+    known = {device: common.device_codegens[device] for device in ("cpu", "cuda") if device in common.device_codegens}
+    ours = {
+        device: common.DeviceCodegen(
+            MarkedScheduling, codegen.wrapper_codegen, codegen.cpp_wrapper_codegen, codegen.fx_wrapper_codegen
+        )
+        for device, codegen in known.items()
+    }
+    settings = {"cpu_backend": "triton", "cuda_backend": "triton", "compile_threads": 1, **options}
+    tag = f"blocknb-{triton_key()[:16]}"
+    with contextlib.ExitStack() as stack:
+        if questions.has_triton is _own["has_triton"]:  # the outer of two contexts
+            stack.callback(_restore)
+        for owner, name, replacement in _replacements():
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        stack.enter_context(mock.patch.dict(common.device_codegens, ours))
+        stack.enter_context(config.patch(settings))
+        stack.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
+        yield

@@ -1,0 +1,90 @@
+"""Tests with PyTorch: skipped where it is not installed. The count of generated kernels is compared with that of compiled ones."""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+MISSING = importlib.util.find_spec("torch") is None
+collect_ignore_glob = ["test_*.py"] if MISSING else []
+if not MISSING:
+    import torch
+
+#: The kernels that Inductor generated, and those of them that blocknb compiled, in this process. Equal sources count once.
+COUNTS: collections.Counter[str] = collections.Counter()
+#: The sources of kernels that Inductor's generated graphs have asked to compile.
+SOURCES: set[str] = set()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+    yield
+    if before is None:
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    else:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def _counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compares the kernels that Inductor generated with those that blocknb compiled, test by test."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    import blocknb.torch
+
+    asked, inherited = set(), AsyncCompile.triton
+
+    def triton(self: Any, name: str, source: str, *args: Any, **kwargs: Any) -> Any:
+        asked.add(source)
+        return inherited(self, name, source, *args, **kwargs)
+
+    monkeypatch.setattr(AsyncCompile, "triton", triton)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    before = set(map(_identity, blocknb.torch.kernels()))
+    yield
+    new = asked - SOURCES
+    SOURCES.update(asked)
+    if request.node.get_closest_marker("own_count"):
+        return
+    compiled = len(set(map(_identity, blocknb.torch.kernels())) - before)
+    COUNTS.update(generated=len(new), compiled=compiled)
+    assert compiled == len(new)
+
+
+def _identity(kernel: Any) -> int:
+    return id(kernel.autotuner)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_count: the test counts generated kernels itself")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hands the counts of a worker of xdist to the process that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["torch_kernels"] = dict(COUNTS)
+
+
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """Adds the counts of a worker."""
+    COUNTS.update(getattr(node, "workeroutput", {}).get("torch_kernels", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the counts, or why there are none."""
+    if MISSING:
+        skipped = "tests/torch: SKIPPED, because torch is not installed; `make test-torch` runs them"
+        terminalreporter.write_line(skipped, yellow=True)
+    if COUNTS:
+        terminalreporter.write_line(
+            f"torch.compile: Inductor generated {COUNTS['generated']} kernels, blocknb compiled {COUNTS['compiled']}"
+        )
