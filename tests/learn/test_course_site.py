@@ -34,6 +34,7 @@ def test_solutions_and_answers_are_folded(site):
         code("%%blockkernel --predict predict-blocks --footprint\nx = 1"),
         code(f"%%blockkernel --exercise add-1\n{add.skeleton}"),
         code("%predict predict-blocks 3, 7"),
+        code("%%blockkernel --exercise row-dot-1\nx = 1"),
     ]
     notebook = site.with_solutions(nbformat.v4.new_notebook(cells=cells))
     assert [cell.metadata.get("fold") for cell in notebook.cells] == [
@@ -44,6 +45,7 @@ def test_solutions_and_answers_are_folded(site):
         "The card after the answer to predict-blocks",
         None,
         "Solution of add-1",
+        None,
         None,
     ]
     assert notebook.cells[4].source == "%predict predict-blocks 10, 240"
