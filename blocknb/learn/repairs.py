@@ -139,13 +139,13 @@ def _parent(function: ast.AST, node: ast.AST) -> ast.AST | None:
 
 
 def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequence[str]) -> Iterator[Change]:
-    """All changes of one place of a kernel, the likely ones first: rounds of comparisons, numbers and operators, then of options and
-    functions of calls, and then of names."""
+    """All changes of one place of a kernel, the likely ones first: what is too much, comparisons, numbers and operators, then options and
+    functions of calls, and then names."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
     groups = _groups(nodes, parameters, arrays)
     in_loops = {id(inner) for node in nodes if isinstance(node, ast.For | ast.While) for inner in ast.walk(node)}
-    for round_ in (_of_constants, _of_operation, _of_options):
+    for round_ in (_of_slips, _of_comparison, _of_operation, _of_options):
         yield from ((node, new) for node in nodes for new in round_(node))
     for node in nodes:
         yield from ((node, new) for new in _of_masks(node, list(masks.values())))
@@ -161,21 +161,29 @@ def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequenc
     return [list(arrays), [name for name in parameters if name not in arrays], list(dict.fromkeys(assigned))]
 
 
-def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
-    """A constant operand left out, such as the 1 of `n - 1`."""
-    if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
-        yield node.left
-    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
-        yield node.right
+def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
+    """What is often too much: a constant operand such as the 1 of `n - 1`, and a conversion."""
+    match node:
+        case ast.BinOp(left=left, right=ast.Constant()):
+            yield left
+        case ast.BinOp(left=ast.Constant(), right=right):
+            yield right
+        case ast.Call(func=ast.Attribute(value=inner, attr="to")):
+            yield inner
+
+
+def _of_comparison(node: ast.AST) -> Iterator[ast.AST]:
+    """Another comparison."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in ORDERS:
+            yield from (
+                ast.Compare(node.left, [other()], node.comparators) for other in ORDERS if other is not type(op)
+            )
 
 
 def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
-    """Other comparisons and numbers, operands left out or exchanged, and another operator."""
+    """Other numbers, operands left out or exchanged, and another operator."""
     match node:
-        case ast.Compare(ops=[op]) if type(op) in ORDERS:
-            for other in ORDERS:
-                if other is not type(op):
-                    yield ast.Compare(node.left, [other()], node.comparators)
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             yield ast.Constant(value - 1)
             yield ast.Constant(value + 1)
@@ -205,7 +213,7 @@ def _of_operands(node: ast.BinOp) -> Iterator[ast.AST]:
 
 
 def _of_options(node: ast.AST) -> Iterator[ast.AST]:
-    """Another function or dtype of a group, another axis, no conversion, and a call without one of its options."""
+    """Another function or dtype of a group, another axis, and a call without one of its options."""
     match node:
         case ast.Attribute(value=ast.Name(), attr=name):
             for group in FUNCTIONS:
@@ -213,8 +221,6 @@ def _of_options(node: ast.AST) -> Iterator[ast.AST]:
                     yield from (ast.Attribute(node.value, other, node.ctx) for other in group if other != name)
         case ast.Subscript(slice=ast.Tuple(elts=[first, second])):
             yield ast.Subscript(node.value, ast.Tuple([second, first], ast.Load()), node.ctx)
-        case ast.Call(func=ast.Attribute(value=inner, attr="to")):
-            yield inner
         case ast.Call():
             for keyword in node.keywords:
                 kept = [k for k in node.keywords if k is not keyword]
@@ -242,8 +248,16 @@ def _of_sums(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _of_names(node: ast.AST, groups: Sequence[Sequence[str]]) -> Iterator[ast.AST]:
-    """Another name of the same group."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        for group in groups:
-            if node.id in group:
-                yield from (ast.Name(other, ast.Load()) for other in group if other != node.id)
+    """Another name of the same group. A number may stand for a parameter, and a new tl.arange for what the kernel has assigned."""
+    _, scalars, assigned = groups
+    names: list[str] = []
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            names = [other for group in groups if name in group for other in group if other != name]
+        case ast.Constant(value=int(value)) if not isinstance(value, bool) and value > 1:
+            names = list(scalars)
+        case ast.Call(func=ast.Attribute(attr="num_programs")):
+            names = list(scalars)
+        case ast.Call(func=ast.Attribute(attr="arange")):
+            names = list(assigned)
+    yield from (ast.Name(name, ast.Load()) for name in names)

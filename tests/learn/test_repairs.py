@@ -30,6 +30,8 @@ def refused(name: str, *patches: tuple[str, str]) -> learn.Verdict:
     [
         ("add-1", "at < n", "at < n - 1", "`inside = at < n - 1` is the cause: with `inside = at < n` instead"),
         ("add-1", "at < n", "at > n", "`inside = at > n` is the cause: with `inside = at < n` instead"),
+        ("add-1", "pid * BLOCK", "pid * 1024", "with `at = pid * BLOCK + tl.arange(0, BLOCK)` instead"),
+        ("add-1", "at < n", "tl.arange(0, BLOCK) < n", "is the cause: with `inside = at < n` instead"),
         ("histogram-1", "atomic_add", "atomic_xchg", "is the cause: with `tl.atomic_add(counts + "),
         ("histogram-1", ", mask=inside)\n", ")\n", "is missing in `tl."),
         ("sum-1", "row * columns", "row * columns // 2", "` is the cause: with `"),
