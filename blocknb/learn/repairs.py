@@ -139,8 +139,8 @@ def _parent(function: ast.AST, node: ast.AST) -> ast.AST | None:
 
 
 def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequence[str]) -> Iterator[Change]:
-    """All changes of one place of a kernel, the likely ones first: rounds of comparisons, numbers and operators, then of options and
-    functions of calls, and then of names."""
+    """All changes of one place of a kernel, the likely ones first: what is too much, comparisons, numbers and operators, then options and
+    functions of calls, and then names."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
     groups = _groups(nodes, parameters, arrays)
@@ -162,12 +162,8 @@ def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequenc
 
 
 def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
-    """What is wrong most often: another comparison, a constant operand left out such as the 1 of `n - 1`, and no conversion."""
+    """What is often too much: a constant operand such as the 1 of `n - 1`, and a conversion."""
     match node:
-        case ast.Compare(ops=[op]) if type(op) in ORDERS:
-            yield from (
-                ast.Compare(node.left, [other()], node.comparators) for other in ORDERS if other is not type(op)
-            )
         case ast.BinOp(left=left, right=ast.Constant()):
             yield left
         case ast.BinOp(left=ast.Constant(), right=right):
