@@ -122,10 +122,10 @@ def enrolled(card: Card) -> tuple[LiveCard, dict[str, Any]]:
 
 
 def repeat(card: Card) -> None:
-    """Repeats the launch of a card within IN_CELL seconds, unless its page has asked for that, or a request is being answered."""
+    """Repeats the launch of a card within BEFORE_CELL seconds, unless its page has asked for that, or a request is being answered."""
     if card.main.repeats is None and not card.main.why and _lock.acquire(blocking=False):
         try:
-            repeats.repeat(card.record, repeats.IN_CELL)
+            repeats.repeat(card.record, repeats.BEFORE_CELL)
             history.save(card)
         finally:
             _lock.release()

@@ -266,9 +266,9 @@ class BlockMagics(Magics):
     def _repeat(self) -> None:
         """Repeats the launches of the last cell, before the next one may reassign their arrays. The page asks for it before, if the next
         cell does not run at once: within the cell, the launches would take the cores with which the page paints the card."""
-        from blocknb.notebook import live
-
         while self.unrepeated:
+            from blocknb.notebook import live  # a cell has loaded it
+
             live.repeat(self.unrepeated.pop())
 
     def post_run_cell(self, result: Any) -> None:

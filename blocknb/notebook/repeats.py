@@ -21,7 +21,7 @@ from blocknb.runtime.launch_snapshot import LaunchSnapshot
 from blocknb.runtime.prepared_launch import prepare
 
 SECONDS, ROUNDS = 0.2, 30
-IN_CELL = 0.05  # seconds before the next cell, if the page has not asked for the repetitions by then
+BEFORE_CELL = 0.05  # seconds before the next cell, if the page has not asked for the repetitions by then
 MOST_BYTES, MOST_SHARE = 1 << 30, 0.25  # of the copies, and of the memory that is free
 
 

@@ -117,10 +117,8 @@ def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_anothe
             time.sleep(0.01)
         return [(message["msg_type"], message["parent_header"]["msg_id"]) for message in sent]
 
-    for cell in (
-        "cell 1",
-        "cell 2",
-    ):  # the compilation of the second begins before the thread sees the end of the first
+    # The compilation of the second cell begins before the thread sees the end of the first.
+    for cell in ("cell 1", "cell 2"):
         publisher.set_parent({"header": {"msg_id": cell}})
         watch.cell_begins()
         comm = threading.Thread(target=publisher.set_parent, args=({"header": {"msg_id": "comm"}},))
@@ -128,8 +126,9 @@ def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_anothe
         comm.join()
         watch.begun()
         shown(len(sent))
+    thread = watch._thread
     compile_progress.active.clear()
-    watch._thread.join(10)
+    thread.join(10)
     assert [parent for kind, parent in shown(0) if kind == "display_data"] == ["cell 1", "cell 2"]
     assert sent[0]["content"]["data"]["text/plain"].startswith("compiling long for CPU: ")  # the code that runs
     assert sent[-1]["content"]["data"] == {"text/plain": ""}

@@ -262,7 +262,7 @@ def test_objects_print_in_at_most_2_kb(shell: Any, monkeypatch: pytest.MonkeyPat
 
 def test_a_live_card_repeats_its_launch_before_the_next_cell(shell: Any, monkeypatch: Any) -> None:  # noqa: F811
     monkeypatch.setattr(extension, "answers", [extension.Announcement("1", 4)])
-    monkeypatch.setattr(repeats, "IN_CELL", repeats.SECONDS)  # the first launch may be slow on a loaded machine
+    monkeypatch.setattr(repeats, "BEFORE_CELL", repeats.SECONDS)  # the first launch may be slow on a loaded machine
     run_cell(shell, monkeypatch, "", LAUNCH)
     record = observe.record_of(shell.user_ns["add_up"])
     assert record is not None and record.latest is not None
