@@ -71,11 +71,11 @@ test: install
 	$(MAKE) --no-print-directory -j $(JOBS) lint test-browser test-python test-scripts
 
 test-python: install
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/torch $(EVERY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)
 
 # Needs torch's build for the CPU (183 MiB), which pip finds where the machine offers it; else PyPI's build with its libraries.
 test-torch: install $(VENV)/.torch-cpu
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/torch $(EVERY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install -q --require-hashes --no-deps -r $<

@@ -37,8 +37,8 @@ class Side:
     target: str = ""
 
 
-def side(text: str, shell: Any) -> Side:
-    """Parses the text of a side. Raises UsageError with the possible names."""
+def side(text: str, shell: Any, target: str = "") -> Side:
+    """Parses the text of a side; `target` is for one that names no target. Raises UsageError with the possible names."""
     found = _SIDE.match(text)
     if found is None:
         raise UsageError(f"{text!r} is not a kernel, kernel@version, kernel@target or kernel:pass")
@@ -58,7 +58,7 @@ def side(text: str, shell: Any) -> Side:
         body = card.source.rstrip("\n")
         first = kernel.source.first_line
         source = {"text": body, "lines": [first + i for i in range(body.count("\n") + 1)]}
-    target = found["target"] or ""
+    target = found["target"] or target
     if not found["stage"]:
         return Side(card, text, version, "", source, target)
     return Side(card, text, version, found["stage"], _stage(card, found["stage"], target), target)

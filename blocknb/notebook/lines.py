@@ -72,18 +72,15 @@ def blockdiff(line: str, shell: Any) -> None:
 
     A side is the name of a kernel (its newest version). Add `@2` to select a version, `@sm_80` to compile it for a target, and `:coalesce`
     to select the IR after that pass. Without a pass, the page shows source, IR, machine code, resources and times side by side.
+    `--target sm_80` compiles each side that names no target for this one.
     """
     from blocknb.notebook import diffs, live, side_by_side
     from blocknb.notebook.blobs import Blobs
 
-    words = line.split()
-    if option := next((word for word in words if word.startswith("-")), None):
-        raise UsageError(
-            f"%blockdiff has no option {option}; a side names its target: %blockdiff softmax@1 softmax@sm_80"
-        )
+    words, target = _target_of(line.split())
     if len(words) != 2:
         raise UsageError("%blockdiff takes two sides: %blockdiff softmax@1 softmax@2")
-    a, b = (diffs.side(word, shell) for word in words)
+    a, b = (diffs.side(word, shell, target) for word in words)
     if not a.stage and not b.stage:
         page = side_by_side.SideBySide([side_by_side.of_card(s.card, s.label, s.target) for s in (a, b)])
         shell.display_pub.publish({**page.bundle(), "text/plain": f"{page.text()}\n{diffs.unified(a, b)}"})
@@ -94,6 +91,22 @@ def blockdiff(line: str, shell: Any) -> None:
     bundle = live.bundle(card)
     page = diffs.static_page(a, b) + bundle["text/html"]
     shell.display_pub.publish({**bundle, "text/plain": diffs.unified(a, b), "text/html": page})
+
+
+def _target_of(words: Sequence[str]) -> tuple[list[str], str]:
+    """The words without the option `--target`, and its value or ""; raises UsageError for another option and for several targets."""
+    joined = [part for word in words for part in (word.split("=", 1) if word.startswith("--target=") else [word])]
+    option = next((word for word in joined if word.startswith("-")), None)
+    if option is None:
+        return joined, ""
+    at = joined.index(option)
+    value = joined[at + 1] if at + 1 < len(joined) else ""
+    if option != "--target" or not value or "," in value:
+        raise UsageError(
+            "%blockdiff has one option, --target with one target; to compare targets, write them at the sides: "
+            "%blockdiff softmax@sm_80 softmax@sm_90a"
+        )
+    return [*joined[:at], *joined[at + 2 :]], value
 
 
 def _kernels(word: str, shell: Any) -> list[str]:

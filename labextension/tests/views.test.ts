@@ -70,8 +70,10 @@ describe('the card', () => {
     expect(text(root)).not.toContain('has changed');
     card.connect({ ...saved, cell: 'changed' });
     expect(text(root)).toContain('the cell has changed');
-    const compared = shown({ ...fixture('scale'), kind: 'compare' }, { ...saved, cell: 'changed' });
+    const live = { ...saved, state: 'live' as const, request: () => Promise.resolve({}) };
+    const compared = shown({ ...fixture('scale'), kind: 'compare' }, { ...live, cell: 'changed' });
     expect(text(compared.root)).not.toContain('has changed');
+    expect([...compared.root.querySelectorAll('[role=tab]')].map(text)).not.toContain('Launch');
   });
 
   test('a difference from an earlier version does not say that the cell has changed', () => {

@@ -176,6 +176,10 @@ def test_blockdiff_compares_versions_and_passes(shell):
         "double@2",
     ]
     assert "2.0 *" in read(made["blobs"], made["compare"]["sides"][0]["source"])["text"]
+    for option in ("--target sm_80", "--target=sm_80"):
+        shell.run(f"%blockdiff double@1 {option} double@2@sm_90a")
+        (made,) = shell.documents
+        assert [side["target"] for side in made["compare"]["sides"]] == ["sm_80", "sm_90a"]
     shell.run("%blockdiff double:parse double:coalesce")
     (made,) = shell.documents
     assert made["diff"]["b"]["language"] == "ir"
@@ -187,6 +191,9 @@ def test_blockdiff_compares_versions_and_passes(shell):
     [
         ("%blockview nothing", "is not a kernel"),
         ("%blockdiff double", "two sides"),
+        ("%blockdiff double double --target", "softmax@sm_80 softmax@sm_90a"),
+        ("%blockdiff double double --target sm_80,sm_90a", "softmax@sm_80 softmax@sm_90a"),
+        ("%blockdiff double double --show sass", "one option, --target"),
         ("%blockdiff double@1 double@7", "double@1"),
         ("%blockdiff double:parse double:nothing", "coalesce"),
         ("%blockbench", "expressions"),

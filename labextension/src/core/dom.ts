@@ -56,6 +56,13 @@ export function button(label: string, onClick: () => void, attributes: Attribute
   return element;
 }
 
+/** Returns a name in pieces, so that a line may break after an underscore, and not inside of a word. */
+export function breakable(name: string): Node[] {
+  return name
+    .split(/(?<=_)/)
+    .flatMap((piece, i) => [...(i ? [h('wbr')] : []), document.createTextNode(piece)]);
+}
+
 /** Renders text between backquotes as code. Returns the text unchanged if a backquote is unmatched. */
 export function renderBackquotes(text: string): (string | Node)[] {
   const parts = text.split('`');

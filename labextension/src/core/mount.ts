@@ -204,8 +204,11 @@ function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile'
     ? VIEWS.filter((view) => view.key !== 'compare')
-    : VIEWS.filter((view) => view.empty(doc, store) === null);
+    : VIEWS.filter((view) => view.empty(doc, store) === null && !OF_A_LAUNCH.includes(view.key));
 }
+
+/** Views that a live kernel fills for one launch, which a comparison or a benchmark does not have. */
+const OF_A_LAUNCH: readonly string[] = ['launch', 'step', 'footprint'];
 
 /** The views that answer an option of the cell, such as `--sweep`. The document has their part only if the cell asked for it. */
 const ANSWERS = ['sweep', 'bench', 'roofline'] as const;

@@ -5,7 +5,7 @@
 
 import { comparison, type Comparison } from '../cm/comparison';
 import { pane, type Pane } from '../cm/pane';
-import { button, h, uniqueId } from '../dom';
+import { breakable, button, h, uniqueId } from '../dom';
 import { paneSwitches, split } from '../pane_switches';
 import { origins } from '../origins';
 import type { Document, Note, Stage } from '../schema';
@@ -43,7 +43,9 @@ class Passes implements Mounted {
     'aria-label': 'Passes in order',
   });
   private readonly about = h('div.bnb-about');
-  private readonly provenance = h('p.bnb-details.bnb-one-line', { 'aria-live': 'polite' });
+  private readonly provenance = h('span.bnb-details.bnb-one-line.bnb-history-line', {
+    'aria-live': 'polite',
+  });
   private readonly life = new OpLife(this.store, (stage) => this.choose(stage));
   private readonly changes = new ChangeList(this.store, 'passes');
   private readonly text = h('div.bnb-listing');
@@ -146,16 +148,7 @@ class Passes implements Mounted {
       finder,
     );
     const tools = h('div.bnb-tools');
-    const main = h(
-      'div.bnb-main',
-      {},
-      tools,
-      this.about,
-      this.provenance,
-      this.life.element,
-      this.changes.element,
-      this.text,
-    );
+    const main = h('div.bnb-main', {}, tools, this.about, this.life.element, this.changes.element, this.text);
     const { element, toggle } = split(side, main, 'passes');
     const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
     tools.append(
@@ -165,6 +158,7 @@ class Passes implements Mounted {
       this.edit,
       this.discard,
       this.editStatus,
+      this.provenance,
       paneSwitches(this.store, main, 'wrap', 'unified'),
     );
     return element;
@@ -368,7 +362,7 @@ class Passes implements Mounted {
     });
     const missed = stage.notes.filter((n) => n.kind !== 'info').length;
     row.append(
-      h('span.bnb-stage-name', {}, stage.name),
+      h('span.bnb-stage-name', {}, ...breakable(stage.name)),
       h('span.bnb-stage-effect', {}, effect(stage, i)),
       h('span.bnb-stage-time', {}, `${stage.milliseconds.toFixed(2)} ms`),
       h('span.bnb-stage-notes', {}, count(stage.notes, missed)),

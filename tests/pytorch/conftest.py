@@ -82,7 +82,7 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Prints the counts, or why there are none."""
     if MISSING:
-        skipped = "tests/torch: SKIPPED, because torch is not installed; `make test-torch` runs them"
+        skipped = "tests/pytorch: SKIPPED, because torch is not installed; `make test-torch` runs them"
         terminalreporter.write_line(skipped, yellow=True)
     if COUNTS:
         terminalreporter.write_line(
