@@ -22,7 +22,8 @@ def main() -> None:
     for package in packages:
         if not LEFT_OUT.match(package):
             text = package.rstrip()
-            lines.append(text + f" \\\n    --hash={CPU_BUILD}" if text.startswith("torch==") else text)
+            # With a hash of PyPI's file pip would prefer that one, as PyPI tells its hash before the download.
+            lines.append(f"{text.split()[0]} \\\n    --hash={CPU_BUILD}" if text.startswith("torch==") else text)
     (LOCKS / "torch-cpu.txt").write_text("\n".join(lines) + "\n")
 
 

@@ -81,13 +81,10 @@ def test_inductor_compiles_for_itself_after_us(tmp_path):
     assert "kernels" in run("", after, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
 
 
-def test_a_second_process_loads_the_graph_from_the_cache_of_inductor(tmp_path):
-    after = """
-        from torch._dynamo.utils import counters
-        print(counters["inductor"]["fxgraph_cache_hit"], "hits;", blocknb.torch.kernels()[0].operators)
-    """
+def test_a_second_process_knows_the_origins_of_kernels_from_the_cache_of_inductor(tmp_path):
+    after = "print(blocknb.torch.kernels()[0].operators)"
     first, second = (run("", after, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)) for _ in range(2))
-    assert first.split("kernels")[0] == second.split("kernels")[0]
+    assert first.splitlines()[-1] == second.splitlines()[-1]
     assert "aten." in second
 
 
