@@ -247,6 +247,8 @@ class Kernel(MeasuredKernel):
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
         """Launches from arguments, some of which may be LEFT_OUT. The attempts of the Binding `tried` have rejected the call."""
+        if this_thread.skips:
+            return None  # type: ignore[return-value]
         args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted, how = self.interprets(kwargs), interpret_options(kwargs.pop("interpret", None))
@@ -269,6 +271,8 @@ class Kernel(MeasuredKernel):
         if not (checked := plan.compiled.options["checked"] is True):
             self._prepare_fast_launch(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
+        if this_thread.inspect is not None:
+            this_thread.inspect(plan.compiled, binding.names, kinds, raws, values)
         if checked and not this_thread.unobserved:
             with forks.guard:
                 from blocknb.runtime.footprint_warnings import examine
