@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from blocknb.runtime.binding import caller
-from blocknb.runtime.launch_context import skipped
+from blocknb.runtime.launch_context import skipped, this_thread
 from blocknb.torch import ops_dispatch
 from blocknb.torch.ops_mutation import OperatorError, run_checked
 
@@ -49,10 +49,10 @@ class TorchOp:
         self.schema = _schema(name, body, self.mutates)
         self._names = tuple(self.parameters)
         self._checked: set[Any] = set()
-        self._function: Any = None
+        self._function: Any = None  # of the gradient
         self._vmap: Callable[..., Any] | None = None
-        definition = ops_dispatch.define(name, self.schema, self)
-        self.overload = definition.overload
+        self.overload = ops_dispatch.define(name, self.schema, self).overload
+        self._without_gradient = _function(self, _no_gradient(name), (), ())
 
     def __repr__(self) -> str:
         return f"<torch operator {self.name}{self.schema}>"
@@ -102,8 +102,10 @@ class TorchOp:
     # ---- calls -----------------------------------------------------------------------------------------------------------
 
     def _apply(self, args: Sequence[Any]) -> Any:
-        if self._function is not None and _needs_function(args):
-            return self._function.apply(*args)
+        if torch.compiler.is_compiling():  # Dynamo traces the Function; the dispatcher refuses a gradient where there is none
+            return self.overload(*args) if self._function is None else self._function.apply(*args)
+        if _needs_function(args):
+            return self._differentiable(*args)
         return self.run(*args) if _ordinary(args) else self.overload(*args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -135,9 +137,18 @@ class TorchOp:
             return self.body(*args)
 
     def differentiable(self, *args: Any) -> Any:
-        if self._function is not None and torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-            return self._function.apply(*args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            return self._differentiable(*args)
         return None
+
+    def _differentiable(self, *args: Any) -> Any:
+        """The result with a gradient, or with one that raises OperatorError when it is asked for."""
+        if not self.mutates:
+            return (self._function or self._without_gradient).apply(*args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            message = f"the operator {self.name} changes `{self.mutates[0]}` and has no gradient, but an argument requires one"
+            raise OperatorError(message, caller(), "call it under torch.no_grad(), or pass x.detach()")
+        return self.overload(*args)
 
     def batched(self, info: Any, in_dims: Any, *args: Any) -> Any:
         if self._vmap is not None:
@@ -159,6 +170,13 @@ def torch_op(name: str, *, mutates: Sequence[str] = (), autocast: Any = None) ->
     if not isinstance(name, str) or name.count("::") != 1 or not all(p.isidentifier() for p in name.split("::")):
         raise OperatorError(f"{name!r} is no name of an operator", caller(), 'write @blocknb.torch_op("namespace::name")')
     return lambda body: TorchOp(body, name, mutates, autocast)
+
+
+def launch(function: Callable[..., Any], *args: Any) -> None:
+    """Calls a Python function that launches kernels, or skips it while launches are skipped. Its Python code then puts no conditions on
+    symbolic sizes. Pass keywords by `functools.partial`."""
+    if not this_thread.skips:
+        function(*args)
 
 
 # ---- the definition ------------------------------------------------------------------------------------------------------
@@ -245,6 +263,14 @@ def _function(op: TorchOp, rule: Callable[..., Any], save: Sequence[str | int] |
     return OperatorFunction
 
 
+def _no_gradient(name: str) -> Callable[..., Any]:
+    def refuse(saved: Any, *gradients: Any) -> Any:
+        hint = "register one with @op.backward; a gradient has a gradient only if its own operator has one"
+        raise OperatorError(f"the operator {name} has no gradient", None, hint)
+
+    return refuse
+
+
 def _by_position(title: str, names: tuple[str, ...], found: Any, count: int) -> tuple[Any, ...]:
     """The gradients of the first `count` parameters."""
     if isinstance(found, dict):
@@ -259,9 +285,7 @@ def _by_position(title: str, names: tuple[str, ...], found: Any, count: int) -> 
 
 
 def _needs_function(args: Sequence[Any]) -> bool:
-    """Whether a call goes through the autograd.Function: under torch.compile, torch.func and forward-mode AD always."""
-    if torch.compiler.is_compiling():
-        return True
+    """Whether a call goes through the autograd.Function: under torch.func and forward-mode AD always."""
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
@@ -269,7 +293,7 @@ def _needs_function(args: Sequence[Any]) -> bool:
 
 def _ordinary(args: Sequence[Any]) -> bool:
     """Whether the dispatcher would only call the body: the tensors have memory, and nothing traces, batches or wraps them."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+    if torch._C._len_torch_dispatch_stack():
         return False
     for value in args:
         kind = type(value)
