@@ -40,6 +40,7 @@ ROWS = (
     ("bench",),
     ("fuzz",),
     ("tune",),
+    ("torch",),
     ("compat",),
     ("notebook",),
     ("widgets",),

@@ -1,4 +1,4 @@
-"""GEGLU: out = gelu(gate) up (Shazeer 2020), with the exact GELU or its approximation by tanh (Hendrycks, Gimpel 2016), and its gradient."""
+"""GEGLU: out = gelu(gate) up (Shazeer 2020), with the exact GELU or its approximation by tanh (Hendrycks, Gimpel 2016), and gradients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def normal_part(g, TANH: bl.constexpr):
 
 
 @blocknb.kernel
-def geglu_kernel(
-    gate, up, out, gate_row, up_row, out_row, n, blocks, TANH: bl.constexpr, BLOCK: bl.constexpr
-):
+def geglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, TANH: bl.constexpr, BLOCK: bl.constexpr):
     """Computes one block of a row per program, `blocks` per row."""
     WIDE: bl.constexpr = bl.float64 if gate.dtype.element_ty == bl.float64 else bl.float32
     row = (bl.program_id(0) // blocks).to(bl.int64)

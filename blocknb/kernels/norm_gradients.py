@@ -228,7 +228,20 @@ def _backward(
     parts, sums = _partial_sums(x, dweight, dbias, programs, n)
     if kept:
         norm_backward_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, *sums, *steps, m, n, CENTRED=centred, dadded=dadded, num_stages=stages, **shape
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            *sums,
+            *steps,
+            m,
+            n,
+            CENTRED=centred,
+            dadded=dadded,
+            num_stages=stages,
+            **shape,
         )
     else:
         means = empty(x, (2, m), wide(x))

@@ -76,7 +76,9 @@ def rms_norm(
                 raise ValueError(f"{name} must be contiguous; its strides are {strides(array)}")
     if (residual is None) != (added is None):
         raise ValueError("residual and added are given together, or neither of them")
-    _forward(x, weight, None, out, eps, None, rstd, num_warps, CENTRED=False, residual=residual, added=added, ROUND=rounded)
+    _forward(
+        x, weight, None, out, eps, None, rstd, num_warps, CENTRED=False, residual=residual, added=added, ROUND=rounded
+    )
     return out
 
 

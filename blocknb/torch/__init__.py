@@ -1,4 +1,4 @@
-"""PyTorch and blocknb: operators of kernels (`ops`) and layers (`nn`). The names below are loaded when they are first used, and need torch."""
+"""PyTorch and blocknb: operators of kernels (`ops`) and layers (`nn`). Its names are loaded at their first use, and need torch."""
 
 from __future__ import annotations
 

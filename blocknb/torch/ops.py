@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ _MOST_SIGNATURES = 4096  # shapes and dtypes that an operator remembers as check
 class TorchOp:
     """An operator of torch; `torch_op` makes it. Call it like the function.
 
-    `overload` is torch's OpOverload, `schema` the text of its schema. `backward`, `vmap` and `jvp` register more rules. `check` tests it.
+    `overload` is torch's OpOverload, `schema` the text of its schema. `backward` and `vmap` register more rules. `check` tests it.
     """
 
     def __init__(self, body: Callable[..., Any], name: str, mutates: Sequence[str], autocast: Any):
@@ -81,7 +82,9 @@ class TorchOp:
         if rule is None:
             return functools.partial(self.backward, save=save, undifferentiable=undifferentiable)
         if self.mutates:
-            message = f"the operator {self.name} changes `{self.mutates[0]}`, and an operator with a gradient changes nothing"
+            message = (
+                f"the operator {self.name} changes `{self.mutates[0]}`, and an operator with a gradient changes nothing"
+            )
             raise OperatorError(message, caller(), "return a new tensor instead")
         self._function = _function(self, rule, save, tuple(undifferentiable))
         return rule
@@ -102,11 +105,13 @@ class TorchOp:
     # ---- calls -----------------------------------------------------------------------------------------------------------
 
     def _apply(self, args: Sequence[Any]) -> Any:
-        if torch.compiler.is_compiling():  # Dynamo traces the Function; the dispatcher refuses a gradient where there is none
+        if (
+            torch.compiler.is_compiling()
+        ):  # Dynamo traces the Function; the dispatcher refuses a gradient where there is none
             return self.overload(*args) if self._function is None else self._function.apply(*args)
-        if _needs_function(args):
+        if not _inside.function and _needs_function(args):
             return self._differentiable(*args)
-        return self.run(*args) if _ordinary(args) else self.overload(*args)
+        return self.run(*args) if _ordinary(args) and not _inside.function else self.overload(*args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments of a call with keywords, by position. Raises TypeError as a call of the function does."""
@@ -120,7 +125,9 @@ class TorchOp:
             else:
                 raise TypeError(f"{self.name} misses the argument `{name}`")
         if left:
-            raise TypeError(f"{self.name} has no parameter `{next(iter(left))}`, or got it twice; it has {', '.join(names)}")
+            raise TypeError(
+                f"{self.name} has no parameter `{next(iter(left))}`, or got it twice; it has {', '.join(names)}"
+            )
         return tuple(found)
 
     def run(self, *args: Any) -> Any:
@@ -137,7 +144,7 @@ class TorchOp:
             return self.body(*args)
 
     def differentiable(self, *args: Any) -> Any:
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        if not _inside.function and torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return self._differentiable(*args)
         return None
 
@@ -153,13 +160,18 @@ class TorchOp:
     def batched(self, info: Any, in_dims: Any, *args: Any) -> Any:
         if self._vmap is not None:
             return self._vmap(info, in_dims, *args)
+        if not self.mutates:  # elements are then contiguous, as a body without strides expects
+            args = tuple([a if d is None else a.movedim(d, 0).contiguous() for a, d in zip(args, in_dims, strict=True)])
+            in_dims = tuple([None if d is None else 0 for d in in_dims])
         results = [self.overload(*map(functools.partial(_element, i), args, in_dims)) for i in range(info.batch_size)]
         if not isinstance(results[0], tuple):
             return (torch.stack(results), 0) if isinstance(results[0], torch.Tensor) else (results[0], None)
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
 
-def torch_op(name: str, *, mutates: Sequence[str] = (), autocast: Any = None) -> Callable[[Callable[..., Any]], TorchOp]:
+def torch_op(
+    name: str, *, mutates: Sequence[str] = (), autocast: Any = None
+) -> Callable[[Callable[..., Any]], TorchOp]:
     """Decorates a function that launches kernels: makes it the operator `torch.ops.namespace.name`, for the CPU and for CUDA.
 
     `name` is "namespace::name". Every parameter and the result have an annotation that `torch.library.infer_schema` knows. `mutates` names
@@ -168,7 +180,9 @@ def torch_op(name: str, *, mutates: Sequence[str] = (), autocast: Any = None) ->
     the operator. Raises OperatorError for a name or a signature that has no schema.
     """
     if not isinstance(name, str) or name.count("::") != 1 or not all(p.isidentifier() for p in name.split("::")):
-        raise OperatorError(f"{name!r} is no name of an operator", caller(), 'write @blocknb.torch_op("namespace::name")')
+        raise OperatorError(
+            f"{name!r} is no name of an operator", caller(), 'write @blocknb.torch_op("namespace::name")'
+        )
     return lambda body: TorchOp(body, name, mutates, autocast)
 
 
@@ -187,7 +201,7 @@ def _parameters(name: str, body: Callable[..., Any], mutates: Sequence[str]) -> 
     found = {}
     for parameter in inspect.signature(body).parameters.values():
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
-            message = f"the parameter `{parameter}` of the operator {name} is not an ordinary one"
+            message = f"the parameter `{parameter.name}` of the operator {name} is not an ordinary one"
             raise OperatorError(message, caller(), f"write {parameter.name} without * and /")
         if parameter.name in ("outputs", "needs"):
             message = f"`{parameter.name}` is the name of a field of `saved`, not of a parameter"
@@ -204,19 +218,23 @@ def _schema(name: str, body: Callable[..., Any], mutates: Sequence[str]) -> str:
         return str(torch.library.infer_schema(body, mutates_args=mutates))
     except Exception as error:  # torch raises several types, also for annotations that it cannot evaluate
         first = str(error).split("\n")[0]
-        hint = "annotate every parameter and the result, for example x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor"
+        hint = (
+            "annotate every parameter and the result, for example x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor"
+        )
         raise OperatorError(f"torch derives no schema for the operator {name}: {first}", caller(), hint) from None
 
 
 # ---- the gradient --------------------------------------------------------------------------------------------------------
 
 
-def _function(op: TorchOp, rule: Callable[..., Any], save: Sequence[str | int] | None, undifferentiable: tuple[int, ...]) -> Any:
+def _function(
+    op: TorchOp, rule: Callable[..., Any], save: Sequence[str | int] | None, undifferentiable: tuple[int, ...]
+) -> Any:
     """The autograd.Function that calls the operator and, for its gradient, the rule."""
     # Dynamo traces the methods, and what they close over must be a tuple, a function, or an overload.
     title, names, overload = op.name, op._names, op.overload
     defaults = tuple(None if d is inspect.Parameter.empty else d for d in op.parameters.values())
-    saved_type = namedtuple("Saved", (*names, "outputs", "needs"))  # type: ignore[misc]
+    saved_type: Any = namedtuple("Saved", (*names, "outputs", "needs"))  # type: ignore[misc]
     if unknown := [n for n in save or () if not isinstance(n, int) and n not in names]:
         message = f"save= names `{unknown[0]}`, which is not a parameter of {op.name}"
         raise OperatorError(message, caller(), f"its parameters are {', '.join(names)}; outputs have numbers")
@@ -226,12 +244,14 @@ def _function(op: TorchOp, rule: Callable[..., Any], save: Sequence[str | int] |
 
         @staticmethod
         def forward(*args: Any) -> Any:
-            return overload(*args)
+            return overload(*args) if torch.compiler.is_compiling() else _inside_function(overload, args)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             outputs = output if isinstance(output, tuple) else (output,)
-            tensors, places, constants = [], [], {}
+            tensors: list[Any] = []
+            places: list[str | int] = []
+            constants: dict[str, Any] = {}
             for name, value in zip(names, inputs, strict=False):
                 if not isinstance(value, torch.Tensor):
                     constants[name] = value
@@ -269,6 +289,25 @@ def _no_gradient(name: str) -> Callable[..., Any]:
         raise OperatorError(f"the operator {name} has no gradient", None, hint)
 
     return refuse
+
+
+class _Inside(threading.local):
+    """Whether this thread is inside the forward pass of an operator's Function under torch.func, which sees to all gradients."""
+
+    function = False
+
+
+_inside = _Inside()
+
+
+def _inside_function(overload: Any, args: tuple[Any, ...]) -> Any:
+    if not torch._C._are_functorch_transforms_active():
+        return overload(*args)
+    before, _inside.function = _inside.function, True
+    try:
+        return overload(*args)
+    finally:
+        _inside.function = before
 
 
 def _by_position(title: str, names: tuple[str, ...], found: Any, count: int) -> tuple[Any, ...]:

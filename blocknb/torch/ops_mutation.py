@@ -57,7 +57,9 @@ def run_checked(
     everything = [_memory(name, tensor) for name, tensor in tensors]
     unchanged = [memory for memory in everything if memory.name not in mutates]
 
-    def inspect(compiled: Any, of: Sequence[str], kinds: Sequence[Any], raws: Sequence[Any], values: Sequence[Any]) -> None:
+    def inspect(
+        compiled: Any, of: Sequence[str], kinds: Sequence[Any], raws: Sequence[Any], values: Sequence[Any]
+    ) -> None:
         for parameter, kind, value in flat(of, kinds, values):
             if kind.device is None or parameter not in compiled.stored:
                 continue

@@ -7,8 +7,8 @@ one version, except where a docstring says otherwise. docs/pytorch_ops.md lists 
 
 from blocknb.torch.nn.activations import GatedMLP, geglu, swiglu
 from blocknb.torch.nn.attention import attention
-from blocknb.torch.nn.losses import CrossEntropyLoss, cross_entropy
 from blocknb.torch.nn.linear_losses import LinearCrossEntropyLoss, linear_cross_entropy
+from blocknb.torch.nn.losses import CrossEntropyLoss, cross_entropy
 from blocknb.torch.nn.norms import AddRMSNorm, LayerNorm, RMSNorm, add_rms_norm, layer_norm, rms_norm
 from blocknb.torch.nn.rotary import rotary_embedding
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb import kernels
 from blocknb.kernels import geglu as gelu_kernels
 from blocknb.torch.nn.shapes import check_alike, rows
 from blocknb.torch.ops import launch, torch_op
-
-Tensor = torch.Tensor
 
 
 @torch_op("blocknb::swiglu")
@@ -93,7 +93,7 @@ class GatedMLP(torch.nn.Module):
         return self.down_proj(ACTIVATIONS[self.hidden_act](self.gate_proj(x), self.up_proj(x)))
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "silu": swiglu,
     "gelu": geglu,
     "gelu_pytorch_tanh": functools.partial(geglu, approximate="tanh"),

@@ -6,12 +6,11 @@ import functools
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb import kernels
 from blocknb.torch.nn.shapes import check_floating
 from blocknb.torch.ops import launch, torch_op
-
-Tensor = torch.Tensor
 
 
 @torch_op("blocknb::attention")
@@ -30,9 +29,9 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     q, k, v, dout = map(_last_contiguous, (q, k, v, dout))
     found = tuple([torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)])
-    options = {"causal": causal, "scale": scale, "deterministic": deterministic}
+    options: dict[str, Any] = {"causal": causal, "scale": scale, "deterministic": deterministic}
     launch(functools.partial(kernels.attention_backward, **options), q, k, v, out, logsumexp, dout, *found)
-    return found  # type: ignore[return-value]
+    return found
 
 
 @_attention.backward(save=("q", "k", "v", 0, 1), undifferentiable=(1,))

@@ -1,4 +1,4 @@
-"""The cross entropy of a linear layer without its logits in memory: cross_entropy(x weight^T + bias, target), one block of classes at a time.
+"""The cross entropy of a linear layer without its logits in memory: cross_entropy(x weight^T + bias, target), block of classes by block.
 
 The backward pass computes each block of logits again. A block of the weight's gradient is then one product over all rows, so nothing is
 added up in 16 bits, and no copy of that gradient in fp32 exists. The gradient of x is added up in fp32. Implementations that split the rows
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb.kernels.blocked_cross_entropy import block_of_classes, block_of_gradients
 from blocknb.runtime.launch_context import this_thread
@@ -17,7 +18,6 @@ from blocknb.torch.nn.losses import check_target, reduced
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import torch_op
 
-Tensor = torch.Tensor
 BLOCK_ELEMENTS = 1 << 25  # logits of one block; 64 MiB in 16 bits
 FEWEST, MOST = 1024, 16384  # classes per block
 
@@ -78,7 +78,14 @@ def _(saved: Any, dlosses: Tensor) -> Any:
     names = ("x", "weight", "bias")
     wanted = [name in saved.needs for name in names]
     found = _linear_cross_entropy_backward(
-        saved.x, saved.weight, saved.bias, saved.target, dlosses.contiguous(), saved.outputs[1], saved.ignore_index, *wanted
+        saved.x,
+        saved.weight,
+        saved.bias,
+        saved.target,
+        dlosses.contiguous(),
+        saved.outputs[1],
+        saved.ignore_index,
+        *wanted,
     )
     return {name: value for name, value, needed in zip(names, found, wanted, strict=True) if needed}
 
@@ -94,7 +101,9 @@ def linear_cross_entropy(
     name = "linear_cross_entropy"
     check_floating(name, x=x, weight=weight, bias=bias)
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
-        message = f"`x` has the shape {tuple(x.shape)} and `weight` {tuple(weight.shape)}, but they must be (M, H) and (V, H)"
+        message = (
+            f"`x` has the shape {tuple(x.shape)} and `weight` {tuple(weight.shape)}, but they must be (M, H) and (V, H)"
+        )
         raise ValueError(f"{name}: {message}")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"{name}: `bias` has the shape {tuple(bias.shape)}, but `weight` needs {(weight.shape[0],)}")
@@ -104,7 +113,9 @@ def linear_cross_entropy(
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     for key, value in (("weight", weight), ("bias", bias)):
         if value is not None and value.dtype != x.dtype:
-            raise ValueError(f"{name}: `{key}` is {value.dtype}, and `x` is {x.dtype}: use torch.autocast, or cast one of them")
+            raise ValueError(
+                f"{name}: `{key}` is {value.dtype}, and `x` is {x.dtype}: use torch.autocast, or cast one of them"
+            )
     with torch.autocast(x.device.type, enabled=False):
         losses = _linear_cross_entropy(x.contiguous(), weight, bias, target.contiguous(), ignore_index)[0]
         return reduced(losses, target, ignore_index, reduction, name)

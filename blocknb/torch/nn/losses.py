@@ -6,12 +6,12 @@ import functools
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb import kernels
 from blocknb.torch.nn.shapes import autocast_to_float32, check_floating, rows, sums_dtype
 from blocknb.torch.ops import launch, torch_op
 
-Tensor = torch.Tensor
 REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -65,7 +65,9 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, redu
     """
     check_floating("cross_entropy", logits=logits)
     if logits.dim() not in (1, 2):
-        raise ValueError(f"cross_entropy: `logits` has the shape {tuple(logits.shape)}: pass logits.flatten(0, -2), (M, N)")
+        raise ValueError(
+            f"cross_entropy: `logits` has the shape {tuple(logits.shape)}: pass logits.flatten(0, -2), (M, N)"
+        )
     check_target("cross_entropy", "logits", logits.shape[:-1], target)
     matrix, classes = (logits, target) if logits.dim() == 2 else (logits[None], target[None])
     losses = _cross_entropy(matrix, classes.contiguous(), ignore_index)[0]

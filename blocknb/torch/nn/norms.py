@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb import kernels
 from blocknb.torch.nn.shapes import autocast_to_float32, check_floating, check_vector, rows, sums_dtype
 from blocknb.torch.ops import launch, torch_op
 
-Tensor = torch.Tensor
 CASTINGS = ("torch", "llama", "gemma")
 
 

@@ -6,12 +6,11 @@ import functools
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from blocknb import kernels
 from blocknb.torch.nn.shapes import check_floating
 from blocknb.torch.ops import launch, torch_op
-
-Tensor = torch.Tensor
 
 
 @torch_op("blocknb::rotary")
@@ -28,11 +27,9 @@ def _(saved: Any, dout: Tensor) -> Any:
     return {"x": _rotary(dout, saved.cos, saved.sin, not saved.backward)}
 
 
-def rotary_embedding(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Rotates q and k, (batch, heads, positions, D), or with `unsqueeze_dim` 2 (batch, positions, heads, D), by the angles whose cosines and
-    sines are (batch or 1, positions, D), the two halves of D alike. The angles get no gradient.
+def rotary_embedding(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Rotates q and k, (batch, heads, positions, D), or with `unsqueeze_dim` 2 (batch, positions, heads, D), by angles. Their
+    cosines and sines are (batch or 1, positions, D), the two halves of D alike. The angles get no gradient.
 
     Raises ValueError for shapes that do not fit, and for cos or sin that require a gradient.
     """
@@ -41,12 +38,14 @@ def rotary_embedding(
         raise ValueError(f"rotary_embedding: unsqueeze_dim is {unsqueeze_dim}, but it must be 1 or 2")
     if cos.requires_grad or sin.requires_grad:
         raise ValueError("rotary_embedding: cos and sin get no gradient: pass cos.detach() and sin.detach()")
-    return tuple([_rotated(name, x, cos, sin, unsqueeze_dim) for name, x in (("q", q), ("k", k))])  # type: ignore[return-value]
+    return tuple([_rotated(name, x, cos, sin, unsqueeze_dim) for name, x in (("q", q), ("k", k))])
 
 
 def _rotated(name: str, x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int) -> Tensor:
     if x.dim() != 4 or x.shape[-1] % 2:
-        raise ValueError(f"rotary_embedding: `{name}` has the shape {tuple(x.shape)}, but it needs four axes, and the last even")
+        raise ValueError(
+            f"rotary_embedding: `{name}` has the shape {tuple(x.shape)}, but it needs four axes, and the last even"
+        )
     by_position = x.transpose(1, 2) if unsqueeze_dim == 1 else x
     batch, positions, heads, width = by_position.shape
     halves = []

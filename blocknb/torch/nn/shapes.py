@@ -23,13 +23,17 @@ def check_floating(name: str, **tensors: Any) -> None:
     (first, reference), *others = given.items()
     for key, value in others:
         if value.device != reference.device:
-            raise ValueError(f"{name}: `{key}` is on {value.device} and `{first}` on {reference.device}: move one of them")
+            raise ValueError(
+                f"{name}: `{key}` is on {value.device} and `{first}` on {reference.device}: move one of them"
+            )
 
 
 def check_vector(name: str, key: str, value: Any, size: int) -> None:
     """Raises ValueError unless a tensor is None or a vector of `size` elements."""
     if value is not None and tuple(value.shape) != (size,):
-        raise ValueError(f"{name}: `{key}` has the shape {tuple(value.shape)}, but the last axis of `x` has {size} elements")
+        raise ValueError(
+            f"{name}: `{key}` has the shape {tuple(value.shape)}, but the last axis of `x` has {size} elements"
+        )
 
 
 def check_alike(name: str, **tensors: Any) -> None:
@@ -41,7 +45,9 @@ def check_alike(name: str, **tensors: Any) -> None:
             message = f"{name}: `{key}` has the shape {tuple(value.shape)}, and `{first}` has {tuple(reference.shape)}"
             raise ValueError(message)
         if value.dtype != reference.dtype:
-            message = f"{name}: `{key}` is {value.dtype}, and `{first}` is {reference.dtype}: pass {key}.to({first}.dtype)"
+            message = (
+                f"{name}: `{key}` is {value.dtype}, and `{first}` is {reference.dtype}: pass {key}.to({first}.dtype)"
+            )
             raise ValueError(message)
 
 
