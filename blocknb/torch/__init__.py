@@ -1,18 +1,38 @@
-"""PyTorch and blocknb: operators of kernels (`ops`) and layers (`nn`). Its names are loaded at their first use, and need torch."""
+"""blocknb in PyTorch: operators made of kernels (`torch_op`), layers (`nn`), and their place in a model (`replace`).
+
+Importing this package does not import torch; the first use of a name does.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-#: Maps a name to its module in this package.
-_ORIGINS = {"torch_op": "ops", "TorchOp": "ops", "replace": "nn.replacement"}
-__all__ = ["TorchOp", "replace", "torch_op"]
+if TYPE_CHECKING:
+    from blocknb.torch import nn as nn
+    from blocknb.torch.nn.replacement import replace as replace
+    from blocknb.torch.ops import TorchOp as TorchOp
+    from blocknb.torch.ops import torch_op as torch_op
+
+#: Maps a name to its module in this package and its name there ("" is the module itself).
+_ORIGINS = {
+    "nn": ("nn", ""),
+    "replace": ("nn.replacement", "replace"),
+    "torch_op": ("ops", "torch_op"),
+    "TorchOp": ("ops", "TorchOp"),
+}
+__all__ = sorted(_ORIGINS)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("blocknb.torch.nn")
     if name not in _ORIGINS:
         raise AttributeError(f"module 'blocknb.torch' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"blocknb.torch.{_ORIGINS[name]}"), name)
+    module, attribute = _ORIGINS[name]
+    found = importlib.import_module(f"blocknb.torch.{module}")
+    found = getattr(found, attribute) if attribute else found
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

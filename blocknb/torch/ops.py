@@ -234,7 +234,7 @@ def _function(
     # Dynamo traces the methods, and what they close over must be a tuple, a function, or an overload.
     title, names, overload = op.name, op._names, op.overload
     defaults = tuple(None if d is inspect.Parameter.empty else d for d in op.parameters.values())
-    saved_type: Any = namedtuple("Saved", (*names, "outputs", "needs"))  # type: ignore[misc]
+    saved_type = _record((*names, "outputs", "needs"))
     if unknown := [n for n in save or () if not isinstance(n, int) and n not in names]:
         message = f"save= names `{unknown[0]}`, which is not a parameter of {op.name}"
         raise OperatorError(message, caller(), f"its parameters are {', '.join(names)}; outputs have numbers")
@@ -289,6 +289,10 @@ def _no_gradient(name: str) -> Callable[..., Any]:
         raise OperatorError(f"the operator {name} has no gradient", None, hint)
 
     return refuse
+
+
+def _record(fields: tuple[str, ...]) -> Any:
+    return namedtuple("Saved", fields)  # type: ignore[misc]
 
 
 class _Inside(threading.local):
