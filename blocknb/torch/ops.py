@@ -292,7 +292,7 @@ def _no_gradient(name: str) -> Callable[..., Any]:
 
 
 def _record(fields: tuple[str, ...]) -> Any:
-    return namedtuple("Saved", fields)  # type: ignore[misc]
+    return namedtuple("Saved", fields)
 
 
 class _Inside(threading.local):

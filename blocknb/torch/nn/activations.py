@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from blocknb import kernels
-from blocknb.kernels import geglu as gelu_kernels
 from blocknb.torch.nn.shapes import check_alike, rows
 from blocknb.torch.ops import launch, torch_op
 
@@ -37,14 +36,14 @@ def _(saved: Any, dout: Tensor) -> Any:
 @torch_op("blocknb::geglu")
 def _geglu(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    launch(functools.partial(gelu_kernels.geglu, tanh=tanh), rows(gate), rows(up), rows(out))
+    launch(functools.partial(kernels.geglu, tanh=tanh), rows(gate), rows(up), rows(out))
     return out
 
 
 @torch_op("blocknb::geglu_backward")
 def _geglu_backward(gate: Tensor, up: Tensor, dout: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
-    backward = functools.partial(gelu_kernels.geglu_backward, tanh=tanh)
+    backward = functools.partial(kernels.geglu_backward, tanh=tanh)
     launch(backward, rows(gate), rows(up), rows(dout), rows(dgate), rows(dup))
     return dgate, dup
 
