@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from blocknb.torch.nn.replacement import replace as replace
     from blocknb.torch.ops import TorchOp as TorchOp
     from blocknb.torch.ops import torch_op as torch_op
+    from blocknb.torch.ops_tracing import trace_kernels as trace_kernels
 
 #: Maps a name to its module in this package and its name there ("" is the module itself).
 _ORIGINS = {
     "nn": ("nn", ""),
     "replace": ("nn.replacement", "replace"),
     "torch_op": ("ops", "torch_op"),
+    "trace_kernels": ("ops_tracing", "trace_kernels"),
     "TorchOp": ("ops", "TorchOp"),
 }
 __all__ = sorted(_ORIGINS)

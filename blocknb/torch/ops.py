@@ -30,6 +30,9 @@ from blocknb.runtime.binding import caller
 from blocknb.runtime.launch_context import skipped, this_thread
 from blocknb.torch import ops_dispatch
 from blocknb.torch.ops_mutation import OperatorError, run_checked
+from blocknb.torch.ops_tracing import trace_kernels
+
+trace_kernels()
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype)
 _MOST_SIGNATURES = 4096  # shapes and dtypes that an operator remembers as checked
