@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from blocknb.torch import nn as nn
     from blocknb.torch.nn.replacement import replace as replace
     from blocknb.torch.ops import TorchOp as TorchOp
+    from blocknb.torch.ops import launch as launch
     from blocknb.torch.ops import torch_op as torch_op
     from blocknb.torch.ops_tracing import trace_kernels as trace_kernels
 
@@ -20,6 +21,7 @@ _ORIGINS = {
     "nn": ("nn", ""),
     "replace": ("nn.replacement", "replace"),
     "torch_op": ("ops", "torch_op"),
+    "launch": ("ops", "launch"),
     "trace_kernels": ("ops_tracing", "trace_kernels"),
     "TorchOp": ("ops", "TorchOp"),
 }

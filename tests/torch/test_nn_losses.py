@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` runs this")
+pytest.importorskip("torch.library", reason="torch is not installed; `make test-torch` runs this")
 
-from test_nn_layers import LIMITS, classes, compare, random  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+import torch
+from test_nn_layers import LIMITS, classes, compare, random
+from torch.nn import functional as F
 
-from blocknb.torch import nn  # noqa: E402
-from blocknb.torch.nn import linear_losses  # noqa: E402
+from blocknb.torch import nn
+from blocknb.torch.nn import linear_losses
 
 Tensor = torch.Tensor
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` runs this")
+pytest.importorskip("torch.library", reason="torch is not installed; `make test-torch` runs this")
 
-from blocknb.torch import nn, replace  # noqa: E402
-from blocknb.torch.nn.replacement import ReplacementError  # noqa: E402
+import torch
+
+from blocknb.torch import nn, replace
+from blocknb.torch.nn.replacement import ReplacementError
 
 Tensor = torch.Tensor
 

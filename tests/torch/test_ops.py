@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` runs this")
+pytest.importorskip("torch.library", reason="torch is not installed; `make test-torch` runs this")
 
-import seeds  # noqa: E402
+import seeds
+import torch
 
-import blocknb  # noqa: E402
-import blocknb.language as tl  # noqa: E402
-from blocknb.torch.ops import TorchOp  # noqa: E402
-from blocknb.torch.ops_mutation import OperatorError  # noqa: E402
+import blocknb
+import blocknb.language as tl
+from blocknb.torch.ops import TorchOp
+from blocknb.torch.ops_mutation import OperatorError
 
 Tensor = torch.Tensor
 
