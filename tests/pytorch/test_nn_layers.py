@@ -21,7 +21,7 @@ LIMITS = {torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 
 
 def random(*shape: int, dtype: Any = torch.float64) -> Tensor:
-    return torch.from_numpy(seeds.rng().standard_normal(shape)).to(dtype).requires_grad_()
+    return torch.from_numpy(seeds.rng().standard_normal(shape)).to(DEVICE, dtype).requires_grad_()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def angles(positions: int, width: int, dtype: Any) -> tuple[Tensor, Tensor]:
     at = torch.from_numpy(seeds.rng().uniform(0, 6, (1, positions, width // 2)))
     at = torch.cat((at, at), -1)
-    return at.cos().to(dtype), at.sin().to(dtype)
+    return at.cos().to(DEVICE, dtype), at.sin().to(DEVICE, dtype)
 
 
 def classes(m: int, n: int) -> Tensor:
@@ -59,7 +59,7 @@ def classes(m: int, n: int) -> Tensor:
     found[m // 2] = -100
     if m == 1:
         found[0] = n - 1
-    return found
+    return found.to(DEVICE)
 
 
 #: (name, the layer, torch's functions for it, the shapes of the inputs for M rows of N).

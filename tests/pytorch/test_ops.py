@@ -170,7 +170,7 @@ def test_autocast_casts_floating_arguments_and_gradients_return_in_their_dtype()
     low.backward(lambda saved, dy: 2 * dy * saved.x)
     x = random(9, grad=True)
     assert low(x).dtype == torch.float32
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         y = low(x)
     assert y.dtype == torch.bfloat16
     y.sum().backward()

@@ -135,7 +135,7 @@ def test_training_with_the_fused_loss_in_bf16_follows_the_unfused_one(block: int
 def test_autocast_casts_as_for_a_linear_layer_and_gradients_keep_the_dtypes_of_parameters(block: int) -> None:
     x, weight, bias = (random(*s, dtype=torch.float32) for s in ((4, 6), (9, 6), (9,)))
     target = classes(4, 9)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         loss = nn.linear_cross_entropy(x, weight, target, bias)
         other = F.cross_entropy(F.linear(x, weight, bias).float(), target)
     assert loss.dtype == torch.float32
