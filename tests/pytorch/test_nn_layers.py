@@ -12,6 +12,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 import seeds
 import torch
 from torch.nn import functional as F
+from torch_device import DEVICE
 
 from blocknb.torch import nn
 

@@ -11,6 +11,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 import torch
 from test_nn_layers import LIMITS, classes, compare, random
 from torch.nn import functional as F
+from torch_device import DEVICE
 
 from blocknb.torch import nn
 from blocknb.torch.nn import linear_losses

@@ -11,6 +11,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 
 import seeds
 import torch
+from torch_device import DEVICE
 
 import blocknb
 import blocknb.language as tl
