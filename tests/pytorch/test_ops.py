@@ -66,7 +66,7 @@ def random(*shape: int, **options: Any) -> Tensor:
     options.setdefault("dtype", torch.float32)
     return (
         torch.from_numpy(seeds.rng().standard_normal(shape))
-        .to(options["dtype"])
+        .to(DEVICE, options["dtype"])
         .requires_grad_(options.get("grad", False))
     )
 
