@@ -16,6 +16,7 @@ The import loads NumPy and little else. Each name below is loaded when it is fir
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from blocknb.runtime.kernel import jit as jit
     from blocknb.runtime.kernel import kernel as kernel
     from blocknb.target import Target as Target
+    from blocknb.torch.ops import torch_op as torch_op
     from blocknb.trace import Trace as Trace
     from blocknb.tune import Config as Config
     from blocknb.tune import autotune as autotune
@@ -95,6 +97,7 @@ _ORIGINS = {
     "roofline": ("notebook.roofline", "roofline"),
     "export_html": ("notebook.export", "export_html"),
     "compare": ("notebook.side_by_side", "compare"),
+    "torch_op": ("torch.ops", "torch_op"),
     "stop_launches": ("runtime.interrupts", "stop_launches"),
     **{name: ("errors", name) for name in _ERRORS},
 }
@@ -108,7 +111,7 @@ def cdiv(x: int, y: int) -> int:
 
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least n; 1 for n below 1."""
-    return 1 << max(n - 1, 0).bit_length()
+    return 1 << max(operator.index(n) - 1, 0).bit_length()  # also of a symbolic size of torch.compile
 
 
 def __getattr__(name: str) -> Any:

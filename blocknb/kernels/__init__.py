@@ -10,6 +10,7 @@ from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
 from blocknb.kernels.descriptors import matmul_descriptors
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
+from blocknb.kernels.gated_gelu import geglu, geglu_backward
 from blocknb.kernels.gemm import matmul
 from blocknb.kernels.grouped import grouped_matmul, matmul_many
 from blocknb.kernels.matmul import matmul_kernel, matmul_pointers
@@ -30,6 +31,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",
+    "geglu",
+    "geglu_backward",
     "grouped_matmul",
     "layer_norm",
     "layer_norm_backward",

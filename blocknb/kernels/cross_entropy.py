@@ -20,21 +20,23 @@ from blocknb.kernels.strides import on_host, strides
 IGNORED = -100
 LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32
 KEPT = 4096
+MOST = 1 << 30  # elements per row, so that 32-bit indices suffice
 LONG = 2048  # elements of a long row that a program processes per iteration
 
 
 @blocknb.kernel
 def cross_entropy_kernel(x, classes, losses, logsumexp, x_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr):
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
     start = rows.to(bl.int64) * x_row
-    logits = bl.load(x + start[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(bl.float32)
+    logits = bl.load(x + start[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(WIDE)
     largest = bl.max(logits, axis=1)
     logsum = bl.log(bl.sum(bl.exp(logits - largest[:, None]), axis=1)) + largest
     wanted = bl.load(classes + rows, mask=rows < m, other=0)
     counted = wanted != ignored
-    logit = bl.load(x + start + wanted, mask=(rows < m) & counted, other=0.0).to(bl.float32)
+    logit = bl.load(x + start + wanted, mask=(rows < m) & counted, other=0.0).to(WIDE)
     bl.store(losses + rows, bl.where(counted, logsum - logit, 0.0), mask=rows < m)
     bl.store(logsumexp + rows, logsum, mask=rows < m)
 
@@ -43,14 +45,15 @@ def cross_entropy_kernel(x, classes, losses, logsumexp, x_row, m, n, ignored, RO
 def cross_entropy_backward_kernel(
     x, classes, dlosses, logsumexp, dx, x_row, dx_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr
 ):
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
     at = rows[:, None].to(bl.int64)
-    logits = bl.load(x + at * x_row + columns[None, :], mask=inside, other=-float("inf")).to(bl.float32)
+    logits = bl.load(x + at * x_row + columns[None, :], mask=inside, other=-float("inf")).to(WIDE)
     logsum = bl.load(logsumexp + rows, mask=rows < m, other=0.0)
     wanted = bl.load(classes + rows, mask=rows < m, other=0)
-    given = bl.load(dlosses + rows, mask=rows < m, other=0.0).to(bl.float32)
+    given = bl.load(dlosses + rows, mask=rows < m, other=0.0).to(WIDE)
     chosen = bl.where(columns[None, :] == wanted[:, None], 1.0, 0.0)
     gradient = given[:, None] * (bl.exp(logits - logsum[:, None]) - chosen)
     gradient = bl.where((wanted != ignored)[:, None], gradient, 0.0)
@@ -61,6 +64,7 @@ def cross_entropy_backward_kernel(
 def long_cross_entropy_kernel(
     x, classes, losses, logsumexp, x_row, n, ignored, LINES: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr
 ):  # fmt: skip
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     row = bl.program_id(0).to(bl.int64)
     wanted = bl.load(classes + row)
     counted = wanted != ignored
@@ -69,14 +73,14 @@ def long_cross_entropy_kernel(
     if EDGES:
         first, last = bl.cdiv(begin, WIDTH) * WIDTH, (begin + n) // WIDTH * WIDTH
         edge = ends(first, last, WIDTH)
-        rest = bl.load(x + edge, mask=(edge >= begin) & (edge < begin + n), other=-float("inf")).to(bl.float32)
-    logit = bl.load(x + begin + wanted, mask=counted, other=0.0).to(bl.float32)
+        rest = bl.load(x + edge, mask=(edge >= begin) & (edge < begin + n), other=-float("inf")).to(WIDE)
+    logit = bl.load(x + begin + wanted, mask=counted, other=0.0).to(WIDE)
     line, wide = x + first, (last - first).to(bl.int32)
     at = bl.arange(0, LINES)[:, None] * WIDTH + bl.arange(0, WIDTH)[None, :]
-    largest = bl.full((LINES,), LEAST, bl.float32)  # finite: avoids inf - inf where all elements are masked
-    total = bl.zeros((LINES,), bl.float32)
+    largest = bl.full((LINES,), LEAST, WIDE)  # finite: avoids inf - inf where all elements are masked
+    total = bl.zeros((LINES,), WIDE)
     for done in range(0, wide, LINES * WIDTH):
-        logits = bl.load(line + done + at, mask=done + at < wide, other=-float("inf")).to(bl.float32)
+        logits = bl.load(line + done + at, mask=done + at < wide, other=-float("inf")).to(WIDE)
         larger = bl.maximum(largest, bl.max(logits, axis=1))
         total = total * bl.exp(largest - larger) + bl.sum(bl.exp(logits - larger[:, None]), axis=1)
         largest = larger
@@ -98,9 +102,10 @@ def long_cross_entropy_backward_kernel(
 ):  # fmt: skip
     """Computes one block of a row per program, `blocks` per row; the first program of a row also does its ends. ALIKE: dx has the strides
     of x."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     row, block = (bl.program_id(0) // blocks).to(bl.int64), bl.program_id(0) % blocks
     wanted = bl.load(classes + row)
-    given = bl.load(dlosses + row).to(bl.float32)
+    given = bl.load(dlosses + row).to(WIDE)
     logsum = bl.load(logsumexp + row)
     begin = row * x_row
     to = begin if ALIKE else row * dx_row
@@ -109,7 +114,7 @@ def long_cross_entropy_backward_kernel(
         first, last = bl.cdiv(begin, WIDTH) * WIDTH, (begin + n) // WIDTH * WIDTH
     shift, wide, chosen = to - begin, (last - first).to(bl.int32), (wanted - (first - begin)).to(bl.int32)
     at = block * BLOCK + bl.arange(0, BLOCK)
-    logits = bl.load(x + first + at, mask=at < wide, other=0.0).to(bl.float32)
+    logits = bl.load(x + first + at, mask=at < wide, other=0.0).to(WIDE)
     powers = bl.exp(logits - logsum)
     gradient = given * bl.where(at == chosen, powers - 1.0, powers)
     target = first if ALIKE else first + shift
@@ -118,7 +123,7 @@ def long_cross_entropy_backward_kernel(
         if block == 0:
             edge = ends(first, last, WIDTH)
             inside = (edge >= begin) & (edge < begin + n)
-            rest = bl.load(x + edge, mask=inside, other=0.0).to(bl.float32)
+            rest = bl.load(x + edge, mask=inside, other=0.0).to(WIDE)
             power = bl.exp(rest - logsum)
             power = given * bl.where(edge == begin + wanted, power - 1.0, power)
             bl.store(dx + shift + edge, bl.where(wanted != ignored, power, 0.0), mask=inside)
@@ -137,9 +142,9 @@ def cross_entropy(
     """Computes the losses of logits x (M, N) for integer classes (M); returns `losses`, fp32 (M).
 
     `logsumexp`, fp32 (M), is written for the backward pass. A row whose class is `ignored` has no loss. Classes must be below N; this is
-    not checked. Raises ValueError for other shapes, and for rows that are not contiguous or longer than 65536.
+    not checked. Raises ValueError for other shapes, and for rows that are not contiguous or longer than 2^30.
     """
-    m, n = matrix(x, "x")
+    m, n = matrix(x, "x", longest=MOST)
     for array, name in ((classes, "classes"), (losses, "losses"), (logsumexp, "logsumexp")):
         vector(array, name, m)
     if n > KEPT:
@@ -160,8 +165,8 @@ def cross_entropy_backward(
     x: Any, classes: Any, dlosses: Any, logsumexp: Any, dx: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
     """Writes dx (M, N), which may be `x` itself, from the gradient dlosses (M); returns `dx`. Raises ValueError as `cross_entropy` does."""
-    m, n = matrix(x, "x")
-    matrix(dx, "dx", like=x)
+    m, n = matrix(x, "x", longest=MOST)
+    matrix(dx, "dx", like=x, longest=MOST)
     for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsumexp, "logsumexp")):
         vector(array, name, m)
     x_row, dx_row = strides(x)[0], strides(dx)[0]

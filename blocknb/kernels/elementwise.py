@@ -16,11 +16,12 @@ MOST = 1 << 30  # elements per row, so that 32-bit indices suffice
 @blocknb.kernel
 def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, BLOCK: bl.constexpr):
     """Computes one block of a row per program, `blocks` per row; neighbouring programs access neighbouring addresses."""
+    WIDE: bl.constexpr = bl.float64 if gate.dtype.element_ty == bl.float64 else bl.float32
     row = (bl.program_id(0) // blocks).to(bl.int64)
     columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
-    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
-    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
+    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(WIDE)
+    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(WIDE)
     bl.store(out + row * out_row + columns, g * bl.sigmoid(g) * u, mask=inside)
 
 
@@ -28,12 +29,13 @@ def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, BLOCK: bl
 def swiglu_backward_kernel(
     gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, BLOCK: bl.constexpr
 ):
+    WIDE: bl.constexpr = bl.float64 if gate.dtype.element_ty == bl.float64 else bl.float32
     row = (bl.program_id(0) // blocks).to(bl.int64)
     columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
-    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
-    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
-    d = bl.load(dout + row * dout_row + columns, mask=inside, other=0.0).to(bl.float32)
+    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(WIDE)
+    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(WIDE)
+    d = bl.load(dout + row * dout_row + columns, mask=inside, other=0.0).to(WIDE)
     s = bl.sigmoid(g)
     bl.store(dgate + row * dgate_row + columns, d * u * s * (1.0 + g * (1.0 - s)), mask=inside)
     bl.store(dup + row * dup_row + columns, d * g * s, mask=inside)
@@ -45,17 +47,18 @@ def rope_kernel(
     BACKWARD: bl.constexpr, HEADS: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
     """Rotates the pairs (i, i + half) of all heads at one position by the same angles."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     row = bl.program_id(0).to(bl.int64)
     head = bl.program_id(1) * HEADS + bl.arange(0, HEADS)
     columns = bl.arange(0, BLOCK)
-    cosine = bl.load(cosines + row * half + columns, mask=columns < half, other=0.0).to(bl.float32)[None, :]
-    sine = bl.load(sines + row * half + columns, mask=columns < half, other=0.0).to(bl.float32)[None, :]
+    cosine = bl.load(cosines + row * half + columns, mask=columns < half, other=0.0).to(WIDE)[None, :]
+    sine = bl.load(sines + row * half + columns, mask=columns < half, other=0.0).to(WIDE)[None, :]
     if BACKWARD:
         sine = -sine
     inside = (head < heads)[:, None] & (columns < half)[None, :]
     first = row * x_row + head[:, None] * x_head + columns[None, :]
-    a = bl.load(x + first, mask=inside, other=0.0).to(bl.float32)
-    b = bl.load(x + first + half, mask=inside, other=0.0).to(bl.float32)
+    a = bl.load(x + first, mask=inside, other=0.0).to(WIDE)
+    b = bl.load(x + first + half, mask=inside, other=0.0).to(WIDE)
     at = row * out_row + head[:, None] * out_head + columns[None, :]
     bl.store(out + at, a * cosine - b * sine, mask=inside)
     bl.store(out + at + half, b * cosine + a * sine, mask=inside)
@@ -80,7 +83,7 @@ def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 
 
     Raises ValueError for other shapes and strides.
     """
-    m, n = _common_shape(gate=gate, up=up, out=out)
+    m, n = common_shape(gate=gate, up=up, out=out)
     blocks = blocknb.cdiv(n, block)
     swiglu_kernel[(m * blocks,)](
         gate, up, out, strides(gate)[0], strides(up)[0], strides(out)[0], n, blocks, BLOCK=block, num_warps=num_warps
@@ -93,7 +96,7 @@ def swiglu_backward(
 ) -> tuple[Any, Any]:
     """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `swiglu` does."""
     arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
-    m, n = _common_shape(**arrays)
+    m, n = common_shape(**arrays)
     blocks = blocknb.cdiv(n, block)
     swiglu_backward_kernel[(m * blocks,)](
         *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, BLOCK=block, num_warps=num_warps
@@ -145,7 +148,7 @@ def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_war
     return out
 
 
-def _common_shape(**arrays: Any) -> tuple[int, int]:
+def common_shape(**arrays: Any) -> tuple[int, int]:
     """The common shape of the matrices; a single row if all are contiguous."""
     (first, like), *others = arrays.items()
     m, n = matrix(like, first)

@@ -16,7 +16,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector
-from blocknb.kernels.strides import empty, on_host, strides
+from blocknb.kernels.strides import contiguous, empty, on_host, strides, wide
 
 SMS = 132  # of the GPUs this was measured on; the number of programs that share the rows is a multiple of it
 KEPT = 8192  # elements of a row of layer norm that a program keeps in registers with its two sums; RMS norm keeps twice as many
@@ -33,18 +33,19 @@ def both(a, b, c, d):
 @blocknb.kernel
 def norm_backward_kernel(
     x, weight, dy, mean, rstd, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
-    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
+    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, dadded=None,
 ):  # fmt: skip
     """Computes dx; programs share the rows, and each writes its partial sums of dweight and dbias, (programs, N) in fp32."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     columns = bl.arange(0, BLOCK)
-    dweight = bl.zeros((ROWS, BLOCK), bl.float32)
-    dbias = bl.zeros((ROWS, BLOCK), bl.float32)
+    dweight = bl.zeros((ROWS, BLOCK), WIDE)
+    dbias = bl.zeros((ROWS, BLOCK), WIDE)
     for first in range(bl.program_id(0) * ROWS, m, bl.num_programs(0) * ROWS):
         rows = first + bl.arange(0, ROWS)
         inside = (rows < m)[:, None] & (columns < n)[None, :]
         at = rows[:, None].to(bl.int64)
-        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
-        given = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
+        given = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
         scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
         if CENTRED:
             z -= bl.load(mean + rows, mask=rows < m, other=0.0)[:, None]
@@ -53,13 +54,16 @@ def norm_backward_kernel(
         dbias += given
         g = given
         if weight is not None:  # loaded again for each row: the L1 cache holds it, and registers are scarce
-            g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+            g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
         if CENTRED:
             product, total = bl.reduce((g * z, g), 1, both)
             result = z * (product / n * scale)[:, None] + (total / n * scale)[:, None]
         else:
             result = z * (bl.sum(g * z, axis=1) / n * scale)[:, None]
-        bl.store(dx + at * dx_row + columns[None, :], g * scale[:, None] - result, mask=inside)
+        result = g * scale[:, None] - result
+        if dadded is not None:
+            result += bl.load(dadded + at * n + columns[None, :], mask=inside, other=0.0).to(WIDE)
+        bl.store(dx + at * dx_row + columns[None, :], result, mask=inside)
     if dweights is not None:
         bl.store(dweights + bl.program_id(0) * n + columns, bl.sum(dweight, axis=0), mask=columns < n)
     if dbiases is not None:
@@ -71,21 +75,22 @@ def norm_means_kernel(
     x, weight, dy, mean, rstd, means, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
 ):  # fmt: skip
     """Computes means[0, i] = mean(g z) of row i and means[1, i] = mean(g)."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     at = rows[:, None].to(bl.int64)
     scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
-    centre = bl.zeros((ROWS,), bl.float32)
+    centre = bl.zeros((ROWS,), WIDE)
     if CENTRED:
         centre = bl.load(mean + rows, mask=rows < m, other=0.0)
-    products = bl.zeros((ROWS, BLOCK), bl.float32)
-    total = bl.zeros((ROWS, BLOCK), bl.float32)
+    products = bl.zeros((ROWS, BLOCK), WIDE)
+    total = bl.zeros((ROWS, BLOCK), WIDE)
     for first in range(0, n, BLOCK):
         columns = first + bl.arange(0, BLOCK)
         inside = (rows < m)[:, None] & (columns < n)[None, :]
-        g = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
-        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        g = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
+        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
         if weight is not None:
-            g *= bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+            g *= bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
         products += g * ((z - centre[:, None]) * scale[:, None])
         total += g
     bl.store(means + rows, bl.sum(products, axis=1) / n, mask=rows < m)
@@ -96,21 +101,22 @@ def norm_means_kernel(
 @blocknb.kernel
 def norm_columns_kernel(
     x, weight, dy, mean, rstd, means, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
-    CENTRED: bl.constexpr, BLOCK: bl.constexpr,
+    CENTRED: bl.constexpr, BLOCK: bl.constexpr, dadded=None,
 ):  # fmt: skip
     """Computes block i of the columns in programs (i, j); programs with the same i share the rows, from the last to the first."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
-    factor = bl.full((BLOCK,), 1.0, bl.float32)
+    factor = bl.full((BLOCK,), 1.0, WIDE)
     if weight is not None:
-        factor = bl.load(weight + columns, mask=inside, other=0.0).to(bl.float32)
-    dweight = bl.zeros((BLOCK,), bl.float32)
-    dbias = bl.zeros((BLOCK,), bl.float32)
+        factor = bl.load(weight + columns, mask=inside, other=0.0).to(WIDE)
+    dweight = bl.zeros((BLOCK,), WIDE)
+    dbias = bl.zeros((BLOCK,), WIDE)
     for back in range(bl.program_id(1), m, bl.num_programs(1)):
         row = m - 1 - back
         at = row.to(bl.int64)
-        z = bl.load(x + at * x_row + columns, mask=inside, other=0.0).to(bl.float32)
-        given = bl.load(dy + at * dy_row + columns, mask=inside, other=0.0).to(bl.float32)
+        z = bl.load(x + at * x_row + columns, mask=inside, other=0.0).to(WIDE)
+        given = bl.load(dy + at * dy_row + columns, mask=inside, other=0.0).to(WIDE)
         scale = bl.load(rstd + row)
         if CENTRED:
             z -= bl.load(mean + row)
@@ -118,7 +124,10 @@ def norm_columns_kernel(
         result = z * (bl.load(means + row) * scale)
         if CENTRED:
             result += bl.load(means + m + row) * scale
-        bl.store(dx + at * dx_row + columns, given * factor * scale - result, mask=inside)
+        result = given * factor * scale - result
+        if dadded is not None:
+            result += bl.load(dadded + at * n + columns, mask=inside, other=0.0).to(WIDE)
+        bl.store(dx + at * dx_row + columns, result, mask=inside)
         dweight += given * z
         dbias += given
     if dweights is not None:
@@ -130,9 +139,10 @@ def norm_columns_kernel(
 @blocknb.kernel
 def sum_columns_kernel(parts, first, second, programs, n, ROWS: bl.constexpr, BLOCK: bl.constexpr):
     """Computes first = the sum of parts[0] (programs, N) over programs, and second = that of parts[1] unless second is None."""
+    WIDE: bl.constexpr = bl.float64 if parts.dtype.element_ty == bl.float64 else bl.float32
     columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     begin = bl.program_id(1).to(bl.int64) * programs * n
-    total = bl.zeros((ROWS, BLOCK), bl.float32)
+    total = bl.zeros((ROWS, BLOCK), WIDE)
     for done in range(0, programs, ROWS):
         rows = done + bl.arange(0, ROWS)
         inside = (rows < programs)[:, None] & (columns < n)[None, :]
@@ -159,12 +169,16 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, programs: int | None = None,
+    x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, dadded: Any = None, programs: int | None = None,
     num_warps: int | None = None,
 ) -> Any:  # fmt: skip
     """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and the statistics that `rms_norm` stored; otherwise as
-    `layer_norm_backward`."""
-    _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps)
+    `layer_norm_backward`. With a residual, x is the sum `added`, and `dadded` its own gradient, contiguous, which dx includes."""
+    if dadded is not None:
+        matrix(dadded, "dadded", like=x)
+        if not contiguous(dadded):
+            raise ValueError(f"dadded must be contiguous; its strides are {strides(dadded)}")
+    _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps, dadded)
     return dx
 
 
@@ -189,13 +203,13 @@ def _checked(x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweigh
 def _partial_sums(x: Any, dweight: Any, dbias: Any, programs: int, n: int) -> tuple[Any, tuple[Any, Any]]:
     """Scratch memory for the partial sums of dweight and dbias, as far as these are wanted: all of it, and the part of each."""
     count = (dweight is not None) + (dbias is not None)
-    parts = empty(x, (count, programs, n), "float32") if count else None
+    parts = empty(x, (count, programs, n), wide(x)) if count else None
     return parts, (parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None)
 
 
 def _backward(
     x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, programs: int | None,
-    num_warps: int | None,
+    num_warps: int | None, dadded: Any = None,
 ) -> None:  # fmt: skip
     m, n = _checked(x, weight, dy, mean, rstd, dx, dweight, dbias)
     centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
@@ -214,16 +228,29 @@ def _backward(
     parts, sums = _partial_sums(x, dweight, dbias, programs, n)
     if kept:
         norm_backward_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, *sums, *steps, m, n, CENTRED=centred, num_stages=stages, **shape
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            *sums,
+            *steps,
+            m,
+            n,
+            CENTRED=centred,
+            dadded=dadded,
+            num_stages=stages,
+            **shape,
         )
     else:
-        means = empty(x, (2, m), "float32")
+        means = empty(x, (2, m), wide(x))
         norm_means_kernel[(blocknb.cdiv(m, 2),)](
             x, weight, dy, mean, rstd, means, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024, num_warps=4
         )
         norm_columns_kernel[(blocknb.cdiv(n, block), programs)](
             x, weight, dy, mean, rstd, means, dx, *sums, *steps, m, n,
-            CENTRED=centred, BLOCK=block, num_warps=num_warps or 4,
+            CENTRED=centred, BLOCK=block, dadded=dadded, num_warps=num_warps or 4,
         )  # fmt: skip
     if wanted:
         _add_up(parts, wanted[0], wanted[1] if len(wanted) > 1 else None, programs, n)

@@ -11,18 +11,24 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector, weighted
-from blocknb.kernels.strides import strides
+from blocknb.kernels.strides import contiguous, strides
 
 
 @blocknb.kernel
 def norm_kernel(
     x, weight, bias, y, mean, rstd, x_row, y_row, m, n, eps,
-    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
+    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, residual=None, added=None, ROUND: bl.constexpr = False,
 ):  # fmt: skip
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
-    values = bl.load(x + rows[:, None].to(bl.int64) * x_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+    values = bl.load(x + rows[:, None].to(bl.int64) * x_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
+    if residual is not None:  # the sum is rounded to what is stored
+        at = rows[:, None].to(bl.int64) * n + columns[None, :]
+        values += bl.load(residual + at, mask=inside, other=0.0).to(WIDE)
+        values = values.to(x.dtype.element_ty).to(WIDE)
+        bl.store(added + at, values, mask=inside)
     if CENTRED:
         average = bl.sum(values, axis=1) / n
         values = bl.where(inside, values - average[:, None], 0.0)
@@ -32,10 +38,12 @@ def norm_kernel(
     if rstd is not None:
         bl.store(rstd + rows, scale, mask=rows < m)
     values *= scale[:, None]
+    if ROUND:
+        values = values.to(x.dtype.element_ty).to(WIDE)
     if weight is not None:
-        values *= bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+        values *= bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
     if bias is not None:
-        values += bl.load(bias + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+        values += bl.load(bias + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
     bl.store(y + rows[:, None].to(bl.int64) * y_row + columns[None, :], values, mask=inside)
 
 
@@ -48,20 +56,34 @@ def layer_norm(
     `weight` and `bias` are vectors of N or None; `mean` and `rstd`, fp32 vectors of M, are written where given, for the backward
     pass. Raises ValueError for other shapes, rows that are not contiguous or longer than 65536.
     """
-    _forward(x, weight, bias, out, eps, mean, rstd, True, num_warps)
+    _forward(x, weight, bias, out, eps, mean, rstd, num_warps, CENTRED=True)
     return out
 
 
 def rms_norm(
-    x: Any, weight: Any, out: Any, *, eps: float = 1e-6, rstd: Any = None, num_warps: int | None = None
-) -> Any:
-    """out = x / sqrt(mean(x^2) + eps) * weight along the last axis of a matrix (M, N); otherwise as `layer_norm`."""
-    _forward(x, weight, None, out, eps, None, rstd, False, num_warps)
+    x: Any, weight: Any, out: Any, *, eps: float = 1e-6, rstd: Any = None, residual: Any = None, added: Any = None,
+    rounded: bool = False, num_warps: int | None = None,
+) -> Any:  # fmt: skip
+    """out = x / sqrt(mean(x^2) + eps) * weight along the last axis of a matrix (M, N); otherwise as `layer_norm`.
+
+    With `residual`, a contiguous matrix like x, the sum x + residual is normalised, and written to `added`, another such matrix.
+    `rounded` rounds the normalised values to x's dtype before the weight multiplies them, as Hugging Face's Llama does.
+    """
+    for array, name in ((residual, "residual"), (added, "added")):
+        if array is not None:
+            matrix(array, name, like=x)
+            if not contiguous(array):
+                raise ValueError(f"{name} must be contiguous; its strides are {strides(array)}")
+    if (residual is None) != (added is None):
+        raise ValueError("residual and added are given together, or neither of them")
+    _forward(
+        x, weight, None, out, eps, None, rstd, num_warps, CENTRED=False, residual=residual, added=added, ROUND=rounded
+    )
     return out
 
 
 def _forward(
-    x: Any, weight: Any, bias: Any, out: Any, eps: float, mean: Any, rstd: Any, centred: bool, num_warps: int | None
+    x: Any, weight: Any, bias: Any, out: Any, eps: float, mean: Any, rstd: Any, num_warps: int | None, **more: Any
 ) -> None:
     m, n = matrix(x, "x")
     matrix(out, "out", like=x)
@@ -69,5 +91,5 @@ def _forward(
         vector(array, name, length)
     shape = tile(x, num_warps, weighted)
     norm_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
-        x, weight, bias, out, mean, rstd, strides(x)[0], strides(out)[0], m, n, eps, CENTRED=centred, **shape
+        x, weight, bias, out, mean, rstd, strides(x)[0], strides(out)[0], m, n, eps, **more, **shape
     )

@@ -18,7 +18,7 @@ MOST_WARPS = 16  # per program; with more, too few programs fit on an SM
 Rule = Callable[[int, int, bool], tuple[int, int]]
 
 
-def matrix(array: Any, name: str, like: Any = None) -> tuple[int, int]:
+def matrix(array: Any, name: str, like: Any = None, longest: int = LONGEST) -> tuple[int, int]:
     """The shape (M, N) of a matrix with contiguous rows. Raises ValueError for anything else, or another shape than `like`'s."""
     shape = tuple(array.shape)
     if len(shape) != 2 or (like is not None and shape != tuple(like.shape)):
@@ -26,8 +26,8 @@ def matrix(array: Any, name: str, like: Any = None) -> tuple[int, int]:
         raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
     if shape[1] > 1 and strides(array)[1] != 1:
         raise ValueError(f"the rows of {name} must be contiguous; its strides are {strides(array)}")
-    if shape[1] > LONGEST:
-        raise ValueError(f"{name} has rows of {shape[1]} elements; the limit is {LONGEST}")
+    if shape[1] > longest:
+        raise ValueError(f"{name} has rows of {shape[1]} elements; the limit is {longest}")
     return shape[0], shape[1]
 
 

@@ -33,6 +33,11 @@ def dtype_name(array: Any) -> str:
     return str(array.dtype).removeprefix("torch.")
 
 
+def wide(array: Any) -> str:
+    """The name of the dtype in which kernels add up: float64 for a float64 array, else float32."""
+    return "float64" if dtype_name(array) == "float64" else "float32"
+
+
 def address(array: Any) -> int:
     """The address of the first element."""
     if hasattr(array, "data_ptr"):

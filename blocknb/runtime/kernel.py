@@ -9,10 +9,12 @@ generated function (see `fast_launch`), which `kernel[grid]` calls first. After 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, MethodType
@@ -55,6 +57,11 @@ if TYPE_CHECKING:
     from blocknb.trace import Trace
 
 _MAX_ATTEMPTS = 8  # fast launches that a call tries before the general path
+_numbers = itertools.count()
+#: The kernels by their numbers. torch.compile keeps numbers as constants of a graph.
+by_number: weakref.WeakValueDictionary[int, Kernel] = weakref.WeakValueDictionary()
+#: (whether torch.compile traces the caller, the launch as a node of its graph), which `blocknb.torch` sets.
+in_graph: tuple[Callable[[], bool], Callable[..., Any]] | None = None
 _NOT_RECOGNISED = object()  # replaces a FastLaunch where no short test recognises the arguments
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(OPTIONS) | {"do_not_specialize", "do_not_specialize_on_alignment", "noinline", "repr"}
@@ -135,6 +142,8 @@ class Kernel(MeasuredKernel):
         self._bound: Any = None  # the parameters of the current bindings
         #: The function that launches: a fast launch, which passes calls that it does not recognise to `_general`.
         self._launch: Callable[..., Compiled] = self._general_launch
+        self.number = next(_numbers)
+        by_number[self.number] = self
         self._lock = threading.RLock()
         forks.renewed(self, _lock=threading.RLock)
 
@@ -143,6 +152,8 @@ class Kernel(MeasuredKernel):
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
         """`kernel[grid]`: an int, up to three ints, or a function of the bound arguments."""
+        if in_graph is not None and in_graph[0]():
+            return functools.partial(in_graph[1], self, grid)
         return MethodType(self._launch, (None,) if grid is None else grid)  # the cheapest way to bind one argument
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -247,6 +258,8 @@ class Kernel(MeasuredKernel):
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
         """Launches from arguments, some of which may be LEFT_OUT. The attempts of the Binding `tried` have rejected the call."""
+        if this_thread.skips:
+            return None  # type: ignore[return-value]
         args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted, how = self.interprets(kwargs), interpret_options(kwargs.pop("interpret", None))
@@ -269,6 +282,8 @@ class Kernel(MeasuredKernel):
         if not (checked := plan.compiled.options["checked"] is True):
             self._prepare_fast_launch(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
+        if this_thread.inspect is not None:
+            this_thread.inspect(plan.compiled, binding.names, kinds, raws, values)
         if checked and not this_thread.unobserved:
             with forks.guard:
                 from blocknb.runtime.footprint_warnings import examine

@@ -15,6 +15,8 @@ from typing import Any
 Grid = tuple[int, int, int]
 #: Starts a compiled kernel, from its grid, the raw values of its arguments, and the arguments themselves.
 Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
+#: Sees a launch before it starts: the compiled kernel, the names of its values, their Kinds, raw values, and the values.
+Inspect = Callable[[Any, Sequence[str], Sequence[Any], Sequence[Any], Sequence[Any]], None]
 
 
 class _ThisThread(threading.local):
@@ -23,7 +25,8 @@ class _ThisThread(threading.local):
     `device`: the device of the last launch inside `recording_device`; None without such a launch. `unobserved`: observers do not see
     its launches. `muted`: the output of its kernels is dropped. `interprets`: the interpreter runs its launches. `interpreted`: the
     count of interpreted launches by kernel. `capture`: the function that receives launches instead of the device (`captured`). `gathered`:
-    the requests of `warmup`, which then compiles nothing (`parallel_compile.gathered`)."""
+    the requests of `warmup`, which then compiles nothing (`parallel_compile.gathered`). `skips`: launches do nothing (`skipped`).
+    `inspect`: the function that sees each launch before it starts (`inspected`)."""
 
     device: int | None = None
     unobserved: bool = False
@@ -32,6 +35,8 @@ class _ThisThread(threading.local):
     interpreted: Counter[str] | None = None
     capture: Callable[[Any], None] | None = None
     gathered: list[Any] | None = None
+    skips: bool = False
+    inspect: Inspect | None = None
 
 
 this_thread = _ThisThread()
@@ -97,6 +102,29 @@ def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
             yield this_thread.interpreted
     finally:
         this_thread.interprets, this_thread.interpreted = before
+
+
+@contextlib.contextmanager
+def skipped() -> Iterator[None]:
+    """Skips this thread's launches: they describe no argument and compile nothing. So a function that launches kernels also runs with
+    arrays that have a shape but no memory."""
+    before, this_thread.skips = this_thread.skips, True
+    try:
+        with _on_slow_path():
+            yield
+    finally:
+        this_thread.skips = before
+
+
+@contextlib.contextmanager
+def inspected(inspect: Inspect) -> Iterator[None]:
+    """Calls `inspect` before each launch of this thread. An exception that it raises prevents the launch."""
+    before, this_thread.inspect = this_thread.inspect, inspect
+    try:
+        with _on_slow_path():
+            yield
+    finally:
+        this_thread.inspect = before
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""blocknb in PyTorch: `torch.compile(model, backend="blocknb")`, and the kernels that came of it.
+"""blocknb in PyTorch: a backend of torch.compile, operators made of kernels, layers, and their place in a model.
 
 Importing this package does not import torch; the first use of a name does. `backend` is the backend of torch.compile by its function,
-which needs no entry point: `torch.compile(model, backend=blocknb.torch.backend)`.
+which needs no entry point: `torch.compile(model, backend=blocknb.torch.backend)`. `kernels` lists the kernels that came of it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,23 @@ if TYPE_CHECKING:
     from blocknb.torch.inductor.backend import backend as backend
     from blocknb.torch.inductor.launched import kernels as kernels
 
+    from blocknb.torch import nn as nn
+    from blocknb.torch.nn.replacement import replace as replace
+    from blocknb.torch.ops import TorchOp as TorchOp
+    from blocknb.torch.ops import launch as launch
+    from blocknb.torch.ops import torch_op as torch_op
+    from blocknb.torch.ops_tracing import trace_kernels as trace_kernels
+
+#: Maps a name to its module in this package and its name there ("" is the module itself).
 _ORIGINS = {
     "backend": ("inductor.backend", "backend"),
     "kernels": ("inductor.launched", "kernels"),
+    "nn": ("nn", ""),
+    "replace": ("nn.replacement", "replace"),
+    "torch_op": ("ops", "torch_op"),
+    "launch": ("ops", "launch"),
+    "trace_kernels": ("ops_tracing", "trace_kernels"),
+    "TorchOp": ("ops", "TorchOp"),
 }
 __all__ = sorted(_ORIGINS)
 
@@ -24,7 +38,8 @@ def __getattr__(name: str) -> Any:
     if name not in _ORIGINS:
         raise AttributeError(f"module 'blocknb.torch' has no attribute {name!r}")
     module, attribute = _ORIGINS[name]
-    found = getattr(importlib.import_module(f"blocknb.torch.{module}"), attribute)
+    found = importlib.import_module(f"blocknb.torch.{module}")
+    found = getattr(found, attribute) if attribute else found
     globals()[name] = found
     return found
 

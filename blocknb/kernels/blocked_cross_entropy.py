@@ -1,0 +1,80 @@
+"""The cross entropy of logits that never exist as a whole: one block of classes at a time, for a linear layer fused with its loss.
+
+The forward pass keeps the largest logit and the sum of powers of each row over the blocks (online softmax: Milakov, Gimelshein 2018), and
+the logit of the row's class. The backward pass replaces a block of logits by its gradient, dlosses (softmax - onehot), in fp32 arithmetic
+with one rounding at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.strides import strides
+
+LEAST = bl.constexpr(-3.4028234663852886e38)  # lowest finite fp32: avoids inf - inf where all logits are -inf
+
+
+@blocknb.kernel
+def block_of_classes_kernel(
+    logits, classes, largest, total, chosen, row_step, begin, n, FIRST: bl.constexpr, BLOCK: bl.constexpr
+):
+    """Adds n classes from `begin` on to the statistics of one row."""
+    WIDE: bl.constexpr = bl.float64 if logits.dtype.element_ty == bl.float64 else bl.float32
+    row = bl.program_id(0).to(bl.int64)
+    columns = bl.arange(0, BLOCK)
+    top = bl.full((BLOCK,), LEAST, WIDE)
+    powers = bl.zeros((BLOCK,), WIDE)
+    for done in range(0, n, BLOCK):
+        inside = done + columns < n
+        values = bl.load(logits + row * row_step + done + columns, mask=inside, other=-float("inf")).to(WIDE)
+        larger = bl.maximum(top, values)
+        powers = powers * bl.exp(top - larger) + bl.exp(values - larger)
+        top = larger
+    most = bl.max(top, axis=0)
+    if not FIRST:
+        most = bl.maximum(most, bl.load(largest + row))
+    added = bl.sum(powers * bl.exp(top - most), axis=0)
+    if not FIRST:
+        added += bl.load(total + row) * bl.exp(bl.load(largest + row) - most)
+    bl.store(largest + row, most)
+    bl.store(total + row, added)
+    wanted = bl.load(classes + row) - begin
+    if (wanted >= 0) & (wanted < n):
+        bl.store(chosen + row, bl.load(logits + row * row_step + wanted).to(WIDE))
+
+
+@blocknb.kernel
+def block_of_gradients_kernel(
+    logits, classes, dlosses, logsumexp, row_step, begin, n, blocks, ignored, BLOCK: bl.constexpr
+):
+    """Replaces BLOCK logits of one row by their gradient, `blocks` programs per row."""
+    WIDE: bl.constexpr = bl.float64 if logits.dtype.element_ty == bl.float64 else bl.float32
+    row = (bl.program_id(0) // blocks).to(bl.int64)
+    columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
+    values = bl.load(logits + row * row_step + columns, mask=columns < n, other=0.0).to(WIDE)
+    wanted = bl.load(classes + row)
+    given = bl.load(dlosses + row).to(WIDE)
+    powers = bl.exp(values - bl.load(logsumexp + row))
+    gradient = given * bl.where(columns == wanted - begin, powers - 1.0, powers)
+    gradient = bl.where(wanted != ignored, gradient, 0.0)
+    bl.store(logits + row * row_step + columns, gradient, mask=columns < n)
+
+
+def block_of_classes(logits: Any, classes: Any, largest: Any, total: Any, chosen: Any, begin: int) -> None:
+    """Adds the logits (M, n) of the classes from `begin` on to the largest logit, the sum of powers relative to it, and the logit of the
+    class, vectors of M in fp32 (fp64 for fp64 logits). `begin` 0 starts them; `chosen` must be initialized."""
+    m, n = logits.shape
+    block_of_classes_kernel[(m,)](
+        logits, classes, largest, total, chosen, strides(logits)[0], begin, n, FIRST=begin == 0, BLOCK=1024, num_warps=4
+    )
+
+
+def block_of_gradients(logits: Any, classes: Any, dlosses: Any, logsumexp: Any, begin: int, ignored: int) -> None:
+    """Replaces the logits (M, n) of the classes from `begin` on by their gradients, from those of the losses (M)."""
+    m, n = logits.shape
+    blocks = blocknb.cdiv(n, 1024)
+    block_of_gradients_kernel[(m * blocks,)](
+        logits, classes, dlosses, logsumexp, strides(logits)[0], begin, n, blocks, ignored, BLOCK=1024, num_warps=4
+    )

@@ -1,0 +1,222 @@
+"""`replace(model)`: puts layers of blocknb into a model of torch or Hugging Face, explicitly and reversibly.
+
+Nothing is patched: each replaced module is one attribute of its parent, and `undo` restores it. A replacement shares the parameters of the
+original, so optimizers, checkpoints and `state_dict` see no difference. Modules are recognised by class name and by the parameters and
+attributes that their computation needs. Given inputs of the model, each replacement is compared with its original on the tensors that the
+original receives there, before it is put in place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from blocknb.torch.nn.activations import ACTIVATIONS, GatedMLP
+from blocknb.torch.nn.losses import CrossEntropyLoss
+from blocknb.torch.nn.norms import LayerNorm, RMSNorm
+
+#: The largest difference that passes, relative to the largest value of the original's output, by the output's dtype.
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+class ReplacementError(ValueError):
+    """A replacement computes other values than the original."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One replaced module. `difference` is the largest one found, relative to the largest value, or None if it was not compared."""
+
+    path: str
+    original: Any
+    replacement: Any
+    difference: float | None = None
+
+    def __repr__(self) -> str:
+        checked = "not compared" if self.difference is None else f"largest relative difference {self.difference:.2g}"
+        kind, new = type(self.original), type(self.replacement)
+        return f"{self.path}: {kind.__module__.split('.')[0]}'s {kind.__name__} -> blocknb's {new.__name__} ({checked})"
+
+
+@dataclass
+class Replacements:
+    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `undo()` takes it all back. It
+    also serves as a context manager, which does so at the end."""
+
+    model: Any
+    replaced: list[Replaced] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.replaced)} modules replaced", *(f"  {r}" for r in self.replaced)]
+        return "\n".join([*lines, *(f"  {path}: left as it is, because {why}" for path, why in self.skipped.items())])
+
+    def __len__(self) -> int:
+        return len(self.replaced)
+
+    def undo(self) -> Any:
+        """Puts the original modules back, and returns the model."""
+        for each in reversed(self.replaced):
+            each.original.train(each.replacement.training)
+            _put(self.model, each.path, each.original)
+        self.replaced = []
+        return self.model
+
+    def __enter__(self) -> Replacements:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.undo()
+
+
+def replace(
+    model: Any, *inputs: Any, only: Sequence[str] | None = None, tolerance: float | None = None, **keywords: Any
+) -> Replacements:
+    """Replaces norms, gated MLPs and losses below a model by layers of blocknb, and returns the Replacements.
+
+    With `inputs` and `keywords`, `model(*inputs, **keywords)` runs once without gradients, and each replacement is compared with its
+    original on the tensors that arrive there. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
+    limits by dtype. Raises ReplacementError, with the model unchanged, if a replacement differs by more.
+    """
+    found = Replacements(model)
+    planned: dict[str, tuple[Any, Any]] = {}
+    for path, module in model.named_modules():
+        maker = _MAKERS.get(type(module).__name__)
+        if not path or maker is None or (only is not None and type(module).__name__ not in only):
+            continue
+        made = maker(module)
+        if isinstance(made, str):
+            found.skipped[path] = made
+        elif not _has_hooks(module):
+            planned[path] = module, made.train(module.training)
+        else:
+            found.skipped[path] = "it has hooks"
+    differences = _compared(model, planned, inputs, keywords, tolerance) if inputs or keywords else {}
+    for path, (module, made) in planned.items():
+        _put(model, path, made)
+        found.replaced.append(Replaced(path, module, made, differences.get(path)))
+    return found
+
+
+def _put(model: Any, path: str, module: Any) -> None:
+    parent, _, name = path.rpartition(".")
+    model.get_submodule(parent)._modules[name] = module
+
+
+def _has_hooks(module: Any) -> bool:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in hooks)
+
+
+# ---- the comparison ------------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    model: Any, planned: dict[str, Any], inputs: Any, keywords: Any, tolerance: float | None
+) -> dict[str, float]:
+    """The largest relative difference by path. Raises ReplacementError if one is above the limit."""
+    differences: dict[str, float] = {}
+    handles = []
+    for path, (module, made) in planned.items():
+        hook = _comparison(path, module, made, differences, tolerance)
+        handles.append(module.register_forward_hook(hook, with_kwargs=True))
+    state = torch.random.get_rng_state()
+    try:
+        with torch.no_grad():
+            model(*copy.deepcopy(inputs), **copy.deepcopy(keywords))
+    finally:
+        torch.random.set_rng_state(state)
+        for handle in handles:
+            handle.remove()
+    return differences
+
+
+def _comparison(
+    path: str, module: Any, made: Any, differences: dict[str, float], tolerance: float | None
+) -> Callable[..., None]:
+    def compare(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+        found = made(*args, **kwargs)
+        if found.shape != output.shape or found.dtype != output.dtype:
+            message = f"{tuple(found.shape)} and {found.dtype}, not {tuple(output.shape)} and {output.dtype}"
+            raise ReplacementError(f"{path}: the replacement of {type(module).__name__} returns {message}")
+        wide = torch.float64
+        scale = float(output.abs().max()) if output.numel() else 0.0
+        off = float((found.to(wide) - output.to(wide)).abs().max()) / (scale or 1.0) if output.numel() else 0.0
+        limit = TOLERANCES[output.dtype] if tolerance is None else tolerance
+        if not off <= limit:  # also for a NaN
+            message = (
+                f"differs from {type(module).__name__} by {off:.2g} of its largest value; the limit is {limit:.2g}"
+            )
+            raise ReplacementError(f"{path}: the replacement {message}. Leave it out with only=")
+        differences[path] = max(off, differences.get(path, 0.0))
+
+    return compare
+
+
+# ---- the replacements by class name --------------------------------------------------------------------------------------
+
+
+def _layer_norm(module: Any) -> Any:
+    if len(module.normalized_shape) != 1:
+        return "it normalises more than one axis"
+    made = LayerNorm(module.normalized_shape, module.eps, elementwise_affine=False)
+    made.weight, made.bias = module.weight, module.bias
+    return made
+
+
+def _torch_rms_norm(module: Any) -> Any:
+    if len(module.normalized_shape) != 1:
+        return "it normalises more than one axis"
+    made = RMSNorm(module.normalized_shape, module.eps, elementwise_affine=False)
+    made.weight = module.weight
+    return made
+
+
+def _hugging_face_norm(casting: str) -> Callable[[Any], Any]:
+    def make(module: Any) -> Any:
+        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+        if eps is None or getattr(module, "weight", None) is None:
+            return "it has no weight or no eps"
+        made = RMSNorm(module.weight.shape[0], eps, elementwise_affine=False, casting=casting)
+        made.weight = module.weight
+        return made
+
+    return make
+
+
+def _mlp(module: Any) -> Any:
+    """A gated MLP whose activation is one of ours. Its linear layers stay as they are."""
+    if any(not hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj")):
+        return "it has no gate_proj, up_proj and down_proj"
+    config = getattr(module, "config", None)
+    name = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
+    name = getattr(config, "hidden_activation", None) or name
+    if name not in ACTIVATIONS:
+        return f"its activation is {name!r}"
+    with torch.device("meta"):
+        made = GatedMLP(1, 1, name)
+    made.gate_proj, made.up_proj, made.down_proj = module.gate_proj, module.up_proj, module.down_proj
+    return made
+
+
+def _cross_entropy(module: Any) -> Any:
+    if module.weight is not None or module.label_smoothing:
+        return "it has class weights or label smoothing"
+    return CrossEntropyLoss(ignore_index=module.ignore_index, reduction=module.reduction)
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "LayerNorm": _layer_norm,
+    "RMSNorm": _torch_rms_norm,
+    **dict.fromkeys(
+        ("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm"),
+        _hugging_face_norm("llama"),
+    ),
+    **dict.fromkeys(("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"), _hugging_face_norm("gemma")),
+    **dict.fromkeys(("LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "GemmaMLP", "Gemma2MLP", "Gemma3MLP"), _mlp),
+    "CrossEntropyLoss": _cross_entropy,
+}
