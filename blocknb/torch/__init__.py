@@ -10,10 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blocknb.torch import nn as nn
     from blocknb.torch.inductor.backend import backend as backend
     from blocknb.torch.inductor.launched import kernels as kernels
-
-    from blocknb.torch import nn as nn
     from blocknb.torch.nn.replacement import replace as replace
     from blocknb.torch.ops import TorchOp as TorchOp
     from blocknb.torch.ops import launch as launch
