@@ -31,9 +31,7 @@ def answer(made: Sweep, constant: ConstantSweep | None = None) -> None:
         made.answer = "; ".join(made.notes) or "interrupted before the first value was measured"
         return
     ranked = Ranked.of(made, kernel)
-    value = _value(made, ranked.best)
-    asked = constant is not None and not made.cancelled and not made.busy and constant.value not in (None, value)
-    ratio = constant.against_cell(value) if constant is not None and asked else None
+    ratio, interrupted = _in_turns(made, ranked, constant)
     verdict = "noise" if ratio is None else ratio.verdict
     made.undecided = bool(made.busy) or (ranked.all_near and verdict != "faster")
     if made.undecided:
@@ -42,8 +40,16 @@ def answer(made: Sweep, constant: ConstantSweep | None = None) -> None:
         parts = [_best(made, ranked), *_within_noise(made, ranked, None if ratio is None else constant)]
     if ratio is not None and constant is not None and (not made.undecided or verdict == "slower"):
         parts.append(_against(made, ranked.best, ratio, constant.cell))
-    interrupted = made.cancelled or (asked and ratio is None)
     made.answer = "; ".join([*parts, *_omitted(made), *(["interrupted"] if interrupted else [])])
+
+
+def _in_turns(made: Sweep, ranked: Ranked, constant: ConstantSweep | None) -> tuple[TimeRatio | None, bool]:
+    """The best point against the cell in turns, unless it is the cell's own or the machine is busy; and whether an interrupt came."""
+    value = _value(made, ranked.best)
+    if constant is None or made.cancelled or made.busy or constant.value in (None, value):
+        return None, made.cancelled
+    ratio = constant.against_cell(value)
+    return ratio, ratio is None
 
 
 def _omitted(made: Sweep) -> list[str]:
