@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -28,6 +28,7 @@ from blocknb.notebook import (
     history,
     html,
     knobs,
+    live_pages,
     numbers,
     repeats,
     verdicts,
@@ -69,17 +70,7 @@ class LiveCard:
         raise KeyError(name)
 
 
-@dataclass(eq=False)
-class LivePage:
-    """A comparison that a page may save as a file: `export` makes the text of the file."""
-
-    export: Callable[[], str]
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    report: Callable[[dict[str, Any]], None] = lambda content: None
-
-
 _cards: OrderedDict[str, LiveCard] = OrderedDict()
-_pages: OrderedDict[str, LivePage] = OrderedDict()
 _lock = threading.RLock()
 forks.renewed(sys.modules[__name__], _lock=threading.RLock)
 
@@ -92,16 +83,6 @@ def enrol(card: Card) -> LiveCard:
         while len(_cards) > KEPT:
             _cards.popitem(last=False)
     return live
-
-
-def enrol_page(export: Callable[[], str]) -> str:
-    """Registers a comparison, as long as it is among the newest KEPT; returns its id."""
-    page = LivePage(export)
-    with _lock:
-        _pages[page.id] = page
-        while len(_pages) > KEPT:
-            _pages.popitem(last=False)
-    return page.id
 
 
 def bundle(card: Card) -> dict[str, Any]:
@@ -134,7 +115,7 @@ def repeat(card: Card) -> None:
 def opened(comm: Any, message: dict[str, Any]) -> None:
     """Handles a comm with the target "blocknb.card", which a page opens for its card or its comparison."""
     name = message["content"]["data"].get("card")
-    if (page := _pages.get(name)) is not None:
+    if (page := live_pages.page(name)) is not None:
         comm.on_msg(lambda received: _answer(comm, page, received["content"]["data"], PAGE_REQUESTS))
         comm.send({"hello": page.id})
         return
@@ -155,7 +136,7 @@ def _answer(
     data: dict[str, Any],
     requests: Mapping[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] | None = None,
 ) -> None:
-    """Answers a request of the page of a LiveCard, or of a LivePage with its `requests`."""
+    """Answers a request of the page of a LiveCard, or of a live_pages.LivePage with its `requests`."""
     number = data.get("id")
     try:
         with _lock, compile_status.sent_to(lambda text: live.report({"status": text})):
@@ -420,7 +401,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
 
 
 #: Those of a comparison.
-PAGE_REQUESTS: dict[str, Callable[[LivePage, dict[str, Any]], dict[str, Any]]] = {
+PAGE_REQUESTS: dict[str, Callable[[live_pages.LivePage, dict[str, Any]], dict[str, Any]]] = {
     "export": lambda page, data: {"page": page.export()}
 }
 

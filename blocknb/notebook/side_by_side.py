@@ -17,7 +17,7 @@ from blocknb.ir_diff.code_alignment import CodeDifference, compare_code
 from blocknb.ir_diff.compilations import line_map, match_traces
 from blocknb.ir_diff.listings import aligned_lines, runs
 from blocknb.ir_diff.sentences import sentences
-from blocknb.notebook import change_sentences, diffs, document, export, extension, html, live, numbers, sections
+from blocknb.notebook import change_sentences, diffs, document, export, extension, html, live_pages, numbers, sections
 from blocknb.notebook.blobs import Blobs, pack
 from blocknb.notebook.card import Card
 from blocknb.profile.timing import Timing
@@ -71,7 +71,7 @@ class SideBySide:
         page = f"<pre>{html.marked(text)}</pre>"
         found = self.document(limit)
         if extension.answers:
-            found["model"] = live.enrol_page(self.page)
+            found["model"] = live_pages.enrol(self.page)
         return {"text/plain": text, "text/html": page, document.MIME: found}
 
     def export_html(self, path: str | Path) -> Path:
