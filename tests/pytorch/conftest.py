@@ -33,6 +33,17 @@ def _own_inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(autouse=True)
+def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes the DEVICE of a module the default device of its tests."""
+    device = getattr(request.module, "DEVICE", "cpu")
+    if device != "cpu":
+        torch.set_default_device(device)
+    yield
+    if device != "cpu":
+        torch.set_default_device(None)
+
+
+@pytest.fixture(autouse=True)
 def _counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compares the kernels that Inductor generated with those that blocknb compiled, test by test."""
     from torch._inductor.async_compile import AsyncCompile

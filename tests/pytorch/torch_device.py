@@ -1,4 +1,7 @@
-"""Where the tests of `blocknb.torch` put their tensors: a GPU if there is one, unless BLOCKNB_TORCH_DEVICE names another device."""
+"""Where the tests of operators and layers put their tensors: a GPU if there is one, unless BLOCKNB_TORCH_DEVICE names another device.
+
+A module that imports DEVICE has it as its default device, by a fixture of conftest.py.
+"""
 
 from __future__ import annotations
 
@@ -7,5 +10,3 @@ import os
 import torch
 
 DEVICE = os.environ.get("BLOCKNB_TORCH_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-if DEVICE != "cpu":
-    torch.set_default_device(DEVICE)

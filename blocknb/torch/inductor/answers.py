@@ -19,7 +19,6 @@ import torch._inductor.codegen.common as common
 import torch._inductor.config as config
 import torch._inductor.utils as utils
 import torch.utils._triton as questions
-from torch._inductor.codegen.cpu_device_op_overrides import CpuDeviceOpOverrides
 from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
 from torch._inductor.virtualized import V
 
@@ -112,8 +111,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
                 yield module, name, answer
     inherited = TritonKernel.__dict__["gen_common_triton_imports"]
     yield TritonKernel, "gen_common_triton_imports", _marked_imports(inherited)
+    # By Inductor's registry, which knows the other devices only if it is asked before the module of the CPU is imported.
+    for_cpu = type(common.get_device_op_overrides("cpu"))
     # torch 2.11 defines the function over several lines, which breaks the header of templates for the CPU.
-    yield CpuDeviceOpOverrides, "import_get_raw_stream_as", lambda self, name: f"{name} = lambda _: 0"
+    yield for_cpu, "import_get_raw_stream_as", lambda self, name: f"{name} = lambda _: 0"
 
 
 @contextlib.contextmanager
