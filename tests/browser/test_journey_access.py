@@ -94,7 +94,7 @@ READY = {
 
 def compared(card):
     """Compares two passes, which is the Passes view with the most content."""
-    card.panel('.bnb-stage:has(.bnb-stage-name:text-is("coalesce"))').click()
+    card.panel('.bnb-stage[data-name="coalesce"]').click()
     card.panel("[aria-label='Compare with']").choose("parse")
     card.panel(".bnb-summary").until_text("Ops:")
 

@@ -83,7 +83,7 @@ def card(notebook):
 
 
 def choose(card, name):
-    card.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{name}"))').click()
+    card.panel(f'.bnb-stage[data-name="{name}"]').click()
     card.panel(".bnb-about strong").wait()
 
 

@@ -25,7 +25,7 @@ def passes(softmax):
 
 
 def choose(card, name):
-    card.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{name}"))').click()
+    card.panel(f'.bnb-stage[data-name="{name}"]').click()
 
 
 def edited(softmax):

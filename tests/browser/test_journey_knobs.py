@@ -55,7 +55,7 @@ def test_after_a_slider_move_the_card_equals_that_of_a_fresh_compile(knobs, soft
         knobs.target(target)
         assert knobs.panel(".bnb-stage-name").texts == [stage.name for stage in trace.stages]
         for stage in trace.stages:
-            knobs.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{stage.name}"))').click()
+            knobs.panel(f'.bnb-stage[data-name="{stage.name}"]').click()
             eventually(lambda: knobs.listing("IR").code, lambda text, stage=stage: text == listing(stage))
             assert all(note.text in knobs.panel(".bnb-about").text for note in stage.notes)
     knobs.target("sm_90a")

@@ -33,7 +33,7 @@ def effects(card):
 
 def choose(card, name):
     """Selects a pass by its name."""
-    card.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{name}"))').click()
+    card.panel(f'.bnb-stage[data-name="{name}"]').click()
     card.panel(".bnb-about strong").wait()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blocknb import kernels as ready
-from blocknb.kernels.shapes import choose
+from blocknb.kernels.shapes import choose, plan
 from blocknb.kernels.strides import Device
 from blocknb.runtime.kernel import Launch
 from blocknb.runtime.launch_context import captured
@@ -20,7 +20,7 @@ from blocknb.runtime.launch_context import captured
 DEVICES = {
     "sm_90a": Device(132, 90, 227 << 10), "sm_80": Device(108, 80, 163 << 10), "sm_75": Device(40, 75, 64 << 10),
 }  # fmt: skip
-MODULES = ("operands", "gemm", "descriptors", "grouped")
+MODULES = ("operands", "gemm", "descriptors", "grouped", "split_k")
 DTYPES = {
     "fp16": np.float16,
     "bf16": ml_dtypes.bfloat16,
@@ -41,8 +41,10 @@ INSTRUCTION = {"sm_90a": "wgmma.mma_async", "sm_80": "mma.sync", "sm_75": "mma.s
 
 
 def zeros(shape: tuple[int, ...], dtype: str, transposed: bool = False) -> Any:
-    """An array of these sizes and strides that occupies almost no memory."""
-    made = np.zeros(1, DTYPES.get(dtype, dtype))
+    """An array of these sizes and strides that occupies almost no memory. It begins at a multiple of 128 bytes, as on a GPU."""
+    kind = np.dtype(DTYPES.get(dtype, dtype))
+    memory = np.zeros(256, np.uint8)
+    made = memory[-memory.ctypes.data % 128 :][: kind.itemsize].view(kind)
     step, steps = made.itemsize, []
     for size in shape[::1] if transposed else shape[::-1]:
         steps.append(step)
@@ -88,11 +90,12 @@ def test_strategy_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch)
     m, n, k = shape
     a, b = zeros((m, k), "fp16"), zeros((k, n), "fp16")
     (first, *rest) = check(lambda: ready.matmul(a, b, zeros((m, n), "fp16")), target, monkeypatch)
-    split = choose(*shape, 2, DEVICES[target], 1, True).splits > 1
+    device, by_tma = DEVICES[target], target == "sm_90a"
+    chosen = plan(*shape, 2, device, (1, 1), True).tile if by_tma else choose(*shape, 2, device, 1, True)
+    split = chosen.splits > 1
     assert len(rest) == split
-    assert first.kernel.__name__ == (
-        "split_kernel" if split else "matmul_descriptor_kernel" if target == "sm_90a" else "matmul_kernel"
-    )
+    names = {True: ("matmul_descriptor_kernel", "split_descriptor_kernel"), False: ("matmul_kernel", "split_kernel")}
+    assert first.kernel.__name__ == names[by_tma][split]
 
 
 @pytest.mark.parametrize(("dtype", "order"), sample(3, list(DTYPES), ["nn", "nt", "tn", "tt"]))

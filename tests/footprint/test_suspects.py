@@ -78,7 +78,7 @@ def convert(x, out, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize(
     ("value", "dtype", "named"),
-    [(1.5, np.int32, {"fraction"}), (2.0, np.int32, set()), (-1, np.uint8, {"range"}), (1e6, np.float16, {"range"})],
+    [(1.5, np.int32, {"fraction"}), (2.0, np.int32, set()), (-1, np.uint8, {"range"}), (1e6, np.float16, {"overflow"})],
 )
 def test_a_store_keeps_its_values(value: float, dtype: type, named: set[str]):
     assert kinds(convert, 1, np.full(16, value, np.float32), np.zeros(16, dtype), BLOCK=16) == named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -45,8 +46,8 @@ def converted(source: Path, folder: Path) -> tuple[Any, str]:
     return nbformat.read(folder / "ran.ipynb", as_version=4), (folder / "page.html").read_text("utf-8")
 
 
-def examine(notebook: Any, page: str) -> tuple[int, int]:
-    """Compares the plots and diffs of a page with the documents of the notebook's outputs; returns how many there are."""
+def examine(notebook: Any, page: str) -> tuple[int, int, int]:
+    """Compares the plots, diffs and comparisons of a page with the documents of the notebook's outputs; returns how many there are."""
     bundles = [o["data"] for cell in notebook.cells for o in cell.get("outputs", ()) if MIME in o.get("data", {})]
     wanted = [
         (name, b[MIME][name])
@@ -74,7 +75,11 @@ def examine(notebook: Any, page: str) -> tuple[int, int]:
         assert text.count("<ins>+ ") >= min(len(added), 1) and (
             "omitted" in text or text.count("<ins>+ ") == len(added) + 1
         )
-    return len(wanted), len(diffs)
+    compared = [b for b in bundles if b[MIME].get("kind") == "compare"]
+    words = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for bundle in compared:
+        assert all(line.strip() in words for line in bundle["text/plain"].splitlines()[:3])
+    return len(wanted), len(diffs), len(compared)
 
 
 def test_outputs_that_a_notebook_saved(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -93,11 +98,11 @@ def test_outputs_that_a_notebook_saved(shell: Any, monkeypatch: pytest.MonkeyPat
         notebook.cells.append(nbformat.v4.new_code_cell(source, outputs=outputs))
     page, _ = HTMLExporter().from_notebook_node(notebook)
     # The card of the diff has the sweep of its kernel, too.
-    assert examine(notebook, page) == (4, 1)
+    assert examine(notebook, page) == (4, 1, 0)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "least"), [("the_card", (4, 2)), ("memory", (2, 1))])
-def test_a_notebook_of_the_repository(name: str, least: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "least"), [("the_card", (4, 1, 1)), ("memory", (2, 1, 0))])
+def test_a_notebook_of_the_repository(name: str, least: tuple[int, int, int], tmp_path: Path) -> None:
     count = examine(*converted(NOTEBOOKS / f"{name}.ipynb", tmp_path))
     assert all(found >= fewest for found, fewest in zip(count, least, strict=True)), count

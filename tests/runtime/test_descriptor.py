@@ -189,7 +189,7 @@ def test_an_observed_launch_has_the_array_and_the_sizes() -> None:
         observers.remove(seen.append)
     assert dict(seen[0].arguments["source"]) == {
         "kind": "array", "type": "tensordesc<fp32[8,16]>", "shape": (10, 24), "strides": (24, 1), "bytes": 960,
-        "device": -1, "parts": [10, 24, 24],
+        "device": -1, "start": 0, "parts": [10, 24, 24],
     }  # fmt: skip
 
 

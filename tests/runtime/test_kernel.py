@@ -263,6 +263,7 @@ def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(monke
         "strides": (1,),
         "bytes": 400,
         "device": -1,
+        "start": 0,
     }
     assert launch.arguments["n"]["value"] == 100
     assert launch.retarget("sm_80").ptx

@@ -357,6 +357,7 @@ class Passes implements Mounted {
       role: 'option',
       id: uniqueId('stage'),
       'data-stage': i,
+      'data-name': stage.name,
       'aria-selected': String(i === this.chosen),
       class: i > 0 && !stage.changed ? 'bnb-stage bnb-unchanged' : 'bnb-stage',
     });
