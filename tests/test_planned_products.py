@@ -69,6 +69,14 @@ def test_products_of_a_row_match_float64(n, order):
         close(ready.matmul(a[:, ::-1], b, np.full((1, n), np.nan, np.float32)), a[:, ::-1], b)
 
 
+def test_products_of_a_row_that_matvec_does_not_take_use_the_planned_kernel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gemm, "matvec", None)  # a call of it would raise
+    a, b = stored(1, 130, False), stored(130, 70, True)
+    close(ready.matmul(a, b, np.full((1, 70), np.nan, np.float16), num_warps=8), a, b)
+    far = np.lib.stride_tricks.as_strided(a, (1, 130), (2, 1 << 26))  # its last offset needs more than 32 bits
+    assert MatmulProblem.of(a, b).is_vector and not MatmulProblem.of(far, b).is_vector
+
+
 def test_splits_of_described_operands_match_float64():
     a, b = stored(40, 4200, False), stored(4200, 72, False)
     for splits in (2, 3):

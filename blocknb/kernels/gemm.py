@@ -83,7 +83,7 @@ def matmul(
     if p.empty:
         return p.out
     by_tma = device(a).capability >= DESCRIPTORS_FROM
-    if p.is_vector and by_tma and tile is None:
+    if by_tma and p.is_vector and tile is None and num_warps is None and num_stages is None:
         return matvec(p)
     swapped = False
     if by_tma and tile is None and not p.batched:

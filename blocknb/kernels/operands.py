@@ -135,9 +135,10 @@ class MatmulProblem:
 
     @property
     def is_vector(self) -> bool:
-        """Whether a is one row of floats that are summed in fp32, and the columns of b are contiguous."""
+        """Whether a is one row of floats that are summed in fp32, and the columns of b are contiguous. Offsets in a fit 32 bits."""
         fp32 = self.sum == "float32" and self.itemsize in (2, 4) and (self.itemsize == 2 or self.precision == "ieee")
-        return self.m == 1 and not self.batched and self.k > 0 and fp32 and self.b_strides[1] == 1
+        near = self.k * abs(self.a_strides[2]) < NEAR
+        return self.m == 1 and not self.batched and self.k > 0 and fp32 and near and self.b_strides[1] == 1
 
     @property
     def batches(self) -> dict[str, int]:

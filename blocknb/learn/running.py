@@ -34,7 +34,7 @@ class TimeUp(Exception):
 
 
 class Unchecked(Exception):
-    """Nobody knows whether an answer follows a rule. The text says why."""
+    """A rule cannot be checked for an answer. The text says why."""
 
 
 class ToolMissing(Unchecked):

@@ -51,7 +51,7 @@ class _LaunchOperator:
         raise NotImplementedError("a launch has no rule for torch.vmap: make it an operator with @blocknb.torch_op")
 
     def differentiable(self, *args: Any) -> Any:
-        """None: a launch has no gradient, as outside of torch.compile."""
+        """Registers no gradient: a launch has none outside of torch.compile either."""
 
 
 _SCHEMA = "(int number, SymInt[] grid, Tensor(a!)[] stored, Tensor[] loaded, SymInt[] integers, float[] floats) -> ()"

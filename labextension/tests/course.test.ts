@@ -64,7 +64,7 @@ describe('the verdict', () => {
   });
 
   test('lists the numbers of an answer that passed', () => {
-    const notes = ['a thread has 168 registers', '`wgmma`: 4'];
+    const notes = ['168 registers per thread', '`wgmma`: 4'];
     const passed = { ...failed, passed: true, findings: [], notes };
     const { root } = shown(withVerdict(passed));
     expect([...root.querySelectorAll('.bnb-notes li')].map((e) => e.textContent)).toEqual([

@@ -255,7 +255,7 @@ def test_the_goal_of_the_course_shows_its_numbers(session: Session) -> None:
     notes = found[MIME]["verdict"]["notes"]
     assert len(notes) == 4
     assert re.fullmatch(r"wgmma in the SASS for sm_90a: \d+ HGMMA\.64x256x16\.F32", notes[0])
-    assert re.fullmatch(r"a thread has \d+ registers, and spills 0 bytes", notes[1])
+    assert re.fullmatch(r"\d+ registers per thread, 0 bytes of spills", notes[1])
     busy = re.fullmatch(r"products are under way for (\d+)% of the modelled time for 4096 x 4096 x 4096", notes[2])
     assert busy and 70 <= int(busy[1]) <= 100
     error = re.match(r"the largest error against float64 is ([\d.e-]+) of the element", notes[3])

@@ -22,7 +22,7 @@ def numbers_of_product(attempts: Sequence[Attempt]) -> Iterator[str]:
     if needs.registers is None:
         yield f"the registers and spills are unknown, because {NO_PTXAS}"
     else:
-        yield f"a thread has {needs.registers} registers, and spills {needs.spill_bytes or 0} bytes"
+        yield f"{needs.registers} registers per thread, {needs.spill_bytes or 0} bytes of spills"
     yield f"products are under way for {found.busy:.0%} of the modelled time for {SIZE} x {SIZE} x {SIZE}"
     errors = [(largest_error(made), made.case.name) for made in attempts]
     error, case = max(errors)

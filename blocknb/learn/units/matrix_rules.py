@@ -203,7 +203,7 @@ def room_for(programs: int) -> Rule:
 
 
 def warps_among(*allowed: int) -> Rule:
-    """A program has one of these numbers of warps."""
+    """The rule that the kernel uses one of these values of num_warps."""
     listed = " or ".join(map(str, allowed))
 
     def find(made: Attempt) -> Iterator[str]:
