@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from blocknb.bench.suite import kinds
 from blocknb.bench.suite.attention import CUDNN, FUSED, WS
 from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
 from blocknb.bench.suite.table import geometric_mean
@@ -89,6 +90,7 @@ FLOORS = (
     ),
     Floor("gpu", ("gemm_leaky",), TORCH, 0.95, 1.15, "each", lambda row: row.case.shape[0] == 256, "256 x 4096 x 4096"),
     Floor("gpu", ("gemm_leaky",), TORCH, 1.15, 1.30, "mean"),
+    Floor("gpu", tuple(one.name for one in kinds.BENCHMARKS), TRITON, 0.95, 1.10, said="kinds of public kernels"),
     Floor("gpu", ("gemm_fp8",), TORCH, 0.85, 1.00),
     Floor("gpu", ("gemm_tf32",), TORCH, 0.85, 1.00),
     Floor("cpu", ("gemm_plain",), NUMPY, 0.75, 0.95),
