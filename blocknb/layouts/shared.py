@@ -102,6 +102,21 @@ def swizzled(
     return SharedLayout(plain.shape, tuple(map(swizzle, plain.basis)))
 
 
+def swizzled_rows(shape: Sequence[int], element_bits: int) -> SharedLayout:
+    """Rows one after another, of any length; the number of a row is XORed into the position of its 16-byte chunks, modulo eight chunks.
+
+    An index along the row contributes itself, so code can XOR it into an address whose row is a multiple of the row's bytes.
+    """
+    plain = row_major(shape)
+    row = shape[-1].bit_length() - 1
+    chunk = max(0, (128 // element_bits).bit_length() - 1)  # index bits within a chunk
+    first = max(0, 10 - (element_bits.bit_length() - 1) - row)  # rows that fill 128 bytes together need no swizzle
+    basis = list(plain.basis)
+    for bit in range(min(3 - first, row - chunk, len(basis) - row - first)):
+        basis[row + first + bit] ^= 1 << chunk + bit
+    return SharedLayout(plain.shape, tuple(basis))
+
+
 def boxed(shape: Sequence[int], element_bits: int, inner: int, extent: int, swizzle: int) -> SharedLayout:
     """The layout of a buffer that TMA fills or reads, in boxes of `extent` elements along its inner axis. Rows along that axis are cut
     into panels of `extent` elements, panel after panel. A row of `swizzle` bytes (0: any) has that swizzle."""

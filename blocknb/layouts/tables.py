@@ -115,6 +115,25 @@ def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | No
     return bits.layout((*others, fast))
 
 
+def lines_within_warps(layout: Layout, axis: int) -> Layout:
+    """The layout in which no line along `axis` is spread over warps, or the same one if that takes replicas. The warps take the highest
+    bits of another axis, so that each thread keeps its neighbours and each warp a block of lines."""
+    mask = layout.dim_mask(axis)
+    reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
+    for position, basis in enumerate(warp):
+        if not basis & mask:
+            continue
+        for bits in (lane, reg):
+            others = [i for i, other in enumerate(bits) if other and not other & mask]
+            if others:
+                i = max(others, key=lambda i: bits[i])
+                warp[position], bits[i] = bits[i], basis
+                break
+        else:
+            return layout
+    return Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp))
+
+
 def within_warp(layout: Layout, axis: int) -> Layout:
     """The most similar layout in which no line along `axis` is spread over warps, as a scan needs.
 
@@ -287,17 +306,27 @@ def _fragments(
 # -- products without tensor cores
 
 
+STEPS, UNROLLED = 4, 512  # steps along K in one iteration; multiply-adds of a thread that are written without a loop
+
+
+def steps_at_once(accumulators: int, k: int) -> int:
+    """The steps along K that a product by plain FMAs takes per iteration: all of them, if a thread has few accumulators."""
+    return k if accumulators * k <= UNROLLED else min(STEPS, k)
+
+
 def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
-    """The accumulator of a product by plain FMAs: 4 x 4 elements per thread, 4 x 8 threads per warp.
+    """The accumulator of a product by plain FMAs: up to 4 x 4 elements per thread, 4 x 8 threads per warp.
 
     With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square; eight lanes along N
-    read 32 neighbouring columns of B.
+    read 32 neighbouring columns of B, and the other lanes neighbouring rows of A, which a swizzle keeps in different banks. A small tile
+    has smaller blocks, so that no two threads compute the same element.
     """
     bits = _BitAssignment(shape)
-    bits.assign("reg", 1, 2)
-    bits.assign("reg", 0, 2)
+    each = max(0, log2(shape[0] * shape[1]) - 5 - log2(num_warps))  # index bits for the registers of a thread
+    columns = bits.assign("reg", 1, min(2, -(-each // 2)))
     bits.assign("lane", 1, 3)
     bits.assign("lane", 0, 2)
+    bits.assign("reg", 0, min(2, each - columns))
     bits.fill("lane", (1, 0), 5)
     along_m, along_n = choose_warps([1 << len(left) for left in bits.free], num_warps)
     bits.assign("warp", 0, log2(along_m))

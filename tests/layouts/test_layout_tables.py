@@ -174,4 +174,20 @@ def test_neighbouring_threads_of_a_blocked_layout_hold_neighbouring_vectors(shap
 def test_fma_product_of_a_large_tile_has_four_by_four_blocks():
     layout = tables.fma_accumulator((64, 64), 4)
     assert isinstance(layout, Layout)
-    assert str(layout) == "<64x64: reg 1,2,64,128,32 lane 4,8,16,256,512 warp 1024,2048>"
+    assert str(layout) == "<64x64: reg 1,2,256,512,32 lane 4,8,16,64,128 warp 1024,2048>"
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 32), (32, 16)])
+@pytest.mark.parametrize("warps", [1, 2, 4])
+def test_no_two_threads_compute_the_same_element_of_a_small_fma_product(shape, warps):
+    layout = tables.fma_accumulator(shape, warps)
+    assert not layout.is_replicated and layout.num_registers == shape[0] * shape[1] // (32 * warps)
+
+
+def test_lines_within_warps_move_warps_to_the_highest_bits_of_the_other_axis():
+    layout = tables.blocked((16, 16), (1, 0), 2, 4)
+    assert str(layout) == "<16x16: reg 1 lane 2,4,8,16,32 warp 64,128>"
+    assert str(tables.lines_within_warps(layout, 0)) == "<16x16: reg 1 lane 2,128,64,16,32 warp 8,4>"
+    assert tables.lines_within_warps(layout, 1) == layout
+    alone = tables.blocked((64,), (0,), 1, 2)
+    assert tables.lines_within_warps(alone, 0) == alone

@@ -17,6 +17,7 @@ from blocknb.layouts.shared import (
     matrix_cost,
     row_major,
     swizzled,
+    swizzled_rows,
     vector_access,
     vector_cost,
 )
@@ -256,3 +257,13 @@ def test_layouts_that_ldmatrix_cannot_read_have_no_plan():
     assert ldmatrix_plan(a, row_major((64, 64)), 64) is None
     shuffled = SharedLayout((64, 64), (1, 2, 8, 4, *(1 << bit for bit in range(4, 12))))
     assert ldmatrix_plan(a, shuffled, 16) is None
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+@pytest.mark.parametrize("shape", [(16, 16), (8, 64), (32, 32), (64, 8), (16, 256)])
+def test_rows_are_swizzled_within_themselves(shape, bits):
+    """An index along the row contributes itself, and chunks of 16 bytes of neighbouring rows are in different banks."""
+    offsets = swizzled_rows(shape, bits).offsets()
+    assert (offsets[0] == np.arange(shape[1])).all()
+    assert (offsets // shape[1] == np.arange(shape[0])[:, None]).all()
+    assert len({int(offset) * bits // 8 % 128 // 16 for offset in offsets[:8, 0]}) == 8

@@ -1,6 +1,7 @@
 """Lowers matrix products without a tensor core: multiply-adds of operands in shared memory.
 
-Each thread walks along K, reads its rows of A and columns of B, and adds their outer product to its accumulators.
+Each thread walks along K, reads its rows of A and columns of B, and adds their outer product to its accumulators. It reads several steps
+of a row of A, and several neighbouring columns of B, in one access of up to 16 bytes.
 """
 
 from __future__ import annotations
@@ -15,38 +16,32 @@ from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.layouts.linear import Layout
+from blocknb.layouts.tables import steps_at_once
 
-UNROLL = 4  # steps along K in one iteration
+WIDEST = 16  # bytes of one access
+PERIOD = 128  # bytes; see `layouts.shared.swizzled_rows`
 
 
 class FmaDot(KernelPart):
-    """Writes matrix products as loops of multiply-adds."""
+    """Writes matrix products as multiply-adds: a short K in one piece, a long one as a loop."""
 
     def dot(self, op: Op) -> None:
-        """Writes a loop along K with UNROLL outer products per iteration. The accumulators are its phis."""
-        text = self.text
-        a, b, c = op.args
-        layout, k = c.type.layout, a.type.shape[1]
-        kind = llvm_type(c.type.dtype)
-        rows, row_of = parts(layout, 0)
-        columns, column_of = parts(layout, 1)
-        unroll = min(UNROLL, k)
-        initial, before = self.registers.regs(c), text.label
-        header, done = text.new_label("dot"), text.new_label("enddot")
+        """Adds up outer products, several per iteration (`steps_at_once`). The accumulators are the phis of the loop, if there is one."""
+        c, k = op.args[2], op.args[0].type.shape[1]
+        steps, product = steps_at_once(c.type.layout.num_registers, k), OuterProducts(self.text, self.buffers, op)
+        initial = self.registers.regs(c)
+        if steps == k:
+            self.registers.set(op.result, product.added(list(initial), steps))
+            return
+        text, kind = self.text, llvm_type(c.type.dtype)
+        before, header, done = text.label, text.new_label("dot"), text.new_label("enddot")
         index, names = text.name(), [text.name() for _ in initial]
-        left, right = SharedOperand(self.buffers, a, layout, 0), SharedOperand(self.buffers, b, layout, 1)
         text.do(f"br label %{header}")
         text.start(header)
         phis = text.open_chunk()
         text.open_chunk()
-        following = list(names)
-        for step in range(unroll):
-            at = text.emit(f"add i32 {index}, {step}") if step else index
-            xs = [cast(text, left.element(row, at), a.type.dtype, c.type.dtype) for row in rows]
-            ys = [cast(text, right.element(column, at), b.type.dtype, c.type.dtype) for column in columns]
-            for r in range(len(following)):
-                following[r] = fused(text, xs[row_of[r]], ys[column_of[r]], following[r], c.type.dtype, kind)
-        next_index = text.emit(f"add i32 {index}, {unroll}")
+        following = product.added(list(names), steps, index)
+        next_index = text.emit(f"add i32 {index}, {steps}")
         more = text.emit(f"icmp slt i32 {next_index}, {k}")
         text.do(f"br i1 {more}, label %{header}, label %{done}")
         phis.append(f"  {index} = phi i32 [ 0, %{before} ], [ {next_index}, %{header} ]")
@@ -57,6 +52,44 @@ class FmaDot(KernelPart):
         self.registers.set(op.result, following)
 
 
+class OuterProducts:
+    """The multiply-adds of a dot for consecutive steps along K."""
+
+    def __init__(self, text: TextWriter, buffers: Buffers, op: Op):
+        self.text, (self.a, self.b, self.c) = text, op.args
+        layout = self.c.type.layout
+        self.rows, self.row_of = parts(layout, 0)
+        self.columns, self.column_of = parts(layout, 1)
+        self.left, self.right = SharedOperand(buffers, self.a, layout, 0), SharedOperand(buffers, self.b, layout, 1)
+        self.width = neighbours(layout, 1, self.columns, WIDEST // self.right.bytes)
+
+    def added(self, sums: list[str], steps: int, index: str = "") -> list[str]:
+        """The accumulators after `steps` steps, from 0 or from the value `index` on."""
+        kind, xs = llvm_type(self.c.type.dtype), self.along_k(steps, index)
+        for step in range(steps):
+            ys = self.along_n(step, index)
+            for r in range(len(sums)):
+                x, y = xs[step][self.row_of[r]], ys[self.column_of[r]]
+                sums[r] = fused(self.text, x, y, sums[r], self.c.type.dtype, kind)
+        return sums
+
+    def along_k(self, steps: int, index: str) -> list[list[str]]:
+        """The elements of A by step and row."""
+        width = min(steps, WIDEST // self.left.bytes)
+        lines = [
+            [x for at in range(0, steps, width) for x in self.left.vector(row, at, width, index)] for row in self.rows
+        ]
+        return [[self.cast(line[step], self.a) for line in lines] for step in range(steps)]
+
+    def along_n(self, step: int, index: str) -> list[str]:
+        """The elements of B at a step, by column."""
+        found = [self.right.vector(c, step, self.width, index) for c in self.columns[:: self.width]]
+        return [self.cast(x, self.b) for vector in found for x in vector]
+
+    def cast(self, x: str, operand: Value) -> str:
+        return cast(self.text, x, operand.type.dtype, self.c.type.dtype)
+
+
 def parts(layout: Layout, axis: int) -> tuple[list[int], list[int]]:
     """The distinct coordinates of a thread's registers along an axis, and for each register the number of its coordinate."""
     low = layout.dim_bits(axis).start
@@ -65,30 +98,57 @@ def parts(layout: Layout, axis: int) -> tuple[list[int], list[int]]:
     return distinct, [distinct.index(x) for x in coordinates]
 
 
+def neighbours(layout: Layout, axis: int, coordinates: Sequence[int], most: int) -> int:
+    """How many neighbouring elements along an axis each thread reads together: a power of two, aligned in every thread."""
+    low, mask, width = layout.dim_bits(axis).start, layout.dim_mask(axis), 1
+    elsewhere = [(basis & mask) >> low for basis in (*layout.lane, *layout.warp)]
+    while width < most and not any(basis & width for basis in elsewhere):
+        wider = {c ^ width for c in coordinates}
+        if wider != set(coordinates):
+            break
+        width *= 2
+    return width
+
+
 class SharedOperand:
-    """Elements of A[row, k] or B[k, column] in shared memory. An address is the thread's part, a constant and a multiple of k."""
+    """Elements of A[row, k] or B[k, column] in shared memory. `bytes` are those of an element."""
 
     def __init__(self, buffers: Buffers, buffer: Value, layout: Layout, axis: int):
         self.text, self.buffer, self.axis = buffers.text, buffer, axis
-        self.extent = buffer.type.shape[1]  # row-major: elements from one row to the next
-        self.low, self.mask = layout.dim_bits(axis).start, layout.dim_mask(axis)
+        self.extent = buffer.type.shape[1]  # elements from one row to the next
+        low, mask = layout.dim_bits(axis).start, layout.dim_mask(axis)
         self.bytes = memory_bits(buffer.type.dtype) // 8
-        stride = self.extent if axis == 0 else 1
+        self.stride = self.extent if axis == 0 else 1
 
         def place(bases: Sequence[int]) -> tuple[int, ...]:
-            return tuple(((basis & self.mask) >> self.low) * stride for basis in bases)
+            return tuple(((basis & mask) >> low) * self.stride for basis in bases)
 
         self.address = buffers.elements(buffer, place(layout.lane), place(layout.warp))
-        self.stride = stride
 
-    def element(self, coordinate: int, k: str) -> str:
-        """Loads the element at a row or column of the thread and a step along K."""
-        text, dtype = self.text, self.buffer.type.dtype
-        base = self.address.pointer(coordinate * self.stride)
-        step = 1 if self.axis == 0 else self.extent
-        moved = text.emit(f"mul i32 {k}, {step * self.bytes}")
-        pointer = text.emit(f"getelementptr i8, ptr addrspace(3) {base}, i32 {moved}")
-        return text.emit(f"load {llvm_type(dtype)}, ptr addrspace(3) {pointer}, align {self.bytes}")
+    def vector(self, coordinate: int, step: int, width: int, index: str) -> list[str]:
+        """Loads `width` neighbours from a row (of A) or column (of B) of the thread, at a step along K; `index` names a value that is
+        added to the step."""
+        text, kind = self.text, llvm_type(self.buffer.type.dtype)
+        along = 1 if self.axis == 0 else self.extent
+        pointer = self.address.pointer(coordinate * self.stride + step * along)
+        if index:
+            pointer = self.advanced(pointer, text.emit(f"mul i32 {index}, {along * self.bytes}"))
+        aligned = width * self.bytes
+        if width == 1:
+            return [text.emit(f"load {kind}, ptr addrspace(3) {pointer}, align {aligned}")]
+        loaded = text.emit(f"load <{width} x {kind}>, ptr addrspace(3) {pointer}, align {aligned}")
+        return [text.emit(f"extractelement <{width} x {kind}> {loaded}, i32 {i}") for i in range(width)]
+
+    def advanced(self, pointer: str, distance: str) -> str:
+        """A pointer that many bytes further. Along a row of A, the distance within 128 bytes, the period of the swizzle, is added by XOR:
+        these bits of the row's address hold nothing but the swizzle, because a buffer starts at a multiple of 128 bytes."""
+        text = self.text
+        if self.axis == 0:
+            place = text.emit(f"ptrtoint ptr addrspace(3) {pointer} to i32")
+            within = text.emit(f"and i32 {distance}, {PERIOD - 1}")
+            pointer = text.emit(f"inttoptr i32 {text.emit(f'xor i32 {place}, {within}')} to ptr addrspace(3)")
+            distance = text.emit(f"and i32 {distance}, {-PERIOD}")
+        return text.emit(f"getelementptr i8, ptr addrspace(3) {pointer}, i32 {distance}")
 
 
 def fused(text: TextWriter, x: str, y: str, accumulator: str, dtype: ElementType, kind: str) -> str:

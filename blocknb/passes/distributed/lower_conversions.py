@@ -203,11 +203,7 @@ class ConversionLowering(Rebuild):
             self.builder.append(op.replace(args=self.operands.lower(op)))
             return op.results
         if op.name == "dot" and "instr" not in op.attrs:
-            buffers = [
-                self.store(x, row_major(x.type.shape), f"dot operand {name}")
-                for x, name in zip(op.args, "ab", strict=False)
-            ]
-            self.builder.append(op.replace(args=(*buffers, op.args[2])))
+            self.builder.append(op.replace(args=(*self.operands.plain(op), op.args[2])))
             return op.results
         if op.name in ATOMICS and op.result in self.used:
             kind = op.args[0].type

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
-from blocknb.ir.traversal import reachable
+from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
@@ -50,9 +50,15 @@ class LayoutChoice:
         self.groups = LayoutGroups()
         self.layouts: dict[Value, Layout] = {}
         self.reductions: list[tuple[Op, float]] = []  # with the assumed number of executions
+        self.carried: list[tuple[Value, Value]] = []  # by loops: the value in an iteration, and what the next one gets
+        self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.classify(func.body)
         self.tie(func.body, 1.0)
+        if found := self.recurrences():
+            self.recurrent = {result for op in found for result in op.results if result.type.size <= FEW}
+            self.groups, self.reductions, self.carried = LayoutGroups(), [], []
+            self.tie(func.body, 1.0)
         self.settle()
 
     # -- kinds of values
@@ -89,6 +95,7 @@ class LayoutChoice:
             case "for" | "while" | "if":
                 for group in carried_together(op):
                     self.tie_all(group)
+                    self.carried += [(group[1], group[-2])] if op.name in LOOPS else []
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
@@ -108,7 +115,26 @@ class LayoutChoice:
             case "gather":
                 self.tie_all((op.result, op.args[1]))
             case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
-                self.tie_all((*op.results, *op.args))
+                self.tie_all((*op.results, *self.tied_operands(op)))
+
+    def tied_operands(self, op: Op) -> Sequence[Value]:
+        """The operands of a pointwise op that have its layout: all, but of what is added to a sum of `recurrences` only the sum. The other
+        operand may have another layout, in which a line of few elements costs little to convert."""
+        return [v for v in op.args if v in self.recurrent] or op.args
+
+    def recurrences(self) -> list[Op]:
+        """The reductions of small tiles that loops carry, where the next tile depends on the result, as in forward substitution."""
+        users, found = uses(self.func), []
+        for op, iterations in self.reductions:
+            value = op.args[0]
+            if iterations == 1 or value.type.size > SMALL or not self.anchored(value):
+                continue
+            after = forward_slice(op.results, users, lambda user: not user.blocks)
+            reached, root = {x for user in after for x in user.results}, self.groups.find(value)
+            ends = (left for now, left in self.carried if self.anchored(now) and self.groups.find(now) is root)
+            if any(left in reached for left in ends):
+                found.append(op)
+        return found
 
     def weight(self, op: Op, iterations: float) -> float:
         return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
@@ -134,6 +160,7 @@ class LayoutChoice:
             members[root] = members.get(root, 0) + 1
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
+        self.keep_recurrences_within_warps()
         consumers = uses(self.func)
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
@@ -176,6 +203,15 @@ class LayoutChoice:
             for result in op.results:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
+
+    def keep_recurrences_within_warps(self) -> None:
+        """Changes the layouts of `recurrences`: lines along the axis stay in one warp. An exchange between warps would cost two barriers
+        per iteration."""
+        for op in self.recurrences():
+            root = self.groups.find(op.args[0])
+            layout = self.layouts.get(root)
+            if layout is not None and layout not in self.products:
+                self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
 
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
         """The results of pointwise ops on a value that are in its group."""

@@ -14,7 +14,8 @@ from blocknb.ir.core import Op, Value, walk
 from blocknb.language import types as t
 from blocknb.language.types import Tile
 from blocknb.layouts import wgmma
-from blocknb.layouts.shared import SharedLayout, vector_cost
+from blocknb.layouts.shared import SharedLayout, row_major, swizzled_rows, vector_cost
+from blocknb.layouts.tables import steps_at_once
 
 StoreToBuffer = Callable[..., Value]
 
@@ -34,7 +35,7 @@ class OperandBuffers:
 
     def __init__(self, builder: Builder, store: StoreToBuffer):
         self.builder, self.store = builder, store
-        self.stored: list[dict[tuple[Value, SharedLayout], Value]] = [{}]
+        self.stored: list[dict[tuple[Value, SharedLayout, bool], Value]] = [{}]  # the last key: whether rounded to tf32
 
     def open(self) -> None:
         """Enters a nested block."""
@@ -61,16 +62,36 @@ class OperandBuffers:
         found = dict(zip(from_shared(op), self.make([(op, i, op.args[i]) for i in from_shared(op)]), strict=True))
         return tuple(found.get(i, value) for i, value in enumerate(op.args))
 
+    def plain(self, op: Op) -> list[Value]:
+        """The buffers of the operands of a product by plain multiply-adds. Rows of A are swizzled. B is swizzled only if the code takes all
+        of K at once, because a loop along K moves from row to row of B by addition."""
+        buffers = []
+        k = op.args[0].type.shape[1]
+        whole = steps_at_once(op.result.type.layout.num_registers, k) == k
+        for i, value in enumerate(op.args[:2]):
+            kind = value.type
+            layout = swizzled_rows(kind.shape, kind.dtype.bits) if whole or i == 0 else row_major(kind.shape)
+            buffer = self.known(value, layout, False)
+            if buffer is None:
+                buffer = self.store(value, layout, f"dot operand {'ab'[i]}")
+                self.stored[-1][value, layout, False] = buffer
+            buffers.append(buffer)
+        return buffers
+
+    def known(self, value: Value, layout: SharedLayout, tf32: bool) -> Value | None:
+        """The buffer in which an operand is stored already, rounded to tf32 or not."""
+        key = value, layout, tf32
+        return next((level[key] for level in self.stored if key in level), None)
+
     def make(self, wanted: Sequence[tuple[Op, int, Value]]) -> list[Value]:
         buffers, count = [], len(self.stored[-1])
         for op, side, value in wanted:
-            layout = choose(op, side, value.type)
-            buffer = next((level[value, layout] for level in self.stored if (value, layout) in level), None)
+            layout, tf32 = choose(op, side, value.type), value.type.dtype == t.float32
+            buffer = self.known(value, layout, tf32)
             if buffer is None:
                 with self.builder.at(op):
-                    tf32 = value.type.dtype == t.float32
                     buffer = self.store(value, layout, f"dot operand {'ab'[side]}", align=wgmma.ALIGNMENT, tf32=tf32)
-                self.stored[-1][value, layout] = buffer
+                self.stored[-1][value, layout, tf32] = buffer
             buffers.append(buffer)
         if len(self.stored[-1]) > count:
             with self.builder.at(wanted[-1][0]):
