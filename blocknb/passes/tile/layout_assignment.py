@@ -5,7 +5,8 @@ each; `support/layout_choice` chooses it. *Cheap* values (constants, index and m
 needs. *Views* (broadcast, reshape and transpose of an anchored value) move no data in any layout, so they are made on demand.
 
 One walk backwards collects the demands, because it meets users before definitions. One walk forwards emits the code, each cheap op once
-per demanded layout and at its old place, so nothing invariant enters a loop. Triton's pass RemoveLayoutConversions does the same.
+per demanded layout and at its old place, so nothing invariant enters a loop. Triton's pass RemoveLayoutConversions does the same. A
+conversion for branches alone then moves into these (`support/branch_conversions`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from blocknb.language.ops import ACCESSES
 from blocknb.layouts import convert
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.branch_conversions import sunk
 from blocknb.passes.support.layout_choice import LayoutChoice
 from blocknb.passes.support.tile_views import operand_layout
 from blocknb.target import Target
@@ -70,7 +72,8 @@ class LayoutAssignment:
     def run(self) -> Func:
         self.collect(self.func.body)
         self.emit_ops(self.func.body.ops)
-        return self.func.replace(body=Block(self.func.body.args, self.builder.finish()), level="distributed")
+        body = Block(self.func.body.args, self.builder.finish())
+        return sunk(self.func.replace(body=body, level="distributed"))
 
     # -- demands, backwards
 
