@@ -270,6 +270,9 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
             x = bl.load(at, mask=inner[None, :] < k - 8, other=1)
         elif WAY == "table":
             x = bl.load(a + row * 80 + (bl.load(table + start // 16) * 16 + bl.arange(0, 16))[None, :])
+        elif WAY == "tables":
+            block = bl.load(table + bl.load(table + start // 16))
+            x = bl.load(a + row * 80 + (block * 16 + bl.arange(0, 16))[None, :])
         elif WAY == "same":
             x = bl.load(a + row * 80 + bl.arange(0, 16)[None, :], volatile=False)
         elif WAY == "twice":
@@ -282,33 +285,47 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
     bl.store(c + row * 16 + column, total)
 
 
+TABLE = np.array([3, 1, 0, 2, 4], np.int32)
+
+
+def varied(way: str, k: int = 80) -> dict[str, Any]:
+    """The arguments of `various`."""
+    a, b, c = numbers((16, 80), HALF), numbers((80, 16), HALF), np.zeros((16, 16), np.float32)
+    return {"a": a, "b": b, "c": c, "table": TABLE.copy(), "k": k, "WAY": way}
+
+
+@pytest.mark.parametrize("k", [0, 16, 32, 80])
+def test_an_index_is_copied_ahead_of_the_copy_that_it_places(k: int) -> None:
+    arguments = varied("table", k)
+    func, stage = lowered(various, arguments)
+    assert copied(func) == 3 and not texts(stage, "missed")
+    assert "pipelined: copied 4 iterations ahead, because it is part of the address of a copy" in texts(stage, "info")
+    a, b = arguments["a"].astype(float).reshape(16, 5, 16), arguments["b"].astype(float).reshape(5, 16, 16)
+    expected = sum((a[:, TABLE[i]] @ b[i] for i in range(k // 16)), np.zeros((16, 16)))
+    arguments["table"] = arguments["table"][: k // 16]  # the interpreter finds accesses behind it
+    for got in runs(func, arguments, (1,)):
+        np.testing.assert_array_equal(got["c"], expected)
+
+
 @pytest.mark.parametrize(
     ("way", "why"),
     [
         ("other", "its masked-off elements are not zero"),
-        ("table", "its address was loaded in the loop"),
+        ("tables", "its address was loaded in the loop"),
         ("twice", "it is used more than once"),
         ("written", "also writes a"),
     ],
 )
 def test_notes_explain_why_an_operand_is_not_pipelined(way: str, why: str) -> None:
-    table = np.array([3, 1, 0, 2, 4], np.int32)
-    arguments = {
-        "a": numbers((16, 80), HALF),
-        "b": numbers((80, 16), HALF),
-        "c": np.zeros((16, 16), np.float32),
-        "table": table,
-        "k": 80,
-        "WAY": way,
-    }
+    arguments = varied(way)
     func, stage = lowered(various, arguments)
     assert [text for text in texts(stage, "missed") if why in text], texts(stage, "missed")
     assert copied(func) == 1
     a, b = arguments["a"].astype(float), arguments["b"].astype(float)
     if way == "other":
         a[:, 72:] = 1
-    if way == "table":
-        a = a.reshape(16, 5, 16)[:, table].reshape(16, 80)
+    if way == "tables":
+        a = a.reshape(16, 5, 16)[:, TABLE[TABLE]].reshape(16, 80)
     expected = a @ b + (a.reshape(16, 5, 16).sum(axis=1) if way == "twice" else 0)
     for got in runs(func, arguments | {"a": arguments["a"].copy()}, (1,), interpreted=way != "written"):
         np.testing.assert_array_equal(got["c"], expected)

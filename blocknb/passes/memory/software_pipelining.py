@@ -25,8 +25,10 @@ from blocknb.language import types as t
 from blocknb.language.ops import named
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.pipelining.circular_buffer import CircularBuffer
+from blocknb.passes.pipelining.index_copies import IndexCopies
 from blocknb.passes.pipelining.later_iterations import LaterIterations
 from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED, PipeliningLegality, accumulating_products
+from blocknb.passes.pipelining.locks import apart_from_locks
 from blocknb.passes.pipelining.loop_rotation import LoopRotation
 from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, loads_behind_operands, staged_tile
 from blocknb.passes.pipelining.stages import COPIES_FROM, multiplies, num_stages
@@ -81,8 +83,8 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     Why: tensor cores work while the operands of later iterations arrive.
 
     Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
-    `other` is not zero, if its address was loaded in the loop, or if the loop writes its array (two arguments are assumed to be two
-    arrays). A buffer gets fewer stages where shared memory has no room.
+    `other` is not zero, or if the loop writes its array (two arguments are assumed to be two arrays). An index that the loop loads for
+    an address is copied ahead, too; an index of that index is not. A buffer gets fewer stages where shared memory has no room.
 
     Before:
 
@@ -130,13 +132,15 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, and the products that outlast an iteration."""
+    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, and the loads of
+    indices on which addresses of copies depend."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
     ahead: int
     wanted: int
     outlasting: tuple[Op, ...] = ()
+    indices: tuple[Op, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -150,6 +154,7 @@ class PipelinePlanner(PipeliningLegality):
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, notes)
         self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
+        self.placing = False  # whether the values behind an index are looked at
 
     def block(self, block: Block) -> None:
         """Plans the loops of a block, inner ones first."""
@@ -167,7 +172,8 @@ class PipelinePlanner(PipeliningLegality):
         self.refuse([x for x in behind if x not in staged], "an operand is computed from it")
         copies = []
         for tile in tiles:
-            if found := why or self.why_not(tile.load, loop) or self.why_no_copy(tile):
+            ordered = "" if why == self.why_ordered(loop) and self.passes_locks(tile.load, loop) else why
+            if found := ordered or self.why_not(tile.load, loop) or self.why_no_copy(tile):
                 self.refuse([tile.load], found)
             else:
                 vec = copy_width(self.facts, tile.load, *tile.store.args)
@@ -176,7 +182,34 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products)
+            indices = self.indices(loop, copies)
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices)
+
+    def passes_locks(self, load: Op, loop: Op) -> bool:
+        """Whether a load may run before the locks at which its loop waits."""
+        return apart_from_locks(self.func, self.facts, load, walk(loop.blocks[0]))
+
+    def indices(self, loop: Op, copies: Sequence[AsyncCopy]) -> tuple[Op, ...]:
+        """The loads of a loop from which addresses or masks of copies are computed."""
+        behind = [self.values_behind(value, loop) for copy in copies for value in copy.load.args[:2]]
+        found = {value for values in behind if not isinstance(values, str) for value in values}
+        return tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in found)
+
+    def why_no_index(self, load: Op, loop: Op) -> str:
+        """A scalar or a vector of words may be copied ahead of the copies that it places, if its own address is computed."""
+        why, kind = super().why_no_index(load, loop), load.result.type
+        if self.placing or load not in loop.blocks[0].ops or len(kind.shape) > 1 or kind.dtype.bytes not in COPY_BYTES:
+            return why
+        if len(load.args) > 2 and not self.is_zero(load.args[2]):
+            return why
+        if found := self.why_not_read_early(load, walk(loop.blocks[0])):
+            return f"{why}, and {found}"
+        if self.why_ordered(loop) and not self.passes_locks(load, loop):
+            return why
+        self.placing = True
+        behind = [self.values_behind(x, loop) for x in load.args]
+        self.placing = False
+        return why if any(isinstance(x, str) for x in behind) else ""
 
     def tiles(self, loop: Op) -> Iterator[StagedTile]:
         """The tiles that a loop's own block loads and stores to shared memory, each with its first store."""
@@ -237,6 +270,9 @@ class PipelinePlanner(PipeliningLegality):
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
+            for op in plan.indices:
+                ahead = counted(2 * plan.ahead, "iteration")
+                self.notes(op, f"pipelined: copied {ahead} ahead, because it is part of the address of a copy")
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -250,10 +286,12 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         b, body, ahead, products = self.builder, loop.blocks[0], plan.ahead, plan.outlasting
         defs = self.facts.definition
         ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
+        indices = IndexCopies(b, plan.indices, ahead + 1, self.func.attrs["num_warps"])
         before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
-            self.copy(plan, ring, b.const(i, t.int32), before, i, i < least)
+            indices.copy(stage := b.const(i, t.int32), before, i + ahead)
+            self.copy(plan, ring, stage, before, i, i < least)
         replaced = {x for copy in plan.copies for x in (copy.load, *copy.views, copy.store, defs[copy.buffer])}
         kept = [x for x in body.ops[:-1] if x not in replaced]
         if not any(x.name == "local_store" and defs[x.args[0]].attrs.get("align") for x in kept):
@@ -262,12 +300,18 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         def iteration(stages: list[Value]) -> Sequence[Value]:
             read, write = stages
             read.name, write.name = "read", "write"
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+
+            def copies() -> None:
+                indices.copy(write, now, 2 * ahead)
+                now.known.update(zip(((x.result, ahead) for x in plan.indices), indices.read(read), strict=True))
+                self.copy(plan, ring, write, now, ahead)
+
             b.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 b.op("fence")  # before the barrier that follows
-            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
             if not products:
-                self.copy(plan, ring, write, now, ahead)
+                copies()
             for i, copy in enumerate(plan.copies):
                 self.mapping[copy.buffer] = ring.view(i, read)
             for x in kept:
@@ -277,7 +321,7 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 # The previous products are complete after this one starts, and the next copy overwrites their stage.
                 self.one(x.replace(attrs={**x.attrs, "in_flight": len(products)}))
                 if x is products[-1]:
-                    self.copy(plan, ring, write, now, ahead)
+                    copies()
             return ring.following(read), read
 
         b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32)], iteration))

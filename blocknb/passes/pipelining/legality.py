@@ -2,7 +2,8 @@
 
 A load that runs early moves before the stores of earlier iterations. So no op of the loop may write its array, and none may order later
 accesses after itself. Two arguments are assumed to be two arrays, as in `barriers`. The address of a later iteration must follow from the
-loop's index, and from carried scalars, by arithmetic alone. A load through a loaded index stays where it is.
+loop's index, and from carried scalars, by arithmetic alone. A load through a loaded index stays where it is, unless the pass also loads
+the index early (`why_no_index`).
 
 Each check returns the reason against pipelining as the text of a note, "" if there is none. Source: Allen and Kennedy, "Optimizing
 Compilers for Modern Architectures", chapter 2.
@@ -50,6 +51,10 @@ class PipeliningLegality:
         """The reason why no load of a loop may run early."""
         if ranges.iterations(self.facts, loop)[1] <= 1:
             return "the loop makes one iteration at most"
+        return self.why_ordered(loop)
+
+    def why_ordered(self, loop: Op) -> str:
+        """The reason why no load may move before the ops of a loop, whatever its address."""
         return why_none_within(walk(loop.blocks[0]))
 
     def why_not(self, load: Op, loop: Op) -> str:
@@ -95,7 +100,7 @@ class PipeliningLegality:
             if op is None or value in facts.argument:
                 return ""
             if op.name == "load":
-                return "was loaded in the loop"
+                return self.why_no_index(op, loop)
             arithmetic = OPS[op.name].pure and OPS[op.name].kind in ARITHMETIC
             return "" if arithmetic else f"is made by a {op.name} in the loop"
 
@@ -103,6 +108,10 @@ class PipeliningLegality:
         if not isinstance(found, str) and sum(x not in facts.argument for x in found) > MOST_OPS:
             return "takes much arithmetic, which would be done twice"
         return found
+
+    def why_no_index(self, load: Op, loop: Op) -> str:
+        """The reason why the address of an early load may not depend on another load of the loop."""
+        return "was loaded in the loop"
 
 
 def why_none_within(ops: Iterable[Op]) -> str:
