@@ -10,7 +10,8 @@ reads its stage. Such an iteration starts its own product, waits for the previou
 into the previous product's stage.
 
 Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off or the iteration
-does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
+does not exist. The indices of a gather, such as the page table of a paged cache, are loaded one iteration before their copies, so that no
+copy waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     Why: tensor cores work while the operands of later iterations arrive.
 
     Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
-    `other` is not zero, if its address was loaded in the loop, or if the loop writes its array (two arguments are assumed to be two
-    arrays). A buffer gets fewer stages where shared memory has no room.
+    `other` is not zero, or if the loop writes its array or that of its indices (two arguments are assumed to be two arrays). A buffer gets
+    fewer stages where shared memory has no room.
 
     Before:
 
@@ -130,13 +131,15 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, and the products that outlast an iteration."""
+    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, and the loads of
+    the loop from whose results addresses of copies are computed."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
     ahead: int
     wanted: int
     outlasting: tuple[Op, ...] = ()
+    indices: tuple[Op, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -167,7 +170,7 @@ class PipelinePlanner(PipeliningLegality):
         self.refuse([x for x in behind if x not in staged], "an operand is computed from it")
         copies = []
         for tile in tiles:
-            if found := why or self.why_not(tile.load, loop) or self.why_no_copy(tile):
+            if found := why or self.why_not(tile.load, loop, indices=True) or self.why_no_copy(tile):
                 self.refuse([tile.load], found)
             else:
                 vec = copy_width(self.facts, tile.load, *tile.store.args)
@@ -176,7 +179,17 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products)
+            indices = self.indices(loop, copies)
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices)
+
+    def indices(self, loop: Op, copies: Sequence[AsyncCopy]) -> tuple[Op, ...]:
+        """The loads of a loop that lead to the addresses of copies, in program order."""
+        behind = set[Value]()
+        for copy in copies:
+            found = self.values_behind(copy.load.args[0], loop, indices=True)
+            assert not isinstance(found, str), "why_not has checked the address"
+            behind |= found
+        return tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in behind)
 
     def tiles(self, loop: Op) -> Iterator[StagedTile]:
         """The tiles that a loop's own block loads and stores to shared memory, each with its first store."""
@@ -234,6 +247,7 @@ class PipelinePlanner(PipeliningLegality):
                 )
                 text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
+                text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
@@ -254,20 +268,23 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
             self.copy(plan, ring, b.const(i, t.int32), before, i, i < least)
+        early = [before.at(load.result, ahead) for load in plan.indices]
         replaced = {x for copy in plan.copies for x in (copy.load, *copy.views, copy.store, defs[copy.buffer])}
         kept = [x for x in body.ops[:-1] if x not in replaced]
         if not any(x.name == "local_store" and defs[x.args[0]].attrs.get("align") for x in kept):
             kept = [x for x in kept if x.name != "fence"]
 
         def iteration(stages: list[Value]) -> Sequence[Value]:
-            read, write = stages
+            read, write, *early = stages
             read.name, write.name = "read", "write"
             b.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 b.op("fence")  # before the barrier that follows
             now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            now.known |= {(load.result, ahead): value for load, value in zip(plan.indices, early, strict=True)}
             if not products:
                 self.copy(plan, ring, write, now, ahead)
+            following = [now.at(load.result, ahead + 1) for load in plan.indices]
             for i, copy in enumerate(plan.copies):
                 self.mapping[copy.buffer] = ring.view(i, read)
             for x in kept:
@@ -278,9 +295,9 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 self.one(x.replace(attrs={**x.attrs, "in_flight": len(products)}))
                 if x is products[-1]:
                     self.copy(plan, ring, write, now, ahead)
-            return ring.following(read), read
+            return ring.following(read), read, *following
 
-        b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32)], iteration))
+        b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32), *early], iteration))
         results = self.after_products(loop, products)
         b.op("wait", in_flight=0)
         return results
