@@ -1,4 +1,13 @@
-"""Attention of the last queries of sequences over a cache of keys and values: contiguous or paged, split over programs."""
+"""Attention for decoding: a few queries at the end of each sequence, over a contiguous or paged cache of keys and values.
+
+The time is that of reading the cache once. A tile holds the queries of all heads that share one head of keys (GQA: Ainslie et al. 2023),
+so no group reads keys twice. One sequence has too few such tiles for a GPU. So the keys are split over programs (Flash-Decoding: Dao et
+al. 2023): each computes the maximum, the sum and the output of its keys with an online softmax, and a second launch combines them. The
+program loads its number of keys from `lengths`, so the host need not know it: the splits of a short sequence are short.
+
+A paged cache (PagedAttention: Kwon et al. 2023) holds pages of keys of all sequences, and a block table the pages of each sequence.
+Software pipelining copies the pages of later iterations, and loads their numbers before.
+"""
 
 from __future__ import annotations
 
@@ -7,203 +16,174 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.strides import device, dtype_name, empty, strides
+from blocknb.kernels.attention import LEAST
+from blocknb.kernels.decoding import DecodingProblem
+from blocknb.kernels.strides import empty, strides
 
-LEAST = bl.constexpr(-3.4028234663852886e38)
 LOG2E = bl.constexpr(1.4426950408889634)
 
 
 @blocknb.kernel
-def decoding_kernel(
-    q, k, v, out, lengths, table, slopes, maxima, sums, parts, counters, q_at, k_at, v_at, out_at, table_at,
-    scale, cap, window, keys, queries, width, splits,
-    GROUP: bl.constexpr, PAGE: bl.constexpr, CAUSAL: bl.constexpr, FULL: bl.constexpr, SPLIT: bl.constexpr,
-    ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, SWAP: bl.constexpr = False, ONE: bl.constexpr = True,
-):  # fmt: skip
-    """Computes the partial result of one split of the keys for a tile of the queries of one group of heads."""
-    split, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
-    tiles = bl.cdiv(queries * GROUP, ROWS)
-    tile = head % tiles
-    head = head // tiles
-    length = keys
-    if lengths is not None:
-        length = bl.load(lengths + batch)
-    rows, columns, wide = tile * ROWS + bl.arange(0, ROWS), bl.arange(0, COLUMNS), bl.arange(0, WIDTH)
-    at = rows // GROUP
-    heads = head * GROUP + rows % GROUP
-    position = length - queries + at  # of the query among the keys
-    there = at < queries
-    in_width = wide < width
-    query_mask = there[:, None] if FULL else there[:, None] & in_width[None, :]
-    q_row = q + batch.to(bl.int64) * q_at[0] + heads * q_at[1] + at * q_at[2]
-    query = bl.load(q_row[:, None] + wide[None, :], mask=query_mask, other=0.0)
-    first_query = tile * ROWS // GROUP
-    last_query = min(queries, bl.cdiv((tile + 1) * ROWS, GROUP)) - 1
-    seen, whole, least = length, length, 0
-    if CAUSAL:
-        seen = max(length - queries + last_query + 1, 0)
-        whole = length - queries + first_query + 1
-    if window is not None:
-        least = max(length - queries + first_query - window + 1, 0) // COLUMNS * COLUMNS
-        free = length - queries + last_query - window + 1
-    count = bl.cdiv(max(seen - least, 0), COLUMNS)
-    begin, end = least + split * count // splits * COLUMNS, least + (split + 1) * count // splits * COLUMNS
-    k += head.to(bl.int64) * k_at[1]
-    v += head.to(bl.int64) * v_at[1]
+def rows_of(cache, pages, start, columns, length, steps, PAGE: bl.constexpr, COLUMNS: bl.constexpr):
+    """The addresses of COLUMNS rows of a sequence's cache from row `start` on; `pages` is the sequence's line of the block table."""
     if PAGE == 0:
-        k += batch.to(bl.int64) * k_at[0]
-        v += batch.to(bl.int64) * v_at[0]
-    top = bl.full((ROWS,), LEAST, bl.float32)
-    total = bl.zeros((ROWS,), bl.float32)
-    if SWAP:
-        result = bl.zeros((WIDTH, ROWS), bl.float32)
+        rows = cache + start.to(bl.int64) * steps[2] + columns * steps[2]
+    elif PAGE % COLUMNS == 0:  # all rows are in one page
+        page = bl.load(pages + start // PAGE).to(bl.int64)
+        rows = cache + (page * steps[0] + start % PAGE * steps[2]) + columns * steps[2]
     else:
-        result = bl.zeros((ROWS, WIDTH), bl.float32)
-    if slopes is not None:
-        slope = bl.load(slopes + heads, mask=there, other=0.0) * LOG2E
-    for start in range(begin, end, COLUMNS):
-        key = start + columns
-        inside = key < length
-        mask = inside[:, None] if FULL else inside[:, None] & in_width[None, :]
-        if PAGE == 0:
-            k_tile = k + start.to(bl.int64) * k_at[2] + columns[:, None] * k_at[2] + wide[None, :]
-            v_tile = v + start.to(bl.int64) * v_at[2] + columns[:, None] * v_at[2] + wide[None, :]
-        elif PAGE % COLUMNS == 0:
-            page = bl.load(table + batch * table_at + start // PAGE).to(bl.int64)
-            k_tile = k + (page * k_at[0] + start % PAGE * k_at[2]) + columns[:, None] * k_at[2] + wide[None, :]
-            v_tile = v + (page * v_at[0] + start % PAGE * v_at[2]) + columns[:, None] * v_at[2] + wide[None, :]
-        else:
-            page = bl.load(table + batch * table_at + key // PAGE, mask=inside, other=0).to(bl.int64)
-            k_tile = k + (page * k_at[0] + key % PAGE * k_at[2])[:, None] + wide[None, :]
-            v_tile = v + (page * v_at[0] + key % PAGE * v_at[2])[:, None] + wide[None, :]
-        some_keys = bl.load(k_tile, mask=mask, other=0.0)
-        if SWAP:
-            scores = bl.dot(some_keys, query.T) * scale
-        else:
-            scores = bl.dot(query, some_keys.T) * scale
-        if SWAP:
-            key_at, row_at, last, slope_at = key[:, None], position[None, :], 0, 0
-        else:
-            key_at, row_at = key[None, :], position[:, None]
-        if cap is not None:
-            scores = cap * (2.0 / (1.0 + bl.exp2(scores * (-2.0 * LOG2E / cap))) - 1.0)  # cap tanh(scores / cap)
-        if slopes is not None:
-            scores += (slope[None, :] if SWAP else slope[:, None]) * (key_at - row_at).to(bl.float32)
-        if window is not None:
-            if start < free:
-                scores = bl.where(key_at > row_at - window, scores, -float("inf"))
-        if start + COLUMNS > whole:
-            scores = bl.where(key_at <= (row_at if CAUSAL else length - 1), scores, -float("inf"))
-        if SWAP:
-            larger = bl.maximum(top, bl.max(scores, axis=0))
-            powers = bl.exp2(scores - larger[None, :])
-            factor = bl.exp2(top - larger)
-            total = total * factor + bl.sum(powers, axis=0)
-        else:
-            larger = bl.maximum(top, bl.max(scores, axis=1))
-            powers = bl.exp2(scores - larger[:, None])
-            factor = bl.exp2(top - larger)
-            total = total * factor + bl.sum(powers, axis=1)
-        values = bl.load(v_tile, mask=mask, other=0.0)
-        if SWAP:
-            result = bl.dot(values.T, powers.to(values.dtype), result * factor[None, :])
-        else:
-            result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
-        top = larger
-    if SWAP:
-        result = result.T
-    out_row = out + batch.to(bl.int64) * out_at[0] + heads * out_at[1] + at * out_at[2]
-    if SPLIT:
-        here = batch * bl.num_programs(1) + bl.program_id(1)
-        line = (here * splits + split) * ROWS + bl.arange(0, ROWS)
-        bl.store(maxima + line, top, mask=there)
-        bl.store(sums + line, total, mask=there)
-        bl.store(parts + line[:, None].to(bl.int64) * WIDTH + wide[None, :], result, mask=query_mask)
-        if ONE:
-            if bl.atomic_add(counters + here, 1) == splits - 1:
-                bl.store(counters + here, 0)
-                line = here * splits * ROWS + bl.arange(0, ROWS)
-                top = bl.full((ROWS,), LEAST, bl.float32)
-                for i in range(splits):
-                    top = bl.maximum(top, bl.load(maxima + line + i * ROWS, mask=there, other=LEAST))
-                total = bl.zeros((ROWS,), bl.float32)
-                result = bl.zeros((ROWS, WIDTH), bl.float32)
-                for i in range(splits):
-                    weight = bl.exp2(bl.load(maxima + line + i * ROWS, mask=there, other=LEAST) - top)
-                    total += weight * bl.load(sums + line + i * ROWS, mask=there, other=0.0)
-                    result += weight[:, None] * bl.load(parts + (line + i * ROWS)[:, None].to(bl.int64) * WIDTH + wide[None, :], mask=query_mask, other=0.0)
-                result *= (1.0 / bl.where(total == 0.0, 1.0, total))[:, None]
-                bl.store(out_row[:, None] + wide[None, :], result.to(out.dtype.element_ty), mask=query_mask)
-    else:
-        result *= (1.0 / bl.where(total == 0.0, 1.0, total))[:, None]
-        bl.store(out_row[:, None] + wide[None, :], result.to(out.dtype.element_ty), mask=query_mask)
+        keys = start + columns
+        page = bl.load(pages + keys // PAGE, mask=keys < length, other=0).to(bl.int64)
+        rows = cache + (page * steps[0] + keys % PAGE * steps[2])
+    return rows
 
 
 @blocknb.kernel
-def combine_kernel(maxima, sums, parts, out, out_at, queries, width, splits, tiles,
-    GROUP: bl.constexpr, ROWS: bl.constexpr, SPLITS: bl.constexpr, WIDTH: bl.constexpr):
-    """Adds the partial results of one query of one head."""
-    index, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)  # index: query * GROUP + head of the group
-    here = (batch * bl.num_programs(1) + head) * tiles + index // ROWS
-    each, wide = bl.arange(0, SPLITS), bl.arange(0, WIDTH)
-    line = (here * splits + each) * ROWS + index % ROWS
-    inside = each < splits
-    tops = bl.load(maxima + line, mask=inside, other=LEAST)
-    each_sum = bl.load(sums + line, mask=inside, other=0.0)
-    part = bl.load(parts + line[:, None].to(bl.int64) * WIDTH + wide[None, :], mask=inside[:, None] & (wide < width)[None, :], other=0.0)
-    weight = bl.exp2(tops - bl.max(tops, 0))
-    total = bl.sum(weight * each_sum, 0)
+def biased(scores, keys, position, slope, soft_cap, CAUSAL: bl.constexpr):
+    """Scores in units of log2 with a soft cap and ALiBi's bias, each of which may be None."""
+    if soft_cap is not None:
+        scores = soft_cap * (2.0 / (1.0 + bl.exp2(scores * (-2.0 * LOG2E / soft_cap))) - 1.0)  # cap * tanh(scores / cap)
+    if slope is not None:
+        distance = (keys[None, :] - position[:, None]).to(bl.float32)
+        scores += slope[:, None] * (distance if CAUSAL else -bl.abs(distance))
+    return scores
+
+
+@blocknb.kernel
+def decoding_kernel(
+    q, k, v, out, lengths, block_table, slopes, maxima, sums, parts, q_at, k_at, v_at, out_at, table_at, scale, soft_cap, window,
+    keys, queries, width, splits, GROUP: bl.constexpr, PAGE: bl.constexpr, CAUSAL: bl.constexpr, ROWS: bl.constexpr,
+    COLUMNS: bl.constexpr, WIDTH: bl.constexpr, EXACT: bl.constexpr,
+):  # fmt: skip
+    """Computes ROWS queries of one group of heads over one split of the keys.
+
+    The program ids are the split, the group's tile of queries, and the batch. Row r of a group is query r // GROUP of its head r % GROUP.
+    EXACT: WIDTH is `width`. With `parts`, the result is a partial one: (programs, splits, ROWS, WIDTH).
+    """
+    split, batch, tiles = bl.program_id(0), bl.program_id(2), bl.cdiv(queries * GROUP, ROWS)
+    head, tile = bl.program_id(1) // tiles, bl.program_id(1) % tiles
+    length = keys if lengths is None else bl.maximum(bl.minimum(bl.load(lengths + batch), keys), 0).to(bl.int32)
+    rows, columns, inner = tile * ROWS + bl.arange(0, ROWS), bl.arange(0, COLUMNS), bl.arange(0, WIDTH)
+    query, heads = rows // GROUP, head * GROUP + rows % GROUP
+    position = length - queries + query  # of a query among the keys
+    there = (query < queries)[:, None] if EXACT else (query < queries)[:, None] & (inner < width)[None, :]
+    lines = q + batch.to(bl.int64) * q_at[0] + heads * q_at[1] + query * q_at[2]
+    queried = bl.load(lines[:, None] + inner[None, :], mask=there, other=0.0)
+    # The keys that some query sees, `least` to `seen`. All see those from `free` on, up to `whole`, so these need no mask.
+    first, final = tile * ROWS // GROUP, bl.minimum(((tile + 1) * ROWS - 1) // GROUP, queries - 1)
+    seen = bl.maximum(length - queries + final + 1, 0) if CAUSAL else length
+    whole = length - queries + first + 1 if CAUSAL else length
+    least, free = 0, 0
+    if window is not None:
+        least = bl.maximum(length - queries + first - window + 1, 0) // COLUMNS * COLUMNS
+        free = length - queries + final - window + 1
+    count = bl.cdiv(bl.maximum(seen - least, 0), COLUMNS)
+    k += head.to(bl.int64) * k_at[1] + (batch.to(bl.int64) * k_at[0] if PAGE == 0 else 0)
+    v += head.to(bl.int64) * v_at[1] + (batch.to(bl.int64) * v_at[0] if PAGE == 0 else 0)
+    pages = None if PAGE == 0 else block_table + batch.to(bl.int64) * table_at
+    slope = None if slopes is None else bl.load(slopes + heads, mask=query < queries, other=0.0) * LOG2E
+    top, total = bl.full((ROWS,), LEAST, bl.float32), bl.zeros((ROWS,), bl.float32)
+    result = bl.zeros((ROWS, WIDTH), bl.float32)
+    for start in range(least + split * count // splits * COLUMNS, least + (split + 1) * count // splits * COLUMNS, COLUMNS):
+        at = start + columns
+        inside = (at < length)[:, None] if EXACT else (at < length)[:, None] & (inner < width)[None, :]
+        key_rows = rows_of(k, pages, start, columns, length, k_at, PAGE, COLUMNS)
+        some_keys = bl.load(key_rows[:, None] + inner[None, :], mask=inside, other=0.0)
+        scores = biased(bl.dot(queried, some_keys.T) * scale, at, position, slope, soft_cap, CAUSAL)
+        if start + COLUMNS > whole or start < free:
+            visible = at[None, :] <= (position[:, None] if CAUSAL else length - 1)
+            if window is not None:
+                visible &= at[None, :] > position[:, None] - window
+            scores = bl.where(visible, scores, -float("inf"))
+        larger = bl.maximum(top, bl.max(scores, axis=1))
+        powers = bl.exp2(scores - larger[:, None])
+        factor = bl.exp2(top - larger)
+        total = total * factor + bl.sum(powers, axis=1)
+        value_rows = rows_of(v, pages, start, columns, length, v_at, PAGE, COLUMNS)
+        values = bl.load(value_rows[:, None] + inner[None, :], mask=inside, other=0.0)
+        result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
+        top = larger
+    if parts is not None:
+        line = ((batch * bl.num_programs(1) + bl.program_id(1)) * splits + split) * ROWS + bl.arange(0, ROWS)
+        bl.store(maxima + line, top, mask=query < queries)
+        bl.store(sums + line, total, mask=query < queries)
+        bl.store(parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :], result, mask=there)
+    else:
+        result *= (1.0 / bl.where(total == 0.0, 1.0, total))[:, None]
+        lines = out + batch.to(bl.int64) * out_at[0] + heads * out_at[1] + query * out_at[2]
+        bl.store(lines[:, None] + inner[None, :], result.to(out.dtype.element_ty), mask=there)
+
+
+@blocknb.kernel
+def combine_kernel(
+    maxima, sums, parts, out, out_at, width, splits, tiles, GROUP: bl.constexpr, ROWS: bl.constexpr, SPLITS: bl.constexpr,
+    WIDTH: bl.constexpr,
+):  # fmt: skip
+    """Combines the partial results of one row of a group of heads; the program ids are the row, the group and the batch."""
+    row, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    split, inner = bl.arange(0, SPLITS), bl.arange(0, WIDTH)
+    program = (batch * bl.num_programs(1) + head) * tiles + row // ROWS
+    line = (program * splits + split) * ROWS + row % ROWS
+    there = split < splits
+    most = bl.load(maxima + line, mask=there, other=LEAST)
+    weight = bl.exp2(most - bl.max(most, 0))
+    total = bl.sum(weight * bl.load(sums + line, mask=there, other=0.0), 0)
+    part = bl.load(parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :], mask=there[:, None] & (inner < width)[None, :], other=0.0)
     result = bl.sum(weight[:, None] * part, 0) / bl.where(total == 0.0, 1.0, total)
-    row = out + batch.to(bl.int64) * out_at[0] + (head * GROUP + index % GROUP) * out_at[1] + index // GROUP * out_at[2]
-    bl.store(row + wide, result.to(out.dtype.element_ty), mask=wide < width)
+    at = out + batch.to(bl.int64) * out_at[0] + (head * GROUP + row % GROUP) * out_at[1] + row // GROUP * out_at[2]
+    bl.store(at + inner, result.to(out.dtype.element_ty), mask=inner < width)
 
 
 def attention_decoding(
-    q: Any, k: Any, v: Any, out: Any = None, *, lengths: Any = None, table: Any = None, causal: bool = True, scale: float | None = None,
-    window: int | None = None, slopes: Any = None, cap: float | None = None, splits: int | None = None, tile: Any = None,
-    one: bool = True, swap: bool = False,
+    q: Any, k: Any, v: Any, out: Any = None, *, lengths: Any = None, block_table: Any = None, causal: bool = True,
+    scale: float | None = None, window: int | None = None, alibi_slopes: Any = None, soft_cap: float | None = None,
+    splits: int | None = None,
 ) -> Any:  # fmt: skip
-    """x"""
-    batch, heads, queries, width = q.shape
-    kv_heads = k.shape[1]
-    group = heads // kv_heads
-    page = k.shape[2] if table is not None else 0
-    keys = table.shape[1] * page if page else k.shape[2]
-    out = empty(q, tuple(q.shape), dtype_name(q)) if out is None else out
-    block = max(16, blocknb.next_power_of_2(width))
-    rows = queries * group
-    ROWS, COLUMNS, num_warps, num_stages = tile or (max(16, min(64, blocknb.next_power_of_2(rows))), 64, 4, 3)
-    tiles = blocknb.cdiv(rows, ROWS)
-    programs = batch * kv_heads * tiles
-    if splits is None:
-        splits = max(1, min(2 * device(q).processors // programs, blocknb.cdiv(keys, COLUMNS)))
-    here = counters(q) if one else q
+    """Computes softmax(scale q k^T) v for the last queries of each sequence; returns `out`, a new array for None.
+
+    q and out have the shape (batch, heads, queries, head) with up to 16 queries, k and v (batch, kv heads, keys, head). Consecutive heads
+    of q share one head of k and v. All are fp16, bf16 or fp32, with any strides and 1 along the last axis; a head has 8 to 256 elements.
+    `lengths`, int32 or int64 (batch,), holds the number of keys of each sequence, at most `keys`, which is the default. What lies beyond
+    is not read.
+
+    With `block_table`, int32 or int64 (batch, pages per sequence), k and v are pages, (pages, kv heads, page size, head), and line i holds
+    the pages of sequence i in order. A page has 16 keys or more. A table's entries must be valid for all keys of the sequence. A cache in
+    the memory order (pages, page size, kv heads, head) is passed as `cache.swapaxes(1, 2)`.
+
+    The queries are the last tokens of the sequence: with `causal`, query i of Q sees the keys up to length - Q + i. `window` is the number
+    of keys, up to its own, that a query sees. `alibi_slopes`, fp32 (heads,), adds -slope |position of query - position of key| to the
+    scores. `soft_cap` makes each score cap tanh(score / cap), before slopes. `scale` is positive, 1 / sqrt(head) by default. A query that
+    sees no key gets zeros. `splits` is the number of programs per sequence and group of heads; a rule chooses it.
+
+    Raises ValueError for arrays whose shapes, dtypes or strides do not fit, and for options out of range.
+    """
+    found = DecodingProblem.of(q, k, v, block_table)
+    found.check_options(lengths, window, alibi_slopes, soft_cap)
+    out = empty(q, tuple(q.shape), found.dtype) if out is None else out
+    found.check_out(out)
+    if splits is not None and splits < 1:
+        raise ValueError(f"splits must be 1 or more, not {splits}; None chooses it")
+    factor = found.scale(scale) / math.log(2)
+    if found.empty:
+        out[...] = 0
+        return out
+    tile = found.tile(q)
+    tiles, rows = blocknb.cdiv(found.rows, tile["ROWS"]), tile["ROWS"]
+    splits = min(splits or found.splits(q, tile), blocknb.cdiv(found.keys, tile["COLUMNS"]))
+    programs = found.batch * found.kv_heads * tiles
+    maxima = sums = parts = None
     if splits > 1:
-        maxima, sums = (empty(q, (programs * splits * ROWS,), "float32") for _ in range(2))
-        parts = empty(q, (programs * splits * ROWS * block,), "float32")
-    else:
-        maxima = sums = parts = q
-    scale = (width**-0.5 if scale is None else scale) * math.log2(math.e)
-    decoding_kernel[splits, kv_heads * tiles, batch](
-        q, k, v, out, lengths, table, slopes, maxima, sums, parts, here, *(strides(x)[:3] for x in (q, k, v, out)),
-        strides(table)[0] if page else 0, scale, None if cap is None else cap * math.log2(math.e), window, keys, queries, width, splits,
-        GROUP=group, PAGE=page, CAUSAL=causal and (queries > 1), FULL=width == block, SPLIT=splits > 1, ROWS=ROWS, COLUMNS=COLUMNS, WIDTH=block,
-        SWAP=swap, ONE=one, num_warps=num_warps, num_stages=num_stages,
+        maxima, sums = (empty(q, (programs * splits * rows,), "float32") for _ in range(2))
+        parts = empty(q, (programs * splits * rows * found.block,), "float32")
+    steps = found.steps(q, k, v, out)
+    decoding_kernel[splits, found.kv_heads * tiles, found.batch](
+        q, k, v, out, lengths, block_table, alibi_slopes, maxima, sums, parts, *steps, strides(block_table)[0] if found.page else 0,
+        factor, None if soft_cap is None else soft_cap / math.log(2), window, found.keys, found.queries, found.width, splits,
+        GROUP=found.group, PAGE=found.page, CAUSAL=causal and found.queries > 1, WIDTH=found.block, EXACT=found.width == found.block, **tile,
     )  # fmt: skip
-    if splits > 1 and not one:
-        combine_kernel[rows, kv_heads, batch](
-            maxima, sums, parts, out, strides(out)[:3], queries, width, splits, tiles,
-            GROUP=group, ROWS=ROWS, SPLITS=blocknb.next_power_of_2(splits), WIDTH=block, num_warps=4,
+    if splits > 1:
+        combine_kernel[found.rows, found.kv_heads, found.batch](
+            maxima, sums, parts, out, steps[3], found.width, splits, tiles,
+            GROUP=found.group, ROWS=rows, SPLITS=blocknb.next_power_of_2(splits), WIDTH=found.block, num_warps=4,
         )  # fmt: skip
     return out
-
-
-_counters: dict[Any, Any] = {}
-
-
-def counters(q: Any) -> Any:
-    key = (type(q), str(getattr(q, "device", "")))
-    if key not in _counters:
-        _counters[key] = empty(q, (8192,), "int32")
-        _counters[key][...] = 0
-    return _counters[key]

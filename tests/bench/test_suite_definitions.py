@@ -25,7 +25,7 @@ from blocknb.bench.suite.measure import (
 )
 from blocknb.bench.suite.triton_source import Sources
 
-SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
+SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6), 6: (2, 4, 2, 16, 3, 64)}
 HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]
 
 
