@@ -131,7 +131,7 @@ def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkey
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
     with pytest.raises(
         ValueError,
-        match="no peer 'Torch'; there are CuPy, NumPy, Triton, copy, cuDNN, flash, numba, torch",
+        match="no peer 'Torch'; there are CuPy, FlexAttention, NumPy, Triton, copy, cuDNN, efficient, flash, numba, torch",
     ):
         MeasuringSession("cpu", ("Torch",))
 
