@@ -24,17 +24,26 @@ LOG2E = bl.constexpr(1.4426950408889634)
 
 
 @blocknb.kernel
-def rows_of(cache, pages, start, columns, length, steps, PAGE: bl.constexpr, COLUMNS: bl.constexpr):
-    """The addresses of COLUMNS rows of a sequence's cache from row `start` on; `pages` is the sequence's line of the block table."""
+def page_of(pages, start, columns, length, PAGE: bl.constexpr, COLUMNS: bl.constexpr):
+    """The page of each of COLUMNS keys from `start` on, one number if they share a page; `pages` is the sequence's line of the table."""
+    if PAGE == 0:
+        page = 0
+    elif PAGE % COLUMNS == 0:
+        page = bl.load(pages + start // PAGE).to(bl.int64)
+    else:
+        page = bl.load(pages + (start + columns) // PAGE, mask=start + columns < length, other=0).to(bl.int64)
+    return page
+
+
+@blocknb.kernel
+def rows_of(cache, page, start, columns, steps, PAGE: bl.constexpr, COLUMNS: bl.constexpr):
+    """The addresses of COLUMNS rows of a cache from key `start` on."""
     if PAGE == 0:
         rows = cache + start.to(bl.int64) * steps[2] + columns * steps[2]
-    elif PAGE % COLUMNS == 0:  # all rows are in one page
-        page = bl.load(pages + start // PAGE).to(bl.int64)
+    elif PAGE % COLUMNS == 0:
         rows = cache + (page * steps[0] + start % PAGE * steps[2]) + columns * steps[2]
     else:
-        keys = start + columns
-        page = bl.load(pages + keys // PAGE, mask=keys < length, other=0).to(bl.int64)
-        rows = cache + (page * steps[0] + keys % PAGE * steps[2])
+        rows = cache + (page * steps[0] + (start + columns) % PAGE * steps[2])
     return rows
 
 
@@ -87,7 +96,8 @@ def decoding_kernel(
     for start in range(least + split * count // splits * COLUMNS, least + (split + 1) * count // splits * COLUMNS, COLUMNS):
         at = start + columns
         inside = (at < length)[:, None] if EXACT else (at < length)[:, None] & (inner < width)[None, :]
-        key_rows = rows_of(k, pages, start, columns, length, k_at, PAGE, COLUMNS)
+        page = page_of(pages, start, columns, length, PAGE, COLUMNS)
+        key_rows = rows_of(k, page, start, columns, k_at, PAGE, COLUMNS)
         some_keys = bl.load(key_rows[:, None] + inner[None, :], mask=inside, other=0.0)
         scores = biased(bl.dot(queried, some_keys.T) * scale, at, position, slope, soft_cap, CAUSAL)
         if start + COLUMNS > whole or start < free:
@@ -99,7 +109,7 @@ def decoding_kernel(
         powers = bl.exp2(scores - larger[:, None])
         factor = bl.exp2(top - larger)
         total = total * factor + bl.sum(powers, axis=1)
-        value_rows = rows_of(v, pages, start, columns, length, v_at, PAGE, COLUMNS)
+        value_rows = rows_of(v, page, start, columns, v_at, PAGE, COLUMNS)
         values = bl.load(value_rows[:, None] + inner[None, :], mask=inside, other=0.0)
         result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
         top = larger
