@@ -90,7 +90,11 @@ def test_wrong_arguments_are_refused() -> None:
         "scale must be positive": {"scale": -1.0},
         "splits must be 1 or more": {"splits": 0},
         "block_table must hold the pages": {"k": pages, "v": pages, "block_table": table[:1]},
-        "the last axis of block_table must be contiguous": {"k": pages, "v": pages, "block_table": np.asfortranarray(table)},
+        "the last axis of block_table must be contiguous": {
+            "k": pages,
+            "v": pages,
+            "block_table": np.asfortranarray(table),
+        },
         "a page has 8 keys, and the least is 16": {"k": pages[:, :, :8], "v": pages[:, :, :8], "block_table": table},
         r"k must have the shape \(pages, kv heads, page size, head\)": {"k": pages[0], "block_table": table},
         "both need the same size of a head": {"k": pages[..., :8], "v": pages[..., :8], "block_table": table},

@@ -16,11 +16,10 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.attention import LEAST
+from blocknb.kernels.attention import LEAST, biased
 from blocknb.kernels.decoding import DecodingProblem
+from blocknb.kernels.heads import check_options
 from blocknb.kernels.strides import empty, strides
-
-LOG2E = bl.constexpr(1.4426950408889634)
 
 
 @blocknb.kernel
@@ -45,17 +44,6 @@ def rows_of(cache, page, start, columns, steps, PAGE: bl.constexpr, COLUMNS: bl.
     else:
         rows = cache + (page * steps[0] + (start + columns) % PAGE * steps[2])
     return rows
-
-
-@blocknb.kernel
-def biased(scores, keys, position, slope, soft_cap, CAUSAL: bl.constexpr):
-    """Scores in units of log2 with a soft cap and ALiBi's bias, each of which may be None."""
-    if soft_cap is not None:
-        scores = soft_cap * (2.0 / (1.0 + bl.exp2(scores * (-2.0 * LOG2E / soft_cap))) - 1.0)  # cap * tanh(scores / cap)
-    if slope is not None:
-        distance = (keys[None, :] - position[:, None]).to(bl.float32)
-        scores += slope[:, None] * (distance if CAUSAL else -bl.abs(distance))
-    return scores
 
 
 @blocknb.kernel
@@ -90,10 +78,12 @@ def decoding_kernel(
     k += head.to(bl.int64) * k_at[1] + (batch.to(bl.int64) * k_at[0] if PAGE == 0 else 0)
     v += head.to(bl.int64) * v_at[1] + (batch.to(bl.int64) * v_at[0] if PAGE == 0 else 0)
     pages = None if PAGE == 0 else block_table + batch.to(bl.int64) * table_at
-    slope = None if slopes is None else bl.load(slopes + heads, mask=query < queries, other=0.0) * LOG2E
+    slope = None if slopes is None else bl.load(slopes + heads, mask=query < queries, other=0.0)
     top, total = bl.full((ROWS,), LEAST, bl.float32), bl.zeros((ROWS,), bl.float32)
     result = bl.zeros((ROWS, WIDTH), bl.float32)
-    for start in range(least + split * count // splits * COLUMNS, least + (split + 1) * count // splits * COLUMNS, COLUMNS):
+    for start in range(
+        least + split * count // splits * COLUMNS, least + (split + 1) * count // splits * COLUMNS, COLUMNS
+    ):
         at = start + columns
         inside = (at < length)[:, None] if EXACT else (at < length)[:, None] & (inner < width)[None, :]
         page = page_of(pages, start, columns, length, PAGE, COLUMNS)
@@ -138,7 +128,11 @@ def combine_kernel(
     most = bl.load(maxima + line, mask=there, other=LEAST)
     weight = bl.exp2(most - bl.max(most, 0))
     total = bl.sum(weight * bl.load(sums + line, mask=there, other=0.0), 0)
-    part = bl.load(parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :], mask=there[:, None] & (inner < width)[None, :], other=0.0)
+    part = bl.load(
+        parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :],
+        mask=there[:, None] & (inner < width)[None, :],
+        other=0.0,
+    )
     result = bl.sum(weight[:, None] * part, 0) / bl.where(total == 0.0, 1.0, total)
     at = out + batch.to(bl.int64) * out_at[0] + (head * GROUP + row % GROUP) * out_at[1] + row // GROUP * out_at[2]
     bl.store(at + inner, result.to(out.dtype.element_ty), mask=inner < width)
@@ -168,7 +162,8 @@ def attention_decoding(
     Raises ValueError for arrays whose shapes, dtypes or strides do not fit, and for options out of range.
     """
     found = DecodingProblem.of(q, k, v, block_table)
-    found.check_options(lengths, window, alibi_slopes, soft_cap)
+    found.check_lengths(lengths)
+    check_options(found, window, alibi_slopes, soft_cap)
     out = empty(q, tuple(q.shape), found.dtype) if out is None else out
     found.check_out(out)
     if splits is not None and splits < 1:

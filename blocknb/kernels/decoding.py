@@ -57,7 +57,9 @@ class DecodingProblem(Heads):
         page = 0
         if paged:
             keys, page = _pages(block_table, batch, keys), keys
-        found = DecodingProblem(batch, heads, heads // shared if shared else 1, queries, keys, width, dtype_name(q), page)
+        found = DecodingProblem(
+            batch, heads, heads // shared if shared else 1, queries, keys, width, dtype_name(q), page
+        )
         for name, array in (("q", q), ("k", k), ("v", v)):
             found.check_rows(name, array)
         return found
@@ -88,26 +90,17 @@ class DecodingProblem(Heads):
             raise ValueError(f"out must have the shape {shape}, not {tuple(out.shape)}")
         self.check_rows("out", out)
 
-    def check_options(self, lengths: Any, window: int | None, slopes: Any, soft_cap: float | None) -> None:
-        """Raises ValueError for lengths, a window, slopes or a cap that do not fit."""
-        if lengths is not None and (tuple(lengths.shape) != (self.batch,) or dtype_name(lengths) not in INDICES):
+    def check_lengths(self, lengths: Any) -> None:
+        """Raises ValueError for lengths that do not fit; None is skipped."""
+        if lengths is None:
+            return
+        if tuple(lengths.shape) != (self.batch,) or dtype_name(lengths) not in INDICES:
             raise ValueError(
                 f"lengths must hold the number of keys of each sequence, int32 or int64, of shape {(self.batch,)}; it is "
                 f"{dtype_name(lengths)}, {tuple(lengths.shape)}"
             )
-        if lengths is not None and not contiguous(lengths):
+        if not contiguous(lengths):
             raise ValueError(f"lengths must be contiguous; its strides are {strides(lengths)}")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be the number of keys that a query sees, 1 or more, not {window}; None is no window")
-        if slopes is not None:
-            wrong = tuple(slopes.shape) != (self.heads,) or dtype_name(slopes) != "float32" or not contiguous(slopes)
-            if wrong:
-                raise ValueError(
-                    f"alibi_slopes must be contiguous, float32, of shape {(self.heads,)}; it is {dtype_name(slopes)}, "
-                    f"{tuple(slopes.shape)}"
-                )
-        if soft_cap is not None and not 0 < soft_cap < math.inf:
-            raise ValueError(f"soft_cap must be positive, not {soft_cap}; None is no cap")
 
 
 def _pages(block_table: Any, batch: int, page: int) -> int:
@@ -121,5 +114,7 @@ def _pages(block_table: Any, batch: int, page: int) -> int:
     if shape[1] > 1 and strides(block_table)[1] != 1:
         raise ValueError(f"the last axis of block_table must be contiguous; its strides are {strides(block_table)}")
     if page < LEAST_PAGE:
-        raise ValueError(f"a page has {page} keys, and the least is {LEAST_PAGE}; k must be (pages, kv heads, page size, head)")
+        raise ValueError(
+            f"a page has {page} keys, and the least is {LEAST_PAGE}; k must be (pages, kv heads, page size, head)"
+        )
     return shape[1] * page

@@ -31,12 +31,18 @@ SHAPES: tuple[Shape, ...] = (
 SMALL: tuple[Shape, ...] = ((2, 4, 2, 64, 2, 256),)
 
 
-def _arrays(make: Make, batch: int, heads: int, kv_heads: int, head: int, queries: int, keys: int) -> tuple[Arrays, Arrays]:
+def _arrays(
+    make: Make, batch: int, heads: int, kv_heads: int, head: int, queries: int, keys: int
+) -> tuple[Arrays, Arrays]:
     of_queries, of_keys = (batch, heads, queries, head), (batch, kv_heads, keys, head)
-    return {"q": make.normal(*of_queries), **{x: make.normal(*of_keys) for x in "kv"}}, {"out": make.poison(*of_queries)}
+    return {"q": make.normal(*of_queries), **{x: make.normal(*of_keys) for x in "kv"}}, {
+        "out": make.poison(*of_queries)
+    }
 
 
-def _paged(make: Make, batch: int, heads: int, kv_heads: int, head: int, queries: int, keys: int) -> tuple[Arrays, Arrays]:
+def _paged(
+    make: Make, batch: int, heads: int, kv_heads: int, head: int, queries: int, keys: int
+) -> tuple[Arrays, Arrays]:
     """The memory order of the cache is (pages, page size, kv heads, head), vLLM's; pages are in random order."""
     pages = batch * keys // PAGE
     inputs = {"q": make.normal(batch, heads, queries, head)}
@@ -52,7 +58,10 @@ def _exact_head(xp: Any, q: Any, k: Any, v: Any) -> Any:
     queries, keys = q.shape[0], k.shape[0]
     if queries == 1:
         return weights(xp, q, k, False) @ v
-    rows = [weights(xp, q[i : i + 1], k[: keys - queries + 1 + i], False) @ v[: keys - queries + 1 + i] for i in range(queries)]
+    rows = [
+        weights(xp, q[i : i + 1], k[: keys - queries + 1 + i], False) @ v[: keys - queries + 1 + i]
+        for i in range(queries)
+    ]
     return xp.concatenate(rows)
 
 
@@ -75,7 +84,9 @@ def _ours(kernels: Any, a: Arrays, **config: Any) -> Any:
     if "block_table" not in a:
         return kernels.attention_decoding(a["q"], a["k"], a["v"], a["out"], **config)
     k, v = a["k"].swapaxes(1, 2), a["v"].swapaxes(1, 2)
-    return kernels.attention_decoding(a["q"], k, v, a["out"], lengths=a["lengths"], block_table=a["block_table"], **config)
+    return kernels.attention_decoding(
+        a["q"], k, v, a["out"], lengths=a["lengths"], block_table=a["block_table"], **config
+    )
 
 
 def _over_splits(shape: Shape) -> Iterator[Config]:
@@ -162,7 +173,11 @@ class _Sdpa:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.attention.bias import causal_lower_right
 
-        kinds = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION, EFFICIENT: SDPBackend.EFFICIENT_ATTENTION}
+        kinds = {
+            CUDNN: SDPBackend.CUDNN_ATTENTION,
+            FLASH: SDPBackend.FLASH_ATTENTION,
+            EFFICIENT: SDPBackend.EFFICIENT_ATTENTION,
+        }
         backends = [kinds[self.kind]] if self.kind in kinds else list(kinds.values()) + [SDPBackend.MATH]
         queries, keys, mask = q.shape[2], k.shape[2], None
         if queries > 1:
@@ -186,9 +201,7 @@ def _flex(q: Any, k: Any, v: Any) -> Callable[[], Any]:
     torch._dynamo.reset()
     queries, keys, mask = q.shape[2], k.shape[2], None
     if queries > 1:
-        mask = create_block_mask(
-            lambda b, h, i, j: j <= i + keys - queries, None, None, queries, keys, device=q.device
-        )
+        mask = create_block_mask(lambda b, h, i, j: j <= i + keys - queries, None, None, queries, keys, device=q.device)
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
@@ -222,7 +235,11 @@ class _Unified:
         out, keys = torch.empty_like(tokens), table.shape[1] * PAGE
         parts, most, sums = (
             torch.empty(*shape, device=tokens.device)
-            for shape in ((len(tokens), heads, SEGMENTS, head), (len(tokens), heads, SEGMENTS), (len(tokens), heads, SEGMENTS))
+            for shape in (
+                (len(tokens), heads, SEGMENTS, head),
+                (len(tokens), heads, SEGMENTS),
+                (len(tokens), heads, SEGMENTS),
+            )
         )
 
         def call() -> Any:
@@ -258,7 +275,19 @@ class _Searched:
 
         def call() -> Any:
             self.function(
-                tokens, k, v, out, logsums, table, lengths, parts, splits, head**-0.5, page_size=PAGE, k_scale=one, v_scale=one
+                tokens,
+                k,
+                v,
+                out,
+                logsums,
+                table,
+                lengths,
+                parts,
+                splits,
+                head**-0.5,
+                page_size=PAGE,
+                k_scale=one,
+                v_scale=one,
             )
             return out.view(batch, heads, 1, head)
 

@@ -24,7 +24,9 @@ OURS = "blocknb"
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, *decoding.PEERS})  # peers of any benchmark
+GENERAL = frozenset(
+    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, *decoding.PEERS}
+)  # peers of any benchmark
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
