@@ -72,8 +72,8 @@ def attention_kernel(
     if CAUSAL:
         seen = min(keys, max(first + ROWS + shift, 0))
         whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
-    least, free = 0, 0  # the first block of keys that any query sees, and the first key that the window hides from none
-    if window is not None:
+    least = 0
+    if window is not None:  # the first block of keys that any query sees, and the first key that the window hides from none
         least = max(first + shift - window + 1, 0) // COLUMNS * COLUMNS
         free = first + ROWS + shift - window
     last = bl.minimum(rows + shift, keys - 1) if CAUSAL else bl.full((ROWS,), 0, bl.int32) + (keys - 1)
@@ -83,11 +83,12 @@ def attention_kernel(
     slope = None if slopes is None else bl.zeros((ROWS,), bl.float32) + bl.load(slopes + head)
     for start in range(least, seen, COLUMNS):
         scores = bl.dot(query, keys_of.load([start, 0]).T)
-        columns = start + bl.arange(0, COLUMNS)
         unit = scale
         if slopes is not None or soft_cap is not None:
-            scores, unit = biased(scores * scale, columns, rows + shift, slope, soft_cap, CAUSAL), 1.0
-        if start >= whole or start < free:
+            scores = biased(scores * scale, start + bl.arange(0, COLUMNS), rows + shift, slope, soft_cap, CAUSAL)
+            unit = 1.0
+        if start >= whole if window is None else (start >= whole or start < free):
+            columns = start + bl.arange(0, COLUMNS)
             visible = columns[None, :] <= last[:, None]
             if window is not None:
                 visible &= columns[None, :] > (rows + shift - window)[:, None]

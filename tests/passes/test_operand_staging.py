@@ -122,7 +122,7 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("way", ["scaled", "scores"])
+@pytest.mark.parametrize("way", ["scaled", "scores", "found"])
 def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, target: str) -> None:
     kernel, func, stages, arguments = lowered(way, target, num_stages=2)
     messages = texts(stages, "operand_staging")
@@ -135,7 +135,6 @@ def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, tar
     ("way", "options"),
     [
         ("plain", {}),
-        ("found", {}),
         ("written", {}),
         ("ones", {}),
         ("scaled", {"num_stages": 1}),
@@ -184,7 +183,7 @@ def test_small_tiles_and_single_bytes_stay_in_registers(columns: int, apart: int
         kernel.interpret(func, arguments)
 
 
-@pytest.mark.parametrize("way", ["scaled", "scores"])
+@pytest.mark.parametrize("way", ["scaled", "scores", "found"])
 def test_a_stage_is_released_after_its_reads_complete(way: str) -> None:
     """An mbarrier arrival does not wait for pending reads of shared memory; on an H200, the next copy overwrote them."""
     kernel, func, _, arguments = lowered(way, num_stages=2)

@@ -178,7 +178,7 @@ class _Sdpa:
             FLASH: SDPBackend.FLASH_ATTENTION,
             EFFICIENT: SDPBackend.EFFICIENT_ATTENTION,
         }
-        backends = [kinds[self.kind]] if self.kind in kinds else list(kinds.values()) + [SDPBackend.MATH]
+        backends = [kinds[self.kind]] if self.kind in kinds else [*kinds.values(), SDPBackend.MATH]
         queries, keys, mask = q.shape[2], k.shape[2], None
         if queries > 1:
             whole = torch.ones(queries, keys, dtype=torch.bool, device=q.device)

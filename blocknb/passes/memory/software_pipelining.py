@@ -16,14 +16,14 @@ copy waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
-from blocknb.language.ops import named
+from blocknb.language.ops import OPS, named
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.pipelining.circular_buffer import CircularBuffer
 from blocknb.passes.pipelining.later_iterations import LaterIterations
@@ -39,6 +39,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 SHAPES = named("shape")
+STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
 def product_loops(func: Func, target: Target) -> list[Op]:
@@ -131,8 +132,8 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, and the loads of
-    the loop from whose results addresses of copies are computed."""
+    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, the loads of the
+    loop from whose results addresses of copies are computed, and what the copies need from outside of the loop."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -140,6 +141,7 @@ class PipelinePlan:
     wanted: int
     outlasting: tuple[Op, ...] = ()
     indices: tuple[Op, ...] = ()
+    invariants: Set[Value] = frozenset()
 
     @property
     def bytes(self) -> int:
@@ -179,17 +181,29 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            indices = self.indices(loop, copies)
-            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices)
+            behind = self.behind(loop, copies)
+            indices = tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in behind)
+            invariants = self.invariants(loop, copies, behind)
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices, invariants)
 
-    def indices(self, loop: Op, copies: Sequence[AsyncCopy]) -> tuple[Op, ...]:
-        """The loads of a loop that lead to the addresses of copies, in program order."""
+    def behind(self, loop: Op, copies: Sequence[AsyncCopy]) -> set[Value]:
+        """The values of a loop from which the operands of its copies are computed."""
         behind = set[Value]()
-        for copy in copies:
-            found = self.values_behind(copy.load.args[0], loop, indices=True)
-            assert not isinstance(found, str), "why_not has checked the address"
+        for value in (x for copy in copies for x in copy.load.args[:2]):
+            found = self.values_behind(value, loop, indices=True)
+            assert not isinstance(found, str), "why_not has checked the operands"
             behind |= found
-        return tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in behind)
+        return behind
+
+    def invariants(self, loop: Op, copies: Sequence[AsyncCopy], behind: set[Value]) -> set[Value]:
+        """The values from outside of a loop from which its bounds, and the operands of its copies, are computed."""
+        used = {*loop.args[:3], *(x for copy in copies for x in copy.load.args[:2])}
+        for value in behind:
+            if value in self.facts.argument:
+                used |= {*loop.args[2 + self.facts.argument[value][2] :][:1]}
+            else:
+                used |= {*self.facts.definition[value].args}
+        return {x for x in used if not self.facts.inside(x, loop)}
 
     def tiles(self, loop: Op) -> Iterator[StagedTile]:
         """The tiles that a loop's own block loads and stores to shared memory, each with its first store."""
@@ -264,11 +278,14 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         b, body, ahead, products = self.builder, loop.blocks[0], plan.ahead, plan.outlasting
         defs = self.facts.definition
         ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
+        staging = self.take_staging(plan)
         before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
             self.copy(plan, ring, b.const(i, t.int32), before, i, i < least)
         early = [before.at(load.result, ahead) for load in plan.indices]
+        for op in staging:
+            b.append(op)
         replaced = {x for copy in plan.copies for x in (copy.load, *copy.views, copy.store, defs[copy.buffer])}
         kept = [x for x in body.ops[:-1] if x not in replaced]
         if not any(x.name == "local_store" and defs[x.args[0]].attrs.get("align") for x in kept):
@@ -301,6 +318,24 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         results = self.after_products(loop, products)
         b.op("wait", in_flight=0)
         return results
+
+    def take_staging(self, plan: PipelinePlan) -> list[Op]:
+        """Takes off the ops that have brought invariant operands through shared memory, for the caller to append after the first copies.
+
+        Such an op waits for a load, as of the queries of an attention. The copies do not depend on it, so they need not wait.
+        """
+        emitted = self.builder._open[-1]
+        taken, values = [], set[Value]()
+        for op in emitted:
+            if op.blocks or not (OPS[op.name].pure or op.name in ("load", *STAGING)):
+                taken, values = [], set()  # an op with an order of its own
+            elif op.name == "local_store" or (taken and op.name == "fence") or not values.isdisjoint(op.args):
+                taken.append(op)
+                values.update(op.results, op.args[:1] if op.name == "local_store" else ())
+        if not values.isdisjoint(map(self.get, plan.invariants)):
+            return []
+        self.builder._open[-1] = [op for op in emitted if op not in taken]
+        return taken
 
     def copy(
         self,
