@@ -57,6 +57,8 @@ def decoding_kernel(
     The program ids are the split, the group's tile of queries, and the batch. Row r of a group is query r // GROUP of its head r % GROUP.
     EXACT: WIDTH is `width`. With `parts`, the result is a partial one: (programs, splits, ROWS, WIDTH).
     """
+    if parts is not None:
+        bl.extra.cuda.gdc_launch_dependents()
     split, batch, tiles = bl.program_id(0), bl.program_id(2), bl.cdiv(queries * GROUP, ROWS)
     head, tile = bl.program_id(1) // tiles, bl.program_id(1) % tiles
     length = keys if lengths is None else bl.maximum(bl.minimum(bl.load(lengths + batch), keys), 0).to(bl.int32)
@@ -120,6 +122,7 @@ def combine_kernel(
     WIDTH: bl.constexpr,
 ):  # fmt: skip
     """Combines the partial results of one row of a group of heads; the program ids are the row, the group and the batch."""
+    bl.extra.cuda.gdc_wait()  # this launch starts while `decoding_kernel` ends
     row, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     split, inner = bl.arange(0, SPLITS), bl.arange(0, WIDTH)
     program = (batch * bl.num_programs(1) + head) * tiles + row // ROWS

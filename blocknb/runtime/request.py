@@ -38,7 +38,8 @@ class KernelCode:
     the names of the arrays written and read. On a GPU: `threads` per CTA, which include those of producer warps, while `warps` is the
     number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
-    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`).
+    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`);
+    `dependent`: it waits for the previous launch itself (see `dependent_launch`).
     """
 
     entry: str
@@ -55,6 +56,7 @@ class KernelCode:
     programs: int = 1
     maps: tuple[Any, ...] = ()
     persistent: bool = False
+    dependent: bool = False
     warps: int = NOMINAL_WARPS
 
     @property
