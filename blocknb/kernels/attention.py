@@ -73,7 +73,9 @@ def attention_kernel(
         seen = min(keys, max(first + ROWS + shift, 0))
         whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
     least = 0
-    if window is not None:  # the first block of keys that any query sees, and the first key that the window hides from none
+    if (
+        window is not None
+    ):  # the first block of keys that any query sees, and the first key that the window hides from none
         least = max(first + shift - window + 1, 0) // COLUMNS * COLUMNS
         free = first + ROWS + shift - window
     last = bl.minimum(rows + shift, keys - 1) if CAUSAL else bl.full((ROWS,), 0, bl.int32) + (keys - 1)

@@ -18,7 +18,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.kernels.attention import LEAST, biased
 from blocknb.kernels.decoding import DecodingProblem
-from blocknb.kernels.heads import check_options
+from blocknb.kernels.heads import Tile, check_options
 from blocknb.kernels.strides import empty, strides
 
 
@@ -48,16 +48,16 @@ def rows_of(cache, page, start, columns, steps, PAGE: bl.constexpr, COLUMNS: bl.
 
 @blocknb.kernel
 def decoding_kernel(
-    q, k, v, out, lengths, block_table, slopes, maxima, sums, parts, q_at, k_at, v_at, out_at, table_at, scale, soft_cap, window,
-    keys, queries, width, splits, GROUP: bl.constexpr, PAGE: bl.constexpr, CAUSAL: bl.constexpr, ROWS: bl.constexpr,
+    q, k, v, out, workspace, lengths, block_table, slopes, q_at, k_at, v_at, out_at, table_at, scale, soft_cap, window, keys, queries,
+    width, splits, GROUP: bl.constexpr, PAGE: bl.constexpr, CAUSAL: bl.constexpr, ROWS: bl.constexpr,
     COLUMNS: bl.constexpr, WIDTH: bl.constexpr, EXACT: bl.constexpr,
 ):  # fmt: skip
     """Computes ROWS queries of one group of heads over one split of the keys.
 
     The program ids are the split, the group's tile of queries, and the batch. Row r of a group is query r // GROUP of its head r % GROUP.
-    EXACT: WIDTH is `width`. With `parts`, the result is a partial one: (programs, splits, ROWS, WIDTH).
+    EXACT: WIDTH is `width`. With a workspace the result is partial: maxima, then sums, of the shape (programs, splits, ROWS), then outputs.
     """
-    if parts is not None:
+    if workspace is not None:
         bl.extra.cuda.gdc_launch_dependents()
     split, batch, tiles = bl.program_id(0), bl.program_id(2), bl.cdiv(queries * GROUP, ROWS)
     head, tile = bl.program_id(1) // tiles, bl.program_id(1) % tiles
@@ -105,11 +105,15 @@ def decoding_kernel(
         values = bl.load(value_rows[:, None] + inner[None, :], mask=inside, other=0.0)
         result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
         top = larger
-    if parts is not None:
-        line = ((batch * bl.num_programs(1) + bl.program_id(1)) * splits + split) * ROWS + bl.arange(0, ROWS)
-        bl.store(maxima + line, top, mask=query < queries)
-        bl.store(sums + line, total, mask=query < queries)
-        bl.store(parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :], result, mask=there)
+    if workspace is not None:
+        program, size = (
+            batch * bl.num_programs(1) + bl.program_id(1),
+            bl.num_programs(2) * bl.num_programs(1) * splits * ROWS,
+        )
+        line = (program * splits + split) * ROWS + bl.arange(0, ROWS)
+        bl.store(workspace + line, top, mask=query < queries)
+        bl.store(workspace + size + line, total, mask=query < queries)
+        bl.store(workspace + 2 * size + line[:, None].to(bl.int64) * WIDTH + inner[None, :], result, mask=there)
     else:
         result *= (1.0 / bl.where(total == 0.0, 1.0, total))[:, None]
         lines = out + batch.to(bl.int64) * out_at[0] + heads * out_at[1] + query * out_at[2]
@@ -118,7 +122,7 @@ def decoding_kernel(
 
 @blocknb.kernel
 def combine_kernel(
-    maxima, sums, parts, out, out_at, width, splits, tiles, GROUP: bl.constexpr, ROWS: bl.constexpr, SPLITS: bl.constexpr,
+    workspace, out, out_at, width, splits, tiles, GROUP: bl.constexpr, ROWS: bl.constexpr, SPLITS: bl.constexpr,
     WIDTH: bl.constexpr,
 ):  # fmt: skip
     """Combines the partial results of one row of a group of heads; the program ids are the row, the group and the batch."""
@@ -126,13 +130,16 @@ def combine_kernel(
     row, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     split, inner = bl.arange(0, SPLITS), bl.arange(0, WIDTH)
     program = (batch * bl.num_programs(1) + head) * tiles + row // ROWS
-    line = (program * splits + split) * ROWS + row % ROWS
+    line, size = (
+        (program * splits + split) * ROWS + row % ROWS,
+        bl.num_programs(2) * bl.num_programs(1) * tiles * splits * ROWS,
+    )
     there = split < splits
-    most = bl.load(maxima + line, mask=there, other=LEAST)
+    most = bl.load(workspace + line, mask=there, other=LEAST)
     weight = bl.exp2(most - bl.max(most, 0))
-    total = bl.sum(weight * bl.load(sums + line, mask=there, other=0.0), 0)
+    total = bl.sum(weight * bl.load(workspace + size + line, mask=there, other=0.0), 0)
     part = bl.load(
-        parts + line[:, None].to(bl.int64) * WIDTH + inner[None, :],
+        workspace + 2 * size + line[:, None].to(bl.int64) * WIDTH + inner[None, :],
         mask=there[:, None] & (inner < width)[None, :],
         other=0.0,
     )
@@ -144,7 +151,7 @@ def combine_kernel(
 def attention_decoding(
     q: Any, k: Any, v: Any, out: Any = None, *, lengths: Any = None, block_table: Any = None, causal: bool = True,
     scale: float | None = None, window: int | None = None, alibi_slopes: Any = None, soft_cap: float | None = None,
-    splits: int | None = None,
+    splits: int | None = None, tile: Tile | None = None,
 ) -> Any:  # fmt: skip
     """Computes softmax(scale q k^T) v for the last queries of each sequence; returns `out`, a new array for None.
 
@@ -160,7 +167,8 @@ def attention_decoding(
     The queries are the last tokens of the sequence: with `causal`, query i of Q sees the keys up to length - Q + i. `window` is the number
     of keys, up to its own, that a query sees. `alibi_slopes`, fp32 (heads,), adds -slope |position of query - position of key| to the
     scores. `soft_cap` makes each score cap tanh(score / cap), before slopes. `scale` is positive, 1 / sqrt(head) by default. A query that
-    sees no key gets zeros. `splits` is the number of programs per sequence and group of heads; a rule chooses it.
+    sees no key gets zeros. `splits` is the number of programs per sequence and group of heads, and `tile` (ROWS, COLUMNS, num_warps,
+    num_stages); a rule chooses them.
 
     Raises ValueError for arrays whose shapes, dtypes or strides do not fit, and for options out of range.
     """
@@ -175,23 +183,21 @@ def attention_decoding(
     if found.empty:
         out[...] = 0
         return out
-    tile = found.tile(q)
+    tile = found.tile(q) if tile is None else tile
     tiles, rows = blocknb.cdiv(found.rows, tile["ROWS"]), tile["ROWS"]
-    splits = min(splits or found.splits(q, tile), blocknb.cdiv(found.keys, tile["COLUMNS"]))
+    splits = found.splits(q, tile, window, splits)
     programs = found.batch * found.kv_heads * tiles
-    maxima = sums = parts = None
-    if splits > 1:
-        maxima, sums = (empty(q, (programs * splits * rows,), "float32") for _ in range(2))
-        parts = empty(q, (programs * splits * rows * found.block,), "float32")
+    workspace = empty(q, (programs * splits * rows * (found.block + 2),), "float32") if splits > 1 else None
     steps = found.steps(q, k, v, out)
     decoding_kernel[splits, found.kv_heads * tiles, found.batch](
-        q, k, v, out, lengths, block_table, alibi_slopes, maxima, sums, parts, *steps, strides(block_table)[0] if found.page else 0,
-        factor, None if soft_cap is None else soft_cap / math.log(2), window, found.keys, found.queries, found.width, splits,
-        GROUP=found.group, PAGE=found.page, CAUSAL=causal and found.queries > 1, WIDTH=found.block, EXACT=found.width == found.block, **tile,
+        q, k, v, out, workspace, lengths, block_table, alibi_slopes, *steps, strides(block_table)[0] if found.page else 0, factor,
+        None if soft_cap is None else soft_cap / math.log(2), window, found.keys, found.queries, found.width, splits,
+        GROUP=found.group, PAGE=found.page, CAUSAL=causal and found.queries > 1, WIDTH=found.block, EXACT=found.width == found.block,
+        **tile,
     )  # fmt: skip
     if splits > 1:
         combine_kernel[found.rows, found.kv_heads, found.batch](
-            maxima, sums, parts, out, steps[3], found.width, splits, tiles,
+            workspace, out, steps[3], found.width, splits, tiles,
             GROUP=found.group, ROWS=rows, SPLITS=blocknb.next_power_of_2(splits), WIDTH=found.block, num_warps=4,
         )  # fmt: skip
     return out

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import blocknb
-from blocknb.kernels.heads import DTYPES, LONGEST, SHORTEST, Heads
+from blocknb.kernels.heads import DTYPES, LEAST, LONGEST, SHORTEST, Heads, Tile
 from blocknb.kernels.strides import contiguous, device, dtype_name, strides
 
 MOST_QUERIES = 16
 LEAST_PAGE = 16  # keys per page
 INDICES = ("int32", "int64")
+MOST_ROWS = 64  # of a tile of queries: one warpgroup
+COLUMNS, TILE_BYTES = 64, 1 << 14  # the most keys per tile, and its bytes
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,25 @@ class DecodingProblem(Heads):
             found.check_rows(name, array)
         return found
 
-    def tile(self, q: Any) -> dict[str, int]:
+    def tile(self, q: Any) -> Tile:
         """The extents of a program's tiles of queries and keys, and the launch options."""
-        rows = min(64, max(16, blocknb.next_power_of_2(self.rows)))
-        return {"ROWS": rows, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
+        rows = min(MOST_ROWS, max(LEAST, blocknb.next_power_of_2(self.rows)))
+        columns = max(16, min(COLUMNS, TILE_BYTES // (self.block * q.dtype.itemsize)))
+        return {"ROWS": rows, "COLUMNS": columns, "num_warps": 4, "num_stages": 3}
 
-    def splits(self, q: Any, tile: dict[str, int]) -> int:
-        """The number of programs over which the keys of a sequence are split."""
-        programs = self.batch * self.kv_heads * blocknb.cdiv(self.rows, tile["ROWS"])
-        return max(1, 2 * device(q).processors // programs)
+    def splits(self, q: Any, tile: Tile, window: int | None = None, wanted: int | None = None) -> int:
+        """The number of programs over which the keys of a sequence are split, at most `wanted`; `window` bounds the keys that count.
+
+        Memory is busy if each multiprocessor waits for two pairs of large tiles at once, which are those of one program, or for more
+        small ones. Products are hidden by another program. More splits cost more time at their beginning and end.
+        """
+        tiles, columns = blocknb.cdiv(self.rows, tile["ROWS"]), tile["COLUMNS"]
+        keys = self.keys if window is None else min(self.keys, window + self.queries + columns)
+        programs, steps = self.batch * self.kv_heads * tiles, blocknb.cdiv(keys, columns)
+        if wanted is None:
+            few = columns * self.block * q.dtype.itemsize >= TILE_BYTES and tiles <= 2
+            wanted = int(device(q).processors * (1 if few else 2) / programs + 0.75)
+        return blocknb.cdiv(steps, blocknb.cdiv(steps, max(1, min(wanted, steps))))
 
     def check_rows(self, name: str, array: Any) -> None:
         """Raises ValueError unless an array has a supported dtype, that of q, and contiguous rows."""
