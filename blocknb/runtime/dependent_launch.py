@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from blocknb.ir.core import Func
 from blocknb.language.ops import OPS

@@ -105,7 +105,7 @@ class Launcher:
         types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * code.persistent]
         self.positions, self.buffers = positions, ArgumentBuffers(compiled, device, types)
         self.queue, self.note = LaunchQueue(device, library), _recent.append
-        self.launch = launch_dependent if code.dependent else cuda.driver_api().launchKernel
+        self.launch = launch_dependent if code.launch_kind == "dependent" else cuda.driver_api().launchKernel
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)

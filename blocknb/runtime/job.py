@@ -246,8 +246,8 @@ class Job:
             "extents": module.extents,
             "programs": module.programs,
         }
-        fields |= {"maps": module.maps, "persistent": module.persistent, "warps": func.attrs["num_warps"]}
-        fields["dependent"] = waits_first(func)
+        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"]}
+        fields["launch_kind"] = "persistent" if module.persistent else "dependent" if waits_first(func) else ""
         self.select = module.select
         return module.text, module.entry, fields, module.notes
 

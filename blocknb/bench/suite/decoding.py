@@ -8,7 +8,6 @@ a short search finds. A copy that moves as many bytes shows the ceiling: reading
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
