@@ -50,7 +50,7 @@ def waits_first(func: Func) -> bool:
 def _driver() -> Callable[..., int]:
     function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
     function.argtypes = (ctypes.POINTER(_Configuration), *[ctypes.c_void_p] * 3)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def launch_dependent(

@@ -38,8 +38,9 @@ class KernelCode:
     the names of the arrays written and read. On a GPU: `threads` per CTA, which include those of producer warps, while `warps` is the
     number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
-    accesses. `reports`, `extents` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `launch_kind`: "persistent",
-    with the grid as hidden parameters; "dependent", if the kernel waits for the previous launch itself (see `dependent_launch`); or "".
+    accesses. `reports`, `extents` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `launch_kind`:
+    "persistent", with the grid as hidden parameters; "dependent", if the kernel waits for the previous launch itself (see
+    `dependent_launch`); or "".
     """
 
     entry: str

@@ -8,6 +8,7 @@ a short search finds. A copy that moves as many bytes shows the ceiling: reading
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,8 +125,8 @@ def numpy_peers() -> dict[str, Callable[..., None]]:
         np.matmul(scores, v, out=out.reshape(rows.shape))
 
     def paged(q: Any, k: Any, v: Any, block_table: Any, lengths: Any, out: Any) -> None:
-        found = (x[block_table].reshape(len(q), -1, *x.shape[2:]).swapaxes(1, 2) for x in (k, v))
-        contiguous(q, *found, out)
+        keys, values = (x[block_table].reshape(len(q), -1, *x.shape[2:]).swapaxes(1, 2) for x in (k, v))
+        contiguous(q, keys, values, out)
 
     return {"decode_contiguous": contiguous, "decode_paged": paged}
 
@@ -135,14 +136,13 @@ def torch_peers(kind: str) -> dict[str, Callable[..., Any]]:
 
     Raises ImportError if vLLM is not installed.
     """
+    ops = "vllm.v1.attention.ops"
     if kind == VLLM:
-        from vllm.v1.attention.ops.triton_unified_attention import unified_attention
-
-        return {benchmark.name: _Prepared(_Unified(unified_attention)) for benchmark in BENCHMARKS}
+        unified = importlib.import_module(f"{ops}.triton_unified_attention").unified_attention
+        return {benchmark.name: _Prepared(_Unified(unified)) for benchmark in BENCHMARKS}
     if kind == VLLM_DECODE:
-        from vllm.v1.attention.ops.triton_decode_attention import decode_attention_fwd
-
-        return {benchmark.name: _Prepared(_Searched(decode_attention_fwd)) for benchmark in BENCHMARKS}
+        older = importlib.import_module(f"{ops}.triton_decode_attention").decode_attention_fwd
+        return {benchmark.name: _Prepared(_Searched(older)) for benchmark in BENCHMARKS}
     return {BENCHMARKS[0].name: _Prepared(_flex if kind == FLEX else _Sdpa(kind))}
 
 

@@ -181,9 +181,9 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            behind = self.behind(loop, copies)
-            indices = tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in behind)
-            invariants = self.invariants(loop, copies, behind)
+            leading = self.behind(loop, copies)
+            indices = tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in leading)
+            invariants = self.invariants(loop, copies, leading)
             self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices, invariants)
 
     def behind(self, loop: Op, copies: Sequence[AsyncCopy]) -> set[Value]:
@@ -325,7 +325,7 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         Such an op waits for a load, as of the queries of an attention. The copies do not depend on it, so they need not wait.
         """
         emitted = self.builder._open[-1]
-        taken, values = [], set[Value]()
+        taken, values = list[Op](), set[Value]()
         for op in emitted:
             if op.blocks or not (OPS[op.name].pure or op.name in ("load", *STAGING)):
                 taken, values = [], set()  # an op with an order of its own
