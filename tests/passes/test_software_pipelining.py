@@ -405,6 +405,44 @@ def test_several_products_in_a_loop_are_pipelined(n: int, causal: bool) -> None:
 
 
 @kernel
+def staged_before(q, keys, c, table, n, PICKED: bl.constexpr):
+    """Queries pass through shared memory before a loop over keys; PICKED rows of the keys do, too, because all warps add them up."""
+    rows, inner = bl.arange(0, 16), bl.arange(0, 32)
+    queries = bl.load(q + rows[:, None] * 32 + inner[None, :])
+    place = rows
+    if PICKED:
+        place = bl.sum(bl.load(table + bl.arange(0, 64)[:, None] * 16 + rows[None, :]), 0)
+    total = bl.zeros((16, 16), bl.float32)
+    for start in range(0, n, 16):
+        k = bl.load(keys + (start + place)[:, None] * 32 + inner[None, :])
+        total += bl.dot(queries, bl.trans(k)) * (start + 1)
+    bl.store(c + rows[:, None] * 16 + rows[None, :], total)
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_the_first_copies_start_before_queries_pass_through_shared_memory_unless_they_depend_on_that(
+    picked: bool,
+) -> None:
+    table = np.zeros((64, 16), np.int32)
+    table[40] = np.random.default_rng(0).permutation(16)
+    arguments = {
+        "q": numbers((16, 32), HALF),
+        "keys": numbers((64, 32), HALF),
+        "c": empty(16, 16),
+        "table": table,
+        "n": 64,
+    }
+    func, _ = lowered(staged_before, arguments | {"PICKED": picked}, num_warps=4)
+    names = [op.name for op in func.body.ops]
+    assert copied(func) == 1 and (names.index("local_store") < names.index("copy_async")) is picked
+    q, k = arguments["q"].astype(float), arguments["keys"].astype(float)
+    place = table[40] if picked else np.arange(16)
+    expected = sum(q @ k[start + place].T * (start + 1) for start in range(0, 64, 16))
+    for got in runs(func, arguments, (1,)):
+        np.testing.assert_array_equal(got["c"], expected)
+
+
+@kernel
 def persistent(a, b, c, tiles, depth, first, BK: bl.constexpr):
     """A loop of products in a loop over tiles, in descending order."""
     row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
