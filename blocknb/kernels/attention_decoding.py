@@ -21,9 +21,6 @@ from blocknb.kernels.decoding import DecodingProblem
 from blocknb.kernels.heads import Tile, check_options
 from blocknb.kernels.strides import empty, strides
 
-#: The priority of keys and values in the L2 cache, if one program reads them: other data of the model is more likely to be read again.
-EVICTION = "evict_first"
-
 
 @blocknb.kernel
 def page_of(pages, start, columns, length, PAGE: bl.constexpr, COLUMNS: bl.constexpr):
@@ -53,7 +50,7 @@ def rows_of(cache, page, start, columns, steps, PAGE: bl.constexpr, COLUMNS: bl.
 def decoding_kernel(
     q, k, v, out, workspace, lengths, block_table, slopes, q_at, k_at, v_at, out_at, table_at, scale, soft_cap, window, keys, queries,
     width, splits, GROUP: bl.constexpr, PAGE: bl.constexpr, CAUSAL: bl.constexpr, ROWS: bl.constexpr,
-    COLUMNS: bl.constexpr, WIDTH: bl.constexpr, EXACT: bl.constexpr, EVICT: bl.constexpr = "",
+    COLUMNS: bl.constexpr, WIDTH: bl.constexpr, EXACT: bl.constexpr,
 ):  # fmt: skip
     """Computes ROWS queries of one group of heads over one split of the keys.
 
@@ -93,7 +90,7 @@ def decoding_kernel(
         inside = (at < length)[:, None] if EXACT else (at < length)[:, None] & (inner < width)[None, :]
         page = page_of(pages, start, columns, length, PAGE, COLUMNS)
         key_rows = rows_of(k, page, start, columns, k_at, PAGE, COLUMNS)
-        some_keys = bl.load(key_rows[:, None] + inner[None, :], mask=inside, other=0.0, eviction_policy=EVICT)
+        some_keys = bl.load(key_rows[:, None] + inner[None, :], mask=inside, other=0.0)
         scores = biased(bl.dot(queried, some_keys.T) * scale, at, position, slope, soft_cap, CAUSAL)
         if start + COLUMNS > whole or start < free:
             visible = at[None, :] <= (position[:, None] if CAUSAL else length - 1)
@@ -105,7 +102,7 @@ def decoding_kernel(
         factor = bl.exp2(top - larger)
         total = total * factor + bl.sum(powers, axis=1)
         value_rows = rows_of(v, page, start, columns, v_at, PAGE, COLUMNS)
-        values = bl.load(value_rows[:, None] + inner[None, :], mask=inside, other=0.0, eviction_policy=EVICT)
+        values = bl.load(value_rows[:, None] + inner[None, :], mask=inside, other=0.0)
         result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
         top = larger
     if workspace is not None:
@@ -196,7 +193,7 @@ def attention_decoding(
         q, k, v, out, workspace, lengths, block_table, alibi_slopes, *steps, strides(block_table)[0] if found.page else 0, factor,
         None if soft_cap is None else soft_cap / math.log(2), window, found.keys, found.queries, found.width, splits,
         GROUP=found.group, PAGE=found.page, CAUSAL=causal and found.queries > 1, WIDTH=found.block, EXACT=found.width == found.block,
-        EVICT=EVICTION if tiles == 1 else "", **tile,
+        **tile,
     )  # fmt: skip
     if splits > 1:
         combine_kernel[found.rows, found.kv_heads, found.batch](

@@ -60,33 +60,6 @@ def test_cache_operators_eviction_and_volatility_reach_ptx():
 
 
 @blocknb.kernel
-def product_of_streams(a, b, c, k, POLICY: bl.constexpr):
-    rows, columns = bl.arange(0, 32)[:, None], bl.arange(0, 32)[None, :]
-    total = bl.zeros((32, 32), bl.float32)
-    for start in range(0, k, 32):
-        x = bl.load(a + rows * k + start + columns, eviction_policy=POLICY)
-        y = bl.load(b + (start + rows) * 32 + columns)
-        total = bl.dot(x, y, total)
-    bl.store(c + rows * 32 + columns, total)
-
-
-@pytest.mark.parametrize(("policy", "hinted"), [("evict_first", 3), ("evict_last", 3), ("", 0)])
-def test_asynchronous_copies_keep_the_eviction_policy_of_their_load(policy: str, hinted: int) -> None:
-    given = {
-        "a": np.zeros((32, 96), np.float16),
-        "b": np.zeros((96, 32), np.float16),
-        "c": np.zeros((32, 32), np.float32),
-    }
-    func, _ = Case("streams", product_of_streams, dict, dict).lower(
-        {**given, "k": 96, "POLICY": policy}, "sm_80", num_warps=4
-    )
-    text = gpu.generate(func, Target.parse("sm_80")).text
-    assert len(re.findall(r"cp\.async\.cg\.shared\.global\.L2::cache_hint", text)) == hinted
-    assert len(re.findall(r"cp\.async\.cg\.shared\.global ", text)) == 6 - hinted
-    assert text.count(f"createpolicy.fractional.L2::{policy}.b64") == (hinted > 0)
-
-
-@blocknb.kernel
 def no_promise(x, out, stride, BLOCK: bl.constexpr):
     i = bl.arange(0, BLOCK)
     bl.store(out + i, bl.load(x + bl.program_id(0) * stride + i))

@@ -103,18 +103,15 @@ class AsyncCopies(OpLowering):
             self.text.accesses += 1
             target = where.place(layout.register_indices[registers[0]])
             source = self.addresses.of(pointer, registers[0])
-            predicate = "true" if mask is None else self.registers.reg(mask, registers[0])
-            self.issue(target, source, size, predicate, owner, op.attrs.get("evict") or "")
+            self.issue(target, source, size, "true" if mask is None else self.registers.reg(mask, registers[0]), owner)
 
         for registers in accesses(self.facts, op):
             self.postponed.postpone(partial(one, registers))
 
-    def issue(
-        self, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str, evict: str = ""
-    ) -> None:
+    def issue(self, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str) -> None:
         """One instruction from and to an address with a constant. It writes zeros where the mask is off. With an `owner`, one of the
         threads that hold the same elements copies them. The mask is a predicate operand (ignore-src). For a size operand, ptxas would first
-        compute a predicate. `evict` is the priority of eviction from the L2 cache, which a copy past the L1 cache names by a policy."""
+        compute a predicate."""
         text = self.text
         operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
         ignored = ""
@@ -124,12 +121,6 @@ class AsyncCopies(OpLowering):
             operands.append(f"i1 {off}")
             constraints.append("b")
         to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
-        cache, hint, policy = "cg" if size == 16 else "ca", "", ""
-        if evict in ("evict_first", "evict_last"):
-            create = f"createpolicy.fractional.L2::{evict}.b64 $0, 1.0;"
-            made = text.once(("policy", evict), lambda: text.emit(f'call i64 asm "{create}", "=l"()'))
-            hint, policy = ".L2::cache_hint", f", ${len(operands)}"
-            operands.append(f"i64 {made}")
-            constraints.append("l")
-        ptx = f"cp.async.{cache}.shared.global{hint} {to}, {come}, {size}{ignored}{policy};"
+        cache = "cg" if size == 16 else "ca"
+        ptx = f"cp.async.{cache}.shared.global {to}, {come}, {size}{ignored};"
         text.asm(ptx, constraints, operands, on=owner)

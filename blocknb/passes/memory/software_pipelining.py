@@ -352,6 +352,5 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 operands = later.operands(copy.load, iteration, exists)[:2]
                 for view in copy.views:
                     operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
-                hint = {"evict": evict} if (evict := copy.load.attrs.get("evict")) else {}
-                self.builder.op("copy_async", ring.view(i, stage), *operands, vec=copy.vec, **hint)
+                self.builder.op("copy_async", ring.view(i, stage), *operands, vec=copy.vec)
         self.builder.op("commit")
