@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from kernels.decoding import DecodingCase, exact_decoding
 
-from blocknb.kernels import attention_decoding
+from blocknb.kernels import attention_decoding, decoding
+from blocknb.kernels.strides import Device
+from blocknb.runtime.launch_context import captured
 
 DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 TOLERANCE = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 2e-5}
@@ -101,3 +103,51 @@ def test_wrong_arguments_are_refused() -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             attention_decoding(**({"q": q, "k": k, "v": k} | change))
+
+
+# -- launches on GPUs: the chosen tiles and splits, assembled
+
+COMPILED = [
+    (128, 1, 16),
+    *(pytest.param(*x, marks=pytest.mark.full) for x in ((64, 1, 128), (128, 16, 16), (256, 4, 0), (80, 2, 48))),
+]
+
+
+@pytest.mark.parametrize(("width", "queries", "page"), COMPILED)
+@pytest.mark.parametrize("target", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.full)])
+def test_pages_are_copied_ahead_without_spills(
+    target: str, width: int, queries: int, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "device", lambda array: Device(132, 90, 232448))
+    case = DecodingCase.random(2, 8, 2, queries, 1008 if page == 48 else 1024, width, page, dtype=np.float16)
+    launches: list[Any] = []
+    with captured(launches.append):
+        attention_decoding(case.q, case.k, case.v, **case.options)
+    assert [launch.kernel.__name__ for launch in launches] == ["decoding_kernel", "combine_kernel"]
+    traces = [launch.retarget(target) for launch in launches]
+    assert all(trace.resources.spill_bytes == 0 for trace in traces)
+    (stage,) = (stage for stage in traces[0].stages if stage.name == "software_pipelining")
+    notes = [note.text for note in stage.notes]
+    assert len(notes) == 2 and all("16 bytes per copy" in text for text in notes), notes
+    assert all(text.endswith("its indices are loaded one iteration earlier") is (page > 0) for text in notes)
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "group", "queries", "keys", "width", "window", "splits"),
+    [
+        (1, 8, 4, 1, 4096, 128, None, 16),  # a program per multiprocessor
+        (8, 8, 4, 1, 4096, 64, None, 4),  # two with small tiles
+        (64, 8, 4, 1, 1024, 128, None, 1),  # enough sequences
+        (1, 8, 4, 1, 64, 128, None, 1),  # one tile of keys
+        (1, 8, 4, 1, 131072, 128, 256, 6),  # few keys in the window
+        (8, 1, 32, 16, 16384, 128, None, 4),  # eight tiles of queries
+    ],
+)
+def test_keys_are_split_until_the_gpu_is_full(
+    batch: int, kv_heads: int, group: int, queries: int, keys: int, width: int, window: int | None, splits: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(decoding, "device", lambda array: Device(132, 90, 232448))
+    found = decoding.DecodingProblem(batch, kv_heads * group, group, queries, keys, width, "float16")
+    q = np.empty(1, np.float16)
+    assert found.splits(q, found.tile(q), window) == splits
