@@ -39,9 +39,8 @@ def biased(scores, keys, position, slope, soft_cap, CAUSAL: bl.constexpr):
     `keys` (columns) and `position` (rows) are places in the sequence; `slope` is one number per row.
     """
     if soft_cap is not None:
-        scores = soft_cap * (
-            2.0 / (1.0 + bl.exp2(scores * (-2.0 * LOG2E / soft_cap))) - 1.0
-        )  # cap * tanh(scores / cap)
+        tanh = 2.0 / (1.0 + bl.exp2(scores * (-2.0 * LOG2E / soft_cap))) - 1.0  # of scores / soft_cap
+        scores = soft_cap * tanh
     if slope is not None:
         distance = (keys[None, :] - position[:, None]).to(bl.float32)
         scores += (slope * LOG2E)[:, None] * (distance if CAUSAL else -bl.abs(distance))
@@ -73,11 +72,9 @@ def attention_kernel(
         seen = min(keys, max(first + ROWS + shift, 0))
         whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
     least = 0
-    if (
-        window is not None
-    ):  # the first block of keys that any query sees, and the first key that the window hides from none
-        least = max(first + shift - window + 1, 0) // COLUMNS * COLUMNS
-        free = first + ROWS + shift - window
+    if window is not None:
+        least = max(first + shift - window + 1, 0) // COLUMNS * COLUMNS  # the first block of keys that any query sees
+        free = first + ROWS + shift - window  # the first key that the window hides from none
     last = bl.minimum(rows + shift, keys - 1) if CAUSAL else bl.full((ROWS,), 0, bl.int32) + (keys - 1)
     top = bl.full((ROWS,), LEAST, bl.float32)
     total = bl.zeros((ROWS,), bl.float32)
@@ -130,9 +127,9 @@ def attention(
     1 / sqrt(head) by default. With `causal`, query i sees keys 0 to i + shift. A shift of 0 is torch's mask; keys - queries is the mask
     of a KV cache whose last keys belong to the queries. The position of query i among the keys is i + shift. `window` is the number of
     keys, up to its position, that a query sees. `alibi_slopes`, fp32 (heads,), adds -slope |position - key| to the scores. `soft_cap` makes
-    each score cap tanh(score / cap), before slopes. A query that sees no key gets zeros. `logsumexp`, fp32 (batch, heads, queries),
-    receives log(sum(exp(scores))) for the backward pass, minus infinity where no key is seen. `tile` is (ROWS, COLUMNS, num_warps,
-    num_stages).
+    each score cap tanh(score / cap), before slopes. `attention_backward` knows none of these three. A query that sees no key gets zeros.
+    `logsumexp`, fp32 (batch, heads, queries), receives log(sum(exp(scores))) for the backward pass, minus infinity where no key is seen.
+    `tile` is (ROWS, COLUMNS, num_warps, num_stages).
 
     Raises ValueError for arrays whose shapes, dtypes or strides do not fit, and for options out of range.
     """

@@ -16,11 +16,12 @@ copy waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
+from blocknb.analysis.affine import Facts
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, named
@@ -110,10 +111,11 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        made = planner.pipelined()
-        if place(made)[1] <= target.max_shared:
-            planner.explain()
-            return made
+        for early in (True, False):  # early copies keep a buffer of staged operands apart from the circular ones
+            made = planner.pipelined(early)
+            if place(made)[1] <= target.max_shared:
+                planner.explain()
+                return made
         largest = max(plans.values(), key=lambda plan: plan.bytes)
         if largest.ahead > 1:
             plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
@@ -236,9 +238,9 @@ class PipelinePlanner(PipeliningLegality):
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 
-    def pipelined(self) -> Func:
-        """The function with the planned copies."""
-        return tidy(PipelineRotation(self.func, self.plans, self.facts).run())
+    def pipelined(self, early: bool = False) -> Func:
+        """The function with the planned copies, the first of which start `early`: before operands pass through shared memory."""
+        return tidy(PipelineRotation(self.func, self.plans, self.facts, early).run())
 
     def least_shared_bytes(self) -> int:
         """The bytes of shared memory that the function takes if each planned circular buffer has two stages."""
@@ -273,12 +275,16 @@ class PipelinePlanner(PipeliningLegality):
 class PipelineRotation(LoopRotation[PipelinePlan]):
     """Copies for later iterations before the loop and in it."""
 
+    def __init__(self, func: Func, plans: Mapping[int, PipelinePlan], facts: Facts, early: bool):
+        super().__init__(func, plans, facts)
+        self.early = early
+
     def rotate(self, loop: Op, plan: PipelinePlan) -> Sequence[Value]:
         """Emits the copies of the first iterations, then the loop that copies for later iterations."""
         b, body, ahead, products = self.builder, loop.blocks[0], plan.ahead, plan.outlasting
         defs = self.facts.definition
         ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
-        staging = self.take_staging(plan)
+        staging = self.take_staging(plan) if self.early else []
         before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
