@@ -15,6 +15,7 @@ LEAST_PAGE = 16  # keys per page
 INDICES = ("int32", "int64")
 MOST_ROWS = 64  # of a tile of queries: one warpgroup
 COLUMNS, TILE_BYTES = 64, 1 << 14  # the most keys per tile, and its bytes
+LEAST_STEPS = 6  # tiles of keys per split, for two programs per multiprocessor
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,18 @@ class DecodingProblem(Heads):
     def splits(self, q: Any, tile: Tile, window: int | None = None, wanted: int | None = None) -> int:
         """The number of programs over which the keys of a sequence are split, at most `wanted`; `window` bounds the keys that count.
 
-        Memory is busy if each multiprocessor waits for two pairs of large tiles at once, which are those of one program, or for more
-        small ones. Products are hidden by another program. More splits cost more time at their beginning and end.
+        Two programs per multiprocessor keep memory busy, and hide each other's products. More would not run at once. One is as good if it
+        copies large tiles: for few keys, since each split costs time at its beginning and end, or for the wide products of one or two
+        tiles.
         """
         tiles, columns = blocknb.cdiv(self.rows, tile["ROWS"]), tile["COLUMNS"]
         keys = self.keys if window is None else min(self.keys, window + self.queries + columns)
         programs, steps = self.batch * self.kv_heads * tiles, blocknb.cdiv(keys, columns)
         if wanted is None:
-            few = columns * self.block * q.dtype.itemsize >= TILE_BYTES and tiles <= 2
-            wanted = int(device(q).processors * (1 if few else 2) / programs + 0.75)
+            processors, large = device(q).processors, columns * self.block * q.dtype.itemsize >= TILE_BYTES
+            wanted = 2 * processors // programs
+            if large and (steps < LEAST_STEPS * wanted or (tile["ROWS"] == MOST_ROWS and tiles <= 2)):
+                wanted = processors // programs
         return blocknb.cdiv(steps, blocknb.cdiv(steps, max(1, min(wanted, steps))))
 
     def check_rows(self, name: str, array: Any) -> None:

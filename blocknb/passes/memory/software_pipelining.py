@@ -40,6 +40,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 SHAPES = named("shape")
+ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer than early copies save
 STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
@@ -111,11 +112,14 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        for early in (True, False):  # early copies keep a buffer of staged operands apart from the circular ones
-            made = planner.pipelined(early)
-            if place(made)[1] <= target.max_shared:
-                planner.explain()
-                return made
+        made, moved = planner.pipelined(early=True)
+        if moved:  # early copies keep the buffers of staged operands apart from the circular ones
+            late, _ = planner.pipelined()
+            fitting, possible = (target.max_shared // max(1, place(func)[1]) for func in (made, late))
+            made = late if fitting < min(possible, ENOUGH_CTAS) else made
+        if place(made)[1] <= target.max_shared:
+            planner.explain()
+            return made
         largest = max(plans.values(), key=lambda plan: plan.bytes)
         if largest.ahead > 1:
             plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
@@ -238,14 +242,16 @@ class PipelinePlanner(PipeliningLegality):
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 
-    def pipelined(self, early: bool = False) -> Func:
-        """The function with the planned copies, the first of which start `early`: before operands pass through shared memory."""
-        return tidy(PipelineRotation(self.func, self.plans, self.facts, early).run())
+    def pipelined(self, early: bool = False) -> tuple[Func, bool]:
+        """The function with the planned copies. The first of them start `early` if possible: before operands pass through shared memory;
+        and whether that moved any of them."""
+        rotation = PipelineRotation(self.func, self.plans, self.facts, early)
+        return tidy(rotation.run()), rotation.moved
 
     def least_shared_bytes(self) -> int:
         """The bytes of shared memory that the function takes if each planned circular buffer has two stages."""
         self.plans = {id: replace(plan, ahead=1) for id, plan in self.plans.items()}
-        return place(self.pipelined())[1]
+        return place(self.pipelined()[0])[1]
 
     def explain(self) -> None:
         """Notes each copy with its stages."""
@@ -277,7 +283,7 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
 
     def __init__(self, func: Func, plans: Mapping[int, PipelinePlan], facts: Facts, early: bool):
         super().__init__(func, plans, facts)
-        self.early = early
+        self.early, self.moved = early, False
 
     def rotate(self, loop: Op, plan: PipelinePlan) -> Sequence[Value]:
         """Emits the copies of the first iterations, then the loop that copies for later iterations."""
@@ -285,6 +291,7 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         defs = self.facts.definition
         ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
         staging = self.take_staging(plan) if self.early else []
+        self.moved = self.moved or bool(staging)
         before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
