@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import seeds
 from kernels.attention import exact, exact_gradients
+from kernels.decoding import exact_decoding
 
 from blocknb.kernels import attention, attention_backward, heads
 from blocknb.runtime.kernel import Launch
@@ -99,6 +100,34 @@ def test_gradients_accumulated_by_atomics_match_float64(
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
 
 
+WINDOW, CAP, SLOPES = (
+    {"window": 40},
+    {"soft_cap": 2.0},
+    {"alibi_slopes": np.array([0.5, 0.25, 0.125, 0.0625], np.float32)},
+)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal", "given"),
+    [
+        (100, 130, True, WINDOW | CAP | SLOPES),
+        pytest.param(130, 130, True, WINDOW, marks=pytest.mark.full),
+        pytest.param(1, 130, False, WINDOW, marks=pytest.mark.full),
+        pytest.param(70, 90, True, CAP, marks=pytest.mark.full),
+        pytest.param(70, 90, True, SLOPES, marks=pytest.mark.full),
+        pytest.param(70, 90, False, CAP | SLOPES, marks=pytest.mark.full),
+        pytest.param(150, 150, True, {"window": 1}, marks=pytest.mark.full),
+    ],
+)
+def test_windows_soft_caps_and_slopes_match_float64(
+    queries: int, keys: int, causal: bool, given: dict[str, Any]
+) -> None:
+    q, k, v = inputs(2, 4, 2, queries, keys, 32, np.float32)
+    out = attention(q, k, v, poison(q), causal=causal, shift=keys - queries, **given)
+    right = exact_decoding(q, k, v, [keys, keys], causal, **given)
+    np.testing.assert_allclose(out, right, rtol=2e-5, atol=2e-5)
+
+
 def test_keys_beyond_the_last_one_contribute_nothing() -> None:
     q, k, v = (100 * random(1, 1, n, 16) for n in (40, 33, 33))
     k = np.abs(k) * -np.sign(q[0, 0, 0])  # scores so low that a score of zero, as of no key, has an infinite power
@@ -167,6 +196,9 @@ def test_mismatched_arrays_are_refused() -> None:
         "out must have the shape": lambda: attention(q, k, v, q[:, :2]),
         "logsumexp must be contiguous, float32": lambda: attention(q, k, v, logsumexp=np.zeros((1, 4, 10))),
         "scale must be positive": lambda: attention(q, k, v, scale=-1.0),
+        "window must be the number of keys": lambda: attention(q, k, v, window=0),
+        "alibi_slopes must be contiguous": lambda: attention(q, k, v, alibi_slopes=np.ones(2, np.float32)),
+        "soft_cap must be positive": lambda: attention(q, k, v, soft_cap=-1.0),
         "a tile has 40 queries per iteration": lambda: attention_backward(
             q, k, v, q, np.zeros((1, 4, 10), np.float32), q, tile={"ROWS": 40, "COLUMNS": 64}
         ),

@@ -17,7 +17,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import KernelError
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
-FAMILIES = ("gemm", "ragged", "skinny", "attention", "kinds")
+FAMILIES = ("gemm", "ragged", "skinny", "attention", "decode", "kinds")
 INTERRUPTED = 130  # the exit status, as of a shell
 
 
@@ -103,7 +103,7 @@ def names() -> list[str]:
 
 def groups() -> dict[str, list[str]]:
     """Names of groups: "kernels" (all ready-made kernels), "gemm", "ragged" and "skinny" (matrix products), "attention" (forward and
-    backward), and "kinds" (of public kernels)."""
+    backward), "decode" (attention over a cache), and "kinds" (of public kernels)."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in FAMILIES}

@@ -5,6 +5,7 @@ A wrapper writes into the arrays that the caller passes, and returns the first o
 
 from blocknb.kernels.add import add, add_kernel
 from blocknb.kernels.attention import attention, attention_kernel
+from blocknb.kernels.attention_decoding import attention_decoding
 from blocknb.kernels.attention_gradients import attention_backward
 from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
@@ -26,6 +27,7 @@ __all__ = [
     "add_kernel",
     "attention",
     "attention_backward",
+    "attention_decoding",
     "attention_kernel",
     "copy",
     "cross_entropy",

@@ -100,6 +100,23 @@ def check_arrays(found: Heads, **arrays: Any) -> None:
             raise ValueError(f"the last axis of {name} must be contiguous; its strides are {strides(array)}")
 
 
+def check_options(found: Heads, window: int | None, slopes: Any, soft_cap: float | None) -> None:
+    """Raises ValueError for a window, ALiBi slopes or a soft cap that do not fit; None is skipped."""
+    if window is not None and window < 1:
+        raise ValueError(
+            f"window must be the number of keys that a query sees, 1 or more, not {window}; None is no window"
+        )
+    if slopes is not None:
+        wrong = tuple(slopes.shape) != (found.heads,) or dtype_name(slopes) != "float32" or not contiguous(slopes)
+        if wrong:
+            raise ValueError(
+                f"alibi_slopes must be contiguous, float32, of shape {(found.heads,)}; it is {dtype_name(slopes)}, "
+                f"{tuple(slopes.shape)}"
+            )
+    if soft_cap is not None and not 0 < soft_cap < math.inf:
+        raise ValueError(f"soft_cap must be positive, not {soft_cap}; None is no cap")
+
+
 @dataclass(frozen=True)
 class HeadTiles:
     """(ROWS, COLUMNS, num_warps, num_stages) by the width of a head, for wgmma and for mma.sync; no entry spills registers.

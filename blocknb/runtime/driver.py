@@ -24,6 +24,7 @@ from blocknb.language.types import Pointer, int32, uint64
 from blocknb.runtime import cuda, tensormaps
 from blocknb.runtime.arguments import fp32_or_infinity
 from blocknb.runtime.cta import launch_packed
+from blocknb.runtime.dependent_launch import launch_dependent
 from blocknb.runtime.launch_context import Grid
 from blocknb.trace import Resources
 
@@ -104,7 +105,7 @@ class Launcher:
         types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * code.persistent]
         self.positions, self.buffers = positions, ArgumentBuffers(compiled, device, types)
         self.queue, self.note = LaunchQueue(device, library), _recent.append
-        self.launch = cuda.driver_api().launchKernel
+        self.launch = launch_dependent if code.launch_kind == "dependent" else cuda.driver_api().launchKernel
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)

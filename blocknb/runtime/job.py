@@ -35,6 +35,7 @@ from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
 from blocknb.runtime.binding import definition, similar
 from blocknb.runtime.compile_progress import CompileProgress
+from blocknb.runtime.dependent_launch import waits_first
 from blocknb.runtime.effects import memory_use
 from blocknb.runtime.kinds import Kind, Tuple
 from blocknb.runtime.request import KernelCode, Request, StageEdit
@@ -245,7 +246,8 @@ class Job:
             "extents": module.extents,
             "programs": module.programs,
         }
-        fields |= {"maps": module.maps, "persistent": module.persistent, "warps": func.attrs["num_warps"]}
+        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"]}
+        fields["launch_kind"] = "persistent" if module.persistent else "dependent" if waits_first(func) else ""
         self.select = module.select
         return module.text, module.entry, fields, module.notes
 

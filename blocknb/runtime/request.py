@@ -38,7 +38,9 @@ class KernelCode:
     the names of the arrays written and read. On a GPU: `threads` per CTA, which include those of producer warps, while `warps` is the
     number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
-    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`).
+    accesses. `reports`, `extents` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `launch_kind`:
+    "persistent", with the grid as hidden parameters; "dependent", if the kernel waits for the previous launch itself (see
+    `dependent_launch`); or "".
     """
 
     entry: str
@@ -54,8 +56,13 @@ class KernelCode:
     extents: tuple[int, ...] = ()
     programs: int = 1
     maps: tuple[Any, ...] = ()
-    persistent: bool = False
+    launch_kind: str = ""
     warps: int = NOMINAL_WARPS
+
+    @property
+    def persistent(self) -> bool:
+        """Whether as many CTAs as are resident run all programs."""
+        return self.launch_kind == "persistent"
 
     @property
     def shadow(self) -> ShadowPlan | None:

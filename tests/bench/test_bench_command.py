@@ -19,7 +19,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert main(["bench", "sofmax", "launch"]) == 2
     said = capsys.readouterr().err
     assert (
-        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, kinds, add, copy, sum, softmax"
+        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, decode, kinds, add, copy, sum, softmax"
         in said
         and "ceilings, compile" in said
     )
@@ -31,7 +31,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
         (("--shapes", "100xq"), "'100xq' is not a shape; write 4096x1024 or 2^26"),
         (("--threads", "1,0"), "'0' is not a positive integer"),
         (("--rounds", "many"), "'many' is not a positive integer"),
-        (("--peers", "Unheard"), "no peer 'Unheard'; there are CuPy, NumPy"),
+        (("--peers", "Unheard"), "no peer 'Unheard'; there are CuPy, FlexAttention, NumPy"),
         (("--dtypes", "f32"), "nothing to measure: no benchmark has these shapes and dtypes on a CPU (add: fp32)"),
         (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),
     ],

@@ -28,7 +28,7 @@ from blocknb.bench.suite.triton_source import Sources
 
 #: The benchmarks of ready-made kernels; `test_kinds` has the others.
 READY_MADE = [name for name in BENCHMARKS if not name.startswith(f"{KINDS}_")]
-SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
+SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6), 6: (2, 4, 2, 16, 3, 64)}
 HALF = [name for name in READY_MADE if "fp16" in BENCHMARKS[name].gpu]
 
 
@@ -134,7 +134,7 @@ def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkey
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
     with pytest.raises(
         ValueError,
-        match="no peer 'Torch'; there are CuPy, NumPy, Triton, copy, cuDNN, flash, numba, torch",
+        match="no peer 'Torch'; there are CuPy, FlexAttention, NumPy, Triton, copy, cuDNN, efficient, flash, numba, torch",
     ):
         MeasuringSession("cpu", ("Torch",))
 

@@ -260,7 +260,7 @@ def test_converted_operands_stay_in_registers() -> None:
 
 
 @kernel
-def various(a, b, c, table, k, WAY: bl.constexpr):
+def various(a, b, c, k, WAY: bl.constexpr):
     row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
     total = bl.zeros((16, 16), bl.float32)
     for start in range(0, k, 16):
@@ -268,11 +268,6 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
         at = a + row * 80 + inner[None, :]
         if WAY == "other":
             x = bl.load(at, mask=inner[None, :] < k - 8, other=1)
-        elif WAY == "table":
-            x = bl.load(a + row * 80 + (bl.load(table + start // 16) * 16 + bl.arange(0, 16))[None, :])
-        elif WAY == "tables":
-            block = bl.load(table + bl.load(table + start // 16))
-            x = bl.load(a + row * 80 + (block * 16 + bl.arange(0, 16))[None, :])
         elif WAY == "same":
             x = bl.load(a + row * 80 + bl.arange(0, 16)[None, :], volatile=False)
         elif WAY == "twice":
@@ -285,49 +280,77 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
     bl.store(c + row * 16 + column, total)
 
 
-TABLE = np.array([3, 1, 0, 2, 4], np.int32)
-
-
-def varied(way: str, k: int = 80) -> dict[str, Any]:
-    """The arguments of `various`."""
-    a, b, c = numbers((16, 80), HALF), numbers((80, 16), HALF), np.zeros((16, 16), np.float32)
-    return {"a": a, "b": b, "c": c, "table": TABLE.copy(), "k": k, "WAY": way}
-
-
-@pytest.mark.parametrize("k", [0, 16, 32, 80])
-def test_an_index_is_copied_ahead_of_the_copy_that_it_places(k: int) -> None:
-    arguments = varied("table", k)
-    func, stage = lowered(various, arguments)
-    assert copied(func) == 3 and not texts(stage, "missed")
-    assert "pipelined: copied 4 iterations ahead, because it is part of the address of a copy" in texts(stage, "info")
-    a, b = arguments["a"].astype(float).reshape(16, 5, 16), arguments["b"].astype(float).reshape(5, 16, 16)
-    expected = sum((a[:, TABLE[i]] @ b[i] for i in range(k // 16)), np.zeros((16, 16)))
-    arguments["table"] = arguments["table"][: k // 16]  # the interpreter finds accesses behind it
-    for got in runs(func, arguments, (1,)):
-        np.testing.assert_array_equal(got["c"], expected)
-
-
 @pytest.mark.parametrize(
     ("way", "why"),
     [
         ("other", "its masked-off elements are not zero"),
-        ("tables", "its address was loaded in the loop"),
         ("twice", "it is used more than once"),
         ("written", "also writes a"),
     ],
 )
 def test_notes_explain_why_an_operand_is_not_pipelined(way: str, why: str) -> None:
-    arguments = varied(way)
+    arguments = {
+        "a": numbers((16, 80), HALF),
+        "b": numbers((80, 16), HALF),
+        "c": np.zeros((16, 16), np.float32),
+        "k": 80,
+        "WAY": way,
+    }
     func, stage = lowered(various, arguments)
     assert [text for text in texts(stage, "missed") if why in text], texts(stage, "missed")
     assert copied(func) == 1
     a, b = arguments["a"].astype(float), arguments["b"].astype(float)
     if way == "other":
         a[:, 72:] = 1
-    if way == "tables":
-        a = a.reshape(16, 5, 16)[:, TABLE[TABLE]].reshape(16, 80)
     expected = a @ b + (a.reshape(16, 5, 16).sum(axis=1) if way == "twice" else 0)
     for got in runs(func, arguments | {"a": arguments["a"].copy()}, (1,), interpreted=way != "written"):
+        np.testing.assert_array_equal(got["c"], expected)
+
+
+@kernel
+def paged(a, b, c, table, k, WAY: bl.constexpr, STAGES: bl.constexpr):
+    """Rows of b are in pages of 8 rows, whose numbers a table holds."""
+    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+    total = bl.zeros((16, 16), bl.float32)
+    for start in bl.range(0, k, 16, num_stages=STAGES):
+        inner = start + bl.arange(0, 16)
+        inside = inner < k
+        if WAY == "page":  # one number per iteration: pages of 16 rows
+            place = bl.load(table + start // 8) // 2 * 16 + bl.arange(0, 16)
+        else:
+            page = bl.load(table + inner // 8, mask=inside, other=1 << 20)
+            if WAY == "twice":
+                page = bl.load(table + page, mask=inside)
+            place = page * 8 + inner % 8
+        x = bl.load(a + row * 80 + inner[None, :])
+        y = bl.load(b + place[:, None] * 16 + column, mask=inside[:, None], other=0.0)
+        total = bl.dot(x, y, total)
+        if WAY == "changed":  # the table of the next iteration
+            bl.store(table + start // 8 + 2 + bl.arange(0, 2), bl.arange(0, 2))
+    bl.store(c + row * 16 + column, total)
+
+
+@pytest.mark.parametrize("k", [8, 72])
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("way", ["page", "rows", "twice", "changed"])
+def test_indices_of_a_gather_are_loaded_before_its_copies(way: str, stages: int, k: int) -> None:
+    table = np.array([4, 5, 0, 1, 8, 9, 2, 3, 6, 7, 0, 0], np.int32)
+    arguments = {
+        "a": numbers((16, 80), HALF), "b": numbers((80, 16), HALF), "c": empty(16, 16), "table": table, "k": k, "WAY": way,
+        "STAGES": stages,
+    }  # fmt: skip
+    func, stage = lowered(paged, arguments)
+    early = [text for text in texts(stage) if "its indices are loaded one iteration earlier" in text]
+    if way == "changed":
+        assert not early and "is loaded from an array that may change" in texts(stage, "missed")[0]
+    else:
+        assert early and copied(func) == 2
+    used = table[table] if way == "twice" else table
+    if way == "changed":
+        used = np.array([4, 5, *[0, 1] * 5], np.int32)
+    rows = (used[:10, None] * 8 + np.arange(8)).ravel()[:k]
+    expected = arguments["a"][:, :k].astype(float) @ arguments["b"][rows].astype(float)
+    for got in runs(func, arguments | {"table": table.copy()}, (1,), interpreted=way != "changed"):
         np.testing.assert_array_equal(got["c"], expected)
 
 
@@ -379,6 +402,44 @@ def test_several_products_in_a_loop_are_pipelined(n: int, causal: bool) -> None:
     expected = power @ v.astype(float) / power.sum(axis=1, keepdims=True)
     for got in runs(func, arguments, (1,), interpreted=n == 40):
         np.testing.assert_allclose(got["c"], expected, rtol=0, atol=4e-3)
+
+
+@kernel
+def staged_before(q, keys, c, table, n, PICKED: bl.constexpr):
+    """Queries pass through shared memory before a loop over keys; PICKED rows of the keys do, too, because all warps add them up."""
+    rows, inner = bl.arange(0, 16), bl.arange(0, 32)
+    queries = bl.load(q + rows[:, None] * 32 + inner[None, :])
+    place = rows
+    if PICKED:
+        place = bl.sum(bl.load(table + bl.arange(0, 64)[:, None] * 16 + rows[None, :]), 0)
+    total = bl.zeros((16, 16), bl.float32)
+    for start in range(0, n, 16):
+        k = bl.load(keys + (start + place)[:, None] * 32 + inner[None, :])
+        total += bl.dot(queries, bl.trans(k)) * (start + 1)
+    bl.store(c + rows[:, None] * 16 + rows[None, :], total)
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_the_first_copies_start_before_queries_pass_through_shared_memory_unless_they_depend_on_that(
+    picked: bool,
+) -> None:
+    table = np.zeros((64, 16), np.int32)
+    table[40] = np.random.default_rng(0).permutation(16)
+    arguments = {
+        "q": numbers((16, 32), HALF),
+        "keys": numbers((64, 32), HALF),
+        "c": empty(16, 16),
+        "table": table,
+        "n": 64,
+    }
+    func, _ = lowered(staged_before, arguments | {"PICKED": picked}, num_warps=4)
+    names = [op.name for op in func.body.ops]
+    assert copied(func) == 1 and (names.index("local_store") < names.index("copy_async")) is picked
+    q, k = arguments["q"].astype(float), arguments["keys"].astype(float)
+    place = table[40] if picked else np.arange(16)
+    expected = sum(q @ k[start + place].T * (start + 1) for start in range(0, 64, 16))
+    for got in runs(func, arguments, (1,)):
+        np.testing.assert_array_equal(got["c"], expected)
 
 
 @kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.bench.suite import attention, kinds, products
+from blocknb.bench.suite import attention, decoding, kinds, products
 from blocknb.bench.suite.definition import (
     Arrays,
     Make,
@@ -271,6 +271,7 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
         ),
         *products.BENCHMARKS,
         *attention.BENCHMARKS,
+        *decoding.BENCHMARKS,
         *kinds.BENCHMARKS,
     )
 }  # fmt: skip

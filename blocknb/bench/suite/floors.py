@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from blocknb.bench.suite import kinds
-from blocknb.bench.suite.attention import CUDNN, FUSED, WS
+from blocknb.bench.suite import decoding, kinds
+from blocknb.bench.suite.attention import CUDNN, FLASH, FUSED, WS
 from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
 from blocknb.bench.suite.table import geometric_mean
 
@@ -77,6 +77,10 @@ FLOORS = (
     Floor("gpu", FORWARD, CUDNN, 0.85, 1.00),
     Floor("gpu", GRADIENTS, CUDNN, 0.75, 1.00, "each", _head(64), "head 64"),
     Floor("gpu", GRADIENTS, CUDNN, 0.60, 1.00, "each", _head(128), "head 128"),
+    *(
+        Floor("gpu", ("decode_contiguous", "decode_paged"), peer, 0.90, 1.10)
+        for peer in (FLASH, CUDNN, *decoding.PEERS)
+    ),
     Floor("cpu", ("softmax",), NUMPY, 3.0, 6.0, "mean"),
     Floor("cpu", ("softmax",), TORCH, 1.0, 1.5, "mean"),
     Floor("cpu", ("layer_norm",), NUMPY, 3.0, 6.0, "mean"),

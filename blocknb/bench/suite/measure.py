@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocknb import kernels
-from blocknb.bench.suite import attention
+from blocknb.bench.suite import attention, decoding
 from blocknb.bench.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
 from blocknb.bench.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
@@ -24,7 +24,9 @@ OURS = "blocknb"
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH})  # peers of any benchmark
+GENERAL = frozenset(
+    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, *decoding.PEERS}
+)  # peers of any benchmark
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
@@ -161,7 +163,10 @@ class MeasuringSession:
                 self.functions[peer] = peers_torch.with_cupy()
             case attention.CUDNN | attention.FLASH:
                 __import__("torch")
-                self.functions[peer] = attention.torch_peers(peer)
+                self.functions[peer] = attention.torch_peers(peer) | decoding.torch_peers(peer)
+            case name if name in decoding.PEERS:
+                __import__("torch")
+                self.functions[peer] = decoding.torch_peers(peer)
             case "copy":
                 pass
             case _:

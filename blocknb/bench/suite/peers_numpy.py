@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.bench.suite import catalogue
+from blocknb.bench.suite import catalogue, decoding
 from blocknb.bench.suite.catalogue import EPS, P
 from blocknb.bench.suite.products import PRODUCTS
 
@@ -80,6 +80,7 @@ def _attention_backward(causal: bool) -> Peer:
 NUMPY |= {
     "attention_forward": _attention(False), "attention_forward_causal": _attention(True),
     "attention_backward": _attention_backward(False), "attention_backward_causal": _attention_backward(True),
+    **decoding.numpy_peers(),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blocknb.bench.suite import attention
+from blocknb.bench.suite import attention, decoding
 from blocknb.bench.suite.catalogue import EPS, P
 from blocknb.bench.suite.products import PRODUCTS
 
@@ -68,7 +68,7 @@ def formulas() -> dict[str, Peer]:
         "rms_norm_backward": rms_norm_backward, "cross_entropy": cross_entropy,
         "cross_entropy_backward": cross_entropy_backward, "swiglu": swiglu, "rope": rope, "dropout": dropout,
         "transpose": lambda x: x.T.contiguous(),
-        **attention.torch_peers("torch"),
+        **attention.torch_peers("torch"), **decoding.torch_peers("torch"),
     }  # fmt: skip
     return found | products()
 

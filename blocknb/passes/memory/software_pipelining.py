@@ -10,22 +10,23 @@ reads its stage. Such an iteration starts its own product, waits for the previou
 into the previous product's stage.
 
 Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off or the iteration
-does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
+does not exist. The indices of a gather, such as the page table of a paged cache, are loaded one iteration before their copies, so that no
+copy waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
+from blocknb.analysis.affine import Facts
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
-from blocknb.language.ops import named
+from blocknb.language.ops import OPS, named
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.pipelining.circular_buffer import CircularBuffer
-from blocknb.passes.pipelining.index_copies import IndexCopies
 from blocknb.passes.pipelining.later_iterations import LaterIterations
 from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED, PipeliningLegality, accumulating_products
 from blocknb.passes.pipelining.locks import apart_from_locks
@@ -40,6 +41,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 SHAPES = named("shape")
+ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer than early copies save
+STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
 def product_loops(func: Func, target: Target) -> list[Op]:
@@ -83,8 +86,8 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     Why: tensor cores work while the operands of later iterations arrive.
 
     Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
-    `other` is not zero, or if the loop writes its array (two arguments are assumed to be two arrays). An index that the loop loads for
-    an address is copied ahead, too; an index of that index is not. A buffer gets fewer stages where shared memory has no room.
+    `other` is not zero, or if the loop writes its array or that of its indices (two arguments are assumed to be two arrays). A buffer gets
+    fewer stages where shared memory has no room.
 
     Before:
 
@@ -110,7 +113,11 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        made = planner.pipelined()
+        made, moved = planner.pipelined(early=True)
+        if moved:  # early copies keep the buffers of staged operands apart from the circular ones
+            late, _ = planner.pipelined()
+            fitting, possible = (target.max_shared // max(1, place(func)[1]) for func in (made, late))
+            made = late if fitting < min(possible, ENOUGH_CTAS) else made
         if place(made)[1] <= target.max_shared:
             planner.explain()
             return made
@@ -132,8 +139,8 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, and the loads of
-    indices on which addresses of copies depend."""
+    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, the loads of the
+    loop from whose results addresses of copies are computed, and what the copies need from outside of the loop."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -141,6 +148,7 @@ class PipelinePlan:
     wanted: int
     outlasting: tuple[Op, ...] = ()
     indices: tuple[Op, ...] = ()
+    invariants: Set[Value] = frozenset()
 
     @property
     def bytes(self) -> int:
@@ -154,7 +162,6 @@ class PipelinePlanner(PipeliningLegality):
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, notes)
         self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
-        self.placing = False  # whether the values behind an index are looked at
 
     def block(self, block: Block) -> None:
         """Plans the loops of a block, inner ones first."""
@@ -173,7 +180,7 @@ class PipelinePlanner(PipeliningLegality):
         copies = []
         for tile in tiles:
             ordered = "" if why == self.why_ordered(loop) and self.passes_locks(tile.load, loop) else why
-            if found := ordered or self.why_not(tile.load, loop) or self.why_no_copy(tile):
+            if found := ordered or self.why_not(tile.load, loop, indices=not why) or self.why_no_copy(tile):
                 self.refuse([tile.load], found)
             else:
                 vec = copy_width(self.facts, tile.load, *tile.store.args)
@@ -182,34 +189,33 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            indices = self.indices(loop, copies)
-            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices)
+            leading = self.behind(loop, copies)
+            indices = tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in leading)
+            invariants = self.invariants(loop, copies, leading)
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices, invariants)
 
     def passes_locks(self, load: Op, loop: Op) -> bool:
         """Whether a load may run before the locks at which its loop waits."""
         return apart_from_locks(self.func, self.facts, load, walk(loop.blocks[0]))
 
-    def indices(self, loop: Op, copies: Sequence[AsyncCopy]) -> tuple[Op, ...]:
-        """The loads of a loop from which addresses or masks of copies are computed."""
-        behind = [self.values_behind(value, loop) for copy in copies for value in copy.load.args[:2]]
-        found = {value for values in behind if not isinstance(values, str) for value in values}
-        return tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in found)
+    def behind(self, loop: Op, copies: Sequence[AsyncCopy]) -> set[Value]:
+        """The values of a loop from which the operands of its copies are computed."""
+        behind = set[Value]()
+        for value in (x for copy in copies for x in copy.load.args[:2]):
+            found = self.values_behind(value, loop, indices=True)
+            assert not isinstance(found, str), "why_not has checked the operands"
+            behind |= found
+        return behind
 
-    def why_no_index(self, load: Op, loop: Op) -> str:
-        """A scalar or a vector of words may be copied ahead of the copies that it places, if its own address is computed."""
-        why, kind = super().why_no_index(load, loop), load.result.type
-        if self.placing or load not in loop.blocks[0].ops or len(kind.shape) > 1 or kind.dtype.bytes not in COPY_BYTES:
-            return why
-        if len(load.args) > 2 and not self.is_zero(load.args[2]):
-            return why
-        if found := self.why_not_read_early(load, walk(loop.blocks[0])):
-            return f"{why}, and {found}"
-        if self.why_ordered(loop) and not self.passes_locks(load, loop):
-            return why
-        self.placing = True
-        behind = [self.values_behind(x, loop) for x in load.args]
-        self.placing = False
-        return why if any(isinstance(x, str) for x in behind) else ""
+    def invariants(self, loop: Op, copies: Sequence[AsyncCopy], behind: set[Value]) -> set[Value]:
+        """The values from outside of a loop from which its bounds, and the operands of its copies, are computed."""
+        used = {*loop.args[:3], *(x for copy in copies for x in copy.load.args[:2])}
+        for value in behind:
+            if value in self.facts.argument:
+                used |= {*loop.args[2 + self.facts.argument[value][2] :][:1]}
+            else:
+                used |= {*self.facts.definition[value].args}
+        return {x for x in used if not self.facts.inside(x, loop)}
 
     def tiles(self, loop: Op) -> Iterator[StagedTile]:
         """The tiles that a loop's own block loads and stores to shared memory, each with its first store."""
@@ -242,14 +248,16 @@ class PipelinePlanner(PipeliningLegality):
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 
-    def pipelined(self) -> Func:
-        """The function with the planned copies."""
-        return tidy(PipelineRotation(self.func, self.plans, self.facts).run())
+    def pipelined(self, early: bool = False) -> tuple[Func, bool]:
+        """The function with the planned copies. The first of them start `early` if possible: before operands pass through shared memory;
+        and whether that moved any of them."""
+        rotation = PipelineRotation(self.func, self.plans, self.facts, early)
+        return tidy(rotation.run()), rotation.moved
 
     def least_shared_bytes(self) -> int:
         """The bytes of shared memory that the function takes if each planned circular buffer has two stages."""
         self.plans = {id: replace(plan, ahead=1) for id, plan in self.plans.items()}
-        return place(self.pipelined())[1]
+        return place(self.pipelined()[0])[1]
 
     def explain(self) -> None:
         """Notes each copy with its stages."""
@@ -267,12 +275,10 @@ class PipelinePlanner(PipeliningLegality):
                 )
                 text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
+                text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
-            for op in plan.indices:
-                ahead = counted(2 * plan.ahead, "iteration")
-                self.notes(op, f"pipelined: copied {ahead} ahead, because it is part of the address of a copy")
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -281,37 +287,39 @@ class PipelinePlanner(PipeliningLegality):
 class PipelineRotation(LoopRotation[PipelinePlan]):
     """Copies for later iterations before the loop and in it."""
 
+    def __init__(self, func: Func, plans: Mapping[int, PipelinePlan], facts: Facts, early: bool):
+        super().__init__(func, plans, facts)
+        self.early, self.moved = early, False
+
     def rotate(self, loop: Op, plan: PipelinePlan) -> Sequence[Value]:
         """Emits the copies of the first iterations, then the loop that copies for later iterations."""
         b, body, ahead, products = self.builder, loop.blocks[0], plan.ahead, plan.outlasting
         defs = self.facts.definition
         ring = CircularBuffer(b, [defs[copy.buffer] for copy in plan.copies], ahead + 1)
-        indices = IndexCopies(b, plan.indices, ahead + 1, self.func.attrs["num_warps"])
+        staging = self.take_staging(plan) if self.early else []
+        self.moved = self.moved or bool(staging)
         before = LaterIterations(self, self.facts, plan.loop, loop.args[0], loop.args[3:])
         least = ranges.iterations(self.facts, plan.loop)[0]
         for i in range(ahead):
-            indices.copy(stage := b.const(i, t.int32), before, i + ahead)
-            self.copy(plan, ring, stage, before, i, i < least)
+            self.copy(plan, ring, b.const(i, t.int32), before, i, i < least)
+        early = [before.at(load.result, ahead) for load in plan.indices]
+        for op in staging:
+            b.append(op)
         replaced = {x for copy in plan.copies for x in (copy.load, *copy.views, copy.store, defs[copy.buffer])}
         kept = [x for x in body.ops[:-1] if x not in replaced]
         if not any(x.name == "local_store" and defs[x.args[0]].attrs.get("align") for x in kept):
             kept = [x for x in kept if x.name != "fence"]
 
         def iteration(stages: list[Value]) -> Sequence[Value]:
-            read, write = stages
+            read, write, *early = stages
             read.name, write.name = "read", "write"
-            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
-
-            def copies() -> None:
-                indices.copy(write, now, 2 * ahead)
-                now.known.update(zip(((x.result, ahead) for x in plan.indices), indices.read(read), strict=True))
-                self.copy(plan, ring, write, now, ahead)
-
             b.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 b.op("fence")  # before the barrier that follows
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            now.known |= {(load.result, ahead): value for load, value in zip(plan.indices, early, strict=True)}
             if not products:
-                copies()
+                self.copy(plan, ring, write, now, ahead)
             for i, copy in enumerate(plan.copies):
                 self.mapping[copy.buffer] = ring.view(i, read)
             for x in kept:
@@ -321,13 +329,32 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 # The previous products are complete after this one starts, and the next copy overwrites their stage.
                 self.one(x.replace(attrs={**x.attrs, "in_flight": len(products)}))
                 if x is products[-1]:
-                    copies()
-            return ring.following(read), read
+                    self.copy(plan, ring, write, now, ahead)
+            # After the copies, which have read the current indices: so both can have the same registers.
+            return ring.following(read), read, *(now.at(load.result, ahead + 1) for load in plan.indices)
 
-        b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32)], iteration))
+        b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32), *early], iteration))
         results = self.after_products(loop, products)
         b.op("wait", in_flight=0)
         return results
+
+    def take_staging(self, plan: PipelinePlan) -> list[Op]:
+        """Takes off the ops that have brought invariant operands through shared memory, for the caller to append after the first copies.
+
+        Such an op waits for a load, as of the queries of an attention. The copies do not depend on it, so they need not wait.
+        """
+        emitted = self.builder._open[-1]
+        taken, values = list[Op](), set[Value]()
+        for op in emitted:
+            if op.blocks or not (OPS[op.name].pure or op.name in ("load", *STAGING)):
+                taken, values = [], set()  # an op with an order of its own
+            elif op.name == "local_store" or (taken and op.name == "fence") or not values.isdisjoint(op.args):
+                taken.append(op)
+                values.update(op.results, op.args[:1] if op.name == "local_store" else ())
+        if not values.isdisjoint(map(self.get, plan.invariants)):
+            return []
+        self.builder._open[-1] = [op for op in emitted if op not in taken]
+        return taken
 
     def copy(
         self,

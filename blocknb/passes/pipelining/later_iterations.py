@@ -1,8 +1,8 @@
 """The values of a loop's later iterations, computed before those iterations run.
 
 Addresses of later iterations are recomputed, not carried: the arithmetic that leads to an address is emitted again, with the index and the
-carried scalars of the later iteration in the place of the current ones. `legality` has checked that there are only arithmetic, and loads
-of indices if the pass allows them.
+carried scalars of the later iteration in the place of the current ones. A load of an index is emitted again, too, and masked off beyond
+the last iteration. `legality` has checked that there is nothing else.
 """
 
 from __future__ import annotations
@@ -83,6 +83,6 @@ class LaterIterations:
         if value in facts.argument:
             return self.at(body.terminator.args[facts.argument[value][2] - 1], iteration - 1)
         op = facts.definition[value]
-        if op.name == "load":  # an index, which does not exist behind the last iteration
-            return emit_copy(op.replace(args=tuple(self.operands(op, iteration))), self.builder, {}).result
+        if op.name == "load":
+            return self.builder.value("load", *self.operands(op, iteration), **op.attrs)
         return emit_copy(op, self.builder, {a: self.at(a, iteration) for a in op.args}).result

@@ -2,8 +2,8 @@
 
 A load that runs early moves before the stores of earlier iterations. So no op of the loop may write its array, and none may order later
 accesses after itself. Two arguments are assumed to be two arrays, as in `barriers`. The address of a later iteration must follow from the
-loop's index, and from carried scalars, by arithmetic alone. A load through a loaded index stays where it is, unless the pass also loads
-the index early (`why_no_index`).
+loop's index, and from carried scalars, by arithmetic alone. Where a pass can load indices early, too, (`indices`), it may also follow from
+loads of arrays that the loop does not write, such as the page table of a paged cache.
 
 Each check returns the reason against pipelining as the text of a note, "" if there is none. Source: Allen and Kennedy, "Optimizing
 Compilers for Modern Architectures", chapter 2.
@@ -57,13 +57,13 @@ class PipeliningLegality:
         """The reason why no load may move before the ops of a loop, whatever its address."""
         return why_none_within(walk(loop.blocks[0]))
 
-    def why_not(self, load: Op, loop: Op) -> str:
-        """The reason why a load in a loop's own block must stay in its iteration."""
+    def why_not(self, load: Op, loop: Op, indices: bool = False) -> str:
+        """The reason why a load in a loop's own block must stay in its iteration; with `indices`, a loaded index is none."""
         if why := self.why_not_read_early(load, walk(loop.blocks[0])):
             return why
         varies = False
         for what, value in zip(("address", "mask", "`other`"), load.args, strict=False):
-            found = self.values_behind(value, loop)
+            found = self.values_behind(value, loop, indices and what == "address")
             if isinstance(found, str):
                 return f"its {what} {found}"
             varies |= any(x in self.facts.argument for x in found)
@@ -83,8 +83,11 @@ class PipeliningLegality:
         """The writes among ops: the argument of each pointer (None: unknown), and the op."""
         return [(self.facts.root(global_operands(op)[0]), op) for op in ops if op.name in WRITES]
 
-    def values_behind(self, value: Value, loop: Op) -> set[Value] | str:
-        """The values of a loop from which a value is computed; a reason if a later iteration's value cannot be computed early."""
+    def values_behind(self, value: Value, loop: Op, indices: bool = False) -> set[Value] | str:
+        """The values of a loop from which a value is computed; a reason if a later iteration's value cannot be computed early.
+
+        With `indices`, loads of the loop's own block may be among them, if each may move before the loop's other accesses.
+        """
         facts = self.facts
 
         def sources(value: Value) -> list[Value]:
@@ -100,7 +103,10 @@ class PipeliningLegality:
             if op is None or value in facts.argument:
                 return ""
             if op.name == "load":
-                return self.why_no_index(op, loop)
+                if not indices or op not in loop.blocks[0].ops:
+                    return "was loaded in the loop"
+                why = self.why_not_read_early(op, walk(loop.blocks[0]))
+                return f"is loaded from an array that may change: {why}" if why else ""
             arithmetic = OPS[op.name].pure and OPS[op.name].kind in ARITHMETIC
             return "" if arithmetic else f"is made by a {op.name} in the loop"
 
@@ -108,10 +114,6 @@ class PipeliningLegality:
         if not isinstance(found, str) and sum(x not in facts.argument for x in found) > MOST_OPS:
             return "takes much arithmetic, which would be done twice"
         return found
-
-    def why_no_index(self, load: Op, loop: Op) -> str:
-        """The reason why the address of an early load may not depend on another load of the loop."""
-        return "was loaded in the loop"
 
 
 def why_none_within(ops: Iterable[Op]) -> str:

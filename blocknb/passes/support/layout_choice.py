@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
+from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
@@ -328,12 +329,21 @@ class LayoutChoice:
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
+        if wanted.is_replicated and self.is_line_of_indices(op):
+            return True
         small = op.args[0].type.size <= SMALL
         return (
             width[0] >= width[1]
             and reach[0] >= min(reach[1], SECTOR)
             and (small or not wanted.is_replicated or own.is_replicated)
         )
+
+    def is_line_of_indices(self, op: Op) -> bool:
+        """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all
+        replicas of such a load at once. A conversion would pass through shared memory, and keep the gather from being pipelined."""
+        if op.name != "load" or len(op.result.type.shape) != 1:
+            return False
+        return op.result.type.dtype in (t.int32, t.int64) and op.result.type.size <= 32 * self.num_warps
 
     def is_short_store(self, op: Op) -> bool:
         """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
