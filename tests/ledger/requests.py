@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import warnings
 from collections import Counter
@@ -35,21 +36,31 @@ H200 = {
 }  # fmt: skip
 
 
+ALIGNED = 256  # bytes: where a GPU's arrays begin
+
+
+def unwritten(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An array of zeros, whose memory the system does not provide before it is used. It begins where an array on a GPU would."""
+    kind = numpy_dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    memory = np.zeros(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return memory[start : start + size].view(kind).reshape(shape)
+
+
 class Unwritten(Make):
-    """Makes arrays of zeros, whose memory the system does not provide before it is used."""
+    """Makes arrays by `unwritten`."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__(np, dtype)
 
     def normal(self, *shape: int, dtype: str | None = None) -> Any:
-        return np.zeros(shape, numpy_dtype(dtype or self.dtype))
+        return unwritten(shape, dtype or self.dtype)
+
+    poison = normal
 
     def below(self, high: int, *shape: int) -> Any:
-        return np.zeros(shape, np.int64)
-
-    @staticmethod
-    def spoil(array: Any) -> Any:
-        return array
+        return unwritten(shape, "int64")
 
     def wide(self, array: Any) -> Any:
         return array[..., :1]  # for the statistics of rows, whose values do not matter
