@@ -141,7 +141,7 @@ class Autotuner(Wrapper):
         if found is None or self._chosen(found.key) is not found.config or self.kernel.interprets(kwargs):
             return self.run(*args, grid=grid, warmup=False, **kwargs)
         self.best_config = found.config
-        return self.fn.run(*args, grid=grid, warmup=False, **found.constants, **kwargs)
+        return self.fn[grid](*args, **found.constants, **kwargs)
 
     def _chosen(self, key: tuple[Any, ...]) -> Config | None:
         """The choice for a tuning key, if there is one; the only configuration needs no tuning."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.tune.config import Config
@@ -24,41 +24,48 @@ class FastChoice:
     constants: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class CallForm:
+    """A form of call: the places of the values in the tuning key and of the arrays, and the choices by these values and dtypes."""
+
+    keys: list[int]
+    arrays: list[int]
+    calls: dict[tuple[Any, ...], FastChoice] = field(default_factory=dict)
+
+
 class FastChoices:
-    """The choices of one autotuner, by the way of calling: the number of positional arguments and the names of the others.
+    """The choices of one autotuner, by the form of a call: how many arguments are positional, the names of the others, and all types.
 
     `names` are the parameters of the kernel and `keys` those that the tuning key names.
     """
 
     def __init__(self, names: Sequence[str], keys: Sequence[str]):
         self.names, self.keys = names, keys
-        self._forms: dict[tuple[Any, ...], tuple[list[int], dict[tuple[Any, ...], FastChoice]]] = {}
+        self._forms: dict[tuple[Any, ...], CallForm] = {}
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FastChoice | None:
         """The choice of an earlier call with the same tuning key, None for a new one."""
-        form = self._forms.get((len(args), *kwargs))
+        given = (*args, *kwargs.values())
+        form = self._forms.get((len(args), *kwargs, *map(type, given)))
         if form is None:
             return None
-        given = (*args, *kwargs.values())
         try:
-            return form[1].get(self._call(form[0], given))
+            return form.calls.get((*[given[i] for i in form.keys], *[given[i].dtype for i in form.arrays]))
         except TypeError:  # a value that cannot be a key, which the autotuner reports
             return None
 
     def keep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], choice: FastChoice) -> None:
         """Keeps a choice for calls of the same form. A call with a tuple is not kept, because dtypes in tuples belong to the key."""
-        given = (*args, *kwargs.values())
-        if any(isinstance(value, tuple) for value in given) or len(args) > len(self.names):
+        given, names = (*args, *kwargs.values()), (*self.names[: len(args)], *kwargs)
+        if len(given) != len(names) or any(isinstance(value, tuple) for value in given):
             return
-        names = (*self.names[: len(args)], *kwargs)
-        places, calls = self._forms.setdefault(
-            (len(args), *kwargs), ([names.index(name) for name in self.keys if name in names], {})
+        form = self._forms.setdefault(
+            (len(args), *kwargs, *map(type, given)),
+            CallForm(
+                [names.index(name) for name in self.keys if name in names],
+                [i for i, value in enumerate(given) if hasattr(value, "dtype")],
+            ),
         )
-        if len(calls) >= _MOST:
-            calls.clear()
-        calls[self._call(places, given)] = choice
-
-    @staticmethod
-    def _call(places: list[int], given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the tuning key depends on. The type of a value without a dtype tells a tuple."""
-        return (*[given[i] for i in places], *[getattr(value, "dtype", type(value)) for value in given])
+        if len(form.calls) >= _MOST:
+            form.calls.clear()
+        form.calls[*[given[i] for i in form.keys], *[given[i].dtype for i in form.arrays]] = choice
