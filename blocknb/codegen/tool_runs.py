@@ -10,7 +10,7 @@ import signal
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Writes all bytes to a file or a blocking pipe; raises BrokenPipeError if nobody can read them any more."""
+    """Writes all bytes to a file or a blocking pipe; raises BrokenPipeError if the reading end is closed."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
