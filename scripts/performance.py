@@ -40,13 +40,14 @@ def text_of(rows: Iterable[Row]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def rows_of(results: dict[str, Any], commit: str) -> list[Row]:
-    """The rows of the JSON of `blocknb bench` on a GPU: kernels by benchmark and peer, and the host time of launches.
+def rows_of(results: dict[str, Any], commit: str, device: str = "a GPU") -> list[Row]:
+    """The rows of the JSON of `blocknb bench` on a GPU: kernels by benchmark and peer, and the host time of launches on a
+    `device`, which the results of `blocknb bench launch` do not name.
 
     Raises ValueError for results that are not those of a GPU.
     """
     found: list[Row] = []
-    device, date = "", datetime.date.today().isoformat()
+    date = datetime.date.today().isoformat()
     for run in results.get("kernels", ()):
         if run["threads"] is not None:
             raise ValueError(f"{run['device']} is no GPU: the table holds times on GPUs")
@@ -63,16 +64,16 @@ def rows_of(results: dict[str, Any], commit: str) -> list[Row]:
     for name, ours in times.items():
         if name.startswith("blocknb") and (peer := times.get("Triton" + name.removeprefix("blocknb"))):
             kind = name.removeprefix("blocknb").strip(", ") or "five arguments"
-            found.append(
-                _row(commit, date, device or results.get("device", "a GPU"), "launch", "Triton", kind, [peer / ours])
-            )
+            found.append(_row(commit, date, device, "launch", "Triton", kind, [peer / ours]))
     return found
 
 
 def _row(commit: str, date: str, device: str, benchmark: str, peer: str, shapes: str, ratios: Sequence[float]) -> Row:
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     numbers = (round(value, 3) for value in (min(ratios), mean, max(ratios)))
-    return dict(zip(FIELDS, (commit, date, device, benchmark, peer, shapes, *numbers), strict=True))
+    return dict(
+        zip(FIELDS, (commit, date, device.removeprefix("NVIDIA "), benchmark, peer, shapes, *numbers), strict=True)
+    )
 
 
 # -- the plot: a panel for each benchmark and peer, whose points are commits
@@ -142,13 +143,14 @@ def main() -> int:
     add = verbs.add_parser("add", help="append the results of `blocknb bench ... --json FILE`, and draw")
     add.add_argument("file", type=Path)
     add.add_argument("--commit", default="HEAD", help="the commit that was measured")
+    add.add_argument("--device", default="a GPU", help="the GPU, for the results of `blocknb bench launch` alone")
     verbs.add_parser("draw", help="write the plot")
     options = parser.parse_args()
     rows = read()
     if options.verb == "add":
         command = ["git", "rev-parse", "--short=8", options.commit]
         commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-        new = rows_of(json.loads(options.file.read_text()), commit)
+        new = rows_of(json.loads(options.file.read_text()), commit, options.device)
         measured = {(row["commit"], row["device"], row["benchmark"], row["peer"], row["shapes"]) for row in new}
         kept = [r for r in rows if (r["commit"], r["device"], r["benchmark"], r["peer"], r["shapes"]) not in measured]
         rows = [*kept, *new]

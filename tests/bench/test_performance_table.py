@@ -40,7 +40,7 @@ def test_a_run_gives_a_row_for_each_benchmark_and_peer() -> None:
         ("launch", "Triton", "autotuned"): (2.5, 2.5, 2.5),
     }
     assert {(row["commit"], row["date"], row["device"]) for row in rows.values()} == {
-        ("0123abcd", "2026-11-27", "NVIDIA H200")
+        ("0123abcd", "2026-11-27", "H200")
     }
 
 

@@ -12,7 +12,7 @@ from sampling import chosen
 
 from blocknb.codegen.toolchain import PtxasResources, find_ptxas
 
-ONE_IN = 40  # specimens of the quick sample
+ONE_IN = 60  # specimens of the quick sample
 
 
 def check(names: list[str], whole: bool) -> None:
