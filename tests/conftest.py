@@ -9,10 +9,13 @@ no GPU.
 from __future__ import annotations
 
 import difflib
+import faulthandler
 import gc
 import os
 import runpy
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,6 +90,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if on_gpu and (reason := without_gpu()):
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class Watchdog(threading.Thread):
+    """Says where a test hangs: writes the stacks of all threads once a test has run for `HANGS` seconds.
+
+    pytest's option faulthandler_timeout does the same with a new thread for each test, which takes longer than most tests.
+    """
+
+    HANGS, LOOKS = 300.0, 10.0  # seconds: when a test hangs, and between two looks
+
+    def __init__(self) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self.began: float | None = None  # of the running test; None between tests and after its stacks were written
+        self.file = os.fdopen(os.dup(2), "w")  # before pytest captures standard error
+
+    def run(self) -> None:
+        while True:
+            time.sleep(self.LOOKS)
+            if self.began is not None and time.monotonic() - self.began > self.HANGS:
+                self.began = None
+                faulthandler.dump_traceback(self.file, all_threads=True)
+
+
+_watchdog: Watchdog | None = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[object]:
+    global _watchdog
+    if _watchdog is None or not _watchdog.is_alive():  # a forked child has no such thread
+        _watchdog = Watchdog()
+        _watchdog.start()
+    _watchdog.began = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        _watchdog.began = None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

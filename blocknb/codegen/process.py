@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 from blocknb.codegen import worker
+from blocknb.codegen.tool_runs import memory_file
 from blocknb.errors import KernelError
 
 STOPPED_S = 10.0  # how long a worker may be stopped during a job
@@ -41,7 +42,7 @@ class WorkerProcess:
         # Python without site packages or environment starts in 10 ms and runs no startup file that could print or fail.
         command = [sys.executable, "-I", "-S", worker.__file__, llvmlite_folder()]
         self.killed = False
-        self._log = os.fdopen(worker.memory_file("log"), "rb")
+        self._log = os.fdopen(memory_file("log"), "rb")
         os.set_inheritable(self._log.fileno(), False)  # for this child only
         self._popen = subprocess.Popen(
             command,

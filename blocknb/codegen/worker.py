@@ -1,9 +1,10 @@
 """The worker process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame per job.
 
 LLVM aborts its process on code that it cannot select, so code generation never runs in the notebook's process (`loader` runs only LLVM's
-linker there). This file is a *script*. It imports neither blocknb nor NumPy, so a worker is ready within 70 ms (`python -I -S worker.py
-<folder of llvmlite>`; `blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away and replaces it by standard error, so
-a library that prints cannot break the frames. A thread reads the requests, so the process notices the end of its parent during a long job.
+linker there). This file is a *script*. Apart from `tool_runs` of its own folder it imports neither blocknb nor NumPy, so a worker is ready
+within 70 ms (`python -I -S worker.py <folder of llvmlite>`; `blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away
+and replaces it by standard error, so a library that prints cannot break the frames. A thread reads the requests, so the process notices the
+end of its parent during a long job.
 
 `run(job)` is the whole service. Any process that may die can call it. A job is a dict with `kind`:
 
@@ -20,6 +21,7 @@ looks for equal values. `ms` maps stage to milliseconds.
 A job that fails in an orderly way returns `error`: one of parse, undefined, ptxas, nvdisasm, internal, with `message`.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -28,6 +30,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+if __name__ != "__main__":
+    from blocknb.codegen.tool_runs import WaitingTool, run_tool, write_all
+else:
+    sys.path.append(os.path.dirname(__file__))
+    from tool_runs import WaitingTool, run_tool, write_all  # type: ignore[no-redef,import-not-found]
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
 
@@ -79,12 +87,6 @@ def read_exactly(fd: int, count: int, read: Callable[[int, int], bytes] = os.rea
 def read_frame(fd: int, read: Callable[[int, int], bytes] = os.read) -> dict:
     size, head_size = _LENGTHS.unpack(read_exactly(fd, _LENGTHS.size, read))
     return unpack(size, head_size, read_exactly(fd, size, read))
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 # ---- ELF: the symbol table alone, for the defined and the undefined symbols of an object ---------------------------------
@@ -307,49 +309,34 @@ def _list(job: dict, clock: Clock) -> dict:
 # ---- ptxas and nvdisasm ------------------------------------------------------------------------------------------------
 
 
-def memory_file(name: str, content: bytes = b"") -> int:
-    """Creates a file in memory, which a child process opens as /proc/self/fd/N. It disappears with its last owner."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create(name, 0)  # not close-on-exec: children shall have it
-    else:
-        import tempfile
-
-        fd, path = tempfile.mkstemp(prefix="blocknb-" + name)
-        os.unlink(path)
-        os.set_inheritable(fd, True)
-    write_all(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+_waiting: list[WaitingTool] = []  # at most one: the ptxas that waits for the next kernel
 
 
-def _content(fd: int) -> bytes:
-    return os.pread(fd, os.fstat(fd).st_size, 0)
+def _ptxas(job: dict) -> list[str]:
+    """The command line of ptxas for a job, without input and output."""
+    return [job["ptxas"], "-v", "-lineinfo", "-arch=" + job["arch"], *job.get("flags", ())]
 
 
-def _tool(arguments: list[str], source: bytes, suffix: list[str]) -> tuple[int, bytes, str]:
-    """Runs a tool on `source`; `{in}` and `{out}` stand for the files. Returns (exit status, output file, log)."""
-    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    source_fd, out_fd, log_fd = memory_file("in", source), memory_file("out"), memory_file("log")
-    try:
-        names = {"{in}": f"{folder}/{source_fd}", "{out}": f"{folder}/{out_fd}"}
-        argv = [names.get(a, a) for a in [*arguments, *suffix]]
-        writes_file = "{out}" in suffix
-        actions = [
-            (os.POSIX_SPAWN_DUP2, log_fd if writes_file else out_fd, 1),
-            (os.POSIX_SPAWN_DUP2, log_fd, 2),
-        ]
-        pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return status, _content(out_fd), _content(log_fd).decode("utf-8", "replace").strip()
-    finally:
-        for fd in (source_fd, out_fd, log_fd):
-            os.close(fd)
+def start_waiting(job: dict) -> None:
+    """Starts the ptxas that a job needs, if it needs one and none waits with the same options."""
+    if not job.get("ptxas") or (_waiting and _waiting[0].arguments == _ptxas(job)):
+        return
+    while _waiting:
+        _waiting.pop().discard()
+    with contextlib.suppress(OSError):  # the run of the job itself says that the tool does not start
+        _waiting.append(WaitingTool(_ptxas(job)))
 
 
 def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
-    arguments = [job["ptxas"], "-v", "-lineinfo", "-arch=" + job["arch"], *job.get("flags", ())]
+    arguments, source = _ptxas(job), ptx.encode()
+    if _waiting and _waiting[0].arguments == arguments:
+        status, cubin, log = _waiting.pop().finish(source)
+        if status == 0 and cubin:
+            clock.lap("ptxas")
+            return {"cubin": cubin, "log": log}
+    # Also after a failure, which may be that of the waiting process: something can have killed it.
     try:
-        status, cubin, log = _tool(arguments, ptx.encode(), ["{in}", "-o", "{out}"])
+        status, cubin, log = run_tool(arguments, source, ["{in}", "-o", "{out}"])
     except OSError as error:
         raise WorkerRefused("ptxas", f"{job['ptxas']} does not run: {error}", ptx=ptx) from None
     clock.lap("ptxas")
@@ -361,7 +348,7 @@ def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
 def _disassemble(job: dict, clock: Clock) -> dict:
     flags = job.get("flags", ["-c", "-gi"])
     try:
-        status, text, log = _tool([job["nvdisasm"], *flags], job["cubin"], ["{in}"])
+        status, text, log = run_tool([job["nvdisasm"], *flags], job["cubin"], ["{in}"])
     except OSError as error:
         raise WorkerRefused("nvdisasm", f"{job['nvdisasm']} does not run: {error}") from None
     clock.lap("nvdisasm")
@@ -471,9 +458,12 @@ def main() -> None:
             break
         run(job)
     while True:
-        answer = run(jobs.get())
+        job = jobs.get()
+        start_waiting(job)  # it starts while LLVM runs
+        answer = run(job)
         sys.stdout.flush()
         write_all(answers_fd, pack(answer))
+        start_waiting(job)  # for the next kernel, while the parent has work of its own
 
 
 if __name__ == "__main__":

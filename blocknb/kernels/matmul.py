@@ -1,7 +1,8 @@
 """Matrix multiplication in tiles of pointers, for any strides and shapes.
 
 Programs that run together share rows and columns in the L2 cache (program swizzle). Rows and columns beyond the result wrap around to its
-beginning (`% m`), so loads need no mask there, and are not stored. A mask covers the end of K.
+beginning (`% m`), so loads need no mask there, and are not stored. A mask covers the end of K. On a CPU masks cover all ends: a row that
+wraps around would be gathered element by element.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
+from blocknb.kernels.strides import on_host
 from blocknb.kernels.tiling import finish
 
 
@@ -21,6 +23,7 @@ def matmul_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     a_batch=None, b_batch=None, c_batch=None, bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False,
     ACTIVATION: bl.constexpr = "", SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", FAR: bl.constexpr = False,
+    MASKED: bl.constexpr = False,
 ):  # fmt: skip
     pid = bl.program_id(0)
     width = GROUP * bl.cdiv(n, BLOCK_N)
@@ -28,8 +31,10 @@ def matmul_kernel(
     rows_in_group = min(bl.cdiv(m, BLOCK_M) - first, GROUP)
     tile_m = first + (pid % width) % rows_in_group
     tile_n = (pid % width) // rows_in_group
-    rows = (tile_m * BLOCK_M + bl.arange(0, BLOCK_M)) % m
-    columns = (tile_n * BLOCK_N + bl.arange(0, BLOCK_N)) % n
+    rows = tile_m * BLOCK_M + bl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + bl.arange(0, BLOCK_N)
+    if not MASKED:
+        rows, columns = rows % m, columns % n
     inner = bl.arange(0, BLOCK_K)
     if a_batch is not None:
         batch = bl.program_id(1).to(bl.int64)
@@ -43,8 +48,11 @@ def matmul_kernel(
     total = bl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)
     for step in range(0, bl.cdiv(k, BLOCK_K)):
         left = k - step * BLOCK_K
-        x = bl.load(a_tile, mask=inner[None, :] < left, other=0.0)
-        y = bl.load(b_tile, mask=inner[:, None] < left, other=0.0)
+        inside_a, inside_b = inner[None, :] < left, inner[:, None] < left
+        if MASKED:
+            inside_a, inside_b = inside_a & (rows[:, None] < m), inside_b & (columns[None, :] < n)
+        x = bl.load(a_tile, mask=inside_a, other=0.0)
+        y = bl.load(b_tile, mask=inside_b, other=0.0)
         total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
         a_tile += BLOCK_K * a_column
         b_tile += BLOCK_K * b_row
@@ -60,7 +68,7 @@ def matmul_kernel(
 def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and named arguments of `matmul_kernel`, without tile and options."""
     strides = (*p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:])
-    named = {"SUM": getattr(bl, p.sum), "PRECISION": p.precision, "FAR": p.far}
+    named = {"SUM": getattr(bl, p.sum), "PRECISION": p.precision, "FAR": p.far, "MASKED": on_host(p.a)}
     return (p.a, p.b, p.out, p.m, p.n, p.k, *strides), {**p.batches, **p.epilogue, **named}
 
 

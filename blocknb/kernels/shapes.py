@@ -14,6 +14,7 @@ import math
 from typing import NamedTuple
 
 from blocknb.kernels.strides import Device
+from blocknb.runtime import machine
 
 LINE = 128  # bytes per row of an operand's tile: the widest swizzle of shared memory
 MOVED = 512  # multiplications in the time in which a multiprocessor moves one element
@@ -72,8 +73,21 @@ AMPERE = (
     TileCandidate(64, 64, 4, 4, 0.55, 50),
     TileCandidate(32, 32, 2, 4, 0.25, 50),
 )
-ON_HOST = {True: (256, 128, 128), False: (128, 128, 64)}  # whether the matrices are large
-LARGE = 512  # size from which a matrix has enough CPU-sized tiles for several threads
+#: Tiles on a CPU. Copying an operand to scratch memory costs a share of the time that falls with the tile's other side.
+ON_HOST = tuple(itertools.product((64, 128, 256), (128, 256), (64, 128, 256)))
+COPIES, STEP = 13.6, 5.9  # the share of a side of one element, and that of a step of K; measured at 1024 cubed in fp32
+
+
+def _on_host(m: int, n: int, k: int, batch: int) -> tuple[int, int, int]:
+    """The CPU's tile whose padded product takes the least time, if each thread computes whole tiles."""
+    threads = machine.cpu_count()
+
+    def time(tile: tuple[int, int, int]) -> float:
+        rows, columns, depth = (-(-size // side) for size, side in zip((m, n, k), tile, strict=True))
+        turns = -(-rows * columns * batch // threads) * depth
+        return turns * math.prod(tile) * (1 + COPIES * (1 / tile[0] + 1 / tile[1]) + STEP / tile[2])
+
+    return min(ON_HOST, key=time)
 
 
 @functools.lru_cache(4096)
@@ -82,7 +96,7 @@ def choose(
 ) -> TileShape:
     """The tile for a product of an (m, k) by a (k, n) matrix of elements of `itemsize` bytes, `batch` times."""
     if device.capability == 0:
-        return TileShape(*ON_HOST[min(m, n, k) >= LARGE], 4, 1)
+        return TileShape(*_on_host(m, n, k, batch), 4, 1)
     inner = max(16, (LINE if device.capability >= 90 else LINE // 2) // itemsize)
     found = [_timed(one, m, n, k, inner, itemsize, device, batch, splittable) for one in candidates(device)]
     return min(found)[1]

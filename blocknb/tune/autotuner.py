@@ -35,6 +35,7 @@ from blocknb.runtime.launch_context import unobserved
 from blocknb.tune import store
 from blocknb.tune.array_state import ArrayState
 from blocknb.tune.config import Config
+from blocknb.tune.fast_choice import FastChoice, FastChoices
 from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
@@ -59,13 +60,14 @@ class Measuring:
 
 
 class Searches:
-    """The running searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, and
-    whether the user was warned of arrays that trials update."""
+    """The searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, whether the user
+    was warned of arrays that trials update, and the choices for launches that are repeated."""
 
     def __init__(self) -> None:
         self.races: dict[tuple[Any, ...], Race] = {}
         self.refused: KernelError | None = None
         self.warned = False
+        self.choices = FastChoices((), ())
         self.lock = threading.RLock()
         forks.renewed(self, lock=threading.RLock)
 
@@ -114,6 +116,7 @@ class Autotuner(Wrapper):
         warmup, rep = WARMUP if warmup is None else warmup, REP if rep is None else rep
         self.measuring = Measuring(warmup, rep, use_cuda_graph, do_bench)
         self._searches = Searches()
+        self._searches.choices = FastChoices(arg_names, self.keys)
 
     @property
     def configs_timings(self) -> dict[Config, Any]:
@@ -127,6 +130,30 @@ class Autotuner(Wrapper):
 
     # ---- launching ----
 
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        if type(self).run is not Autotuner.run:  # a subclass sees every launch
+            return super().__getitem__(grid)
+        return functools.partial(self._launch, grid)
+
+    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Launches with the choice of an earlier call with the same tuning key, if it still holds; else `run` chooses."""
+        found = self._searches.choices.find(args, kwargs)
+        if found is None or self._chosen(found.key) is not found.config or self.kernel.interprets(kwargs):
+            return self.run(*args, grid=grid, warmup=False, **kwargs)
+        self.best_config = found.config
+        return self.fn[grid](*args, **found.constants, **kwargs)
+
+    def _chosen(self, key: tuple[Any, ...]) -> Config | None:
+        """The choice for a tuning key, if there is one; the only configuration needs no tuning."""
+        return self.configs[0] if len(self.configs) == 1 else self.cache.get(key)
+
+    def _keep(self, config: Config, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Keeps the choice for launches like this one. A configuration's hook wants every launch, with its arguments by name."""
+        given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        if config.pre_hook is None:
+            key = () if len(self.configs) == 1 else self.tuning_key(args, given)
+            self._searches.choices.keep(args, given, FastChoice(key, config, config.launched(self.arg_names)))
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         if self.kernel.interprets(kwargs):  # times of interpreted launches mean nothing, so any configuration serves
@@ -134,6 +161,7 @@ class Autotuner(Wrapper):
         else:
             config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
             self._check_not_tuned(config, kwargs)
+            self._keep(config, args, kwargs)
         self.best_config = config
         if config.pre_hook is not None:
             config.pre_hook({**self._named(args), **config.all_kwargs(), **kwargs})

@@ -2,8 +2,9 @@
 
 A measurement times a batch of launches and synchronizes with the GPU before and after it. A batch is shorter than the launch queue, so no
 launch waits for the GPU. The bare driver call launches a kernel with prepared arguments and is the lower bound. blocknb and Triton have
-further rows: a grid function, as in most code; alternating launches of two specializations; and a product with tensor descriptors, made
-once or for each launch. The hardware needs each descriptor encoded as a tensor map.
+further rows: a grid function, as in most code; alternating launches of two specializations; the arrays as one tuple; an autotuned kernel
+after its tuning; and a product with tensor descriptors, made once or for each launch. The hardware needs each descriptor encoded as a
+tensor map.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ def five_arguments(x, y, out, n, scale, BLOCK: bl.constexpr):  # type: ignore[no
     inside = offsets < n
     total = bl.load(x + offsets, mask=inside) + bl.load(y + offsets, mask=inside) * scale
     bl.store(out + offsets, total, mask=inside)
+
+
+@blocknb.kernel
+def arrays_in_a_tuple(arrays, n, scale, BLOCK: bl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = bl.arange(0, BLOCK)
+    inside = offsets < n
+    total = bl.load(arrays[0] + offsets, mask=inside) + bl.load(arrays[1] + offsets, mask=inside) * scale
+    bl.store(arrays[2] + offsets, total, mask=inside)
 
 
 @blocknb.kernel
@@ -140,6 +149,24 @@ def _ways(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> dict[st
     }
 
 
+def _tuned(name: str, make: Callable[[], tuple[Any, Any, tuple[Any, ...]]]) -> dict[str, Callable[[], Call]]:
+    """The rows of arrays in a tuple and of an autotuned kernel. `make` returns blocknb or triton, a function that gives a kernel in its
+    language, and the arrays."""
+
+    def in_a_tuple() -> Call:
+        _, kernel_of, arrays = make()
+        kernel = kernel_of(arrays_in_a_tuple)
+        return lambda: kernel[(1,)](arrays, N, 3, BLOCK=N, num_warps=1)
+
+    def autotuned() -> Call:
+        package, kernel_of, (x, y, out) = make()
+        configs = [package.Config({"BLOCK": block}, num_warps=1) for block in (N, 2 * N)]
+        kernel = package.autotune(configs, key=["n"])(kernel_of(five_arguments))
+        return lambda: kernel[(1,)](x, y, out, N, 3)
+
+    return {f"{name}, arrays in a tuple": in_a_tuple, f"{name}, autotuned": autotuned}
+
+
 def _described(name: str, make: Callable[[], tuple[Any, type]]) -> dict[str, Callable[[], Call]]:
     """The rows of products with tensor descriptors. `make` returns the kernel and the descriptor class."""
 
@@ -212,8 +239,10 @@ def _gpu_calls() -> dict[str, Callable[[], Call]]:
     return {
         **_ways(OURS, ours),
         f"{OURS}, CuPy arrays": lambda: _launcher(five_arguments, own),
+        **_tuned(OURS, lambda: (blocknb, lambda kernel: kernel, ours()[1])),
         **_described(OURS, lambda: (through_descriptors, blocknb.TensorDescriptor)),
         **_ways("Triton", lambda: (kernel_for_triton(five_arguments), tensors())),
+        **_tuned("Triton", lambda: (importlib.import_module("triton"), kernel_for_triton, tensors())),
         **_described("Triton", _tritons),
         "CuPy RawKernel": raw_kernel,
         "torch.add": torch_add,
@@ -243,6 +272,7 @@ def _cpu_calls() -> dict[str, Callable[[], Call]]:
 
     return {
         OURS: lambda: _launcher(five_arguments, arrays),
+        **_tuned(OURS, lambda: (blocknb, lambda kernel: kernel, arrays)),
         "numpy.add": lambda: lambda: np.add(x, y, out=out),
         "numba": numba_call,
         "torch.add": torch_add,

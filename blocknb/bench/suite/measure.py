@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,11 @@ from blocknb import kernels
 from blocknb.bench.suite import attention, decoding
 from blocknb.bench.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
 from blocknb.bench.suite.triton_source import Sources
-from blocknb.profile.timing import Timing, interleaved
+from blocknb.profile.timing import Timing, clock_of, interleaved
+from blocknb.runtime.host import thread_count
 
 OURS = "blocknb"
+PAUSE = 0.05  # seconds; threads of OpenBLAS spin for 2^26 cycles after a call
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
@@ -197,9 +200,22 @@ class MeasuringSession:
 
     def time(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, Timing]:
         gpu = self.device == "gpu"
-        found = interleaved(calls, gpu=gpu, rounds=rounds or self.rounds, warmup=2, clock=self.clock)
+        clock = self.clock if gpu or self.clock is not None else _rested(clock_of(gpu=False))
+        found = interleaved(calls, gpu=gpu, rounds=rounds or self.rounds, warmup=2, clock=clock)
         self.cancelled = self.cancelled or found.cancelled
         return found
+
+
+def _rested(clock: Clock) -> Clock:
+    """The clock with a pause before each call, if there are several threads: those of NumPy's BLAS spin for a while after their call, and
+    would take the cores from the next peer."""
+
+    def measure(call: Call) -> float:
+        if thread_count() > 1:
+            time.sleep(PAUSE)
+        return clock(call)
+
+    return measure
 
 
 @dataclass

@@ -20,7 +20,7 @@ FURTHER: tuple[Shape, ...] = (
 )  # fmt: skip
 SMALLEST: Shape = (512, 512, 512)
 LARGE: Shape = (4096, 4096, 4096)
-CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
+CPU: tuple[Shape, ...] = ((1024, 1024, 1024), (1000, 1000, 1000))
 PRODUCTS = ("gemm", "ragged", "skinny")  # the first words of the names of benchmarks that multiply matrices
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
 #: rtol and atol for the rounding of results, and of sums of up to 16384 products of normal numbers in each format. Hopper's tensor cores

@@ -1,0 +1,48 @@
+"""Matrix products on a CPU: their tiles, their loads at ragged sizes, and the pause between the calls of peers with several threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blocknb import kernels as ready
+from blocknb.bench.suite import measure
+from blocknb.kernels import shapes
+from blocknb.kernels.matmul import matmul_kernel
+from blocknb.kernels.strides import HOST
+from blocknb.runtime import machine
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "tile"),
+    [
+        ((1024, 1024, 1024), 2, (256, 256, 256)),
+        ((1000, 1000, 1000), 1, (256, 256, 256)),
+        ((777, 1500, 600), 2, (128, 256, 128)),  # tiles of 256 would compute a third more rows
+        ((1024, 1024, 1024), 64, (128, 128, 256)),  # large tiles would leave threads without work
+    ],
+)
+def test_a_cpus_tile_is_large_but_neither_padded_much_nor_too_large_for_the_threads(
+    size, threads, tile, monkeypatch
+) -> None:
+    monkeypatch.setattr(machine, "cpu_count", lambda: threads)
+    found = shapes.choose.__wrapped__(*size, 4, HOST)
+    assert (found.m, found.n, found.k) == tile
+
+
+def test_operands_of_ragged_sizes_are_not_gathered_on_a_cpu() -> None:
+    a, b, out = np.ones((100, 90), np.float32), np.ones((90, 110), np.float32), np.zeros((100, 110), np.float32)
+    ready.matmul(a, b, out)
+    np.testing.assert_array_equal(out, 90)
+    assert matmul_kernel.latest is not None
+    assert "masked.gather" not in matmul_kernel.latest.trace.llvm
+
+
+@pytest.mark.parametrize(("threads", "pauses"), [("1", 0), ("2", 3)])
+def test_peers_pause_between_calls_if_they_have_several_threads(threads, pauses, monkeypatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setenv("BLOCKNB_NUM_THREADS", threads)
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    clock = measure._rested(lambda call: call())
+    assert [clock(lambda: 5.0) for _ in range(3)] == [5.0] * 3
+    assert slept == [measure.PAUSE] * pauses
