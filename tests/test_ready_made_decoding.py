@@ -126,6 +126,7 @@ def test_pages_are_copied_ahead_without_spills(
     assert [launch.kernel.__name__ for launch in launches] == ["decoding_kernel", "combine_kernel"]
     traces = [launch.retarget(target) for launch in launches]
     assert all(trace.resources.spill_bytes == 0 for trace in traces)
+    assert target == "sm_80" or 232448 // traces[0].resources.shared_bytes >= 2  # CTAs per SM
     (stage,) = (stage for stage in traces[0].stages if stage.name == "software_pipelining")
     notes = [note.text for note in stage.notes]
     assert len(notes) == 2 and all("16 bytes per copy" in text for text in notes), notes
