@@ -21,7 +21,7 @@ from blocknb.kernels.wide_tiles import blocks_of
 ROWS = 8  # of a tile, per program of the second launch
 
 
-@blocknb.kernel
+@blocknb.kernel(do_not_specialize=("m", "whole", "split", "units", "length"))
 def last_wave_kernel(
     a, b, c, m, n, k, a_step, b_step, c_step, parts, whole, split, units, length,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, MORE_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
@@ -92,7 +92,7 @@ def last_wave_kernel(
                     bl.store(to, rest, mask=(rows[:, None] < m) & (others[None, :] < n))
 
 
-@blocknb.kernel
+@blocknb.kernel(do_not_specialize=("m", "whole", "split", "splits"))
 def last_wave_sum_kernel(
     parts, c, m, n, whole, split, splits, c_row, c_column, bias, a_scale, b_scale, BY_ROW: bl.constexpr,
     ACTIVATION: bl.constexpr, BLOCK_M: bl.constexpr, WIDTH: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr,
