@@ -18,7 +18,7 @@ from blocknb.kernels.strides import device, empty
 from blocknb.kernels.tiling import finish, place
 from blocknb.kernels.wide_tiles import blocks_of
 
-ROWS = 8  # of a tile, per program of the second launch
+ROWS = 4  # of a tile, per program of the second launch
 
 
 @blocknb.kernel(do_not_specialize=("m", "whole", "split", "units", "length"))
@@ -83,7 +83,9 @@ def last_wave_kernel(
                 bl.store(at, out, mask=(rows[:, None] < m) & (columns[None, :] < n))
             if MORE_N:
                 others = second + bl.arange(0, MORE_N)
-                rest = finish(more, rows, others, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(c.dtype.element_ty)
+                rest = finish(more, rows, others, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(
+                    c.dtype.element_ty
+                )
                 if c_column is None:
                     c_more = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, MORE_N])
                     c_more.store([row, second], rest)
@@ -96,7 +98,7 @@ def last_wave_kernel(
 def last_wave_sum_kernel(
     parts, c, m, n, whole, split, splits, c_row, c_column, bias, a_scale, b_scale, BY_ROW: bl.constexpr,
     ACTIVATION: bl.constexpr, BLOCK_M: bl.constexpr, WIDTH: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr,
-    GROUP: bl.constexpr, SUM: bl.constexpr,
+    GROUP: bl.constexpr, SUM: bl.constexpr, AHEAD: bl.constexpr = 4,
 ):  # fmt: skip
     """Computes ROWS rows of a tile of c = epilogue(sum of its parts). COLUMNS is a power of two, not below WIDTH."""
     which = bl.program_id(1)
@@ -106,9 +108,8 @@ def last_wave_sum_kernel(
     inside = (rows[:, None] < m) & ((across < WIDTH) & (columns < n))[None, :]
     tile = parts + (which.to(bl.int64) * BLOCK_M + high)[:, None] * WIDTH + across[None, :]
     total = bl.zeros((ROWS, COLUMNS), SUM)
-    for _ in range(splits):
-        total += bl.load(tile, mask=inside, other=0.0)
-        tile += split.to(bl.int64) * (BLOCK_M * WIDTH)
+    for i in bl.range(splits, num_stages=AHEAD):
+        total += bl.load(tile + i * split.to(bl.int64) * (BLOCK_M * WIDTH), mask=inside, other=0.0)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     bl.store(c + rows[:, None].to(bl.int64) * c_row + columns[None, :].to(bl.int64) * c_column, total, mask=inside)
 

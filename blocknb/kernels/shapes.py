@@ -89,12 +89,13 @@ def choose(
 
 
 class Plan(NamedTuple):
-    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, and whether the kernel
-    computes the transposed result."""
+    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, whether the kernel
+    computes the transposed result, and whether only the last wave of tiles is split along K."""
 
     tile: TileShape
     copied: tuple[bool, bool]
     swapped: bool = False
+    last_wave: bool = False
 
 
 @functools.lru_cache(4096)
