@@ -25,7 +25,7 @@ LEAST_SPLIT = 1024  # the fewest elements of K per split
 
 
 class TileShape(NamedTuple):
-    """The extents of a program's tile, its warps and stages, and the number of splits along K."""
+    """The extents of a program's tile, its warps and stages, the number of splits along K, and the CTAs that share the second operand."""
 
     m: int
     n: int
@@ -33,11 +33,13 @@ class TileShape(NamedTuple):
     num_warps: int
     num_stages: int | None
     splits: int = 1
+    cluster: int = 1
 
     @property
     def options(self) -> dict[str, int]:
         """The launch options; the compiler chooses the number of stages if none is given."""
         named = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        named |= {"num_ctas": self.cluster} if self.cluster > 1 else {}
         return {name: value for name, value in named.items() if value is not None}
 
 

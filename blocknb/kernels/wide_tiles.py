@@ -13,7 +13,7 @@ import blocknb.language as bl
 from blocknb.kernels.descriptors import arguments
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
-from blocknb.kernels.tiling import finish, place
+from blocknb.kernels.tiling import finish, place_of_pair, programs
 
 
 @blocknb.kernel
@@ -22,7 +22,7 @@ def matmul_wide_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, MORE_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
-    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None,
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
     """Computes one tile of BLOCK_M by BLOCK_N + MORE_N per program; arguments as for `matmul_descriptor_kernel`."""
     if TRANS_A:
@@ -35,7 +35,7 @@ def matmul_wide_kernel(
     else:
         b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
         more_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, MORE_N])
-    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N + MORE_N, GROUP)
+    tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, BLOCK_N + MORE_N, GROUP, CLUSTER)
     row, column = tile_m * BLOCK_M, tile_n * (BLOCK_N + MORE_N)
     second = column + BLOCK_N
     total, more = bl.zeros((BLOCK_M, BLOCK_N), SUM), bl.zeros((BLOCK_M, MORE_N), SUM)
@@ -70,8 +70,7 @@ def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int) -> Any:
     """Computes a single non-empty product of described operands with tiles of t.m by t.n, t.n being no power of two; returns its result."""
     given, named = arguments(p)
     block, more = blocks_of(t.n)
-    tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
-    matmul_wide_kernel[tiles,](
-        *given, **named, BLOCK_M=t.m, BLOCK_N=block, MORE_N=more, BLOCK_K=t.k, GROUP=group, **t.options
+    matmul_wide_kernel[programs(p.m, p.n, t),](
+        *given, **named, BLOCK_M=t.m, BLOCK_N=block, MORE_N=more, BLOCK_K=t.k, GROUP=group, CLUSTER=t.cluster, **t.options
     )  # fmt: skip
     return p.out

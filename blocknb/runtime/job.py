@@ -246,6 +246,7 @@ class Job:
             "programs": module.programs,
         }
         fields |= {"maps": module.maps, "persistent": module.persistent, "warps": func.attrs["num_warps"]}
+        fields["cluster"] = module.cluster
         self.select = module.select
         return module.text, module.entry, fields, module.notes
 

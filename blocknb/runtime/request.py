@@ -55,6 +55,7 @@ class KernelCode:
     programs: int = 1
     maps: tuple[Any, ...] = ()
     persistent: bool = False
+    cluster: int = 1
     warps: int = NOMINAL_WARPS
 
     @property
