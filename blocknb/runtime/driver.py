@@ -124,8 +124,7 @@ class Launcher:
             raise _too_large(grid, kernel.name)
         maps, _structs = ((), None) if buffers.maps is None else buffers.maps(packed)
         ctas = grid
-        if grid[0] % self.cluster:
-            raise _odd(grid, kernel.name)
+        refuse_odd(grid, self.cluster, kernel.name)
         if kernel.resident:
             packed += grid
             ctas = _resident_ctas(grid, kernel)
@@ -169,9 +168,11 @@ def _resident_ctas(grid: Grid, kernel: LoadedKernel) -> Grid:
     return min(count, kernel.resident), 1, 1
 
 
-def _odd(grid: Grid, name: str) -> LaunchError:
-    text = f"the grid {grid} of {name} has an odd number of programs along the first axis, and pairs of programs share a cluster"
-    return LaunchError(text, hint="launch an even number of programs, or leave out num_ctas=2")
+def refuse_odd(grid: Grid, cluster: int, name: str) -> None:
+    """Raises LaunchError if the programs of a grid are no whole clusters: a CTA would wait forever for the other one of its cluster."""
+    if grid[0] % cluster:
+        text = f"the grid {grid} of {name} has an odd number of programs along the first axis, and {cluster} programs share a cluster"
+        raise LaunchError(text, hint="launch an even number of programs, or leave out num_ctas=2")
 
 
 def _too_large(grid: Grid, name: str) -> LaunchError:
