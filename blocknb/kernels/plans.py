@@ -36,7 +36,8 @@ Lines = tuple[int | None, int | None]
 
 
 class TileCost(NamedTuple):
-    """A tile, its warps and stages; microseconds of a multiprocessor per step along K, and for the rest of the tile."""
+    """A tile, its warps and stages; microseconds of a multiprocessor per step along K, and for the rest of the tile; the CTAs of a cluster,
+    which read the second operand together."""
 
     m: int
     n: int
@@ -44,6 +45,7 @@ class TileCost(NamedTuple):
     num_stages: int
     step: float
     rest: float
+    cluster: int = 1
 
 
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
@@ -65,7 +67,7 @@ PARTS = (
 )
 
 
-class Work(NamedTuple):
+class PlannedWork(NamedTuple):
     """A product on a device. `lines`: lines of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are aligned."""
 
     m: int
@@ -80,12 +82,12 @@ class Work(NamedTuple):
         return math.ceil(self.k / INNER)
 
     def tiles(self, one: TileCost) -> int:
-        return math.ceil(self.m / one.m) * math.ceil(self.n / one.n)
+        return one.cluster * math.ceil(self.m / (one.cluster * one.m)) * math.ceil(self.n / one.n)
 
     def per_tile(self, one: TileCost, steps: int, running: int) -> float:
         """The microseconds of a multiprocessor for a tile of so many steps, while `running` tiles run on the device."""
         busy = min(1, running / self.processors)
-        lines = one.m * self.lines[0] + one.n * self.lines[1]
+        lines = one.m * self.lines[0] + one.n * self.lines[1] / one.cluster
         reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
         return steps * max(one.step, reading) + one.rest
 
@@ -123,17 +125,17 @@ def candidates(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bo
             continue
         moved = 1e-6 * 2 * ITEM * (m * k * copied[0] + k * n * copied[1])
         copying = FIXED + (COPY + COPY_MEGABYTE * moved) * any(copied)
-        work = Work(m, n, k, device.processors, (a, b), aligned)
+        work = PlannedWork(m, n, k, device.processors, (a, b), aligned)
         for time, tile, last_wave in (*_whole(work), *_last_wave(work), *_parts(work)):
             found.append((time + copying, Plan(tile, copied, last_wave=last_wave)))
     return found
 
 
 def _shape(one: TileCost, splits: int = 1) -> TileShape:
-    return TileShape(one.m, one.n, INNER, one.num_warps, one.num_stages, splits)
+    return TileShape(one.m, one.n, INNER, one.num_warps, one.num_stages, splits, one.cluster)
 
 
-def _whole(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
+def _whole(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
     """Tiles that one program each computes."""
     for one in WHOLE:
         tiles = work.tiles(one)
@@ -141,7 +143,7 @@ def _whole(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
         yield work.total(math.ceil(tiles / work.processors) * each), _shape(one), False
 
 
-def _last_wave(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
+def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
     """Whole waves of tiles, and a last wave whose tiles are split along K."""
     for one in LAST_WAVE:
         waves, split = divmod(work.tiles(one), work.processors)
@@ -155,7 +157,7 @@ def _last_wave(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
             yield time + work.summing(one, split, splits), _shape(one, splits), True
 
 
-def _parts(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
+def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
     """Small tiles that are all split along K, for results of few tiles."""
     for one in PARTS:
         tiles = work.tiles(one)
@@ -168,7 +170,7 @@ def _parts(work: Work) -> Iterator[tuple[float, TileShape, bool]]:
             yield time + work.summing(one, tiles, splits), _shape(one, splits), False
 
 
-def _splits(work: Work, tiles: int) -> list[int]:
+def _splits(work: PlannedWork, tiles: int) -> list[int]:
     """Numbers of splits along K whose parts of so many tiles fill a wave, or two, or half of one."""
     full = work.processors // tiles
     found = {full, full - 1, full // 2, 2 * work.processors // tiles if full < 2 else 0}

@@ -28,7 +28,15 @@ from blocknb.trace import Note
 #: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
 #: `num_ctas` has an effect only if it is 2 (see `passes.pipelining.multicast`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {"num_warps": None, "num_stages": None, "num_ctas": None, "checked": None, "debug": None, "fast_math": False, "without": ()}
+    {
+        "num_warps": None,
+        "num_stages": None,
+        "num_ctas": None,
+        "checked": None,
+        "debug": None,
+        "fast_math": False,
+        "without": (),
+    }
 )
 #: Other launch keywords of Triton, which have no effect.
 ACCEPTED = frozenset(("maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))

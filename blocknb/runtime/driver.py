@@ -101,15 +101,15 @@ class Launcher:
         code, function = compiled.code, _load(compiled, device)
         resident = _resident(function, code, device) if code.persistent else 0
         self.kernel = LoadedKernel(function, compiled.name, code.threads, code.shared_bytes, resident)
-        types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * code.persistent]
+        types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * bool(code.persistent)]
         self.positions, self.buffers = positions, ArgumentBuffers(compiled, device, types)
         self.queue, self.note = LaunchQueue(device, library), _recent.append
         self.launch = cuda.driver_api().launchKernel
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
-        self.cluster = code.cluster
-        self.packs_unchanged = not self._convert and not hidden and code.cluster == 1
+        self.cluster = max(1, code.persistent)
+        self.packs_unchanged = not self._convert and not hidden and self.cluster == 1
 
     def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:
         kernel, buffers, queue = self.kernel, self.buffers, self.queue

@@ -245,8 +245,11 @@ class Job:
             "extents": module.extents,
             "programs": module.programs,
         }
-        fields |= {"maps": module.maps, "persistent": module.persistent, "warps": func.attrs["num_warps"]}
-        fields["cluster"] = module.cluster
+        fields |= {
+            "maps": module.maps,
+            "persistent": module.cluster if module.persistent else 0,
+            "warps": func.attrs["num_warps"],
+        }
         self.select = module.select
         return module.text, module.entry, fields, module.notes
 

@@ -38,7 +38,8 @@ class KernelCode:
     the names of the arrays written and read. On a GPU: `threads` per CTA, which include those of producer warps, while `warps` is the
     number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
-    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`).
+    accesses. `reports`, `extents`, `persistent` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `persistent`
+    is the number of CTAs per cluster of a persistent kernel, 1 without clusters, and 0 for other kernels.
     """
 
     entry: str
@@ -54,8 +55,7 @@ class KernelCode:
     extents: tuple[int, ...] = ()
     programs: int = 1
     maps: tuple[Any, ...] = ()
-    persistent: bool = False
-    cluster: int = 1
+    persistent: int = 0
     warps: int = NOMINAL_WARPS
 
     @property

@@ -34,9 +34,11 @@ def test_pairs_of_programs_copy_the_second_operand_together(transposed):
     found = compiled(CLUSTER=2, num_ctas=2, TRANS_B=transposed)
     assert copies(found) == (1, 1)  # half of b in one box, and all of a
     assert ".reqnctapercluster 2, 1, 1" in found.asm["ptx"]
-    assert found.asm["ptx"].count("barrier.cluster.arrive") == 2  # before the first use of an mbarrier, and after the last
+    assert (
+        found.asm["ptx"].count("barrier.cluster.arrive") == 2
+    )  # before the first use of an mbarrier, and after the last
     assert "mapa.shared::cluster" in found.asm["ptx"], "consumers release stages in both CTAs"
-    assert found.code.cluster == 2
+    assert found.code.persistent == 2
 
 
 def test_every_mbarrier_of_free_stages_waits_for_the_consumers_of_both_ctas():
@@ -58,15 +60,17 @@ def test_every_mbarrier_of_free_stages_waits_for_the_consumers_of_both_ctas():
 )
 def test_other_programs_have_no_clusters(options, kernel):
     found = compiled(kernel, **options)
-    assert copies(found)[0] == 0 and "cluster.arrive" not in found.asm["ptx"] and found.code.cluster == 1
+    assert copies(found)[0] == 0 and "cluster.arrive" not in found.asm["ptx"] and found.code.persistent == 1
 
 
 def test_older_targets_ignore_clusters():
-    assert compiled(target="sm_80", CLUSTER=2, num_ctas=2).code.cluster == 1
+    assert compiled(target="sm_80", CLUSTER=2, num_ctas=2).code.persistent == 0
 
 
 def test_launches_refuse_an_odd_number_of_programs():
     refuse_odd((4, 3, 1), 2, "k")
     refuse_odd((3, 2, 1), 1, "k")
-    with pytest.raises(LaunchError, match=r"the grid \(3, 2, 1\) of k has an odd number of programs along the first axis"):
+    with pytest.raises(
+        LaunchError, match=r"the grid \(3, 2, 1\) of k has an odd number of programs along the first axis"
+    ):
         refuse_odd((3, 2, 1), 2, "k")
