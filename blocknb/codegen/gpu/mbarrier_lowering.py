@@ -91,8 +91,7 @@ class Mbarriers(OpLowering):
     def wait(self, op: Op) -> None:
         """Every thread waits for the phase, after which it may read the copied bytes."""
         where, distance = self.address(*op.args[:2])
-        order = ".acquire.cluster" if self.of_cluster(op) else ""
-        test = f"mbarrier.try_wait.parity{order}.shared::cta.b64 over, [$0+{distance}], $1, {SLEEP};"
+        test = f"mbarrier.try_wait.parity.shared::cta.b64 over, [$0+{distance}], $1, {SLEEP};"
         ptx = f"{{ .reg .pred over; again: {test} @over bra done; bra again; done: }}"
         operands = [f"i32 {where}", f"i32 {self.registers.reg(op.args[2])}"]
         self.text.asm(ptx, ["r", "r", "~{memory}"], operands, convergent=True)
@@ -111,7 +110,8 @@ class Mbarriers(OpLowering):
         text.asm(ptx, ["r", "~{memory}"], [f"i32 {where}"], on=condition)
         if self.of_cluster(op):
             far = text.emit(f'call i32 asm "{PEER}", "=r,r"(i32 {text.emit(f"add i32 {where}, {distance}")})')
-            ptx = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];"
+            # Consumers have only read the stage, so nothing has to be made visible: `.release.cluster` would wait for all memory.
+            ptx = "mbarrier.arrive.shared::cluster.b64 _, [$0];"
             text.asm(ptx, ["r", "~{memory}"], [f"i32 {far}"], on=condition)
 
     def of_cluster(self, op: Op) -> bool:
