@@ -6,6 +6,7 @@ model chooses with the fastest one.
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import Unsupported
 from blocknb.kernels import gemm, plans
 from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.shapes import Plan
 from blocknb.kernels.strides import device
 from blocknb.profile.timing import interleaved
 
@@ -46,26 +48,30 @@ def check(make: Make, m: int, n: int, k: int, rounds: int) -> Row:
     a, b, out = make.normal(m, k), make.normal(k, n), make.poison(m, n)
     p = MatmulProblem.of(a, b, out)
     found = plans.candidates(p.m, p.n, p.k, device(a), p.lines, p.aligned)
-    chosen = min(found)[1]
-    calls = {one: (lambda one=one: gemm.carry_out(MatmulProblem.of(a, b, out), one)) for _, one in found}
+    chosen = str(min(found)[1])
+    calls = {str(one): functools.partial(_compute, a, b, out, one) for _, one in found}
 
-    def near(times: Mapping[Any, Sequence[float]]) -> list[Any]:
+    def near(times: Mapping[str, Sequence[float]]) -> list[str]:
         if min(map(len, times.values())) < FIRST_ROUNDS:
             return list(times)
-        medians = {one: statistics.median(values) for one, values in times.items()}
+        medians = {name: statistics.median(values) for name, values in times.items()}
         limit = NEAR * min(medians.values())
-        return [one for one, median in medians.items() if one == chosen or median <= limit]
+        return [name for name, median in medians.items() if name == chosen or median <= limit]
 
     times = interleaved(calls, gpu=True, rounds=rounds, warmup=1, going=near)
-    best = min(times, key=lambda one: times[one].median)
+    best = min(times, key=lambda name: times[name].median)
     return {
         "shape": f"{m}x{n}x{k}",
         "candidates": len(found),
-        "chosen": str(chosen),
-        "fastest": str(best),
+        "chosen": chosen,
+        "fastest": best,
         "us": 1e3 * times[best].median,
         "ratio": times[chosen].median / times[best].median,
     }
+
+
+def _compute(a: Any, b: Any, out: Any, chosen: Plan) -> Any:
+    return gemm.carry_out(MatmulProblem.of(a, b, out), chosen)
 
 
 def run(options: BenchOptions) -> list[Row]:
