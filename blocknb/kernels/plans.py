@@ -23,12 +23,16 @@ LEAST_SPLIT = 192  # elements of K per part
 MOST_SPLITS = 12
 
 #: Microseconds. All candidates take FIXED: it is there for comparisons with measured times, which contain an empty launch.
-FIXED = 6.0
-LINE_READ = 1.256e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
-READ_ALONE = 0.44  # the share of that time if few others read
-MEGABYTE = 0.39  # of DRAM, for operands and result, each once
-SUM, SUM_MEGABYTE = 4.1, 0.24  # of the launch that adds up parts, and per megabyte of parts in fp32
-COPY, COPY_MEGABYTE = 2.4, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
+FIXED = 6.3
+LINE_READ = 1.29e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
+READ_ALONE = 0.4  # the share of that time if few others read
+MEGABYTE = 0.416  # of DRAM, for operands and result, each once
+SUM, SUM_MEGABYTE = (
+    3.34,
+    0.256,
+)  # of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32
+SUM_ALL, SUM_ALL_MEGABYTE = 6.15, 0.195  # the same if all tiles have parts
+COPY, COPY_MEGABYTE = 2.85, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
 UNALIGNED_STORE = 0.74  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
 OVERLAP = 4  # the exponent that joins the times of multiplying and of DRAM: they overlap, but for the start
 
@@ -50,20 +54,20 @@ class TileCost(NamedTuple):
 
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
 WHOLE = (
-    TileCost(128, 256, 8, 4, 0.634, 2.08),
-    TileCost(128, 192, 8, 4, 0.494, 1.43),
-    TileCost(128, 128, 4, 3, 0.330, 0.90),
-    TileCost(128, 96, 4, 4, 0.304, 1.19),
-    TileCost(64, 128, 4, 8, 0.183, 0.25),
-    TileCost(64, 64, 4, 8, 0.161, 0.21),
+    TileCost(128, 256, 8, 4, 0.647, 1.63),
+    TileCost(128, 192, 8, 4, 0.505, 1.02),
+    TileCost(128, 128, 4, 3, 0.316, 0.66),
+    TileCost(128, 96, 4, 4, 0.261, 1.10),
+    TileCost(64, 128, 4, 8, 0.164, 0.10),
+    TileCost(64, 64, 4, 8, 0.126, 0.10),
 )
 #: Tiles of the kernel that splits the last wave along K.
-LAST_WAVE = (TileCost(128, 256, 8, 4, 0.654, 1.97), TileCost(128, 192, 8, 4, 0.505, 1.51))
+LAST_WAVE = (TileCost(128, 256, 8, 4, 0.663, 1.69), TileCost(128, 192, 8, 4, 0.514, 1.22))
 #: Tiles of the kernel that splits all tiles along K.
 PARTS = (
-    TileCost(128, 128, 4, 3, 0.352, 0.87),
-    TileCost(64, 128, 4, 8, 0.183, 1.33),
-    TileCost(64, 64, 4, 8, 0.161, 1.57),
+    TileCost(128, 128, 4, 3, 0.344, 0.40),
+    TileCost(64, 128, 4, 8, 0.096, 0.10),
+    TileCost(64, 64, 4, 8, 0.039, 0.10),
 )
 
 
@@ -100,9 +104,10 @@ class PlannedWork(NamedTuple):
         moved = MEGABYTE * 1e-6 * ITEM * (self.m * self.k + self.k * self.n + self.m * self.n)
         return (computing**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
 
-    def summing(self, one: TileCost, split: int, splits: int) -> float:
-        """The microseconds of the launch that adds up the parts of `split` tiles."""
-        return SUM + SUM_MEGABYTE * 1e-6 * 4 * split * one.m * one.n * (splits + 0.5)
+
+def _megabytes(one: TileCost, split: int, splits: int) -> float:
+    """The parts of `split` tiles in fp32, and the result in fp16."""
+    return 1e-6 * 4 * split * one.m * one.n * (splits + 0.5)
 
 
 @functools.lru_cache(4096)
@@ -154,7 +159,7 @@ def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
             units = split * splits
             each = work.per_tile(one, math.ceil(work.steps / splits), work.processors if waves else units)
             time = work.total(before + math.ceil(units / work.processors) * each)
-            yield time + work.summing(one, split, splits), _shape(one, splits), True
+            yield time + SUM + SUM_MEGABYTE * _megabytes(one, split, splits), _shape(one, splits), True
 
 
 def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
@@ -167,7 +172,7 @@ def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
             units = tiles * splits
             each = work.per_tile(one, math.ceil(work.steps / splits), units)
             time = work.total(math.ceil(units / work.processors) * each)
-            yield time + work.summing(one, tiles, splits), _shape(one, splits), False
+            yield time + SUM_ALL + SUM_ALL_MEGABYTE * _megabytes(one, tiles, splits), _shape(one, splits), False
 
 
 def _splits(work: PlannedWork, tiles: int) -> list[int]:
