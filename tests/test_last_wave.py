@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import seeds
@@ -30,17 +32,20 @@ def check(p: MatmulProblem, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("whole_rows", [True, False])
 def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.MonkeyPatch, order, width, whole_rows):
     monkeypatch.setattr(last_wave, "device", lambda array: FEW)
-    m, n, k = 200, 520, 328  # 2 by 3 tiles of 128 by 192: 5 whole ones, and one that is split
+    m, n, k = (
+        200,
+        520,
+        328,
+    )  # 2 by 3 tiles of 128 by 192: 5 whole ones, and one that is split; or 3 pairs, of which 2 are whole
     a, b = stored(m, k, order[0] == "t"), stored(k, n, order[1] == "t")
     bias = seeds.rng().standard_normal(n).astype(np.float32)
     expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
-    for compute in (last_wave.by_last_wave, wide_tiles.by_wide_tiles):
-        if compute is wide_tiles.by_wide_tiles and width == 256:
-            continue
+    kernels = [last_wave.by_last_wave] + [wide_tiles.by_wide_tiles] * (width != 256)
+    for compute, cluster in itertools.product(kernels, (1, 2)):
         out = np.full((m, n), np.nan, np.float16) if whole_rows else np.full((n, m), np.nan, np.float16).T
         p = MatmulProblem.of(a, b, out, bias=bias, activation="relu")
         assert not isinstance(p.operand_blocks, str)
-        assert compute(p, TileShape(128, width, 64, 8, 4, 3), 8) is out
+        assert compute(p, TileShape(128, width, 64, 8, 4, 3, cluster), 8) is out
         check(p, expected)
 
 

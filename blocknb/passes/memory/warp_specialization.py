@@ -143,7 +143,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
     def plan(self) -> WarpSpecializationPlan | None:
         """The plan, or None if no loop repeats a copy."""
         copies = self.whole(self.recomputable(self.copies()))
-        if self.func.attrs.get("persist") and self.func.attrs.get("num_ctas") == CLUSTER:
+        if self.func.attrs.get("num_ctas") == CLUSTER:
             copies = multicast.shared(self.facts, copies, self.func)
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):

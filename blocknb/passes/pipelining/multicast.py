@@ -1,7 +1,8 @@
 """Multicast: the two CTAs of a cluster copy a tile that both need together; each reads half of it and writes that half to both.
 
 The L2 cache then serves each element once for two CTAs. The launch option `num_ctas=2` asks for it. Programs 2i and 2i + 1 share a cluster.
-They need the same tile if its coordinates depend on the number of the program only by a division by an even constant. Source: PTX ISA,
+They need the same tile if its coordinates, and the bounds of the loops around it, depend on the number of the program only by a division
+by an even constant. Source: PTX ISA,
 cp.async.bulk.tensor with .multicast::cluster; CUTLASS's cluster shapes.
 """
 
@@ -25,25 +26,31 @@ def shared(facts: Facts, copies: list[TmaCopy], func: Func) -> list[TmaCopy]:
     """The copies of a function, those marked that the CTAs of a cluster can do together."""
     if "order" in func.attrs:  # neighbours in the grid may be in different clusters
         return copies
-    return [halved(copy) if in_every_program(facts, copy.load) and same(facts, copy) else copy for copy in copies]
+    found = []
+    for copy in copies:
+        around = loops(facts, copy.load)
+        values = [value for poly in copy.box.start for value in atoms(poly)]
+        values += [value for loop in around or () for value in loop.args[:3]]
+        found.append(halved(copy) if around is not None and same(facts, values) else copy)
+    return found
 
 
-def in_every_program(facts: Facts, op: Op) -> bool:
-    """Whether no branch decides if a program runs an op."""
-    parent = facts.parent[op]
+def loops(facts: Facts, op: Op) -> list[Op] | None:
+    """The loops around an op; None if a branch decides whether a program runs it."""
+    found, parent = list[Op](), facts.parent[op]
     while parent is not None and parent.name == "for":
+        found.append(parent)
         parent = facts.parent[parent]
-    return parent is None
+    return found if parent is None else None
 
 
-def same(facts: Facts, copy: TmaCopy) -> bool:
-    """Whether a copy has the same coordinates in both programs of a pair."""
+def same(facts: Facts, values: Iterable[Value]) -> bool:
+    """Whether scalars are equal in both programs of a pair."""
 
     def until_pair(value: Value) -> Iterable[Value]:
         return () if is_pair(facts, value) else sources(facts, value)
 
-    coordinates = [value for poly in copy.box.start for value in atoms(poly)]
-    found = [facts.definition.get(x) for x in reachable(coordinates, until_pair) if not is_pair(facts, x)]
+    found = [facts.definition.get(x) for x in reachable(values, until_pair) if not is_pair(facts, x)]
     return not any(op is not None and op.name in ("program_id", "load") for op in found)
 
 
