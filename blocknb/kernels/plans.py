@@ -151,15 +151,16 @@ def _whole(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
 def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
     """Whole waves of tiles, and a last wave whose tiles are split along K."""
     for one in LAST_WAVE:
-        waves, split = divmod(work.tiles(one), work.processors)
+        together = work.processors // one.cluster
+        waves, split = divmod(work.tiles(one) // one.cluster, together)
         if not split:
             continue
         before = waves * (work.per_tile(one, work.steps, work.processors) + work.storing(one))
-        for splits in _splits(work, split):
+        for splits in _splits(work, split, together):
             units = split * splits
-            each = work.per_tile(one, math.ceil(work.steps / splits), work.processors if waves else units)
-            time = work.total(before + math.ceil(units / work.processors) * each)
-            yield time + SUM + SUM_MEGABYTE * _megabytes(one, split, splits), _shape(one, splits), True
+            each = work.per_tile(one, math.ceil(work.steps / splits), work.processors if waves else one.cluster * units)
+            time = work.total(before + math.ceil(units / together) * each)
+            yield time + SUM + SUM_MEGABYTE * _megabytes(one, one.cluster * split, splits), _shape(one, splits), True
 
 
 def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
@@ -168,15 +169,15 @@ def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
         tiles = work.tiles(one)
         if tiles > work.processors:
             continue
-        for splits in _splits(work, tiles):
+        for splits in _splits(work, tiles, work.processors):
             units = tiles * splits
             each = work.per_tile(one, math.ceil(work.steps / splits), units)
             time = work.total(math.ceil(units / work.processors) * each)
             yield time + SUM_ALL + SUM_ALL_MEGABYTE * _megabytes(one, tiles, splits), _shape(one, splits), False
 
 
-def _splits(work: PlannedWork, tiles: int) -> list[int]:
-    """Numbers of splits along K whose parts of so many tiles fill a wave, or two, or half of one."""
-    full = work.processors // tiles
-    found = {full, full - 1, full // 2, 2 * work.processors // tiles if full < 2 else 0}
+def _splits(work: PlannedWork, tiles: int, together: int) -> list[int]:
+    """Numbers of splits along K whose parts of so many tiles fill a wave of `together`, or two, or half of one."""
+    full = together // tiles
+    found = {full, full - 1, full // 2, 2 * together // tiles if full < 2 else 0}
     return sorted(s for s in found if 2 <= s <= MOST_SPLITS and work.k >= s * LEAST_SPLIT)
