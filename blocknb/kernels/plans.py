@@ -23,17 +23,16 @@ LEAST_SPLIT = 192  # elements of K per part
 MOST_SPLITS = 12
 
 #: Microseconds. All candidates take FIXED: it is there for comparisons with measured times, which contain an empty launch.
-FIXED = 6.3
-LINE_READ = 1.29e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
-READ_ALONE = 0.4  # the share of that time if few others read
-MEGABYTE = 0.416  # of DRAM, for operands and result, each once
-SUM, SUM_MEGABYTE = (
-    3.34,
-    0.256,
-)  # of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32
-SUM_ALL, SUM_ALL_MEGABYTE = 6.15, 0.195  # the same if all tiles have parts
-COPY, COPY_MEGABYTE = 2.85, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
-UNALIGNED_STORE = 0.74  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
+FIXED = 6.1
+LINE_READ = 1.274e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
+READ_ALONE = 0.455  # the share of that time if few others read
+READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
+MEGABYTE = 0.412  # of DRAM, for operands and result, each once
+# Of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32; the same if all tiles have parts.
+SUM, SUM_MEGABYTE = 3.82, 0.247
+SUM_ALL, SUM_ALL_MEGABYTE = 6.55, 0.185
+COPY, COPY_MEGABYTE = 3.05, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
+UNALIGNED_STORE = 0.65  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
 OVERLAP = 4  # the exponent that joins the times of multiplying and of DRAM: they overlap, but for the start
 
 Lines = tuple[int | None, int | None]
@@ -54,20 +53,22 @@ class TileCost(NamedTuple):
 
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
 WHOLE = (
-    TileCost(128, 256, 8, 4, 0.647, 1.63),
-    TileCost(128, 192, 8, 4, 0.505, 1.02),
-    TileCost(128, 128, 4, 3, 0.316, 0.66),
-    TileCost(128, 96, 4, 4, 0.261, 1.10),
-    TileCost(64, 128, 4, 8, 0.164, 0.10),
-    TileCost(64, 64, 4, 8, 0.126, 0.10),
+    TileCost(128, 256, 8, 4, 0.658, 1.63),
+    TileCost(128, 192, 8, 4, 0.506, 1.16),
+    TileCost(128, 128, 4, 3, 0.338, 0.65),
+    TileCost(128, 96, 4, 4, 0.306, 1.02),
+    TileCost(64, 128, 4, 8, 0.169, 0.10),
+    TileCost(64, 64, 4, 8, 0.134, 0.10),
+    TileCost(128, 256, 8, 4, 0.671, 1.53, 2),
+    TileCost(128, 192, 8, 4, 0.527, 1.24, 2),
 )
 #: Tiles of the kernel that splits the last wave along K.
-LAST_WAVE = (TileCost(128, 256, 8, 4, 0.663, 1.69), TileCost(128, 192, 8, 4, 0.514, 1.22))
+LAST_WAVE = (TileCost(128, 256, 8, 4, 0.667, 1.65), TileCost(128, 192, 8, 4, 0.514, 1.37))
 #: Tiles of the kernel that splits all tiles along K.
 PARTS = (
-    TileCost(128, 128, 4, 3, 0.344, 0.40),
-    TileCost(64, 128, 4, 8, 0.096, 0.10),
-    TileCost(64, 64, 4, 8, 0.039, 0.10),
+    TileCost(128, 128, 4, 3, 0.326, 0.74),
+    TileCost(64, 128, 4, 8, 0.146, 0.19),
+    TileCost(64, 64, 4, 8, 0.015, 0.35),
 )
 
 
@@ -91,7 +92,7 @@ class PlannedWork(NamedTuple):
     def per_tile(self, one: TileCost, steps: int, running: int) -> float:
         """The microseconds of a multiprocessor for a tile of so many steps, while `running` tiles run on the device."""
         busy = min(1, running / self.processors)
-        lines = one.m * self.lines[0] + one.n * self.lines[1] / one.cluster
+        lines = one.m * self.lines[0] + one.n * self.lines[1] * (READ_TOGETHER if one.cluster > 1 else 1)
         reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
         return steps * max(one.step, reading) + one.rest
 
