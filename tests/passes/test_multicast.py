@@ -49,6 +49,7 @@ def test_every_mbarrier_of_free_stages_waits_for_the_consumers_of_both_ctas():
     assert arrivals == [[1, 8], [1, 16]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "kernel"),
     [
@@ -63,6 +64,7 @@ def test_other_programs_have_no_clusters(options, kernel):
     assert copies(found)[0] == 0 and "cluster.arrive" not in found.asm["ptx"] and found.code.persistent == 1
 
 
+@pytest.mark.full
 def test_older_targets_ignore_clusters():
     assert compiled(target="sm_80", CLUSTER=2, num_ctas=2).code.persistent == 0
 
