@@ -29,7 +29,7 @@ def bench(options: argparse.Namespace) -> int:
     if options.list:
         print(listing())
         return 0
-    names = ("device", "threads", "peers", "shapes", "dtypes", "search", "rounds", "seed")
+    names = ("device", "threads", "peers", "shapes", "dtypes", "search", "rounds", "seed", "shapes_count")
     return run(options.names, BenchOptions(*(getattr(options, name) for name in names)), options.json)
 
 
@@ -68,7 +68,14 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         "--search", action="store_true", help="first measure configurations of blocknb and Triton; Triton uses its best"
     )
     add("--rounds", type=count, default=30, metavar="N", help="the number of measurements per peer (30)")
-    add("--seed", type=count, default=None, metavar="N", help="draw the random shapes of `ragged` from this seed (1)")
+    add(
+        "--seed",
+        type=count,
+        default=None,
+        metavar="N",
+        help="draw the random shapes of `ragged` and `plan_check` from this seed (1)",
+    )
+    add("--shapes-count", type=count, default=40, metavar="N", help="the number of random shapes of `plan_check` (40)")
 
 
 def reference(options: argparse.Namespace) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from blocknb.errors import Unsupported
 
+CLUSTER = 2  # CTAs that share tiles, if a launch asks for clusters (num_ctas)
+
 
 class UnknownTarget(Unsupported, ValueError):
     """Raised for an unknown target name. The message lists the known names."""

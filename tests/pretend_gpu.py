@@ -196,7 +196,7 @@ class PretendGpu:
 
         arguments = {n: value("Q" if isinstance(t, Pointer) else _FORMATS[t.name]) for n, t in compiled.parameters}
         said = tuple(value("Q") for _ in range(compiled.code.reports + 2 * len(compiled.code.extents)))
-        programs = tuple(value("i") for _ in range(3 * compiled.code.persistent))
+        programs = tuple(value("i") for _ in range(3 * bool(compiled.code.persistent)))
         maps = tuple(TensorMap.unpack(ctypes.string_at(next(table), tensormaps.BYTES)) for _ in compiled.code.maps)
         launched = Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments, said, programs, maps)
         self.launches.append(launched)

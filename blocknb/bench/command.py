@@ -98,7 +98,7 @@ def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
-    return [*kernels, "launch", *BENCHMARKS]
+    return [*kernels, "launch", "plan_check", *BENCHMARKS]
 
 
 def groups() -> dict[str, list[str]]:
@@ -112,6 +112,7 @@ def groups() -> dict[str, list[str]]:
 
 def listing() -> str:
     """The text of `blocknb bench --list`: groups, benchmarks of ready-made kernels with their dtypes on a GPU, and the others."""
+    from blocknb.bench import plan_check
     from blocknb.bench.suite import launching
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
@@ -120,7 +121,7 @@ def listing() -> str:
         name: ", ".join(f"{dtype} ({len(shapes)} size{'s' * (len(shapes) > 1)})" for dtype, shapes in one.gpu.items())
         for name, one in kernels.items()
     }
-    rest = {"launch": launching.run, **BENCHMARKS}
+    rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS}
     others = {name: (function.__doc__ or "").strip().split("\n")[0] for name, function in rest.items()}
     width = max(map(len, (*several, *names())))
     return "\n\n".join(
@@ -133,6 +134,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
+    from blocknb.bench import plan_check
     from blocknb.bench.suite import launching, runner
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
@@ -151,6 +153,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     if ours := [name for name in chosen if name in kernels]:
         jobs["kernels"] = lambda: runner.run(ours, options)
     jobs |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
+    jobs |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
     jobs |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
     status, found = _measured(jobs)
     if path:

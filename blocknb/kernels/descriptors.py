@@ -16,7 +16,7 @@ from blocknb import TensorDescriptor
 from blocknb.kernels.operands import Blocks, MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device
-from blocknb.kernels.tiling import finish, place
+from blocknb.kernels.tiling import finish, place, place_of_pair, programs
 
 
 @blocknb.kernel
@@ -26,6 +26,7 @@ def matmul_descriptor_kernel(
     TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False, c_column=None,
+    CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
     """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T. With `c_column`, the distance of neighbours in a
     row of c, the result is stored by pointers, for arrays that no descriptor describes.
@@ -40,7 +41,7 @@ def matmul_descriptor_kernel(
         b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
     else:
         b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
-    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP, CLUSTER)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
@@ -221,7 +222,7 @@ def by_descriptors(
         matmul_batch_kernel[tiles, p.batch](*given, **named)
         return p.out
     if strategy == "kernel":
-        matmul_descriptor_kernel[tiles,](*given, **named, SWAPPED=swapped)
+        matmul_descriptor_kernel[programs(p.m, p.n, t),](*given, **named, SWAPPED=swapped, CLUSTER=t.cluster)
         return p.out
     assert not isinstance(p.blocks, str)
     left, right, to = p.blocks
@@ -232,9 +233,9 @@ def by_descriptors(
     if strategy == "host":
         matmul_host_descriptor_kernel[tiles,](x, y, z, p.m, p.n, p.k, **named)
     else:
-        programs = min(tiles, device(p.a).processors)
-        matmul_persistent_kernel[programs,](
-            x, y, z, p.m, p.n, p.k, PROGRAMS=programs, EPILOGUE_SUBTILES=epilogue_subtiles, **named
+        count = min(tiles, device(p.a).processors)
+        matmul_persistent_kernel[count,](
+            x, y, z, p.m, p.n, p.k, PROGRAMS=count, EPILOGUE_SUBTILES=epilogue_subtiles, **named
         )
     return p.out
 

@@ -12,15 +12,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from blocknb.kernels import plans
 from blocknb.kernels.descriptors import by_descriptors
+from blocknb.kernels.last_wave import by_last_wave
 from blocknb.kernels.matmul import by_pointers
 from blocknb.kernels.matvec import matvec
 from blocknb.kernels.operands import ALIGNMENT, DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.padding import padded
-from blocknb.kernels.shapes import TileShape, choose, plan, without_turns
+from blocknb.kernels.plans import ITEM
+from blocknb.kernels.shapes import FEW_ROWS, Plan, TileShape, choose, plan, without_turns
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
+from blocknb.kernels.wide_tiles import by_wide_tiles
 
 LEAST_TRANSPOSED = 1024  # size from which transposing an operand pays
 ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
@@ -85,17 +89,39 @@ def matmul(
     by_tma = device(a).capability >= DESCRIPTORS_FROM
     if by_tma and p.is_vector and tile is None and num_warps is None and num_stages is None:
         return matvec(p)
-    swapped = False
     if by_tma and tile is None and not p.batched:
-        chosen = plan(p.m, p.n, p.k, p.itemsize, device(a), p.lines, True)
-        p = padded(p, *chosen.copied)
-        t, swapped = p.tile(chosen.tile, num_warps, num_stages), chosen.swapped
-    else:
-        t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
+        chosen = planned(p)
+        named = {"num_warps": num_warps, "num_stages": num_stages}
+        given = {name: value for name, value in named.items() if value is not None}
+        return carry_out(p, chosen._replace(tile=chosen.tile._replace(**given)), group)
+    t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
     if t.splits > 1:
         return by_parts(p, t, group)
     if by_tma and not isinstance(p.blocks if p.batched else p.operand_blocks, str):
-        if not swapped:
-            p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
+        p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
         return by_descriptors(p, t, group, swapped=swapped)
     return by_pointers(p, t, group)
+
+
+def planned(p: MatmulProblem) -> Plan:
+    """The plan of a single product on a device with TMA: by measured times of 16-bit products on Hopper, else by the general model."""
+    on = device(p.a)
+    if on.capability == DESCRIPTORS_FROM and p.itemsize == ITEM and p.m > FEW_ROWS.m and p.k and 0 not in p.lines:
+        return plans.plan(p.m, p.n, p.k, on, p.lines, p.aligned)
+    return plan(p.m, p.n, p.k, p.itemsize, on, p.lines, True)
+
+
+def carry_out(p: MatmulProblem, chosen: Plan, group: int = 8) -> Any:
+    """Computes a single non-empty product on a device with TMA as planned; returns its result."""
+    p, t, swapped = padded(p, *chosen.copied), chosen.tile, chosen.swapped
+    if isinstance(p.operand_blocks, str):
+        return by_parts(p, t, group) if t.splits > 1 else by_pointers(p, t, group)
+    if chosen.last_wave:
+        return by_last_wave(p, t, group)
+    if t.splits > 1:
+        return by_parts(p, t, group)
+    if t.n & (t.n - 1):
+        return by_wide_tiles(p, t, group)
+    if not swapped:
+        p, t, swapped = suited(p, t)
+    return by_descriptors(p, t, group, swapped=swapped)

@@ -72,7 +72,7 @@ class MatmulProblem:
         found = _checked_problems.get(key)
         if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
-            facts = {name: getattr(product, name) for name in ("far", "blocks", "operand_blocks", "lines")}
+            facts = {name: getattr(product, name) for name in ("far", "blocks", "operand_blocks", "lines", "aligned")}
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
             if len(_checked_problems) >= MOST_CHECKED:
                 _checked_problems.clear()
@@ -197,6 +197,12 @@ class MatmulProblem:
                 return f"{name} {one}"
             found.append(one)
         return (found[0], found[1]) if self.k else "a has no columns"
+
+    @functools.cached_property
+    def aligned(self) -> bool:
+        """Whether a descriptor describes the result, stored row by row."""
+        found = described(self.out, self.out_strides, self.out.dtype.itemsize, self.batched)
+        return not isinstance(found, str) and not found.transposed
 
     @functools.cached_property
     def lines(self) -> tuple[int | None, int | None]:

@@ -26,7 +26,7 @@ LEAST_SPLIT = 1024  # the fewest elements of K per split
 
 
 class TileShape(NamedTuple):
-    """The extents of a program's tile, its warps and stages, and the number of splits along K."""
+    """The extents of a program's tile, its warps and stages, the number of splits along K, and the CTAs that share the second operand."""
 
     m: int
     n: int
@@ -34,11 +34,13 @@ class TileShape(NamedTuple):
     num_warps: int
     num_stages: int | None
     splits: int = 1
+    cluster: int = 1
 
     @property
     def options(self) -> dict[str, int]:
         """The launch options; the compiler chooses the number of stages if none is given."""
         named = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        named |= {"num_ctas": self.cluster} if self.cluster > 1 else {}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -103,12 +105,13 @@ def choose(
 
 
 class Plan(NamedTuple):
-    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, and whether the kernel
-    computes the transposed result."""
+    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, whether the kernel
+    computes the transposed result, and whether only the last wave of tiles is split along K."""
 
     tile: TileShape
     copied: tuple[bool, bool]
     swapped: bool = False
+    last_wave: bool = False
 
 
 @functools.lru_cache(4096)

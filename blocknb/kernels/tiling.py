@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels.shapes import TileShape
 
 #: Activations by name; gelu is the approximation by tanh (Hendrycks, Gimpel 2016), leaky_relu has the slope 0.01.
 ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
+
+
+def programs(m: int, n: int, t: TileShape) -> int:
+    """The number of programs for an (m, n) result: one per tile, in pairs below each other if they share a cluster."""
+    return t.cluster * blocknb.cdiv(m, t.cluster * t.m) * blocknb.cdiv(n, t.n)
 
 
 @blocknb.kernel
@@ -19,6 +25,19 @@ def place(program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl
     first = program // width * GROUP
     rows = min(bl.cdiv(m, BLOCK_M) - first, GROUP)
     return first + (program % width) % rows, (program % width) // rows
+
+
+@blocknb.kernel
+def place_of_pair(
+    program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl.constexpr, CLUSTER: bl.constexpr
+):
+    """The row and column of a program's tile as by `place`; with a CLUSTER of 2, programs 2i and 2i + 1 have tiles below each other."""
+    if CLUSTER == 1:
+        tile_m, tile_n = place(program, m, n, BLOCK_M, BLOCK_N, GROUP)
+    else:
+        pair, tile_n = place(program // CLUSTER, m, n, CLUSTER * BLOCK_M, BLOCK_N, GROUP // CLUSTER)
+        tile_m = pair * CLUSTER + program % CLUSTER
+    return tile_m, tile_n
 
 
 @blocknb.kernel

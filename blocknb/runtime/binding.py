@@ -26,11 +26,20 @@ from blocknb.trace import Note
 
 #: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
 #: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
+#: `num_ctas` has an effect only if it is 2 (see `passes.pipelining.multicast`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {"num_warps": None, "num_stages": None, "checked": None, "debug": None, "fast_math": False, "without": ()}
+    {
+        "num_warps": None,
+        "num_stages": None,
+        "num_ctas": None,
+        "checked": None,
+        "debug": None,
+        "fast_math": False,
+        "without": (),
+    }
 )
 #: Other launch keywords of Triton, which have no effect.
-ACCEPTED = frozenset(("num_ctas", "maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
+ACCEPTED = frozenset(("maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
 ACCEPTED |= {"sanitize_overflow", "warmup", "interpret"}
 #: Options of Triton's back end for AMD, which tutorials and configurations of autotuners pass. The targets here ignore them.
 AMD = frozenset(

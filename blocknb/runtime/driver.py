@@ -109,7 +109,8 @@ class Launcher:
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
-        self.packs_unchanged = not self._convert and not hidden
+        self.cluster = code.cluster
+        self.packs_unchanged = not self._convert and not hidden and self.cluster == 1
 
     def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:
         kernel, buffers, queue = self.kernel, self.buffers, self.queue
@@ -124,6 +125,7 @@ class Launcher:
             raise _too_large(grid, kernel.name)
         maps, _structs = ((), None) if buffers.maps is None else buffers.maps(packed)
         ctas = grid
+        refuse_odd(grid, self.cluster, kernel.name)
         if kernel.resident:
             packed += grid
             ctas = _resident_ctas(grid, kernel)
@@ -165,6 +167,13 @@ def _resident_ctas(grid: Grid, kernel: LoadedKernel) -> Grid:
     if count > MAX_GRID[0]:  # programs are counted in 32 bits
         raise LaunchError(f"the grid {grid} of {kernel.name} has {count} programs, more than the limit of 2^31 - 1")
     return min(count, kernel.resident), 1, 1
+
+
+def refuse_odd(grid: Grid, cluster: int, name: str) -> None:
+    """Raises LaunchError if the programs of a grid are no whole clusters: a CTA would wait forever for the other one of its cluster."""
+    if grid[0] % cluster:
+        text = f"the grid {grid} of {name} has an odd number of programs along the first axis, and {cluster} programs share a cluster"
+        raise LaunchError(text, hint="launch an even number of programs, or leave out num_ctas=2")
 
 
 def _too_large(grid: Grid, name: str) -> LaunchError:

@@ -246,7 +246,7 @@ class Job:
             "extents": module.extents,
             "programs": module.programs,
         }
-        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"]}
+        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"], "cluster": module.cluster}
         fields["launch_kind"] = "persistent" if module.persistent else "dependent" if waits_first(func) else ""
         self.select = module.select
         return module.text, module.entry, fields, module.notes

@@ -48,7 +48,7 @@ from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_t
 from blocknb.runtime.measured import MeasuredKernel
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
 from blocknb.runtime.request import Request
-from blocknb.target import Target
+from blocknb.target import CLUSTER, Target
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -424,6 +424,8 @@ class Kernel(MeasuredKernel):
             given[name] = unspecialized_kind(kind) if unspecialized else kind
         options["without"] = switched_off(options["without"] if without is None else without)
         check_options(self.source, options)
+        if options["num_ctas"] != CLUSTER or target.arch != "sm_90a":
+            options["num_ctas"] = None
         if options["debug"] is None and target.is_gpu and environment_switch("BLOCKNB_DEBUG", "TRITON_DEBUG"):
             options["debug"] = True
         return {p.name: given[p.name] for p in self.source.parameters}, options
@@ -475,6 +477,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     - `num_warps`: warps per program; the compiler chooses the number if it is None.
     - `num_stages`: stages of pipelined loops, if `range` names none (on a GPU; see `register_prefetch` and `software_pipelining`).
+    - `num_ctas`: 2 lets programs 2i and 2i + 1 copy an operand of a product together, if both need the same tiles (sm_90a; see
+      `passes.pipelining.multicast`). Other values have no effect.
     - `checked`: find accesses outside arrays (the default on the CPU), and with "race", "init" or "all" more (see docs/debugging.md).
     - `debug`: test assertions. Default: on the CPU; on a GPU in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment
       of the compilation.

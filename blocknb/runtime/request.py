@@ -40,7 +40,7 @@ class KernelCode:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
     accesses. `reports`, `extents` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `launch_kind`:
     "persistent", with the grid as hidden parameters; "dependent", if the kernel waits for the previous launch itself (see
-    `dependent_launch`); or "".
+    `dependent_launch`); or "". A persistent kernel may have a `cluster` of more than one CTA.
     """
 
     entry: str
@@ -57,6 +57,7 @@ class KernelCode:
     programs: int = 1
     maps: tuple[Any, ...] = ()
     launch_kind: str = ""
+    cluster: int = 1
     warps: int = NOMINAL_WARPS
 
     @property

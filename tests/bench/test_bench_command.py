@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blocknb.bench import command
+from blocknb.bench import command, plan_check
 from blocknb.bench.suite import launching, runner
 from blocknb.bench.suite.definition import BenchmarkCase
 from blocknb.bench.suite.runner import BenchOptions
@@ -105,10 +105,11 @@ def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(mo
     ran: list[Any] = []
     monkeypatch.setattr(runner, "run", lambda names, options: ran.append(list(names)) or [])
     monkeypatch.setattr(launching, "run", lambda device: ran.append("launch") or [])
+    monkeypatch.setattr(plan_check, "run", lambda options: ran.append("plan_check") or [])
     for name in list(command.BENCHMARKS):
         monkeypatch.setitem(command.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
     assert command.run([], BenchOptions()) == 0
-    assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", *command.BENCHMARKS]
+    assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", "plan_check", *command.BENCHMARKS]
     ran.clear()
     assert command.run(["kernels", "add"], BenchOptions()) == 0
     assert len(ran) == 1 and ran[0].count("add") == 1 and "gemm_plain" in ran[0]

@@ -117,7 +117,7 @@ PARAMETERS = (
 def launcher() -> driver.Launcher:
     if cuda.target(0).capability != 90:
         pytest.skip("the machine code is for compute capability 9.0")
-    code = KernelCode("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, persistent=True)
+    code = KernelCode("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, launch_kind="persistent")
     compiled: Any = SimpleNamespace(
         code=code, parameters=PARAMETERS, name="boxes", artifacts={"ptx": PTX}, trace=SimpleNamespace(milliseconds={})
     )

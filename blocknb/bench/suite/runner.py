@@ -38,7 +38,7 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 class BenchOptions:
     """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
     () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `seed` draws other
-    random shapes."""
+    random shapes, and `shapes_count` is how many of them `plan_check` draws."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -48,6 +48,7 @@ class BenchOptions:
     search: bool = False
     rounds: int = 30
     seed: int | None = None
+    shapes_count: int = 40
 
 
 def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:

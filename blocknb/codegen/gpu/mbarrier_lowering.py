@@ -13,6 +13,10 @@ from blocknb.ir.core import Op, Value, walk
 from blocknb.language.bulk import Barriers
 
 SLEEP = 10_000_000  # ns that a thread may sleep before it tests an mbarrier again
+#: The address of the same place in the shared memory of the other CTA of a cluster of two.
+PEER = (
+    "{ .reg .b32 peer; mov.u32 peer, %cluster_ctarank; xor.b32 peer, peer, 1; mapa.shared::cluster.u32 $0, $1, peer; }"
+)
 Instruction = tuple[str, Sequence[str], str]  # inline PTX, its operands and their constraints, one letter each
 
 
@@ -53,7 +57,7 @@ class Mbarriers(OpLowering):
         """Initializes mbarriers."""
         if op is next(x for x in self.func.body.ops if x.name == "mbarriers"):
             self.prefetch_maps()
-        start, count = op.attrs["offset"], op.attrs["arrivals"]
+        start, count = op.attrs["offset"], op.attrs["arrivals"] * op.attrs.get("cluster", 1)
         self.buffers.offsets[op.result] = start
         places = [start + Barriers.EACH * i for i in range(op.attrs["stages"])]
         lines = [f"mbarrier.init.shared::cta.b64 [$0+{place}], {count};" for place in places]
@@ -104,3 +108,12 @@ class Mbarriers(OpLowering):
             condition = text.both(condition, first)
         ptx = f"mbarrier.arrive.shared::cta.b64 _, [$0+{distance}];"
         text.asm(ptx, ["r", "~{memory}"], [f"i32 {where}"], on=condition)
+        if self.of_cluster(op):
+            far = text.emit(f'call i32 asm "{PEER}", "=r,r"(i32 {text.emit(f"add i32 {where}, {distance}")})')
+            # Consumers have only read the stage, so nothing has to be made visible: `.release.cluster` would wait for all memory.
+            ptx = "mbarrier.arrive.shared::cluster.b64 _, [$0];"
+            text.asm(ptx, ["r", "~{memory}"], [f"i32 {far}"], on=condition)
+
+    def of_cluster(self, op: Op) -> bool:
+        """Whether the warps of both CTAs of a cluster arrive at the mbarriers of an op."""
+        return bool(self.defs[op.args[0]].attrs.get("cluster"))

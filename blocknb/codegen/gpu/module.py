@@ -45,6 +45,7 @@ class GpuModule:
     programs: int = 1
     maps: tuple[MapSpec, ...] = ()
     persistent: bool = False
+    cluster: int = 1
 
 
 def finished(context: KernelContext) -> GpuModule:
@@ -95,6 +96,7 @@ def finished(context: KernelContext) -> GpuModule:
         threads.programs,
         tuple(interface.maps),
         interface.persistent,
+        int(func.attrs.get("cluster", 1)),
     )
 
 
@@ -117,5 +119,7 @@ def footer(func: Func, threads: int, programs: int) -> list[str]:
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
     resident = warp_specialization.resident(func, threads) or int(ahead)
     least = f' "nvvm.minctasm"="{resident}"' if resident else ""
+    if cluster := func.attrs.get("cluster"):
+        least += f' "nvvm.cluster_dim"="{cluster},1,1"'
     size = f'"nvvm.reqntid"="{threads}"' if programs == 1 else f'"nvvm.maxntid"="{threads},{programs}"'
     return [f"attributes #0 = {{ nounwind {size}{least} }}", "attributes #1 = { convergent nounwind }"]

@@ -39,6 +39,7 @@ class RoleLowering(OpLowering):
         """Branches on the number of the warp to the code of its role."""
         (consumers, producer), (warps, more), registers = op.blocks, op.attrs["warps"], op.attrs.get("registers")
         text = self.text
+        self.cluster_barrier()  # no CTA uses the other one's mbarriers before they are initialized
         labels = [text.new_label(x) for x in ("consumer", "producer", "done")]
         warp = self.threads.uniform("%warp.raw")
         text.do(f"br i1 {text.emit(f'icmp ult i32 {warp}, {warps}')}, label %{labels[0]}, label %{labels[1]}")
@@ -55,6 +56,13 @@ class RoleLowering(OpLowering):
         self.produce(producer, warp if more > 1 else "", warps, labels[2])
         text.open_chunk()
         text.start(labels[2])
+        self.cluster_barrier()  # no CTA ends while the other one may use its mbarriers
+
+    def cluster_barrier(self) -> None:
+        """Waits for all threads of a cluster, if there is one."""
+        if self.func.attrs.get("cluster"):
+            ptx = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
+            self.text.asm(ptx, ["~{memory}"], [], convergent=True)
 
     def reallocate(self, registers: tuple[int, int] | None, role: int) -> None:
         """Raises or lowers the registers per thread of a role (PTX ISA: setmaxnreg)."""

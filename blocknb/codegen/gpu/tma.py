@@ -20,6 +20,8 @@ from blocknb.language.bulk import TensorMap
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 
+ALL = "ctas"  # the register of a mask of all CTAs of a cluster of two
+
 
 class TensorMapMaker(OpLowering):
     """Lowers tensor maps to parameters, with expressions from which the host computes their fields."""
@@ -63,9 +65,18 @@ class TensorCopies(OpLowering):
         super().__init__(context)
         self.barriers = barriers
 
-    def coordinates(self, values: Sequence[Value], moved: Mapping[int, int]) -> list[str]:
+    def own_half(self, found: Sequence[tuple[dict[int, int], int]], names: list[str], start: str) -> str:
+        """Moves the coordinates to the half of the boxes that this CTA of a cluster copies; returns the address of their buffer."""
+        emit, (first, second) = self.text.emit, (found[0], found[len(found) // 2])
+        rank = emit(f"and i32 {self.threads.special('ctaid.x')}, 1")
+        for axis, distance in second[0].items():
+            if distance:
+                names[axis] = emit(f"add i32 {names[axis]}, {emit(f'mul i32 {rank}, {distance}')}")
+        return emit(f"add i32 {start}, {emit(f'mul i32 {rank}, {second[1] - first[1]}')}")
+
+    def coordinates(self, values: Sequence[str], moved: Mapping[int, int]) -> list[str]:
         """The coordinates of a box in the order of the instruction, inner axis first."""
-        names = [self.registers.reg(v) for v in values]
+        names = list(values)
         for axis, distance in moved.items():
             if distance:
                 names[axis] = self.text.emit(f"add i32 {names[axis]}, {distance}")
@@ -78,11 +89,18 @@ class TensorCopies(OpLowering):
         start, offset = self.buffers.place(buffer)
         signal, at = self.barriers.address(barriers, index)
         made: list[Instruction] = []
-        for moved, distance in boxes(buffer.type, map.type, op.attrs["axes"]):
-            names = self.coordinates(op.args[4:], moved)
+        found, values = list(boxes(buffer.type, map.type, op.attrs["axes"])), op.args[4:]
+        own = [self.registers.reg(v) for v in values]
+        form, tail = f"cp.async.bulk.tensor.{len(own)}d.shared::cluster.global.mbarrier::complete_tx::bytes", ""
+        if op.attrs.get("multicast"):
+            start = self.own_half(found, own, start)
+            found, form, tail = found[: len(found) // 2], f"{form}.multicast::cluster", f", {ALL}"
+        for moved, distance in found:
+            names = self.coordinates(own, moved)
             where = ", ".join(f"${3 + i}" for i in range(len(names)))
-            form = f"cp.async.bulk.tensor.{len(names)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-            ptx = f"{form} [$0+{offset + distance}], [$1, {{{where}}}], [$2+{at}];"
+            ptx = f"{form} [$0+{offset + distance}], [$1, {{{where}}}], [$2+{at}]{tail};"
+            if tail:
+                ptx = f"{{ .reg .b16 {ALL}; mov.u16 {ALL}, 3; {ptx} }}"
             operands = [f"i32 {start}", f"ptr {self.registers.reg(map)}", f"i32 {signal}", *(f"i32 {x}" for x in names)]
             made.append((ptx, operands, "rlr" + "r" * len(names)))
         self.barriers.by_one(*made)
@@ -107,7 +125,7 @@ class TensorCopies(OpLowering):
         does, how = ("cp.reduce.async.bulk", ".add.tile") if op.attrs.get("adds") else ("cp.async.bulk", "")
         made: list[Instruction] = []
         for moved, distance in found:
-            names = self.coordinates(op.args[2:], moved)
+            names = self.coordinates([self.registers.reg(v) for v in op.args[2:]], moved)
             for axis, more in further.items():
                 if more:
                     names[len(names) - 1 - axis] = text.emit(f"add i32 {names[len(names) - 1 - axis]}, {more}")

@@ -62,12 +62,13 @@ def tensor_map(types, attrs):
     return (kind,)
 
 
-@shared(attrs="stages arrivals offset", writes="shared", traits="allocates")
+@shared(attrs="stages arrivals cluster offset", writes="shared", traits="allocates")
 def mbarriers(types, attrs):
     """Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.
 
     IR:
-        The pass `shared_memory_allocation` sets `offset` in bytes.
+        The pass `shared_memory_allocation` sets `offset` in bytes. With `cluster`, the phase ends after `arrivals` arrivals of each of so
+        many CTAs, whose warps arrive at the mbarriers of all of them.
     """
     need(
         attrs["stages"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['stages']} mbarriers of {attrs['arrivals']} arrivals"
@@ -105,7 +106,7 @@ def arrive(types, attrs):
 
 @shared(
     operands="buffer map barriers index coordinates...",
-    attrs="axes",
+    attrs="axes multicast",
     reads="global",
     writes="shared",
     traits="box_copy async_copy interleaves producer producer_only",
@@ -115,7 +116,8 @@ def copy_bulk(types, attrs):
 
     IR:
         The bytes count for an mbarrier. `coordinates` are those of the first element, the outer axis first. `axes` names the axis of
-        the array for each axis of the buffer. One thread runs the op.
+        the array for each axis of the buffer. One thread runs the op. With `multicast`, the CTAs of a cluster copy the same box: each
+        reads some of it and writes that to the buffers of all.
     """
     barriers_of(types[2:])
     moved(types[0], types[1], types[4:], attrs["axes"])

@@ -58,7 +58,7 @@ def epilogue_subtiling(func: Func, target: Target, notes: Notes) -> Func:
         %p1 = part %p {axis=1, index=1, count=2} : tile<64x64xptr<f16>, #d>
         store %p1, %y1
     """
-    func = converted_last(func)
+    func = converted_last(converted_in_arms(func))
     found = find(func)
     gone = {id: store for store in found.values() for id in store.made}
 
@@ -69,6 +69,40 @@ def epilogue_subtiling(func: Func, target: Target, notes: Notes) -> Func:
         return op.results if op.id in gone else NotImplemented
 
     return rebuild(func, visit) if found else func
+
+
+def converted_in_arms(func: Func) -> Func:
+    """Moves the conversion of a tile to its only store, if the store is in an arm of a branch that the conversion precedes.
+
+    Programs that take the other arm then do not convert, and the pass can split the store.
+    """
+    facts, users = affine.analyze(func), uses(func)
+    moved: dict[int, Op] = {}  # by the id of the store
+    for op in func.ops():
+        made = facts.definition.get(op.args[1]) if op.name == "store" else None
+        if made is None or made.name != "convert" or len(users[made.result]) > 1:
+            continue
+        around, home = facts.parent[op], facts.parent[made]
+        while around is not None and around is not home and around.name == "if":
+            around = facts.parent[around]
+        if around is home and facts.parent[op] is not home:
+            moved[op.id] = made
+    gone = {made.id for made in moved.values()}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id in gone:
+            return op.results
+        if op.id not in moved:
+            return NotImplemented
+        b, made = rebuild.builder, moved[op.id]
+        with b.at(made):
+            value = b.value("convert", rebuild.get(made.args[0]), layout=made.attrs["layout"])
+        value.name = made.result.name
+        args = [value if x is made.result else rebuild.get(x) for x in op.args]
+        b.op("store", *args, **op.attrs)
+        return ()
+
+    return rebuild(func, visit) if moved else func
 
 
 def converted_last(func: Func) -> Func:

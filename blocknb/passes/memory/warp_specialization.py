@@ -23,6 +23,7 @@ from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
 from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.pipelining import multicast
 from blocknb.passes.pipelining.backward_slice import ProducerSlice, atoms
 from blocknb.passes.pipelining.legality import PipeliningLegality, accumulating_products, why_none_within
 from blocknb.passes.pipelining.staged_tiles import VIEWS, StagedTile, final_users, loads_behind, staged_tile
@@ -32,7 +33,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared
 from blocknb.passes.support.note_text import at_line
 from blocknb.passes.tile.simplify import tidy
-from blocknb.target import Target
+from blocknb.target import CLUSTER, Target
 from blocknb.trace import Notes
 
 MOST_STAGES = 8
@@ -142,6 +143,8 @@ class WarpSpecializationPlanner(PipeliningLegality):
     def plan(self) -> WarpSpecializationPlan | None:
         """The plan, or None if no loop repeats a copy."""
         copies = self.whole(self.recomputable(self.copies()))
+        if self.func.attrs.get("num_ctas") == CLUSTER:
+            copies = multicast.shared(self.facts, copies, self.func)
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
             for copy in copies:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -47,12 +48,14 @@ class CircularBuffer:
 
 
 class GuardedBuffer(CircularBuffer):
-    """A circular buffer between a producer warp and consumer warps. Two mbarriers guard each stage."""
+    """A circular buffer between a producer warp and consumer warps. Two mbarriers guard each stage. In a cluster, the producers of all
+    CTAs write each buffer, so `empty` waits for the consumers of all."""
 
-    def __init__(self, builder: Builder, allocs: Sequence[Op], stages: int, consumers: int):
+    def __init__(self, builder: Builder, allocs: Sequence[Op], stages: int, consumers: int, cluster: int = 1):
         super().__init__(builder, allocs, stages)
+        of_all: dict[str, Any] = {"cluster": cluster} if cluster > 1 else {}
         self.full = builder.value("mbarriers", stages=stages, arrivals=1)
-        self.empty = builder.value("mbarriers", stages=stages, arrivals=consumers)
+        self.empty = builder.value("mbarriers", stages=stages, arrivals=consumers, **of_all)
         self.full.name, self.empty.name = "full", "empty"
 
 

@@ -48,7 +48,7 @@ class WarpPartition:
         for group in plan.groups:
             allocs = [self.facts.definition[copy.buffer] for copy in group.copies]
             shared = self.rings.get(group.owner)
-            self.rings[group] = shared or GuardedBuffer(b, allocs, group.stages, num_warps)
+            self.rings[group] = shared or GuardedBuffer(b, allocs, group.stages, num_warps, plan.cluster)
         if plan.consumer_groups > 1:
             self.several()
         if plan.persistent:
@@ -68,6 +68,8 @@ class WarpPartition:
         groups: dict[str, Any] = {"consumer_groups": count} if count > 1 else {}
         b.op("roles", blocks=roles, warps=(num_warps * count, plan.warps), registers=plan.registers, **groups)
         cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
+        if plan.cluster > 1:
+            cut = cut.with_attrs(cluster=plan.cluster)
         return cut.with_attrs(persistent=True) if plan.persistent else cut
 
     @property
@@ -372,7 +374,8 @@ class ProducerPart(RolePart):
             with b.at(copy.load):
                 to = ring.view(i, stage)
                 start = [tma_boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
-                b.op("copy_bulk", to, roles.maps[copy], ring.full, stage, *start, axes=copy.axes)
+                also: dict[str, Any] = {"multicast": True} if copy.multicast else {}
+                b.op("copy_bulk", to, roles.maps[copy], ring.full, stage, *start, axes=copy.axes, **also)
         with b.at(group.copies[0].load):
             self.state.advance(ring)
 

@@ -14,7 +14,7 @@ from blocknb.layouts import wgmma
 from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED
 from blocknb.passes.pipelining.staged_tiles import StagedTile
 from blocknb.passes.support.note_text import at_line, counted
-from blocknb.target import Target
+from blocknb.target import CLUSTER, Target
 from blocknb.trace import Notes
 
 #: Shared memory of one of two CTAs on a multiprocessor: of 228 KB, the hardware reserves 1 KB per CTA.
@@ -23,11 +23,13 @@ HALF = 113 * 1024
 
 @dataclass(frozen=True, eq=False)
 class TmaCopy(StagedTile):
-    """A staged tile that TMA copies: the box, its tensor map, and the array's axis for each axis of the buffer."""
+    """A staged tile that TMA copies: the box, its tensor map, and the array's axis for each axis of the buffer. `multicast`: the CTAs of
+    a cluster copy the same tile together."""
 
     box: TmaBox
     kind: TensorMap
     axes: tuple[int, ...]
+    multicast: bool = False
 
 
 @dataclass(eq=False)
@@ -77,6 +79,11 @@ class WarpSpecializationPlan:
     consumer_groups: int = 1
 
     @property
+    def cluster(self) -> int:
+        """The number of CTAs that copy tiles together, 1 for none."""
+        return CLUSTER if any(copy.multicast for group in self.groups for copy in group.copies) else 1
+
+    @property
     def warps(self) -> int:
         """The number of producer warps."""
         return wgmma.GROUP if self.registers else 1
@@ -118,6 +125,8 @@ class WarpSpecializationPlan:
                 text = f"pipelined: copied by TMA, by the producer warp: {counted(stages, 'stage')} of {size} bytes"
                 if copy.kind.swizzle:
                     text += f", {copy.kind.swizzle}-byte swizzle"
+                if copy.multicast:
+                    text += f", to {CLUSTER} CTAs at a time (multicast)"
                 if group.shared_with is not None and (loop := group.shared_with.loop) is not None:
                     text += f", those of the loop{at_line(loop)}"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))

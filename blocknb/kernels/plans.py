@@ -1,0 +1,184 @@
+"""Plans for products of 16-bit matrices on Hopper, chosen by a cost model that was fitted to random shapes on an H200.
+
+A plan has a kernel, a tile, splits along K, and operands that are copied first. `candidates` predicts the time of every plan in
+microseconds, and `plan` takes the fastest. The model knows waves of tiles, the rates of tensor cores and of the L2 cache, DRAM, prologues
+and epilogues, further launches, copies, and results whose rows are not aligned. `blocknb bench plan_check` measures all candidates and
+compares the choice with the fastest.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from blocknb.kernels.shapes import Plan, TileShape
+from blocknb.kernels.strides import Device
+
+INNER = 64  # elements of K per step: lines of 128 bytes
+ITEM = 2  # bytes per element of the operands and, as the model assumes, of the result
+LEAST_SPLIT = 192  # elements of K per part
+MOST_SPLITS = 12
+
+#: Microseconds. All candidates take FIXED: it is there for comparisons with measured times, which contain an empty launch.
+FIXED = 6.1
+LINE_READ = 1.274e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
+READ_ALONE = 0.455  # the share of that time if few others read
+READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
+MEGABYTE = 0.412  # of DRAM, for operands and result, each once
+# Of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32; the same if all tiles have parts.
+SUM, SUM_MEGABYTE = 3.82, 0.247
+SUM_ALL, SUM_ALL_MEGABYTE = 6.55, 0.185
+COPY, COPY_MEGABYTE = 3.05, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
+UNALIGNED_STORE = 0.65  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
+OVERLAP = 4  # the exponent that joins the times of multiplying and of DRAM: they overlap, but for the start
+
+Lines = tuple[int | None, int | None]
+
+
+class TileCost(NamedTuple):
+    """A tile, its warps and stages; microseconds of a multiprocessor per step along K, and for the rest of the tile; the CTAs of a cluster,
+    which read the second operand together."""
+
+    m: int
+    n: int
+    num_warps: int
+    num_stages: int
+    step: float
+    rest: float
+    cluster: int = 1
+
+
+#: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
+WHOLE = (
+    TileCost(128, 256, 8, 4, 0.658, 1.63),
+    TileCost(128, 192, 8, 4, 0.506, 1.16),
+    TileCost(128, 128, 4, 3, 0.338, 0.65),
+    TileCost(128, 96, 4, 4, 0.306, 1.02),
+    TileCost(64, 128, 4, 8, 0.169, 0.10),
+    TileCost(64, 64, 4, 8, 0.134, 0.10),
+    TileCost(128, 256, 8, 4, 0.671, 1.53, 2),
+    TileCost(128, 192, 8, 4, 0.527, 1.24, 2),
+)
+#: Tiles of the kernel that splits the last wave along K.
+LAST_WAVE = (TileCost(128, 256, 8, 4, 0.667, 1.65), TileCost(128, 192, 8, 4, 0.514, 1.37))
+#: Tiles of the kernel that splits all tiles along K.
+PARTS = (
+    TileCost(128, 128, 4, 3, 0.326, 0.74),
+    TileCost(64, 128, 4, 8, 0.146, 0.19),
+    TileCost(64, 64, 4, 8, 0.015, 0.35),
+)
+
+
+class PlannedWork(NamedTuple):
+    """A product on a device. `lines`: lines of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are aligned."""
+
+    m: int
+    n: int
+    k: int
+    processors: int
+    lines: tuple[int, int]
+    aligned: bool
+
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.k / INNER)
+
+    def tiles(self, one: TileCost) -> int:
+        return one.cluster * math.ceil(self.m / (one.cluster * one.m)) * math.ceil(self.n / one.n)
+
+    def per_tile(self, one: TileCost, steps: int, running: int) -> float:
+        """The microseconds of a multiprocessor for a tile of so many steps, while `running` tiles run on the device."""
+        busy = min(1, running / self.processors)
+        lines = one.m * self.lines[0] + one.n * self.lines[1] * (READ_TOGETHER if one.cluster > 1 else 1)
+        reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
+        return steps * max(one.step, reading) + one.rest
+
+    def storing(self, one: TileCost) -> float:
+        """The microseconds that a tile takes longer because rows of the result are not aligned."""
+        return 0 if self.aligned else UNALIGNED_STORE * one.m * one.n / 128**2
+
+    def total(self, computing: float) -> float:
+        """The microseconds of a launch that computes for so long and moves each matrix from or to DRAM once."""
+        moved = MEGABYTE * 1e-6 * ITEM * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return (computing**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
+
+
+def _megabytes(one: TileCost, split: int, splits: int) -> float:
+    """The parts of `split` tiles in fp32, and the result in fp16."""
+    return 1e-6 * 4 * split * one.m * one.n * (splits + 0.5)
+
+
+@functools.lru_cache(4096)
+def plan(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool) -> Plan:
+    """The fastest plan by the model; arguments as for `candidates`."""
+    return min(candidates(m, n, k, device, lines, aligned))[1]
+
+
+def candidates(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool) -> list[tuple[float, Plan]]:
+    """All plans for (m, k) by (k, n), with their predicted times in microseconds.
+
+    `lines`: see `MatmulProblem.lines`; they must not be 0. `aligned`: whether a descriptor describes the result.
+    """
+    found = []
+    for copied in itertools.product((False, True), repeat=2):
+        if any(one and count == 1 for one, count in zip(copied, lines, strict=True)):
+            continue  # the copy would gain nothing
+        a, b = (1 if one else count for one, count in zip(copied, lines, strict=True))
+        if a is None or b is None:
+            continue
+        moved = 1e-6 * 2 * ITEM * (m * k * copied[0] + k * n * copied[1])
+        copying = FIXED + (COPY + COPY_MEGABYTE * moved) * any(copied)
+        work = PlannedWork(m, n, k, device.processors, (a, b), aligned)
+        for time, tile, last_wave in (*_whole(work), *_last_wave(work), *_parts(work)):
+            found.append((time + copying, Plan(tile, copied, last_wave=last_wave)))
+    return found
+
+
+def _shape(one: TileCost, splits: int = 1) -> TileShape:
+    return TileShape(one.m, one.n, INNER, one.num_warps, one.num_stages, splits, one.cluster)
+
+
+def _whole(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
+    """Tiles that one program each computes."""
+    for one in WHOLE:
+        tiles = work.tiles(one)
+        each = work.per_tile(one, work.steps, tiles) + work.storing(one)
+        yield work.total(math.ceil(tiles / work.processors) * each), _shape(one), False
+
+
+def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
+    """Whole waves of tiles, and a last wave whose tiles are split along K."""
+    for one in LAST_WAVE:
+        together = work.processors // one.cluster
+        waves, split = divmod(work.tiles(one) // one.cluster, together)
+        if not split:
+            continue
+        before = waves * (work.per_tile(one, work.steps, work.processors) + work.storing(one))
+        for splits in _splits(work, split, together):
+            units = split * splits
+            each = work.per_tile(one, math.ceil(work.steps / splits), work.processors if waves else one.cluster * units)
+            time = work.total(before + math.ceil(units / together) * each)
+            yield time + SUM + SUM_MEGABYTE * _megabytes(one, one.cluster * split, splits), _shape(one, splits), True
+
+
+def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
+    """Small tiles that are all split along K, for results of few tiles."""
+    for one in PARTS:
+        tiles = work.tiles(one)
+        if tiles > work.processors:
+            continue
+        for splits in _splits(work, tiles, work.processors):
+            units = tiles * splits
+            each = work.per_tile(one, math.ceil(work.steps / splits), units)
+            time = work.total(math.ceil(units / work.processors) * each)
+            yield time + SUM_ALL + SUM_ALL_MEGABYTE * _megabytes(one, tiles, splits), _shape(one, splits), False
+
+
+def _splits(work: PlannedWork, tiles: int, together: int) -> list[int]:
+    """Numbers of splits along K whose parts of so many tiles fill a wave of `together`, or two, or half of one."""
+    full = together // tiles
+    found = {full, full - 1, full // 2, 2 * together // tiles if full < 2 else 0}
+    return sorted(s for s in found if 2 <= s <= MOST_SPLITS and work.k >= s * LEAST_SPLIT)

@@ -1,0 +1,41 @@
+"""plan_check: the random shapes, and a row for a shape, with times that a test gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blocknb.bench import plan_check
+from blocknb.bench.suite.definition import Make
+from blocknb.kernels import plans
+from blocknb.kernels.strides import Device
+from blocknb.profile.timing import Timings, summary
+
+HOPPER = Device(132, 90, 227 << 10)
+
+
+def test_shapes_follow_from_the_seed_and_have_every_alignment():
+    shapes = plan_check.drawn(3, 60)
+    assert shapes == plan_check.drawn(3, 60) != plan_check.drawn(4, 60)
+    assert all(plan_check.LEAST <= size <= plan_check.MOST for shape in shapes for size in shape)
+    assert all(size % 64 == 0 for shape in shapes[2::3] for size in shape)
+    assert any(size % 8 for shape in shapes[::3] for size in shape)
+
+
+def test_a_row_compares_the_chosen_plan_with_the_fastest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plan_check, "device", lambda array: HOPPER)
+    found, asked = plans.candidates(256, 192, 320, HOPPER, (1, 1), True), []
+    monkeypatch.setattr(plans, "candidates", lambda *given: found)
+    chosen, *others = (str(one) for _, one in sorted(found))
+    times = {chosen: 3.0, **dict.fromkeys(others, 4.0), others[-1]: 2.0}
+
+    def measured(calls, *, going, **options):
+        asked.append(going({name: [times[name]] for name in calls}))
+        asked.append(going({name: [times[name]] * plan_check.FIRST_ROUNDS for name in calls}))
+        return Timings((name, summary([times[name]])) for name in calls)
+
+    monkeypatch.setattr(plan_check, "interleaved", measured)
+    row = plan_check.check(Make(np, "fp16"), 256, 192, 320, 9)
+    assert row["ratio"] == 1.5 and row["us"] == 2000 and row["candidates"] == len(found)
+    assert (row["chosen"], row["fastest"]) == (chosen, others[-1])
+    assert len(asked[0]) == len(found) and set(asked[1]) == {chosen, others[-1]}
