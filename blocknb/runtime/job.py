@@ -246,8 +246,9 @@ class Job:
             "extents": module.extents,
             "programs": module.programs,
         }
-        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"], "cluster": module.cluster}
-        fields["launch_kind"] = "persistent" if module.persistent else "dependent" if waits_first(func) else ""
+        persistent = "paired" if module.cluster == 2 else "persistent"
+        fields |= {"maps": module.maps, "warps": func.attrs["num_warps"]}
+        fields["launch_kind"] = persistent if module.persistent else "dependent" if waits_first(func) else ""
         self.select = module.select
         return module.text, module.entry, fields, module.notes
 

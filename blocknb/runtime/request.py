@@ -39,8 +39,8 @@ class KernelCode:
     number chosen for the kernel; `shared_bytes` of dynamic shared memory; how many `programs` may share a CTA. On the CPU:
     `scratch_bytes` per thread; `may_loop`, whether a program may run for long. `sites` are the places of prints, assertions and checked
     accesses. `reports`, `extents` and `maps` describe hidden parameters of GPU code (see `codegen.gpu.module`). `launch_kind`:
-    "persistent", with the grid as hidden parameters; "dependent", if the kernel waits for the previous launch itself (see
-    `dependent_launch`); or "". A persistent kernel may have a `cluster` of more than one CTA.
+    "persistent", with the grid as hidden parameters; "paired", the same with clusters of two CTAs; "dependent", if the kernel waits for the
+    previous launch itself (see `dependent_launch`); or "".
     """
 
     entry: str
@@ -57,13 +57,17 @@ class KernelCode:
     programs: int = 1
     maps: tuple[Any, ...] = ()
     launch_kind: str = ""
-    cluster: int = 1
     warps: int = NOMINAL_WARPS
 
     @property
     def persistent(self) -> bool:
         """Whether as many CTAs as are resident run all programs."""
-        return self.launch_kind == "persistent"
+        return self.launch_kind in ("persistent", "paired")
+
+    @property
+    def cluster(self) -> int:
+        """The CTAs per cluster."""
+        return 2 if self.launch_kind == "paired" else 1
 
     @property
     def shadow(self) -> ShadowPlan | None:
