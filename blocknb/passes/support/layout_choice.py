@@ -23,6 +23,7 @@ ITERATIONS = 16  # the assumed number of iterations of a loop
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
+COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
 
 
@@ -152,6 +153,7 @@ class LayoutChoice:
                     for result in op.results:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
+        self.settle_forwards(self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
@@ -260,6 +262,29 @@ class LayoutChoice:
             layout = asked
         if self.anchored(value):
             self.layouts.setdefault(self.groups.find(value), layout)
+
+    def settle_forwards(self, block: Block) -> None:
+        """Gives groups without a layout the one in which their largest operand arrives through views. Tiles that are unpacked, joined and
+        multiplied then stay in the threads that have loaded them."""
+        for op in block.ops:
+            for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
+                self.settle_forwards(inner)
+            if not op.results or OPS[op.name].kind not in POINTWISE or not self.anchored(op.results[0]):
+                continue
+            if self.groups.find(op.results[0]) not in self.layouts:
+                arriving = [(source, layout) for x in op.args for source, layout in self.arriving(x)]
+                if arriving:
+                    self.layouts[self.groups.find(op.results[0])] = max(arriving, key=lambda found: found[0])[1]
+
+    def arriving(self, value: Value) -> Iterator[tuple[int, Layout]]:
+        """The elements of the source tile of a chain of views, and the layout in which the last view arrives, if the source has one."""
+        if self.anchored(value):
+            if (layout := self.layouts.get(self.groups.find(value))) is not None:
+                yield value.type.size, layout
+        elif self.is_view(value):
+            op = self.defs[value]
+            if value.type.size <= COPIES * op.args[0].type.size:
+                yield from ((size, moved_layout(op, layout)) for size, layout in self.arriving(op.args[0]))
 
     # -- accesses and products
 
