@@ -21,6 +21,7 @@ from blocknb.passes.tile.select_mma import operand_layouts
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
+SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
 FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
@@ -52,6 +53,7 @@ class LayoutChoice:
         self.layouts: dict[Value, Layout] = {}
         self.reductions: list[tuple[Op, float]] = []  # with the assumed number of executions
         self.products = products(func)
+        self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.classify(func.body)
         self.tie(func.body, 1.0)
         self.settle()
@@ -95,6 +97,11 @@ class LayoutChoice:
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * iterations * op.result.type.size, layout)
+                if "run" in op.attrs:
+                    for side, fragments in enumerate(operand_layouts(op)):
+                        assert fragments is not None
+                        along_k = sorted(fragments.reg, key=lambda x, k=fragments.dim_mask(1 - side): (not x & k, x))  # type: ignore[misc]
+                        self.propose_behind(op.args[side], PRODUCT * iterations, fragments.replace(reg=tuple(along_k)))
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))
@@ -110,6 +117,22 @@ class LayoutChoice:
                 self.tie_all((op.result, op.args[1]))
             case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
                 self.tie_all((*op.results, *op.args))
+
+    def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
+        """Proposes a layout for a tile, and the matching ones for the tiles behind it: up to its loads, through views and arithmetic."""
+        todo, seen = [(value, layout)], set()
+        while todo:
+            value, layout = todo.pop()
+            op = self.defs.get(value)
+            if layout is None or op is None or value in seen or not value.type.shape:
+                continue
+            seen.add(value)
+            if self.is_view(value):
+                todo.append((op.args[0], operand_layout(op, op.args[0], layout)))
+            elif self.anchored(value):
+                self.groups.propose(value, weight, layout)
+                self.fragments.add(layout)
+                todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE]
 
     def weight(self, op: Op, iterations: float) -> float:
         return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
@@ -317,11 +340,15 @@ class LayoutChoice:
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
+        if wanted in self.fragments:  # a thread's accesses fill its sectors together
+            reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)
+        if self.fragments and op.args[0].type.size <= SCALES:  # a conversion would make all warps wait
+            reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
             width[0] >= width[1]
             and reach[0] >= min(reach[1], SECTOR)
-            and (small or not wanted.is_replicated or own.is_replicated)
+            and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
 
     def is_short_store(self, op: Op) -> bool:
