@@ -72,14 +72,14 @@ class PackedConversions:
 
     def word(self, value: Value, registers: tuple[int, ...]) -> str | None:
         """A word of two registers of a tile of 16-bit floats, if they are converted integers or sums and products with these."""
-        if len(registers) != 2 or value.type.dtype not in FORMATS or not self.is_converted(value):
+        if len(registers) != 2 or not self.is_converted(value):
             return None
         pair = self.pair(value, value, *registers)
         return None if pair is None else self.text.emit(f"bitcast {self.vector(value)} {pair} to i32")
 
     def halves(self, value: Value, first: int) -> tuple[str, str] | None:
         """Two neighbouring registers of such a tile as single elements."""
-        if value.type.dtype not in FORMATS or not self.is_converted(value):
+        if not self.is_converted(value):
             return None
         pair = self.pair(value, value, first, first + 1)
         if pair is None:
@@ -92,7 +92,8 @@ class PackedConversions:
         if value not in self.converted:
             self.converted[value] = False
             op = self.defs.get(value)
-            if op is None or value in self.registers.streamed or value.type.dtype not in FORMATS:
+            formats = FORMATS if self.registers.rounds_pairs else (t.float16,)  # sm_80 has the fma of bf16
+            if op is None or value in self.registers.streamed or value.type.dtype not in formats:
                 return False
             if op.name == "cast":
                 found = op.args[0].type.dtype.kind in ("int", "uint")
@@ -260,7 +261,8 @@ class PackedConversions:
         """The word of 32 bits that holds a field, its byte in there, and its first bit in this byte; None if the float has no room."""
         registers, value = self.registers, field.source
         byte, bit = divmod(field.shift, 8)
-        if bit + field.mask.bit_length() > form.bits or value in registers.refetched:
+        length = field.mask.bit_length()
+        if length > form.bits or value in registers.refetched:
             return None
         bits = value.type.dtype.bits
         if bits > 32:
@@ -274,4 +276,6 @@ class PackedConversions:
             return None
         if width < 32:
             name = self.text.emit(f"zext i{width} {name} to i32")
+        if bit + length > form.bits:
+            name, bit = self.text.emit(f"lshr i32 {name}, {bit}"), 0
         return name, held.index(field.register) * bits // 8 + byte, bit

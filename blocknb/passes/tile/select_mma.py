@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Func, Op, Value, definitions, within
+from blocknb.ir.core import Func, Op, Value, blocks, definitions, within
 from blocknb.ir.traversal import backward_slice
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, REDUCTIONS, STRUCTURED
@@ -55,6 +55,10 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
     chained, direct = operands_of_dots(func), DirectOperands(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id in direct.last:
+            new = revised(op, attrs={**op.attrs, "scheduling_barrier": True})
+            rebuild.builder.append(new)
+            return new.results
         if op.name != "dot" or "instr" in op.attrs:
             return NotImplemented
         instruction, why = choose(op, target)
@@ -88,6 +92,15 @@ class DirectOperands:
     def __init__(self, func: Func):
         self.func, self.defs = func, definitions(func)
         self.stages = {op: num_stages(func, loop) for loop in func.ops() if loop.name == "for" for op in within(loop)}
+        self.last: set[int] = set()  # the ids of the last loads before such products; none may move behind a product
+        for block in blocks(func.body):
+            load = None
+            for op in block.ops:
+                if op.name == "load" and op.result.type.shape:
+                    load = op
+                elif op.name == "dot" and load is not None and self.run(op):
+                    self.last.add(load.id)
+                    load = None
 
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""

@@ -1,0 +1,232 @@
+"""Products of few rows by quantized weights (weight-only quantization): int8 with a scale per column, and int4 with scales per group.
+
+Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
+kernels compute the transposed result, weights @ activations.T: the weights are the first operand of mma.sync, and each thread loads 16
+bytes of them into its fragments and converts them there. No weight goes through shared memory. The programs split K, so that every
+multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
+
+Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
+first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
+order of storage: pass `scales.T` for GPTQ's and AWQ's (K / group, N).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.strides import Device, address, device, dtype_name, empty, on_host, stream, strides, table
+
+ROWS = 64  # the most rows of x per program
+GROUP = 128  # the default number of weights per scale
+PER_PROCESSOR = 4  # programs that read at the same time
+DIRECT_ROWS = 16  # up to so many rows are multiplied by mma.sync from registers
+LEAST_SPLIT = 256  # the fewest elements of K per split
+ACTIVATIONS = ("float16", "bfloat16")
+
+
+class QuantizedTile(NamedTuple):
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per load and loads at a
+    time, parts along K, warps, and stages (1: weights are loaded into registers; more: copies to shared memory run ahead)."""
+
+    rows: int
+    columns: int
+    depth: int
+    loads: int
+    splits: int
+    num_warps: int
+    num_stages: int
+
+
+@blocknb.kernel
+def finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM: bl.constexpr, BN: bl.constexpr, SPLITS: bl.constexpr):
+    """Stores a tile of the transposed result. The last one of SPLITS programs adds all partial sums; it finds out by a ticket."""
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    inside = (rows[None, :] < m) & (columns[:, None] < n)
+    to = out + rows[None, :].to(bl.int64) * out_row + columns[:, None]
+    factor = 1.0
+    if scale is not None:
+        factor = bl.load(scale + columns, mask=columns < n, other=0.0).to(bl.float32)[:, None]
+    if SPLITS == 1:
+        bl.store(to, (total * factor).to(out.dtype.element_ty), mask=inside)
+    else:
+        place = tile + bl.program_id(2) * bl.num_programs(0)
+        here = parts + place * (SPLITS * BN * BM) + bl.arange(0, BN)[:, None] * BM + bl.arange(0, BM)[None, :]
+        bl.store(here + bl.program_id(1) * (BN * BM), total)
+        ticket = bl.atomic_add(tickets + place, 1, sem="acq_rel", scope="gpu")
+        if ticket == SPLITS - 1:
+            whole = bl.zeros((BN, BM), bl.float32)
+            for split in bl.static_range(SPLITS):
+                whole += bl.load(here + split * (BN * BM), cache_modifier=".cg")
+            bl.store(tickets + place, 0)  # for the next launch
+            bl.store(to, (whole * factor).to(out.dtype.element_ty), mask=inside)
+
+
+@blocknb.kernel
+def int8_kernel(
+    x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, LOADS: bl.constexpr, SPLITS: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ w.T * scale from `length` elements of K, a multiple of BK * LOADS."""
+    tile, first = bl.program_id(0), bl.program_id(1) * length
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    inner = bl.arange(0, BK)
+    total = bl.zeros((BN, BM), bl.float32)
+    for start in range(first, min(first + length, k), BK * LOADS):
+        weights, activations = (), ()
+        for i in bl.static_range(LOADS):
+            at = start + i * BK + inner
+            y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & (at[None, :] < k), other=0)
+            weights = weights + (y,)
+        for i in bl.static_range(LOADS):
+            at = start + i * BK + inner
+            a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
+            activations = activations + (a,)
+        for i in bl.static_range(LOADS):
+            total = bl.dot(weights[i].to(x.dtype.element_ty), activations[i].T, total)
+    finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
+
+
+@blocknb.kernel
+def int4_kernel(
+    x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, LOADS: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ ((w - zero) * scale).T from `length` steps of BK elements of K, a multiple of LOADS. BK divides GROUP.
+
+    The sums of a group are multiplied by its scale, so that weights are exact in the products.
+    """
+    tile, first = bl.program_id(0), bl.program_id(1) * length
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    inner, packed = bl.arange(0, BK), bl.arange(0, BK // 2)
+    total = bl.zeros((BN, BM), bl.float32)
+    for step in range(first, min(first + length, bl.cdiv(k, BK)), LOADS):
+        weights, scales, zeros, activations = (), (), (), ()
+        for i in bl.static_range(LOADS):
+            at, group = (step + i) * (BK // 2) + packed, (step + i) // (GROUP // BK)
+            y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & (at[None, :] < words), other=0)
+            weights = weights + (y,)
+            inside = (columns < n) & ((step + i) * BK < k)
+            scales = scales + (bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=inside, other=0.0),)
+            if zero is not None:
+                zeros = zeros + (bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=inside, other=0.0),)
+        for i in bl.static_range(LOADS):
+            at = (step + i) * BK + inner
+            a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
+            activations = activations + (a,)
+        for i in bl.static_range(LOADS):
+            y = bl.join(weights[i] & 15, weights[i] >> 4).reshape(BN, BK).to(x.dtype.element_ty)
+            if zero is not None:
+                y = y - zeros[i].to(x.dtype.element_ty)[:, None]
+            else:
+                y = y - 8.0
+            total += bl.dot(y, activations[i].T) * scales[i].to(bl.float32)[:, None]
+    finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
+
+
+def choose_quantized(m: int, n: int, k: int, bits: int, on: Device) -> QuantizedTile:
+    """The tile for a product of m rows by n columns of weights of 4 or 8 bits."""
+    rows = 8 if m <= 8 else 16 if m <= 16 else 32 if m <= 32 else ROWS
+    columns, depth = 64, 128
+    if on.capability == 0:
+        return QuantizedTile(max(16, rows), columns, depth, 1, 1, 4, 1)
+    loads = 2 if rows <= DIRECT_ROWS else 1
+    tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
+    wanted = PER_PROCESSOR * on.processors // tiles
+    splits = max(1, min(wanted, k // LEAST_SPLIT, 16))
+    return QuantizedTile(rows, columns, depth, loads, splits, 4, 1 if rows <= DIRECT_ROWS else 8)
+
+
+#: By device, library and stream: tickets of split products, all zero between two launches.
+_tickets: dict[tuple[Any, ...], Any] = {}
+TICKETS = 1 << 14
+
+
+def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: QuantizedTile | None = None) -> Any:
+    """Computes out = x @ (w * scales[:, None]).T for x (M, K) in fp16 or bf16 and w (N, K) in int8; returns `out`, a new array for None.
+
+    K is contiguous in x and w, and a multiple of 16. `scales` is a contiguous vector of N floats, of any float dtype. Sums are fp32. Raises
+    ValueError for arrays that do not fit each other.
+    """
+    m, n, k, out = _checked(x, w, out, 1, "int8")
+    if tuple(scales.shape) != (n,):
+        raise ValueError(f"scales must be a vector of {n} elements, one per row of w, not of shape {tuple(scales.shape)}")
+    if 0 in (m, n):
+        return out
+    t = tile or choose_quantized(m, n, k, 8, device(x))
+    grid, length, parts, tickets = _splits(x, m, n, k, t)
+    int8_kernel[grid](
+        x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
+        BM=t.rows, BN=t.columns, BK=t.depth, LOADS=t.loads, SPLITS=grid[1], num_warps=t.num_warps, num_stages=t.num_stages,
+    )  # fmt: skip
+    return out
+
+
+def matmul_int4(
+    x: Any, w: Any, scales: Any, zeros: Any = None, out: Any = None, *, group: int = GROUP, tile: QuantizedTile | None = None
+) -> Any:
+    """Computes out = x @ ((w - zeros) * scales).T for x (M, K) in fp16 or bf16 and weights of 4 bits; returns `out`, a new array for None.
+
+    w is (N, K / 2) uint8: a byte holds two weights of 0 to 15, the lower four bits first. `scales` and `zeros` are (N, K / group); a zero
+    point is 8 by default. `group` is a multiple of 128 and K a multiple of 32; K is contiguous in x and w. Sums are fp32. Raises ValueError
+    for arrays that do not fit each other.
+    """
+    m, n, k, out = _checked(x, w, out, 2, "uint8")
+    if group % 128 or k % 32:
+        raise ValueError(f"a group of {group} and K = {k}: groups are multiples of 128, and K is a multiple of 32")
+    for name, array in (("scales", scales), ("zeros", zeros)):
+        if array is not None and tuple(array.shape) != (n, blocknb.cdiv(k, group)):
+            raise ValueError(f"{name} must have the shape {(n, blocknb.cdiv(k, group))}, not {tuple(array.shape)}")
+    if 0 in (m, n):
+        return out
+    t = tile or choose_quantized(m, n, k, 4, device(x))
+    grid, length, parts, tickets = _splits(x, m, n, k, t)
+    z = (0, 0) if zeros is None else strides(zeros)
+    int4_kernel[grid](
+        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length // t.depth, strides(x)[0], strides(w)[0], *strides(scales), *z,
+        strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, LOADS=t.loads, SPLITS=grid[1], GROUP=group,
+        num_warps=t.num_warps, num_stages=t.num_stages,
+    )  # fmt: skip
+    return out
+
+
+def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int, int, Any]:
+    """The sizes M, N and K, and the result. Raises ValueError if the arrays do not fit."""
+    if len(x.shape) != 2 or len(w.shape) != 2 or x.shape[1] != w.shape[1] * packed:
+        raise ValueError(f"cannot multiply {tuple(x.shape)} by weights {tuple(w.shape)}: pass (M, K) and (N, K / {packed})")
+    if dtype_name(x) not in ACTIVATIONS or dtype_name(w) != kind:
+        raise ValueError(f"x is {dtype_name(x)} and w is {dtype_name(w)}: x must be float16 or bfloat16, and w {kind}")
+    (m, k), n = x.shape, w.shape[0]
+    for name, array in (("x", x), ("w", w)):
+        steps = strides(array)
+        if steps[1] != 1 or steps[0] * array.dtype.itemsize % 16 or address(array) % 16:
+            raise ValueError(f"the rows of {name} must be contiguous, and begin at multiples of 16 bytes; its strides are {steps}")
+    if out is None:
+        out = empty(x, (m, n), dtype_name(x))
+    elif tuple(out.shape) != (m, n) or strides(out)[1] != 1:
+        raise ValueError(f"out must have the shape {(m, n)} and contiguous rows, not {tuple(out.shape)} with strides {strides(out)}")
+    return m, n, k, out
+
+
+def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int, int, int], int, Any, Any]:
+    """The grid, the elements of K per split, the array of partial sums, and the tickets."""
+    step = t.depth * t.loads
+    steps = max(1, blocknb.cdiv(k, step))
+    length = blocknb.cdiv(steps, t.splits) * step
+    splits = max(1, blocknb.cdiv(k, length))
+    grid = blocknb.cdiv(n, t.columns), splits, blocknb.cdiv(m, t.rows)
+    if splits == 1:
+        return grid, length, None, None
+    places = grid[0] * grid[2]
+    parts = empty(x, (places * splits * t.columns * t.rows,), "float32")
+    return grid, length, parts, _tickets_of(x, places)
+
+
+def _tickets_of(x: Any, places: int) -> Any:
+    """Tickets on the device of x. Launches of one stream follow each other, so they share them."""
+    stream = None if on_host(x) else stream(x)
+    key = (type(x), str(getattr(x, "device", "")), stream, max(places, TICKETS))
+    if key not in _tickets:
+        _tickets[key] = table(x, [0] * max(places, TICKETS), "int32")
+    return _tickets[key]
