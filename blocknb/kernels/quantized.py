@@ -20,6 +20,8 @@ from blocknb.kernels.strides import Device, address, device, dtype_name, empty, 
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
+# ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
+
 PER_PROCESSOR = 4  # programs that read at the same time
 DIRECT_ROWS = 16  # up to so many rows are multiplied by mma.sync from registers
 LEAST_SPLIT = 256  # the fewest elements of K per split
@@ -40,7 +42,9 @@ class QuantizedTile(NamedTuple):
 
 
 @blocknb.kernel
-def finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM: bl.constexpr, BN: bl.constexpr, SPLITS: bl.constexpr):
+def finish_split(
+    total, scale, out, parts, tickets, m, n, out_row, tile, BM: bl.constexpr, BN: bl.constexpr, SPLITS: bl.constexpr
+):
     """Stores a tile of the transposed result. The last one of SPLITS programs adds all partial sums; it finds out by a ticket."""
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
     inside = (rows[None, :] < m) & (columns[:, None] < n)
@@ -77,11 +81,17 @@ def int8_kernel(
         weights, activations = (), ()
         for i in bl.static_range(LOADS):
             at = start + i * BK + inner
-            y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & (at[None, :] < k), other=0)
+            y = bl.load(
+                w + columns[:, None].to(bl.int64) * w_row + at[None, :],
+                mask=(columns[:, None] < n) & (at[None, :] < k),
+                other=0,
+            )
             weights = weights + (y,)
         for i in bl.static_range(LOADS):
             at = start + i * BK + inner
-            a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
+            a = bl.load(
+                x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
+            )
             activations = activations + (a,)
         for i in bl.static_range(LOADS):
             total = bl.dot(weights[i].to(x.dtype.element_ty), activations[i].T, total)
@@ -93,9 +103,9 @@ def int4_kernel(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, LOADS: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ ((w - zero) * scale).T from `length` steps of BK elements of K, a multiple of LOADS. BK divides GROUP.
+    """Computes BN columns of out = x @ ((w - zero) * scale).T from `length` steps of BK elements of K, a multiple of LOADS.
 
-    The sums of a group are multiplied by its scale, so that weights are exact in the products.
+    BK divides GROUP. The sums of a group are multiplied by its scale, so that weights are exact in the products.
     """
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
@@ -105,15 +115,23 @@ def int4_kernel(
         weights, scales, zeros, activations = (), (), (), ()
         for i in bl.static_range(LOADS):
             at, group = (step + i) * (BK // 2) + packed, (step + i) // (GROUP // BK)
-            y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & (at[None, :] < words), other=0)
+            y = bl.load(
+                w + columns[:, None].to(bl.int64) * w_row + at[None, :],
+                mask=(columns[:, None] < n) & (at[None, :] < words),
+                other=0,
+            )
             weights = weights + (y,)
             inside = (columns < n) & ((step + i) * BK < k)
             scales = scales + (bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=inside, other=0.0),)
             if zero is not None:
-                zeros = zeros + (bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=inside, other=0.0),)
+                zeros = zeros + (
+                    bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=inside, other=0.0),
+                )
         for i in bl.static_range(LOADS):
             at = (step + i) * BK + inner
-            a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
+            a = bl.load(
+                x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
+            )
             activations = activations + (a,)
         for i in bl.static_range(LOADS):
             y = bl.join(weights[i] & 15, weights[i] >> 4).reshape(BN, BK).to(x.dtype.element_ty)
@@ -151,7 +169,9 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
     """
     m, n, k, out = _checked(x, w, out, 1, "int8")
     if tuple(scales.shape) != (n,):
-        raise ValueError(f"scales must be a vector of {n} elements, one per row of w, not of shape {tuple(scales.shape)}")
+        raise ValueError(
+            f"scales must be a vector of {n} elements, one per row of w, not of shape {tuple(scales.shape)}"
+        )
     if 0 in (m, n):
         return out
     t = tile or choose_quantized(m, n, k, 8, device(x))
@@ -164,7 +184,14 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
 
 
 def matmul_int4(
-    x: Any, w: Any, scales: Any, zeros: Any = None, out: Any = None, *, group: int = GROUP, tile: QuantizedTile | None = None
+    x: Any,
+    w: Any,
+    scales: Any,
+    zeros: Any = None,
+    out: Any = None,
+    *,
+    group: int = GROUP,
+    tile: QuantizedTile | None = None,
 ) -> Any:
     """Computes out = x @ ((w - zeros) * scales).T for x (M, K) in fp16 or bf16 and weights of 4 bits; returns `out`, a new array for None.
 
@@ -194,18 +221,24 @@ def matmul_int4(
 def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int, int, Any]:
     """The sizes M, N and K, and the result. Raises ValueError if the arrays do not fit."""
     if len(x.shape) != 2 or len(w.shape) != 2 or x.shape[1] != w.shape[1] * packed:
-        raise ValueError(f"cannot multiply {tuple(x.shape)} by weights {tuple(w.shape)}: pass (M, K) and (N, K / {packed})")
+        raise ValueError(
+            f"cannot multiply {tuple(x.shape)} by weights {tuple(w.shape)}: pass (M, K) and (N, K / {packed})"
+        )
     if dtype_name(x) not in ACTIVATIONS or dtype_name(w) != kind:
         raise ValueError(f"x is {dtype_name(x)} and w is {dtype_name(w)}: x must be float16 or bfloat16, and w {kind}")
     (m, k), n = x.shape, w.shape[0]
     for name, array in (("x", x), ("w", w)):
         steps = strides(array)
         if steps[1] != 1 or steps[0] * array.dtype.itemsize % 16 or address(array) % 16:
-            raise ValueError(f"the rows of {name} must be contiguous, and begin at multiples of 16 bytes; its strides are {steps}")
+            raise ValueError(
+                f"the rows of {name} must be contiguous, and begin at multiples of 16 bytes; its strides are {steps}"
+            )
     if out is None:
         out = empty(x, (m, n), dtype_name(x))
     elif tuple(out.shape) != (m, n) or strides(out)[1] != 1:
-        raise ValueError(f"out must have the shape {(m, n)} and contiguous rows, not {tuple(out.shape)} with strides {strides(out)}")
+        raise ValueError(
+            f"out must have the shape {(m, n)} and contiguous rows, not {tuple(out.shape)} with strides {strides(out)}"
+        )
     return m, n, k, out
 
 
@@ -225,8 +258,7 @@ def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int
 
 def _tickets_of(x: Any, places: int) -> Any:
     """Tickets on the device of x. Launches of one stream follow each other, so they share them."""
-    stream = None if on_host(x) else stream(x)
-    key = (type(x), str(getattr(x, "device", "")), stream, max(places, TICKETS))
+    key = (type(x), str(getattr(x, "device", "")), None if on_host(x) else stream(x), max(places, TICKETS))
     if key not in _tickets:
         _tickets[key] = table(x, [0] * max(places, TICKETS), "int32")
     return _tickets[key]

@@ -1,28 +1,25 @@
 """Converts pairs of small integers to fp16 or bf16: two numbers in three instructions, without a conversion instruction.
 
-Weights of 4 and 8 bits become operands of tensor cores, which read pairs of 16-bit floats. The fp16 number 1024 has ten zero bits at its end.
-An integer v below 1024 in these bits makes 1024 + v, and a subtraction gives v without an error (bf16: 128 and seven bits). So one `prmt` takes
-two fields from their words, one `lop3` masks them and adds the bits of 1024, and one `fma` subtracts. A field that does not begin at bit 0
-stays where it is: the `fma` divides by its power of two. Source: Kim et al., "Who Says Elephants Can't Run" (2022), section 3.2.
+Weights of 4 and 8 bits become operands of tensor cores, which read pairs of 16-bit floats. The fp16 number 1024 has ten zero bits at its
+end. An integer v below 1024 in these bits makes 1024 + v, and a subtraction gives v without an error (bf16: 128 and seven bits). So one
+`prmt` takes two fields from their words, one `lop3` masks them and adds the bits of 1024, and one `fma` subtracts. A field that does not
+begin at bit 0 stays where it is: the `fma` divides by its power of two. Source: Kim et al., "Who Says Elephants Can't Run" (2022).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from blocknb.codegen.gpu.element_types import constant, element_register, llvm_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import PRESERVING
 
-if TYPE_CHECKING:
-    from blocknb.codegen.gpu.registers import Registers
-
 MOVES = PRESERVING | {"promise", "broadcast", "convert"}  # ops whose registers are registers of their operand
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
 
 
-class Format(NamedTuple):
+class HalfFormat(NamedTuple):
     """A 16-bit float: `bits` zero bits at the end of the power of two `base`, whose encoding is `code`."""
 
     bits: int
@@ -30,7 +27,7 @@ class Format(NamedTuple):
     code: int
 
 
-FORMATS = {t.float16: Format(10, 1024, 0x6400), t.bfloat16: Format(7, 128, 0x4300)}
+FORMATS = {t.float16: HalfFormat(10, 1024, 0x6400), t.bfloat16: HalfFormat(7, 128, 0x4300)}
 
 
 class IntegerField(NamedTuple):
@@ -64,9 +61,9 @@ class IntegerField(NamedTuple):
 
 
 class PackedConversions:
-    """Writes pairs of 16-bit floats that are converted from integers, as words."""
+    """Writes pairs of 16-bit floats that are converted from integers, as words. `registers`: the Registers of the kernel."""
 
-    def __init__(self, registers: Registers):
+    def __init__(self, registers: Any):
         self.registers, self.text, self.defs = registers, registers.text, registers.defs
         self.converted: dict[Value, bool] = {}
 
@@ -206,8 +203,8 @@ class PackedConversions:
         """The result of a mask, shift, cast, sum or difference as bits of its operand; None for any other op."""
         if op.name not in ("and", "shr", "cast", "add", "sub") or op.args[0].type.dtype.kind not in ("int", "uint"):
             return None
-        number = None if op.name == "cast" else self.number(op.args[1], register)
-        if op.name != "cast" and (number is None or (number < 0 and op.name in ("and", "shr"))):
+        number = 0 if op.name == "cast" else self.number(op.args[1], register)
+        if number is None or (number < 0 and op.name in ("and", "shr")):
             return None
         field = self.field(op.args[0], register)
         if field is None:
@@ -218,11 +215,11 @@ class PackedConversions:
             case "shr" if field.plain and field.mask >> number:
                 return field._replace(shift=field.shift + number, mask=field.mask >> number)
             case "cast" | "add" | "sub":
-                if number is not None:
-                    field = field.closed()._replace(minus=field.closed().minus + (number if op.name == "sub" else -number))
+                field = field.closed()
+                field = field._replace(minus=field.minus + (number if op.name == "sub" else -number))
                 dtype = op.result.type.dtype
                 fits = dtype.get_int_min_value() <= field.range[0] and field.range[1] <= dtype.get_int_max_value()
-                return field.closed() if fits else None
+                return field if fits else None
         return None
 
     def floats(self, value: Value, low: IntegerField, high: IntegerField) -> str | None:
@@ -257,7 +254,7 @@ class PackedConversions:
         selector = byte_a | min(byte_a + 1, 3) << 4 | second[0] << 8 | second[1] << 12
         return self.text.call("i32", "llvm.nvvm.prmt", ("i32", a), ("i32", b), ("i32", str(selector)))
 
-    def place(self, field: IntegerField, form: Format) -> tuple[str, int, int] | None:
+    def place(self, field: IntegerField, form: HalfFormat) -> tuple[str, int, int] | None:
         """The word of 32 bits that holds a field, its byte in there, and its first bit in this byte; None if the float has no room."""
         registers, value = self.registers, field.source
         byte, bit = divmod(field.shift, 8)

@@ -100,8 +100,10 @@ class LayoutChoice:
                 if "run" in op.attrs:
                     for side, fragments in enumerate(operand_layouts(op)):
                         assert fragments is not None
-                        along_k = sorted(fragments.reg, key=lambda x, k=fragments.dim_mask(1 - side): (not x & k, x))  # type: ignore[misc]
-                        self.propose_behind(op.args[side], PRODUCT * iterations, fragments.replace(reg=tuple(along_k)))
+                        mask = fragments.dim_mask(1 - side)
+                        along_k = sorted((not x & mask, x) for x in fragments.reg)
+                        sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
+                        self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))

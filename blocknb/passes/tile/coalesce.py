@@ -30,6 +30,7 @@ TMA_FROM = 90  # the compute capability from which TMA copies tiles
 
 PACKED = (1, 2, 4, 8)  # numbers in an element
 
+
 @gpu_pass(optional=True)
 def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     """Proposes a layout for every load and store that the memory system serves best

@@ -105,7 +105,7 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot, 1) > 1:
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot, 2) > 1:
             return 0
         makers = backward_slice([dot.args[0]], self.defs, lambda op: op.name != "load" and op.name not in STRUCTURED)
         loads = [self.defs[x] for op in makers for x in op.args if x in self.defs and self.defs[x].name == "load"]
