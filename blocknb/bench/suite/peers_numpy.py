@@ -218,7 +218,8 @@ def _gemm_leaky(a: Any, b: Any, out: Any) -> None:
     np.maximum(out, np.multiply(out, np.float32(0.01), out=scratch("leak", out.shape)), out=out)
 
 
-NUMPY |= {name: _product for name in catalogue.BENCHMARKS if name.split("_")[0] in PRODUCTS and name not in NUMPY}
+MULTIPLIED = [name for name in catalogue.BENCHMARKS if name.split("_")[0] in PRODUCTS and name not in NUMPY]
+NUMPY |= {name: _product for name in MULTIPLIED if catalogue.BENCHMARKS[name].module != "quantized"}
 NUMPY["gemm_fp8"] = _scaled_product
 
 

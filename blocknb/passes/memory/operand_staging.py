@@ -25,7 +25,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 1024  # bytes of the smallest tile that is staged
+LEAST = 512  # bytes of the smallest tile that is staged
 
 
 def size(value: Value) -> int:
@@ -45,7 +45,7 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     Why: a tile that is computed with cannot be copied to where the product reads it. Loaded in the iteration that needs it, the product
     waits for memory; loaded ahead, it takes registers.
 
-    Limits: only for tiles of at least 1024 bytes that can be copied ahead. If shared memory has no room for two stages of everything that
+    Limits: only for tiles of at least 512 bytes that can be copied ahead. If shared memory has no room for two stages of everything that
     the loop copies, the largest tiles stay in registers.
 
     Before:
