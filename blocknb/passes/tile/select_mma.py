@@ -91,7 +91,8 @@ class DirectOperands:
 
     def __init__(self, func: Func):
         self.func, self.defs = func, definitions(func)
-        self.stages = {op: num_stages(func, loop) for loop in func.ops() if loop.name == "for" for op in within(loop)}
+        loops = [op for op in func.ops() if op.name == "for"]
+        self.stages = {op.id: num_stages(func, loop) for loop in loops for op in within(loop)}  # inner loops come last
         self.last: set[int] = set()  # the ids of the last loads before such products; none may move behind a product
         for block in blocks(func.body):
             load = None
@@ -105,7 +106,7 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot, 2) > 1:
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
             return 0
         makers = backward_slice([dot.args[0]], self.defs, lambda op: op.name != "load" and op.name not in STRUCTURED)
         loads = [self.defs[x] for op in makers for x in op.args if x in self.defs and self.defs[x].name == "load"]
