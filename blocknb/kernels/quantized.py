@@ -29,13 +29,13 @@ ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
-    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per load and loads at a
-    time, parts along K, warps, and stages (1: weights are loaded into registers; more: copies to shared memory run ahead)."""
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
+    steps ahead weights are loaded into registers, parts along K, warps, and stages (more than 1: copies to shared memory run ahead)."""
 
     rows: int
     columns: int
     depth: int
-    loads: int
+    ahead: int
     splits: int
     num_warps: int
     num_stages: int
@@ -68,78 +68,113 @@ def finish_split(
 
 
 @blocknb.kernel
+def int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK: bl.constexpr, LAST: bl.constexpr = True):
+    """Loads tiles of weights and of x for a step along K. With LAST it loads nothing from the step `last` on."""
+    at = step * BK + bl.arange(0, BK)
+    inside = at[None, :] < k
+    if LAST:
+        inside = inside & (step < last)
+    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & inside, other=0)
+    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & inside, other=0.0)
+    return y, a
+
+
+@blocknb.kernel
 def int8_kernel(
     x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, LOADS: bl.constexpr, SPLITS: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ w.T * scale from `length` elements of K, a multiple of BK * LOADS."""
+    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K; loads are AHEAD steps ahead (0, 1 or 2)."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
-    inner = bl.arange(0, BK)
+    last, kind = min(first + length, bl.cdiv(k, BK)), x.dtype.element_ty
     total = bl.zeros((BN, BM), bl.float32)
-    for start in range(first, min(first + length, k), BK * LOADS):
-        weights, activations = (), ()
-        for i in bl.static_range(LOADS):
-            at = start + i * BK + inner
-            y = bl.load(
-                w + columns[:, None].to(bl.int64) * w_row + at[None, :],
-                mask=(columns[:, None] < n) & (at[None, :] < k),
-                other=0,
-            )
-            weights = weights + (y,)
-        for i in bl.static_range(LOADS):
-            at = start + i * BK + inner
-            a = bl.load(
-                x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
-            )
-            activations = activations + (a,)
-        for i in bl.static_range(LOADS):
-            total = bl.dot(weights[i].to(x.dtype.element_ty), activations[i].T, total)
+    if AHEAD == 0:
+        for step in range(first, last):
+            y, a = int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK, False)
+            total = bl.dot(y.to(kind), a.T, total)
+    elif AHEAD == 1:
+        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
+        for step in range(first, last, 2):
+            y1, a1 = int8_step(x, w, rows, columns, step + 1, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y0.to(kind), a0.T, total)
+            y0, a0 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y1.to(kind), a1.T, total)
+    else:
+        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
+        y1, a1 = int8_step(x, w, rows, columns, first + 1, last, m, n, k, x_row, w_row, BK)
+        for step in range(first, last, 3):
+            y2, a2 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y0.to(kind), a0.T, total)
+            y0, a0 = int8_step(x, w, rows, columns, step + 3, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y1.to(kind), a1.T, total)
+            y1, a1 = int8_step(x, w, rows, columns, step + 4, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y2.to(kind), a2.T, total)
     finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
+
+
+@blocknb.kernel
+def int4_step(
+    x, w, scale, zero, rows, columns, step, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group,
+    BK: bl.constexpr, GROUP: bl.constexpr, LAST: bl.constexpr = True,
+):  # fmt: skip
+    """Loads tiles of weights, scales, zero points and of x for a step along K. With LAST it loads nothing from the step `last` on."""
+    at, packed, group = step * BK + bl.arange(0, BK), step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
+    scaled, inside, whole = columns < n, packed[None, :] < words, at[None, :] < k
+    if LAST:
+        scaled, inside, whole = scaled & (step < last), inside & (step < last), whole & (step < last)
+    s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
+    z = s
+    if zero is not None:
+        z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
+    w_tile = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
+    y = bl.load(w_tile, mask=(columns[:, None] < n) & inside, other=0)
+    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & whole, other=0.0)
+    return y, s, z, a
+
+
+@blocknb.kernel
+def int4_product(total, y, s, z, a, WITH_ZEROS: bl.constexpr):
+    """Adds a step's product to the sums. The sums of a group are multiplied by its scale, so that weights are exact in the products."""
+    w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(a.dtype)
+    if WITH_ZEROS:
+        w = w - z.to(a.dtype)[:, None]
+    else:
+        w = w - 8.0
+    return total + bl.dot(w, a.T) * s.to(bl.float32)[:, None]
 
 
 @blocknb.kernel
 def int4_kernel(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, LOADS: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ ((w - zero) * scale).T from `length` steps of BK elements of K, a multiple of LOADS.
-
-    BK divides GROUP. The sums of a group are multiplied by its scale, so that weights are exact in the products.
-    """
+    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
-    inner, packed = bl.arange(0, BK), bl.arange(0, BK // 2)
+    last, zeros = min(first + length, bl.cdiv(k, BK)), zero is not None
     total = bl.zeros((BN, BM), bl.float32)
-    for step in range(first, min(first + length, bl.cdiv(k, BK)), LOADS):
-        weights, scales, zeros, activations = (), (), (), ()
-        for i in bl.static_range(LOADS):
-            at, group = (step + i) * (BK // 2) + packed, (step + i) // (GROUP // BK)
-            y = bl.load(
-                w + columns[:, None].to(bl.int64) * w_row + at[None, :],
-                mask=(columns[:, None] < n) & (at[None, :] < words),
-                other=0,
-            )
-            weights = weights + (y,)
-            inside = (columns < n) & ((step + i) * BK < k)
-            scales = scales + (bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=inside, other=0.0),)
-            if zero is not None:
-                zeros = zeros + (
-                    bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=inside, other=0.0),
-                )
-        for i in bl.static_range(LOADS):
-            at = (step + i) * BK + inner
-            a = bl.load(
-                x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
-            )
-            activations = activations + (a,)
-        for i in bl.static_range(LOADS):
-            y = bl.join(weights[i] & 15, weights[i] >> 4).reshape(BN, BK).to(x.dtype.element_ty)
-            if zero is not None:
-                y = y - zeros[i].to(x.dtype.element_ty)[:, None]
-            else:
-                y = y - 8.0
-            total += bl.dot(y, activations[i].T) * scales[i].to(bl.float32)[:, None]
+    if AHEAD == 0:
+        for step in range(first, last):
+            y, s, z, a = int4_step(x, w, scale, zero, rows, columns, step, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP, False)
+            total = int4_product(total, y, s, z, a, zeros)
+    elif AHEAD == 1:
+        y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, first, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+        for step in range(first, last, 2):
+            y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, step + 1, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            total = int4_product(total, y0, s0, z0, a0, zeros)
+            y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, step + 2, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            total = int4_product(total, y1, s1, z1, a1, zeros)
+    else:
+        y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, first, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+        y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, first + 1, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+        for step in range(first, last, 3):
+            y2, s2, z2, a2 = int4_step(x, w, scale, zero, rows, columns, step + 2, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            total = int4_product(total, y0, s0, z0, a0, zeros)
+            y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, step + 3, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            total = int4_product(total, y1, s1, z1, a1, zeros)
+            y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, step + 4, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            total = int4_product(total, y2, s2, z2, a2, zeros)
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
@@ -148,12 +183,11 @@ def choose_quantized(m: int, n: int, k: int, bits: int, on: Device) -> Quantized
     rows = 8 if m <= 8 else 16 if m <= 16 else 32 if m <= 32 else ROWS
     columns, depth = 64, 128
     if on.capability == 0:
-        return QuantizedTile(max(16, rows), columns, depth, 1, 1, 4, 1)
-    loads = 2 if rows <= DIRECT_ROWS else 1
+        return QuantizedTile(max(16, rows), columns, depth, 0, 1, 4, 1)
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     wanted = PER_PROCESSOR * on.processors // tiles
     splits = max(1, min(wanted, k // LEAST_SPLIT, 16))
-    return QuantizedTile(rows, columns, depth, loads, splits, 4, 1 if rows <= DIRECT_ROWS else 8)
+    return QuantizedTile(rows, columns, depth, 2 if rows <= DIRECT_ROWS else 0, splits, 4, 1 if rows <= DIRECT_ROWS else 8)
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.
@@ -178,7 +212,7 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     int8_kernel[grid](
         x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
-        BM=t.rows, BN=t.columns, BK=t.depth, LOADS=t.loads, SPLITS=grid[1], num_warps=t.num_warps, num_stages=t.num_stages,
+        BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], num_warps=t.num_warps, num_stages=t.num_stages,
     )  # fmt: skip
     return out
 
@@ -211,8 +245,8 @@ def matmul_int4(
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     z = (0, 0) if zeros is None else strides(zeros)
     int4_kernel[grid](
-        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length // t.depth, strides(x)[0], strides(w)[0], *strides(scales), *z,
-        strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, LOADS=t.loads, SPLITS=grid[1], GROUP=group,
+        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
+        strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], GROUP=group,
         num_warps=t.num_warps, num_stages=t.num_stages,
     )  # fmt: skip
     return out
@@ -243,11 +277,10 @@ def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int
 
 
 def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int, int, int], int, Any, Any]:
-    """The grid, the elements of K per split, the array of partial sums, and the tickets."""
-    step = t.depth * t.loads
-    steps = max(1, blocknb.cdiv(k, step))
-    length = blocknb.cdiv(steps, t.splits) * step
-    splits = max(1, blocknb.cdiv(k, length))
+    """The grid, the steps along K per split, the array of partial sums, and the tickets."""
+    steps = max(1, blocknb.cdiv(k, t.depth))
+    length = blocknb.cdiv(steps, t.splits)
+    splits = blocknb.cdiv(steps, length)
     grid = blocknb.cdiv(n, t.columns), splits, blocknb.cdiv(m, t.rows)
     if splits == 1:
         return grid, length, None, None

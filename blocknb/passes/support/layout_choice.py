@@ -53,6 +53,7 @@ class LayoutChoice:
         self.layouts: dict[Value, Layout] = {}
         self.reductions: list[tuple[Op, float]] = []  # with the assumed number of executions
         self.products = products(func)
+        self.carried: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.classify(func.body)
         self.tie(func.body, 1.0)
@@ -92,6 +93,8 @@ class LayoutChoice:
             case "for" | "while" | "if":
                 for group in carried_together(op):
                     self.tie_all(group)
+                    if op.name == "for":
+                        self.carried |= dict.fromkeys(group, group)
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
@@ -126,15 +129,15 @@ class LayoutChoice:
         while todo:
             value, layout = todo.pop()
             op = self.defs.get(value)
-            if layout is None or op is None or value in seen or not value.type.shape:
+            if layout is None or value in seen or not value.type.shape:
                 continue
             seen.add(value)
-            if self.is_view(value):
+            if op is not None and self.is_view(value):
                 todo.append((op.args[0], operand_layout(op, op.args[0], layout)))
             elif self.anchored(value):
                 self.groups.propose(value, weight, layout)
                 self.fragments.add(layout)
-                todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE]
+                todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE] if op is not None else []
 
     def weight(self, op: Op, iterations: float) -> float:
         return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
@@ -205,9 +208,10 @@ class LayoutChoice:
                 self.groups.propose(result, weight, layout.slice(axis))
 
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
-        """The results of pointwise ops on a value that are in its group."""
+        """The results of pointwise ops on a value that are in its group, and the values that a loop carries in its place."""
         root = self.groups.find(value)
-        results = (op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE)
+        results = [op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE]
+        results += self.carried.get(value, ())
         return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
 
     def asked_by_views(self, values: Set[Value], consumers: dict[Value, list]) -> Layout | None:
@@ -215,9 +219,11 @@ class LayoutChoice:
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None
         for value in values:
-            if not consumers.get(value):
+            if not consumers.get(value) and value not in self.carried:
                 return None
-            for op, _ in consumers[value]:
+            for op, _ in consumers.get(value, ()):
+                if op.name in ("for", "yield") and value in self.carried:
+                    continue  # the carried values are among the others
                 if op.name in VIEWS:
                     layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)

@@ -11,7 +11,7 @@ from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, blocks, definitions, within
-from blocknb.ir.traversal import backward_slice
+from blocknb.ir.traversal import backward_slice, reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, REDUCTIONS, STRUCTURED
 from blocknb.layouts import tables, wgmma
@@ -93,6 +93,9 @@ class DirectOperands:
         self.func, self.defs = func, definitions(func)
         loops = [op for op in func.ops() if op.name == "for"]
         self.stages = {op.id: num_stages(func, loop) for loop in loops for op in within(loop)}  # inner loops come last
+        self.carried = {
+            inner: first for loop in loops for inner, first in zip(loop.blocks[0].args[1:], loop.args[3:], strict=True)
+        }
         self.last: set[int] = set()  # the ids of the last loads before such products; none may move behind a product
         for block in blocks(func.body):
             load = None
@@ -108,17 +111,25 @@ class DirectOperands:
         a, _, c = (x.type for x in dot.args)
         if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
             return 0
-        makers = backward_slice([dot.args[0]], self.defs, lambda op: op.name != "load" and op.name not in STRUCTURED)
-        loads = [self.defs[x] for op in makers for x in op.args if x in self.defs and self.defs[x].name == "load"]
-        made = self.defs.get(dot.args[0])
-        loads += [made] if made is not None and made.name == "load" else []
-        for load in loads:
+        for load in self.loads_behind(dot.args[0]):
             shape, own = load.result.type.shape, load.attrs.get("layout")
             if own is None or len(shape) != 2 or shape[0] != a.shape[0] or a.shape[1] % shape[1]:
                 continue
             run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
+
+    def loads_behind(self, value: Value) -> list[Op]:
+        """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
+
+        def sources(value: Value) -> tuple[Value, ...]:
+            op = self.defs.get(value)
+            if op is None:
+                return (self.carried[value],) if value in self.carried else ()
+            return () if op.name == "load" or op.name in STRUCTURED else op.args
+
+        found = (self.defs.get(x) for x in reachable([value], sources))
+        return [op for op in found if op is not None and op.name == "load"]
 
 
 def multiplied(dtype: t.DType) -> str:
