@@ -156,24 +156,214 @@ def int4_kernel(
     total = bl.zeros((BN, BM), bl.float32)
     if AHEAD == 0:
         for step in range(first, last):
-            y, s, z, a = int4_step(x, w, scale, zero, rows, columns, step, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP, False)
+            y, s, z, a = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+                False,
+            )
             total = int4_product(total, y, s, z, a, zeros)
     elif AHEAD == 1:
-        y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, first, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+        y0, s0, z0, a0 = int4_step(
+            x,
+            w,
+            scale,
+            zero,
+            rows,
+            columns,
+            first,
+            last,
+            m,
+            n,
+            k,
+            words,
+            x_row,
+            w_row,
+            s_row,
+            s_group,
+            z_row,
+            z_group,
+            BK,
+            GROUP,
+        )
         for step in range(first, last, 2):
-            y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, step + 1, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            y1, s1, z1, a1 = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step + 1,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+            )
             total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, step + 2, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            y0, s0, z0, a0 = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step + 2,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+            )
             total = int4_product(total, y1, s1, z1, a1, zeros)
     else:
-        y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, first, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
-        y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, first + 1, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+        y0, s0, z0, a0 = int4_step(
+            x,
+            w,
+            scale,
+            zero,
+            rows,
+            columns,
+            first,
+            last,
+            m,
+            n,
+            k,
+            words,
+            x_row,
+            w_row,
+            s_row,
+            s_group,
+            z_row,
+            z_group,
+            BK,
+            GROUP,
+        )
+        y1, s1, z1, a1 = int4_step(
+            x,
+            w,
+            scale,
+            zero,
+            rows,
+            columns,
+            first + 1,
+            last,
+            m,
+            n,
+            k,
+            words,
+            x_row,
+            w_row,
+            s_row,
+            s_group,
+            z_row,
+            z_group,
+            BK,
+            GROUP,
+        )
         for step in range(first, last, 3):
-            y2, s2, z2, a2 = int4_step(x, w, scale, zero, rows, columns, step + 2, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            y2, s2, z2, a2 = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step + 2,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+            )
             total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(x, w, scale, zero, rows, columns, step + 3, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            y0, s0, z0, a0 = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step + 3,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+            )
             total = int4_product(total, y1, s1, z1, a1, zeros)
-            y1, s1, z1, a1 = int4_step(x, w, scale, zero, rows, columns, step + 4, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group, BK, GROUP)
+            y1, s1, z1, a1 = int4_step(
+                x,
+                w,
+                scale,
+                zero,
+                rows,
+                columns,
+                step + 4,
+                last,
+                m,
+                n,
+                k,
+                words,
+                x_row,
+                w_row,
+                s_row,
+                s_group,
+                z_row,
+                z_group,
+                BK,
+                GROUP,
+            )
             total = int4_product(total, y2, s2, z2, a2, zeros)
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
@@ -187,7 +377,9 @@ def choose_quantized(m: int, n: int, k: int, bits: int, on: Device) -> Quantized
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     wanted = PER_PROCESSOR * on.processors // tiles
     splits = max(1, min(wanted, k // LEAST_SPLIT, 16))
-    return QuantizedTile(rows, columns, depth, 2 if rows <= DIRECT_ROWS else 0, splits, 4, 1 if rows <= DIRECT_ROWS else 8)
+    return QuantizedTile(
+        rows, columns, depth, 2 if rows <= DIRECT_ROWS else 0, splits, 4, 1 if rows <= DIRECT_ROWS else 8
+    )
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.

@@ -23,9 +23,13 @@ from blocknb.profile.timing import Timing, interleaved
 OURS = "blocknb"
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
-CEILING = "ceiling"  # the bytes of a case at the speed of a large copy, plus an empty kernel: our share of it is the ratio
+CEILING = (
+    "ceiling"  # the bytes of a case at the speed of a large copy, plus an empty kernel: our share of it is the ratio
+)
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, CEILING})  # peers of any benchmark
+GENERAL = frozenset(
+    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, CEILING}
+)  # peers of any benchmark
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 

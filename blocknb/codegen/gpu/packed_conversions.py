@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from blocknb.codegen.gpu.element_types import constant, element_register, llvm_type
+from blocknb.codegen.gpu.element_types import constant, element_register, llvm_type, memory_bits
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import PRESERVING
+from blocknb.layouts.convert import plan
 
 MOVES = PRESERVING | {"promise", "broadcast", "convert"}  # ops whose registers are registers of their operand
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
@@ -107,7 +108,7 @@ class PackedConversions:
     def origin(self, value: Value, register: int) -> tuple[Value, int]:
         """The value and register that a register copies."""
         while (op := self.defs.get(value)) is not None:
-            if op.name in MOVES:
+            if op.name in MOVES and not self.changes_threads(op):
                 value, register = self.registers.sources(op, value, register)[0]
             elif op.name == "select" and (chosen := self.number(op.args[0], register)) is not None:
                 value = op.args[1 if chosen else 2]
@@ -115,6 +116,14 @@ class PackedConversions:
             else:
                 break
         return value, register
+
+    @staticmethod
+    def changes_threads(op: Op) -> bool:
+        """Whether a conversion between layouts moves elements to other threads."""
+        if op.name != "convert":
+            return False
+        source, result = op.args[0].type, op.result.type
+        return plan(source.layout, result.layout, memory_bits(result.dtype)).registers is None
 
     def number(self, value: Value, register: int) -> int | None:
         """The value of a register that is the same number in all threads and programs, such as an index on an axis of length two."""

@@ -83,10 +83,11 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class DirectOperands:
-    """Finds the products of a function whose operand A each thread can load from global memory into its fragments.
+    """Finds the products of a function whose operand A each thread can load from global memory into its fragments: weights of 8 and 4
+    bits, which it converts on their way.
 
     Such a product waits for memory, not for the tensor cores: it has few columns, and its loop has no stages (`pipelining.stages`), so that
-    no copy to shared memory runs ahead. Weights of 8 and 4 bits are converted on their way.
+    no copy to shared memory runs ahead.
     """
 
     def __init__(self, func: Func):
@@ -113,7 +114,13 @@ class DirectOperands:
             return 0
         for load in self.loads_behind(dot.args[0]):
             shape, own = load.result.type.shape, load.attrs.get("layout")
-            if own is None or len(shape) != 2 or shape[0] != a.shape[0] or a.shape[1] % shape[1]:
+            if (
+                own is None
+                or load.result.type.dtype.bits >= a.dtype.bits
+                or len(shape) != 2
+                or shape[0] != a.shape[0]
+                or a.shape[1] % shape[1]
+            ):
                 continue
             run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
             return run if 4 <= run <= a.shape[1] // 4 else 0
