@@ -20,7 +20,7 @@ from blocknb.kernels.strides import Device, address, device, dtype_name, empty, 
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-# ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
+
 
 PER_PROCESSOR = 4  # programs that read at the same time
 DIRECT_ROWS = 16  # up to so many rows are multiplied by mma.sync from registers

@@ -99,7 +99,7 @@ def test_tma_copies_tiles_before_an_acquiring_atomic():
 def unpacked(x, w, out, k, words, BN: bl.constexpr, BK: bl.constexpr):
     rows, columns, inner = bl.arange(0, 64), bl.arange(0, BN), bl.arange(0, BK)
     total = bl.zeros((BN, 64), bl.float32)
-    for start in range(0, k // BK):
+    for start in range(k // BK):
         packed = bl.load(w + columns[:, None] * words + (start * (BK // 2) + bl.arange(0, BK // 2))[None, :])
         a = bl.load(x + rows[:, None] * k + (start * BK + inner)[None, :])
         y = bl.join(packed & 15, packed >> 4).reshape(BN, BK)

@@ -100,13 +100,7 @@ class LayoutChoice:
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * iterations * op.result.type.size, layout)
-                if "run" in op.attrs:
-                    for side, fragments in enumerate(operand_layouts(op)):
-                        assert fragments is not None
-                        mask = fragments.dim_mask(1 - side)
-                        along_k = sorted((not x & mask, x) for x in fragments.reg)
-                        sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
-                        self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
+                self.propose_operands(op, iterations)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))
@@ -122,6 +116,15 @@ class LayoutChoice:
                 self.tie_all((op.result, op.args[1]))
             case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
                 self.tie_all((*op.results, *op.args))
+
+    def propose_operands(self, op: Op, iterations: float) -> None:
+        """Proposes the fragments of a product whose operands are loaded into registers, with each thread's neighbours along K first."""
+        for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
+            assert fragments is not None
+            mask = fragments.dim_mask(1 - side)
+            along_k = sorted((not x & mask, x) for x in fragments.reg)
+            sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
+            self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
 
     def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
         """Proposes a layout for a tile, and the matching ones for the tiles behind it: up to its loads, through views and arithmetic."""
