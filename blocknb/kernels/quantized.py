@@ -115,10 +115,16 @@ def int8_kernel(
 
 @blocknb.kernel
 def int4_step(
-    x, w, scale, zero, rows, columns, step, last, m, n, k, words, x_row, w_row, s_row, s_group, z_row, z_group,
-    BK: bl.constexpr, GROUP: bl.constexpr, LAST: bl.constexpr = True,
-):  # fmt: skip
-    """Loads tiles of weights, scales, zero points and of x for a step along K. With LAST it loads nothing from the step `last` on."""
+    arrays, places, sizes, steps, step, last, BK: bl.constexpr, GROUP: bl.constexpr, LAST: bl.constexpr = True
+):
+    """Loads tiles of weights, scales, zero points and of x for a step along K. With LAST it loads nothing from the step `last` on.
+
+    `arrays`: x, w, scale, zero; `places`: rows and columns; `sizes`: m, n, k, words; `steps`: the distances of neighbours in the arrays.
+    """
+    x, w, scale, zero = arrays
+    rows, columns = places
+    m, n, k, words = sizes
+    x_row, w_row, s_row, s_group, z_row, z_group = steps
     at, packed, group = step * BK + bl.arange(0, BK), step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
     scaled, inside, whole = columns < n, packed[None, :] < words, at[None, :] < k
     if LAST:
@@ -154,216 +160,28 @@ def int4_kernel(
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
     last, zeros = min(first + length, bl.cdiv(k, BK)), zero is not None
     total = bl.zeros((BN, BM), bl.float32)
+    arrays, places, sizes = (x, w, scale, zero), (rows, columns), (m, n, k, words)
+    steps = (x_row, w_row, s_row, s_group, z_row, z_group)
     if AHEAD == 0:
         for step in range(first, last):
-            y, s, z, a = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-                False,
-            )
+            y, s, z, a = int4_step(arrays, places, sizes, steps, step, last, BK, GROUP, False)
             total = int4_product(total, y, s, z, a, zeros)
     elif AHEAD == 1:
-        y0, s0, z0, a0 = int4_step(
-            x,
-            w,
-            scale,
-            zero,
-            rows,
-            columns,
-            first,
-            last,
-            m,
-            n,
-            k,
-            words,
-            x_row,
-            w_row,
-            s_row,
-            s_group,
-            z_row,
-            z_group,
-            BK,
-            GROUP,
-        )
+        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
         for step in range(first, last, 2):
-            y1, s1, z1, a1 = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step + 1,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-            )
+            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 1, last, BK, GROUP)
             total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step + 2,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-            )
+            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
             total = int4_product(total, y1, s1, z1, a1, zeros)
     else:
-        y0, s0, z0, a0 = int4_step(
-            x,
-            w,
-            scale,
-            zero,
-            rows,
-            columns,
-            first,
-            last,
-            m,
-            n,
-            k,
-            words,
-            x_row,
-            w_row,
-            s_row,
-            s_group,
-            z_row,
-            z_group,
-            BK,
-            GROUP,
-        )
-        y1, s1, z1, a1 = int4_step(
-            x,
-            w,
-            scale,
-            zero,
-            rows,
-            columns,
-            first + 1,
-            last,
-            m,
-            n,
-            k,
-            words,
-            x_row,
-            w_row,
-            s_row,
-            s_group,
-            z_row,
-            z_group,
-            BK,
-            GROUP,
-        )
+        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
+        y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, first + 1, last, BK, GROUP)
         for step in range(first, last, 3):
-            y2, s2, z2, a2 = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step + 2,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-            )
+            y2, s2, z2, a2 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
             total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step + 3,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-            )
+            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 3, last, BK, GROUP)
             total = int4_product(total, y1, s1, z1, a1, zeros)
-            y1, s1, z1, a1 = int4_step(
-                x,
-                w,
-                scale,
-                zero,
-                rows,
-                columns,
-                step + 4,
-                last,
-                m,
-                n,
-                k,
-                words,
-                x_row,
-                w_row,
-                s_row,
-                s_group,
-                z_row,
-                z_group,
-                BK,
-                GROUP,
-            )
+            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 4, last, BK, GROUP)
             total = int4_product(total, y2, s2, z2, a2, zeros)
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 

@@ -223,6 +223,18 @@ NUMPY |= {name: _product for name in MULTIPLIED if catalogue.BENCHMARKS[name].mo
 NUMPY["gemm_fp8"] = _scaled_product
 
 
+def _int8_weights(x: Any, w: Any, scales: Any, out: Any) -> None:
+    out[...] = (x.astype(np.float32) @ w.astype(np.float32).T) * scales
+
+
+def _int4_weights(x: Any, w: Any, scales: Any, out: Any) -> None:
+    numbers = np.stack([w & 15, w >> 4], 2).reshape(*scales.shape, -1).astype(np.float32) - 8
+    out[...] = x.astype(np.float32) @ (numbers * scales[:, :, None].astype(np.float32)).reshape(len(w), -1).T
+
+
+NUMPY |= {"skinny_int8": _int8_weights, "skinny_int4": _int4_weights}
+
+
 def numba_peers() -> dict[str, Peer]:
     """Compiled at the first call. Raises ImportError without numba."""
     import numba
