@@ -1,9 +1,9 @@
 """Products of few rows by quantized weights (weight-only quantization): int8 with a scale per column, and int4 with scales per group.
 
 Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
-kernels compute the transposed result, weights @ activations.T: the weights are the first operand of mma.sync, and each thread loads 16
-bytes of them into its fragments and converts them there. No weight goes through shared memory. The programs split K, so that every
-multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
+kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
+loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. More rows use wgmma. The
+programs split K, so that every multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -20,11 +20,9 @@ from blocknb.kernels.strides import Device, address, device, dtype_name, empty, 
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-
-
-PER_PROCESSOR = 4  # programs that read at the same time
-DIRECT_ROWS = 16  # up to so many rows are multiplied by mma.sync from registers
-LEAST_SPLIT = 256  # the fewest elements of K per split
+#: By rows of a program: columns, steps ahead, warps, stages, and the warps of a multiprocessor that read at the same time.
+PLANS = {8: (64, 1, 4, 1, 16), 16: (32, 2, 2, 1, 8), 32: (64, 0, 4, 4, 8), ROWS: (64, 0, 4, 4, 8)}
+LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
 
@@ -186,18 +184,16 @@ def int4_kernel(
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
-def choose_quantized(m: int, n: int, k: int, bits: int, on: Device) -> QuantizedTile:
-    """The tile for a product of m rows by n columns of weights of 4 or 8 bits."""
-    rows = 8 if m <= 8 else 16 if m <= 16 else 32 if m <= 32 else ROWS
-    columns, depth = 64, 128
+def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
+    """The tile for a product of m rows by n columns of weights. Fitted to measurements on an H200, where 4 and 8 bits had the same best
+    tiles."""
+    depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
-        return QuantizedTile(max(16, rows), columns, depth, 0, 1, 4, 1)
+        return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
+    columns, ahead, num_warps, stages, reading = PLANS[rows]
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
-    wanted = PER_PROCESSOR * on.processors // tiles
-    splits = max(1, min(wanted, k // LEAST_SPLIT, 16))
-    return QuantizedTile(
-        rows, columns, depth, 2 if rows <= DIRECT_ROWS else 0, splits, 4, 1 if rows <= DIRECT_ROWS else 8
-    )
+    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
+    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages)
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.
@@ -218,7 +214,7 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
         )
     if 0 in (m, n):
         return out
-    t = tile or choose_quantized(m, n, k, 8, device(x))
+    t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     int8_kernel[grid](
         x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
@@ -251,7 +247,7 @@ def matmul_int4(
             raise ValueError(f"{name} must have the shape {(n, blocknb.cdiv(k, group))}, not {tuple(array.shape)}")
     if 0 in (m, n):
         return out
-    t = tile or choose_quantized(m, n, k, 4, device(x))
+    t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     z = (0, 0) if zeros is None else strides(zeros)
     int4_kernel[grid](
