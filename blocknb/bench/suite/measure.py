@@ -23,17 +23,12 @@ from blocknb.profile.timing import Timing, interleaved
 OURS = "blocknb"
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
-CEILING = (
-    "ceiling"  # the bytes of a case at the speed of a large copy, plus an empty kernel: our share of it is the ratio
-)
+CEILING = "ceiling"  # the time of an empty kernel plus that of the bytes at the speed of a large copy; the ratio is our share of it
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset(
-    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, CEILING}
-)  # peers of any benchmark
+#: Peers of any benchmark.
+GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, CEILING})
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
-
-
 COPIED = 256 << 20  # bytes, enough for the full speed of an H200's memory
 
 

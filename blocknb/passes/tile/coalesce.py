@@ -31,8 +31,6 @@ LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
 TMA_FROM = 90  # the compute capability from which TMA copies tiles
 
-PACKED = (1, 2, 4, 8)  # numbers in an element
-
 
 @gpu_pass(optional=True)
 def coalesce(func: Func, target: Target, notes: Notes) -> Func:
@@ -127,14 +125,12 @@ def copied_by_tma(facts: affine.Facts, op: Op, target: Target, users: Mapping[Va
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
     """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same
-    loaded line (the weights of a norm, or a vector by which packed numbers are multiplied), because every warp with whole lines would
-    load all of it."""
+    loaded line (the weights of a norm), because every warp with whole lines would load all of it."""
     found: dict[tuple[int, ...], set[int]] = {}
-    shapes = (op.args[0].type.shape for op in func.ops() if op.name == "load")
-    lines = {shape[0] // packed for shape in shapes if len(shape) == 1 for packed in PACKED}
+    lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
     for op in func.ops():
         if op.name == "reduce":
             shape, axis = op.args[0].type.shape, op.attrs["axis"]
-            if shape[axis] not in lines:
+            if (shape[axis],) not in lines:
                 found.setdefault(shape, set()).add(axis)
     return found
