@@ -159,6 +159,8 @@ class LayoutChoice:
     def settle(self) -> None:
         """Chooses each group's layout: the heaviest proposal, else the one that views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
+        if not self.fragments:  # other products convert the lines that their loops carry
+            self.carried.clear()
         self.propose_reductions()
         members: dict[Value, int] = {}
         for value in values:
