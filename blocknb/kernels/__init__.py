@@ -17,6 +17,7 @@ from blocknb.kernels.grouped import grouped_matmul, matmul_many
 from blocknb.kernels.matmul import matmul_kernel, matmul_pointers
 from blocknb.kernels.norm_gradients import layer_norm_backward, rms_norm_backward
 from blocknb.kernels.norms import layer_norm, rms_norm
+from blocknb.kernels.quantized import matmul_int4, matmul_int8
 from blocknb.kernels.softmax import softmax, softmax_kernel
 from blocknb.kernels.split_k import matmul_split
 from blocknb.kernels.sums import sum
@@ -40,6 +41,8 @@ __all__ = [
     "layer_norm_backward",
     "matmul",
     "matmul_descriptors",
+    "matmul_int4",
+    "matmul_int8",
     "matmul_kernel",
     "matmul_many",
     "matmul_pointers",

@@ -81,6 +81,15 @@ def on_host(array: Any) -> bool:
     return getattr(getattr(array, "device", None), "type", "") == "cpu"
 
 
+def stream(array: Any) -> int:
+    """The current stream of the array's library and GPU."""
+    from blocknb.runtime.cuda import current_stream
+
+    if hasattr(array, "new_empty"):
+        return int(current_stream("torch")(array.device.index))
+    return int(current_stream("cupy")(array.device.id).ptr)
+
+
 class Device(NamedTuple):
     """Where kernels run: multiprocessors, compute capability (90 is Hopper, 0 a CPU), and bytes of shared memory per CTA."""
 

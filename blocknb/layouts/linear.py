@@ -245,6 +245,24 @@ class Layout:
         """The layout an operand of `operand_shape` must have so that its broadcast has this layout, moving nothing."""
         return self._project_broadcast(tuple(operand_shape))[0]
 
+    def broadcast(self, shape: Sequence[int]) -> Layout:
+        """A layout of the result of a broadcast from which `broadcast_inverse` gives this one: every thread holds the repeated elements in
+        its lowest registers."""
+        kept: list[int] = []
+        copies: list[int] = []
+        bit = 0
+        for small, large in zip(reversed(self.shape), reversed(shape), strict=True):
+            bits = range(bit, bit := bit + large.bit_length() - 1)
+            if small == large:
+                kept += bits
+            else:
+                copies += (1 << position for position in bits)
+
+        def spread(bases: Sequence[int]) -> tuple[int, ...]:
+            return tuple(sum(1 << bit for i, bit in enumerate(kept) if basis >> i & 1) for basis in bases)
+
+        return Layout(tuple(shape), (*copies, *spread(self.reg)), spread(self.lane), spread(self.warp))
+
     def broadcast_registers(self, operand_shape: Sequence[int]) -> tuple[int, ...]:
         """For each register of this layout the operand's register that it copies."""
         return self._project_broadcast(tuple(operand_shape))[1]

@@ -275,6 +275,41 @@ def operand_b(shape: Sequence[int], instruction: MmaInstruction, warps_per_cta: 
     return _fragments(shape, instruction.b, (instruction.k, instruction.n), warps_per_cta, inner=0, shared_axis=0)
 
 
+def neighbours_along_k(layout: Layout, axis: int, run: int) -> Layout:
+    """The layout of an operand of m16n8k16 whose K is renumbered, so that each thread holds `run` neighbours along it.
+
+    A product adds up along K in any order, as long as both operands have the same one. Bits 0 and 3 of the instruction's K are registers,
+    bits 1 and 2 are lanes, and repetitions are registers again. So the lowest bits of the new K are registers.
+    """
+    return _renumbered(layout, axis, _new_places(len(layout.dim_bits(axis)), log2(run)))
+
+
+def original_k(layout: Layout, axis: int, run: int) -> Layout:
+    """The inverse of `neighbours_along_k`."""
+    places = _new_places(len(layout.dim_bits(axis)), log2(run))
+    return _renumbered(layout, axis, [places.index(bit) for bit in range(len(places))])
+
+
+def _new_places(width: int, registers: int) -> list[int]:
+    """For each bit of the instruction's K the bit of the renumbered K."""
+    if width < registers + 2 or registers < 2:
+        raise ValueError(f"{1 << registers} neighbours do not fit {1 << width} elements along K")
+    return [0, registers, registers + 1, *range(1, registers), *range(registers + 2, width)]
+
+
+def _renumbered(layout: Layout, axis: int, places: Sequence[int]) -> Layout:
+    """The layout with the bits of an axis moved to other places."""
+    low, others = layout.dim_bits(axis).start, ~layout.dim_mask(axis)
+
+    def moved(bases: Iterable[int]) -> tuple[int, ...]:
+        return tuple(
+            (basis & others) | sum(1 << low + place for bit, place in enumerate(places) if basis >> low + bit & 1)
+            for basis in bases
+        )
+
+    return Layout(layout.shape, moved(layout.reg), moved(layout.lane), moved(layout.warp))
+
+
 def _fragments(
     shape: Sequence[int],
     steps: tuple[Step, ...],

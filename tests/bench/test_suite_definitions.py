@@ -33,6 +33,8 @@ HALF = [name for name in READY_MADE if "fp16" in BENCHMARKS[name].gpu]
 
 
 def small(name: str, dtype: str = "fp32") -> BenchmarkCase:
+    if BENCHMARKS[name].module == "quantized":  # whole groups of weights
+        return BenchmarkCase(name, (5, 3, 256), dtype)
     return BenchmarkCase(
         name, (45, 24) if name.startswith("attention_") else SMALL[len(BENCHMARKS[name].cpu[0])], dtype
     )
@@ -53,7 +55,8 @@ def test_every_peer_on_a_cpu_gives_what_float64_gives(session: MeasuringSession,
     row = measure(session, BENCHMARKS[name], small(name))
     assert not row.problems
     assert set(row.times) == {OURS, *session.peers} and NUMPY in row.times
-    assert all(error < 1e-4 for error in row.errors.values())
+    rounding = 1e-3 if BENCHMARKS[name].module == "quantized" else 1e-4  # fp16 results
+    assert all(error < rounding for error in row.errors.values())
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -134,7 +137,7 @@ def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkey
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
     with pytest.raises(
         ValueError,
-        match="no peer 'Torch'; there are CuPy, FlexAttention, NumPy, Triton, copy, cuDNN, efficient, flash, numba, torch",
+        match="no peer 'Torch'; there are CuPy, FlexAttention, NumPy, Triton, ceiling, copy, cuDNN, efficient, flash, numba, torch",
     ):
         MeasuringSession("cpu", ("Torch",))
 

@@ -85,6 +85,13 @@ def fused(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, c: np.ndarray
     return meaning.fma({}, dtype, a, b, c).astype(a.dtype)
 
 
+def permuted_bytes(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
+    """prmt without a mode: each nibble of the selector names a byte of a (0 to 3) or b (4 to 7)."""
+    both = np.stack([a, b], 1).astype(np.int32).view(np.uint8)
+    chosen = [both[np.arange(len(both)), selector >> 4 * i & 7] for i in range(4)]
+    return np.stack(chosen, 1).view(np.int32)[:, 0]
+
+
 def register(env: Env, match: re.Match, *_: Any) -> np.ndarray:
     machine = env["@"]
     name, _, axis = match[1].partition(".")
@@ -198,6 +205,7 @@ INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
     r"llvm\.nvvm\.barrier\.cta\.sync\.aligned\.all": lambda env, match, _: env["@"].barrier(),
     r"llvm\.nvvm\.barrier\.cta\.sync\.aligned\.count": lambda env, match, _, n: env["@"].barrier(int(n[0])),
+    r"llvm\.nvvm\.prmt": permuted_bytes,
     r"llvm\.nvvm\.elect\.sync": simt_bulk.elect,
     r"llvm\.nvvm\.bar\.warp\.sync": warp_barrier,
     r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,

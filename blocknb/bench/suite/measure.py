@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb import kernels
+from blocknb import kernel, kernels
 from blocknb.bench.suite import attention, decoding
 from blocknb.bench.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
 from blocknb.bench.suite.triton_source import Sources
@@ -26,12 +26,18 @@ OURS = "blocknb"
 PAUSE = 0.05  # seconds; threads of OpenBLAS spin for 2^26 cycles after a call
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
+CEILING = "ceiling"  # the time of an empty kernel plus that of the bytes at the speed of a large copy; the ratio is our share of it
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset(
-    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, *decoding.PEERS}
-)  # peers of any benchmark
+#: Peers of any benchmark.
+GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, CEILING, *decoding.PEERS})
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
+COPIED = 256 << 20  # bytes, enough for the full speed of an H200's memory
+
+
+@kernel
+def nothing(x):  # type: ignore[no-untyped-def]
+    """Does nothing: its time is that of a launch on the device."""
 
 
 @dataclass
@@ -170,7 +176,7 @@ class MeasuringSession:
             case name if name in decoding.PEERS:
                 __import__("torch")
                 self.functions[peer] = decoding.torch_peers(peer)
-            case "copy":
+            case "copy" | "ceiling":
                 pass
             case _:
                 refuse_unknown([peer])
@@ -197,6 +203,14 @@ class MeasuringSession:
             import cupy
 
             cupy.cuda.runtime.deviceSynchronize()
+
+    @functools.cached_property
+    def limits(self) -> tuple[float, float]:
+        """The milliseconds of an empty kernel on the GPU, and the bytes per millisecond that a copy of `COPIED` bytes reads and writes."""
+        make = self.make("fp32")
+        source, target = make.normal(COPIED // 4), make.poison(COPIED // 4)
+        times = self.time({"nothing": lambda: nothing[1,](target), "copy": lambda: kernels.copy(source, target)})
+        return times["nothing"].median, 2 * COPIED / times["copy"].median
 
     def time(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, Timing]:
         gpu = self.device == "gpu"
@@ -334,7 +348,7 @@ def measure(
     )
     before(bench)
     calls: dict[str, Call] = {}
-    for peer in (OURS, *session.columns(benchmark)):
+    for peer in (OURS, *(peer for peer in session.columns(benchmark) if peer != CEILING)):
         if not session.has(peer, benchmark):
             row.problems[peer] = "none"
             continue
@@ -354,4 +368,8 @@ def measure(
             calls[peer] = candidate.call
     bench.__dict__.pop("exact", None)  # frees the float64 arrays before the timing
     row.times = dict(session.time(calls, None if benchmark.timed is None else min(benchmark.timed, session.rounds)))
+    if CEILING in session.columns(benchmark) and session.device == "gpu":
+        empty, rate = session.limits
+        least = empty + bench.bytes / rate
+        row.times[CEILING] = Timing(least, least, least)
     return row

@@ -219,8 +219,21 @@ def _gemm_leaky(a: Any, b: Any, out: Any) -> None:
     np.maximum(out, np.multiply(out, np.float32(0.01), out=scratch("leak", out.shape)), out=out)
 
 
-NUMPY |= {name: _product for name in catalogue.BENCHMARKS if name.split("_")[0] in PRODUCTS and name not in NUMPY}
+MULTIPLIED = [name for name in catalogue.BENCHMARKS if name.split("_")[0] in PRODUCTS and name not in NUMPY]
+NUMPY |= {name: _product for name in MULTIPLIED if catalogue.BENCHMARKS[name].module != "quantized"}
 NUMPY["gemm_fp8"] = _scaled_product
+
+
+def _int8_weights(x: Any, w: Any, scales: Any, out: Any) -> None:
+    out[...] = (x.astype(np.float32) @ w.astype(np.float32).T) * scales
+
+
+def _int4_weights(x: Any, w: Any, scales: Any, out: Any) -> None:
+    numbers = np.stack([w & 15, w >> 4], 2).reshape(*scales.shape, -1).astype(np.float32) - 8
+    out[...] = x.astype(np.float32) @ (numbers * scales[:, :, None].astype(np.float32)).reshape(len(w), -1).T
+
+
+NUMPY |= {"skinny_int8": _int8_weights, "skinny_int4": _int4_weights}
 
 
 def numba_peers() -> dict[str, Peer]:

@@ -109,11 +109,31 @@ def products() -> dict[str, Peer]:
             return torch._grouped_mm(a, b, offs=ends)
         return torch.cat(by_groups(torch.matmul, a, b, ends))
 
+    def int8_weights(x: Any, w: Any, scales: Any) -> Any:
+        """torch's operator of weight-only quantization, on GPUs."""
+        return torch._weight_int8pack_mm(x, w, scales.to(x.dtype))
+
     plain: dict[str, Peer] = {name: lambda a, b: a @ b for name in BENCHMARKS if name.split("_")[0] in PRODUCTS}
     return plain | {
         "gemm_leaky": leaky, "gemm_tf32": tf32, "gemm_tf32_nn": tf32, "gemm_fp8": scaled, "gemm_int8": integers,
-        "gemm_grouped": grouped,
+        "gemm_grouped": grouped, "skinny_int8": int8_weights, "skinny_int4": _Int4Weights(),
     }  # fmt: skip
+
+
+class _Int4Weights:
+    """torch's product with weights of 4 bits and bf16 activations. The first call brings the weights to torch's own order."""
+
+    def __init__(self) -> None:
+        self.of: Any = None
+
+    def __call__(self, x: Any, w: Any, scales: Any) -> Any:
+        import torch
+
+        if self.of is not w:
+            swapped = (w << 4 | w >> 4).contiguous()  # torch's operator takes the first weight from the upper bits
+            self.packed, self.of = torch._convert_weight_to_int4pack(swapped, 8), w
+            self.scales = torch.stack([scales.T, torch.zeros_like(scales.T)], 2).contiguous()
+        return torch._weight_int4pack_mm(x, self.packed, 128, self.scales)
 
 
 def with_cupy() -> dict[str, Peer]:

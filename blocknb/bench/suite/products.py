@@ -31,6 +31,8 @@ TOLERANCE = {
 SCALES = (0.37, 1.9)  # of a and b, in the benchmarks with scales
 #: For products that torch may split along K: it adds up the parts in fp16 (`allow_fp16_reduced_precision_reduction`).
 SPLIT_TOLERANCE = {"fp16": (5e-3, 0.25), "fp32": TOLERANCE["fp32"]}
+#: One rounding of a result, and of operands in bf16 whose sums may cancel.
+QUANTIZED_TOLERANCE = {"fp32": (2e-3, 2e-2), "fp16": (2e-3, 2e-2), "bf16": (2e-2, 0.1)}
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 #: Tiles (M, N, bytes of K), warps and stages that a search tries; Triton refuses those that do not fit.
@@ -149,6 +151,40 @@ SKINNY: tuple[Shape, ...] = tuple(
 )
 
 
+def _int8_arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
+    """Rows of activations, and int8 weights with a scale per column."""
+    kind = "float16" if make.dtype == "float32" else None  # a CPU's cases are fp32
+    scales = make.cast(make.below(1000, n), "float32") / 1e5
+    weights = make.normal(n, k, dtype="int8")
+    return {"x": make.normal(m, k, dtype=kind), "w": weights, "scales": scales}, {"out": make.poison(m, n, dtype=kind)}
+
+
+def _int4_arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
+    """Rows of activations, and weights of 4 bits, two per byte along K, with a scale per 128 of them."""
+    kind = "float16" if make.dtype == "float32" else None
+    scales = make.cast(make.cast(make.below(1000, n, k // 128), "float32") / 1e4, kind)
+    weights = make.cast(make.below(256, n, k // 2), "uint8")
+    return {"x": make.normal(m, k, dtype=kind), "w": weights, "scales": scales}, {"out": make.poison(m, n, dtype=kind)}
+
+
+def unpacked(xp: Any, w: Any, scales: Any) -> Any:
+    """The numbers that weights of 4 bits stand for, (N, K) in float64. A zero point is 8."""
+    n, packed = w.shape
+    high = xp.floor(w / 16)
+    numbers = xp.stack([w - 16 * high, high], 2).reshape(n, scales.shape[1], -1) - 8
+    return (numbers * scales[:, :, None]).reshape(n, 2 * packed)
+
+
+def quantized(name: str, arrays: Callable[..., tuple[Arrays, Arrays]], exact: Callable[..., Any]) -> SuiteBenchmark:
+    """A benchmark of few rows by quantized weights; `name` ends in that of the wrapper."""
+    wrapper = f"matmul_{name.partition('_')[2]}"
+    return SuiteBenchmark(
+        name, "quantized", arrays, lambda k, a, **c: getattr(k, wrapper)(a["x"], a["w"], a["scales"], out=a["out"], **c), exact,
+        {"fp16": SKINNY, "bf16": SKINNY}, ((4, 1024, 1024),), lambda shape: (), QUANTIZED_TOLERANCE,
+        flops=lambda m, n, k: 2 * m * n * k, peers=("torch", "ceiling"),
+    )  # fmt: skip
+
+
 def _batches(make: Make, batch: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
     return {"a": make.normal(batch, m, k), "b": make.normal(batch, k, n)}, {"out": make.poison(batch, m, n)}
 
@@ -188,7 +224,9 @@ FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # for dtypes that CuPy do
 BENCHMARKS: tuple[SuiteBenchmark, ...] = (
     product("ragged_any", "nn", {"fp16": any_sizes(1)}, peers=("torch",), drawn=any_sizes, tolerance=SPLIT_TOLERANCE),
     product("ragged_multiples", "nn", {"fp16": multiples_of_64(1)}, peers=("torch",), drawn=multiples_of_64, tolerance=SPLIT_TOLERANCE),
-    *(product(f"skinny_{order}", order, {"fp16": SKINNY}, peers=("torch", "copy"), tolerance=SPLIT_TOLERANCE) for order in ("nn", "nt")),
+    *(product(f"skinny_{order}", order, {"fp16": SKINNY}, peers=("torch", "ceiling"), tolerance=SPLIT_TOLERANCE) for order in ("nn", "nt")),
+    quantized("skinny_int8", _int8_arrays, lambda xp, x, w, scales: x @ (w * scales[:, None]).T),
+    quantized("skinny_int4", _int4_arrays, lambda xp, x, w, scales: x @ unpacked(xp, w, scales).T),
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
     product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),
     product("gemm_fp8", "nt", {"fp8": CUBES}, result="bfloat16", scaled=True, peers=FEW),

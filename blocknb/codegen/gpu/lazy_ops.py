@@ -30,6 +30,11 @@ class LazyOps(KernelPart):
                 return self.arange(op, index)
             case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
                 return self.convert_pair(op, value, index)
+            case "cast" | "add" | "sub" | "mul" if num_registers(value) > 1:
+                first = index & ~1
+                if (halves := self.registers.conversions.halves(value, first)) is not None:
+                    self.registers.names[value].update(zip((first, first + 1), halves, strict=True))
+                    return halves[index - first]
         names = self.registers.operand_names(op, value, index)
         if op.name in RENAMING:
             return names[0]

@@ -19,7 +19,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.tables import MmaInstruction
+from blocknb.layouts.tables import MmaInstruction, original_k
 from blocknb.passes.tile.select_mma import instruction_of
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "int32": "s32", "int8": "s8"}
@@ -47,9 +47,10 @@ class MatrixProducts(OpLowering):
         """Issues mma.sync for each fragment of the accumulator and each step along K."""
         a, b, c = op.args
         m, n, k = instruction.m, instruction.n, instruction.k
-        rows, columns, sums = (
-            fragment_grid(x.type.layout, tile) for x, tile in ((a, (m, k)), (b, (k, n)), (c, (m, n)))
-        )
+        layouts = [x.type.layout for x in op.args]
+        if run := op.attrs.get("run"):  # a renumbered K has the same fragments
+            layouts[:2] = original_k(layouts[0], 1, run), original_k(layouts[1], 0, run)
+        rows, columns, sums = map(fragment_grid, layouts, ((m, k), (k, n), (m, n)))
         sizes = [instruction.fragment_registers(x) for x in "abc"]
         per_word = max(1, 32 // a.type.dtype.bits)
         accumulators = {

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from blocknb.analysis.affine import Facts
 from blocknb.codegen.gpu.element_types import element_register, llvm_type, memory_bits, num_registers
+from blocknb.codegen.gpu.packed_conversions import PackedConversions
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -58,6 +59,7 @@ class Registers:
         self.words: dict[Value, Words] = {}
         self.fetch: dict[Value, Callable[[tuple[int, ...]], None]] = {}  # fetches the given words
         self.lazy: dict[Value, tuple[Op, list[str] | None, str, Compute]] = {}  # op, chunk, debug location
+        self.conversions = PackedConversions(self)
         self.equal: dict[Value, tuple[int, ...]] = {}  # of masks: for each register the first that is equal to it
 
     # -- registers
@@ -189,6 +191,8 @@ class Registers:
             kind = "i8"
         elif (source := self.rounded_source(value)) is not None and len(registers) == 2:
             return self.round_pair(source, registers, kind)
+        elif (word := self.conversions.word(value, registers)) is not None:
+            return word
         else:
             parts = [self.reg(value, r) for r in registers]
         if len(parts) == 1:

@@ -15,8 +15,9 @@ from collections.abc import Collection
 from typing import Any
 
 from blocknb.ir.build import Rebuild, current_origin, rebuild
-from blocknb.ir.core import Func, Op, Value, definitions, uses
+from blocknb.ir.core import Func, Op, Value, definitions, uses, within
 from blocknb.language.types import Buffer, Tile
+from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory.software_pipelining import PipelinePlanner, applies, product_loops
@@ -25,7 +26,8 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 1024  # bytes of the smallest tile that is staged
+LINE = 16  # the same for a tile of one row
+LEAST = 512  # bytes of the smallest tile that is staged
 
 
 def size(value: Value) -> int:
@@ -45,7 +47,7 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     Why: a tile that is computed with cannot be copied to where the product reads it. Loaded in the iteration that needs it, the product
     waits for memory; loaded ahead, it takes registers.
 
-    Limits: only for tiles of at least 1024 bytes that can be copied ahead. If shared memory has no room for two stages of everything that
+    Limits: only for tiles of at least 512 bytes that can be copied ahead. If shared memory has no room for two stages of everything that
     the loop copies, the largest tiles stay in registers.
 
     Before:
@@ -92,10 +94,17 @@ def computed_from(func: Func, target: Target) -> list[Op]:
         kind = load.result.type
         if len(kind.shape) != 2 or kind.is_pointer or kind.dtype.bits < 8:
             return False
-        return size(load.result) >= LEAST and not only_stored(users, load.result)
+        least = LEAST if min(kind.shape) > 1 else LINE
+        return size(load.result) >= least and not only_stored(users, load.result)
 
     loops = product_loops(func, target)
-    return [load for loop in loops for load in loads_behind_operands(loop, defs, users) if worth_it(load)]
+    return [load for loop in loops for load in loads_behind_operands(loop, defs, users, axes(loop)) if worth_it(load)]
+
+
+def axes(loop: Op) -> int:
+    """The least number of axes of the tiles to stage: lines, such as scales, are staged for products of single warps. The producer warp
+    of other products copies boxes, and their lines are loaded into registers (`register_prefetch`)."""
+    return 2 if any(wgmma.is_name(op.attrs.get("instr", "")) for op in within(loop)) else 1
 
 
 def stage_loads(func: Func, loads: Collection[Op]) -> Func:

@@ -18,6 +18,7 @@ from blocknb.ir.traversal import reachable
 from blocknb.language.ops import LOOPS, READS
 from blocknb.passes.memory.warp_specialization import applies
 from blocknb.passes.pipelining.backward_slice import sources
+from blocknb.passes.pipelining.legality import why_none_within
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -58,6 +59,9 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
             report,
             f"not persistent: the kernel has the op `{report.name}`, and each CTA counts the reports of one program only",
         )
+        return func
+    if why := why_none_within(func.ops()):
+        notes(None, f"not persistent: {why}")
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):

@@ -221,7 +221,13 @@ class WarpSpecializationPlanner(PipeliningLegality):
         for op in self.func.ops():
             if op.name == "while":  # the partition into roles does not split one
                 return f"the `while`{at_line(op)} may wait for other programs"
-        return why_none_within(self.func.ops())
+        return why_none_within(op for top in self.tops_up_to_products() for op in within(top))
+
+    def tops_up_to_products(self) -> list[Op]:
+        """The ops of the function's own block up to the last one that multiplies. What follows runs after all copies."""
+        tops = list(self.func.body.ops)
+        last = max((i for i, top in enumerate(tops) if any(op.name == "dot" for op in within(top))), default=-1)
+        return tops if self.func.attrs.get("persist") else tops[: last + 1]
 
     def why_not_copied(self, load: Op) -> str:
         """The reason why the producer may not read an array at another time than the consumers would."""

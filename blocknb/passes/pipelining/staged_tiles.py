@@ -49,8 +49,10 @@ def only_stored(users: Users, value: Value) -> bool:
     return all(op.name == "local_store" for op in final_users(users, value))
 
 
-def loads_behind(values: Iterable[Value], block: Block, defs: Mapping[Value, Op], users: Users) -> list[Op]:
-    """The loads of tiles with two axes or more, in a block, from which values are computed, also through buffers, but not through
+def loads_behind(
+    values: Iterable[Value], block: Block, defs: Mapping[Value, Op], users: Users, axes: int = 2
+) -> list[Op]:
+    """The loads of tiles with `axes` axes or more, in a block, from which values are computed, also through buffers, but not through
     products; in order."""
     own = set(block.ops)
 
@@ -67,11 +69,11 @@ def loads_behind(values: Iterable[Value], block: Block, defs: Mapping[Value, Op]
 
     found = set(reachable(makers(values), lambda op: () if op.name == "load" else makers(op.args)))
     loads = [op for op in block.ops if op in found and op.name == "load"]
-    return [op for op in loads if sum(n > 1 for n in op.result.type.shape) >= 2]
+    return [op for op in loads if sum(n > 1 for n in op.result.type.shape) >= axes]
 
 
-def loads_behind_operands(loop: Op, defs: Mapping[Value, Op], users: Users) -> list[Op]:
+def loads_behind_operands(loop: Op, defs: Mapping[Value, Op], users: Users, axes: int = 2) -> list[Op]:
     """The loads of a loop's own block from which it computes the operands of its products, in order."""
     (block,) = loop.blocks
     operands = [value for op in block.ops if op.name == "dot" for value in op.args[:2]]
-    return loads_behind(operands, block, defs, users)
+    return loads_behind(operands, block, defs, users, axes)

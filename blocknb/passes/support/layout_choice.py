@@ -22,8 +22,10 @@ from blocknb.passes.tile.select_mma import operand_layouts
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
+SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
 FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
+COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
 
 
@@ -54,6 +56,8 @@ class LayoutChoice:
         self.carried: list[tuple[Value, Value]] = []  # by loops: the value in an iteration, and what the next one gets
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
+        self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
+        self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -97,11 +101,14 @@ class LayoutChoice:
                 for group in carried_together(op):
                     self.tie_all(group)
                     self.carried += [(group[1], group[-2])] if op.name in LOOPS else []
+                    if op.name == "for":
+                        self.carried_groups |= dict.fromkeys(group, group)
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * iterations * op.result.type.size, layout)
+                self.propose_operands(op, iterations)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving addresses is no cheaper than moving the values
                     self.tie_all((op.result, *op.args[:2]))
@@ -137,6 +144,31 @@ class LayoutChoice:
                 found.append(op)
         return found
 
+    def propose_operands(self, op: Op, iterations: float) -> None:
+        """Proposes the fragments of a product whose operands are loaded into registers, with each thread's neighbours along K first."""
+        for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
+            assert fragments is not None
+            mask = fragments.dim_mask(1 - side)
+            along_k = sorted((not x & mask, x) for x in fragments.reg)
+            sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
+            self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
+
+    def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
+        """Proposes a layout for a tile, and the matching ones for the tiles behind it: up to its loads, through views and arithmetic."""
+        todo, seen = [(value, layout)], set()
+        while todo:
+            value, layout = todo.pop()
+            op = self.defs.get(value)
+            if layout is None or value in seen or not value.type.shape:
+                continue
+            seen.add(value)
+            if op is not None and self.is_view(value):
+                todo.append((op.args[0], operand_layout(op, op.args[0], layout)))
+            elif self.anchored(value):
+                self.groups.propose(value, weight, layout)
+                self.fragments.add(layout)
+                todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE] if op is not None else []
+
     def weight(self, op: Op, iterations: float) -> float:
         return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
 
@@ -154,6 +186,8 @@ class LayoutChoice:
     def settle(self) -> None:
         """Chooses each group's layout: the heaviest proposal, else the one that views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
+        if not self.fragments:  # other products convert the lines that their loops carry
+            self.carried_groups.clear()
         self.propose_reductions()
         members: dict[Value, int] = {}
         for value in values:
@@ -180,6 +214,7 @@ class LayoutChoice:
                     for result in op.results:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
+        self.settle_forwards(self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
@@ -215,9 +250,10 @@ class LayoutChoice:
                 self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
 
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
-        """The results of pointwise ops on a value that are in its group."""
+        """The results of pointwise ops on a value that are in its group, and the values that a loop carries in its place."""
         root = self.groups.find(value)
-        results = (op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE)
+        results = [op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE]
+        results += self.carried_groups.get(value, ())
         return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
 
     def asked_by_views(self, values: Set[Value], consumers: dict[Value, list]) -> Layout | None:
@@ -225,9 +261,11 @@ class LayoutChoice:
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None
         for value in values:
-            if not consumers.get(value):
+            if not consumers.get(value) and value not in self.carried_groups:
                 return None
-            for op, _ in consumers[value]:
+            for op, _ in consumers.get(value, ()):
+                if op.name in ("for", "yield") and value in self.carried_groups:
+                    continue  # the carried values are among the others
                 if op.name in VIEWS:
                     layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)
@@ -298,6 +336,29 @@ class LayoutChoice:
         if self.anchored(value):
             self.layouts.setdefault(self.groups.find(value), layout)
 
+    def settle_forwards(self, block: Block) -> None:
+        """Gives groups without a layout the one in which their largest operand arrives through views. Tiles that are unpacked, joined and
+        multiplied then stay in the threads that have loaded them."""
+        for op in block.ops:
+            for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
+                self.settle_forwards(inner)
+            if not op.results or OPS[op.name].kind not in POINTWISE or not self.anchored(op.results[0]):
+                continue
+            if self.groups.find(op.results[0]) not in self.layouts:
+                arriving = [(source, layout) for x in op.args for source, layout in self.arriving(x)]
+                if arriving:
+                    self.layouts[self.groups.find(op.results[0])] = max(arriving, key=lambda found: found[0])[1]
+
+    def arriving(self, value: Value) -> Iterator[tuple[int, Layout]]:
+        """The elements of the source tile of a chain of views, and the layout in which the last view arrives, if the source has one."""
+        if self.anchored(value):
+            if (layout := self.layouts.get(self.groups.find(value))) is not None:
+                yield value.type.size, layout
+        elif self.is_view(value):
+            op = self.defs[value]
+            if value.type.size <= COPIES * op.args[0].type.size:
+                yield from ((size, moved_layout(op, layout)) for size, layout in self.arriving(op.args[0]))
+
     # -- accesses and products
 
     def emitted_layout(self, op: Op) -> Layout | None:
@@ -331,11 +392,15 @@ class LayoutChoice:
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         if wanted.is_replicated and self.is_line_of_indices(op):
             return True
+        if wanted in self.fragments:  # a thread's accesses fill its sectors together
+            reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)
+        if self.fragments and op.args[0].type.size <= SCALES:  # a conversion would make all warps wait
+            reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
             width[0] >= width[1]
             and reach[0] >= min(reach[1], SECTOR)
-            and (small or not wanted.is_replicated or own.is_replicated)
+            and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
 
     def is_line_of_indices(self, op: Op) -> bool:

@@ -30,8 +30,10 @@ def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
 
 
 def moved_layout(op: Op, layout: Layout) -> Layout:
-    """The layout of the result of an op of MOVING, from the layout of its operand."""
+    """The layout of the result of a view, from the layout of its operand. The threads of a broadcast's operand hold its copies, too."""
     match op.name:
+        case "broadcast":
+            return layout.broadcast(op.attrs["shape"])
         case "expand_dims":
             return layout.expand_dims(op.attrs["axis"])
         case "reshape":

@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocknb.analysis import affine, tma_boxes
+from blocknb.analysis.accesses import COPY_BYTES
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, PRESERVING
 from blocknb.layouts.tables import blocked
+from blocknb.passes.pipelining.stages import COPIES_FROM, num_stages
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.vector_obstacles import vector_limits
+from blocknb.passes.tile.register_prefetch import is_staged_line
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -71,6 +74,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
+        if op.id in lines_to_copy and shape[-1] > 1:
+            vectors = max(vectors, COPY_BYTES[0] // op.args[0].type.dtype.element.bytes)
         if op.name in ATOMICS:
             # Lanes take consecutive addresses, one element each. The layout of the addends may have vectors.
             vec, vectors, why = vec if at_once(op, target, users) else 1, 1, ""
@@ -83,8 +88,17 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         notes(new, text + (f"; not wider: {why}" if why else ""), kind)
         return new.results
 
+    lines_to_copy = staged_lines(func, facts) if target.capability >= COPIES_FROM else set()
     originals, users = {op.id: op for op in func.ops() if op.name in ACCESSES}, uses(func)
     return rebuild(func, visit)
+
+
+def staged_lines(func: Func, facts: affine.Facts) -> set[int]:
+    """The ids of the loads of lines that `operand_staging` will copy to shared memory."""
+    loops = [op for op in func.ops() if op.name == "for" and num_stages(func, op) > 2]
+    return {
+        op.id for loop in loops for op in loop.blocks[0].ops if op.name == "load" and is_staged_line(facts, op, loop)
+    }
 
 
 def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:

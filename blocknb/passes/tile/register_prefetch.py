@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blocknb.analysis import ranges
+from blocknb.analysis import affine, ranges
+from blocknb.analysis.accesses import COPY_BYTES
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import emit_copy, revised
 from blocknb.ir.core import Block, Func, Op, Value, walk
@@ -33,6 +34,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
+LEAST_WGMMA = 64  # rows
 ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below its peak
 
 
@@ -142,8 +144,12 @@ class PrefetchPlanner(PipeliningLegality):
         shared memory. Loads of indices get no early load either."""
         if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
-        ops = (op for op in loop.blocks[0].ops if op.name == "load")
+        ops = (op for op in loop.blocks[0].ops if op.name == "load" and not self.is_staged(op, loop))
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
+
+    def is_staged(self, load: Op, loop: Op) -> bool:
+        """Whether `operand_staging` brings a tile of one row to shared memory, more than one iteration ahead."""
+        return num_stages(self.func, loop) > 2 and is_staged_line(self.facts, load, loop)
 
     def is_index(self, value: Value) -> bool:
         """Whether an address depends on a value."""
@@ -182,6 +188,19 @@ class PrefetchPlanner(PipeliningLegality):
         """The registers per thread that are left for a loop's carried values."""
         limit = min(256, 65536 // self.threads)
         return min(REGISTERS, limit // 4, max(0, limit - ROOM - self.liveness.peak(loop)))
+
+
+def is_staged_line(facts: affine.Facts, load: Op, loop: Op) -> bool:
+    """Whether a tile has one row, from which a thread can copy four bytes, and the products of its loop are too small for wgmma."""
+    shape, (pointer, *masks) = load.result.type.shape, load.args
+    dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
+    if len(shape) != 2 or shape[0] > 1 or not dots or any(op.result.type.shape[0] >= LEAST_WGMMA for op in dots):
+        return False
+    bytes = load.result.type.dtype.bytes
+    width = min(shape[1], facts.contiguity(pointer, 1), facts.divisibility(pointer, 1) // bytes)
+    if masks:
+        width = min(width, facts.constancy(masks[0], 1))
+    return width * bytes >= COPY_BYTES[0] and shape[1] * bytes >= COPY_BYTES[-1]
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------

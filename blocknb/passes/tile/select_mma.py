@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Func, Op, Value, definitions
-from blocknb.ir.traversal import backward_slice
+from blocknb.ir.core import Func, Op, Value, blocks, definitions, within
+from blocknb.ir.traversal import backward_slice, reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS, REDUCTIONS, STRUCTURED
 from blocknb.layouts import tables, wgmma
 from blocknb.layouts.linear import Layout
+from blocknb.passes.pipelining.stages import num_stages
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
@@ -50,9 +52,13 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
         %d = cast %c : tile<64x64xf16>
         store %p, %d
     """
-    chained = operands_of_dots(func)
+    chained, direct = operands_of_dots(func), DirectOperands(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id in direct.last:
+            new = revised(op, attrs={**op.attrs, "scheduling_barrier": True})
+            rebuild.builder.append(new)
+            return new.results
         if op.name != "dot" or "instr" in op.attrs:
             return NotImplemented
         instruction, why = choose(op, target)
@@ -62,14 +68,75 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
         a, _, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         layout = tables.accumulator(c.shape, instruction, warps)
-        new = revised(op, attrs={**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps})
+        attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
+        if run := direct.run(op):
+            attrs["run"] = run
+        new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         split = f"{warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}"
-        notes(new, f"dot: mma.sync.{instruction.name}, {count} per program ({split})")
+        text = f"dot: mma.sync.{instruction.name}, {count} per program ({split})"
+        notes(new, text + f"; each thread loads {run} neighbours of A along K into their fragments" * bool(run))
         return new.results
 
     return rebuild(func, visit)
+
+
+class DirectOperands:
+    """Finds the products of a function whose operand A each thread can load from global memory into its fragments: weights of 8 and 4
+    bits, which it converts on their way.
+
+    Such a product waits for memory, not for the tensor cores: it has few columns, and its loop has no stages (`pipelining.stages`), so that
+    no copy to shared memory runs ahead.
+    """
+
+    def __init__(self, func: Func):
+        self.func, self.defs = func, definitions(func)
+        loops = [op for op in func.ops() if op.name == "for"]
+        self.stages = {op.id: num_stages(func, loop) for loop in loops for op in within(loop)}  # inner loops come last
+        self.carried = {
+            inner: first for loop in loops for inner, first in zip(loop.blocks[0].args[1:], loop.args[3:], strict=True)
+        }
+        self.last: set[int] = set()  # the ids of the last loads before such products; none may move behind a product
+        for block in blocks(func.body):
+            load = None
+            for op in block.ops:
+                if op.name == "load" and op.result.type.shape:
+                    load = op
+                elif op.name == "dot" and load is not None and self.run(op):
+                    self.last.add(load.id)
+                    load = None
+
+    def run(self, dot: Op) -> int:
+        """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
+        a, _, c = (x.type for x in dot.args)
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
+            return 0
+        for load in self.loads_behind(dot.args[0]):
+            shape, own = load.result.type.shape, load.attrs.get("layout")
+            if (
+                own is None
+                or load.result.type.dtype.bits >= a.dtype.bits
+                or len(shape) != 2
+                or shape[0] != a.shape[0]
+                or a.shape[1] % shape[1]
+            ):
+                continue
+            run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
+            return run if 4 <= run <= a.shape[1] // 4 else 0
+        return 0
+
+    def loads_behind(self, value: Value) -> list[Op]:
+        """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
+
+        def sources(value: Value) -> tuple[Value, ...]:
+            op = self.defs.get(value)
+            if op is None:
+                return (self.carried[value],) if value in self.carried else ()
+            return () if op.name == "load" or op.name in STRUCTURED else op.args
+
+        found = (self.defs.get(x) for x in reachable([value], sources))
+        return [op for op in found if op is not None and op.name == "load"]
 
 
 def multiplied(dtype: t.DType) -> str:
@@ -113,6 +180,8 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
     first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
     assert first is not None, "tensorcore chose an instruction that does not fit"
     assert second is not None, "tensorcore chose an instruction that does not fit"
+    if run := op.attrs.get("run"):
+        return tables.neighbours_along_k(first, 1, run), tables.neighbours_along_k(second, 0, run)
     return first, second
 
 

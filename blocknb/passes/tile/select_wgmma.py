@@ -19,7 +19,7 @@ from blocknb.layouts import tables
 from blocknb.layouts import wgmma as table
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.tile.select_mma import instruction_of, multiplied
+from blocknb.passes.tile.select_mma import DirectOperands, instruction_of, multiplied
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -83,7 +83,7 @@ class WgmmaSelection:
 
     def __init__(self, func: Func):
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
-        self.products = made_of_dots(func)
+        self.products, self.direct = made_of_dots(func), DirectOperands(func)
         self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
         self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
@@ -94,6 +94,8 @@ class WgmmaSelection:
         if op.attrs.get("precision", "tf32") != "tf32":
             return None, f"the kernel asks for {op.attrs['precision']} precision"
         row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
+        if self.direct.run(op):
+            return None, "its loop has no stages, and A is loaded into the fragments of mma.sync"
         if row is None:
             return None, f"it does not multiply {a.dtype} into a {c.dtype} accumulator"
         if why := table.refusal(row, c.shape[0], c.shape[1], a.shape[1], self.num_warps):

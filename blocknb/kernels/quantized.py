@@ -1,0 +1,303 @@
+"""Products of few rows by quantized weights (weight-only quantization): int8 with a scale per column, and int4 with scales per group.
+
+Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
+kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
+loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. More rows use wgmma. The
+programs split K, so that every multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
+
+Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
+first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
+order of storage: pass `scales.T` for GPTQ's and AWQ's (K / group, N).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.strides import Device, address, device, dtype_name, empty, on_host, stream, strides, table
+
+ROWS = 64  # the most rows of x per program
+GROUP = 128  # the default number of weights per scale
+#: By rows of a program: columns, steps ahead, warps, stages, and the warps of a multiprocessor that read at the same time.
+PLANS = {8: (64, 1, 4, 1, 16), 16: (32, 2, 2, 1, 8), 32: (64, 0, 4, 4, 8), ROWS: (64, 0, 4, 4, 8)}
+LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
+ACTIVATIONS = ("float16", "bfloat16")
+
+
+class QuantizedTile(NamedTuple):
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
+    steps ahead weights are loaded into registers, parts along K, warps, and stages (more than 1: copies to shared memory run ahead)."""
+
+    rows: int
+    columns: int
+    depth: int
+    ahead: int
+    splits: int
+    num_warps: int
+    num_stages: int
+
+
+@blocknb.kernel
+def finish_split(
+    total, scale, out, parts, tickets, m, n, out_row, tile, BM: bl.constexpr, BN: bl.constexpr, SPLITS: bl.constexpr
+):
+    """Stores a tile of the transposed result. The last one of SPLITS programs adds all partial sums; it finds out by a ticket."""
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    inside = (rows[None, :] < m) & (columns[:, None] < n)
+    to = out + rows[None, :].to(bl.int64) * out_row + columns[:, None]
+    factor = 1.0
+    if scale is not None:
+        factor = bl.load(scale + columns, mask=columns < n, other=0.0).to(bl.float32)[:, None]
+    if SPLITS == 1:
+        bl.store(to, (total * factor).to(out.dtype.element_ty), mask=inside)
+    else:
+        place = tile + bl.program_id(2) * bl.num_programs(0)
+        here = parts + place * (SPLITS * BN * BM) + bl.arange(0, BN)[:, None] * BM + bl.arange(0, BM)[None, :]
+        bl.store(here + bl.program_id(1) * (BN * BM), total)
+        ticket = bl.atomic_add(tickets + place, 1, sem="acq_rel", scope="gpu")
+        if ticket == SPLITS - 1:
+            whole = bl.zeros((BN, BM), bl.float32)
+            for split in bl.static_range(SPLITS):
+                whole += bl.load(here + split * (BN * BM), cache_modifier=".cg")
+            bl.store(tickets + place, 0)  # for the next launch
+            bl.store(to, (whole * factor).to(out.dtype.element_ty), mask=inside)
+
+
+@blocknb.kernel
+def int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK: bl.constexpr, LAST: bl.constexpr = True):
+    """Loads tiles of weights and of x for a step along K. With LAST it loads nothing from the step `last` on."""
+    at = step * BK + bl.arange(0, BK)
+    inside = at[None, :] < k
+    if LAST:
+        inside = inside & (step < last)
+    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & inside, other=0)
+    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & inside, other=0.0)
+    return y, a
+
+
+@blocknb.kernel
+def int8_kernel(
+    x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K; loads are AHEAD steps ahead (0, 1 or 2)."""
+    tile, first = bl.program_id(0), bl.program_id(1) * length
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    last, kind = min(first + length, bl.cdiv(k, BK)), x.dtype.element_ty
+    total = bl.zeros((BN, BM), bl.float32)
+    if AHEAD == 0:
+        for step in range(first, last):
+            y, a = int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK, False)
+            total = bl.dot(y.to(kind), a.T, total)
+    elif AHEAD == 1:
+        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
+        for step in range(first, last, 2):
+            y1, a1 = int8_step(x, w, rows, columns, step + 1, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y0.to(kind), a0.T, total)
+            y0, a0 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y1.to(kind), a1.T, total)
+    else:
+        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
+        y1, a1 = int8_step(x, w, rows, columns, first + 1, last, m, n, k, x_row, w_row, BK)
+        for step in range(first, last, 3):
+            y2, a2 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y0.to(kind), a0.T, total)
+            y0, a0 = int8_step(x, w, rows, columns, step + 3, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y1.to(kind), a1.T, total)
+            y1, a1 = int8_step(x, w, rows, columns, step + 4, last, m, n, k, x_row, w_row, BK)
+            total = bl.dot(y2.to(kind), a2.T, total)
+    finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
+
+
+@blocknb.kernel
+def int4_step(
+    arrays, places, sizes, steps, step, last, BK: bl.constexpr, GROUP: bl.constexpr, LAST: bl.constexpr = True
+):
+    """Loads tiles of weights, scales, zero points and of x for a step along K. With LAST it loads nothing from the step `last` on.
+
+    `arrays`: x, w, scale, zero; `places`: rows and columns; `sizes`: m, n, k, words; `steps`: the distances of neighbours in the arrays.
+    """
+    x, w, scale, zero = arrays
+    rows, columns = places
+    m, n, k, words = sizes
+    x_row, w_row, s_row, s_group, z_row, z_group = steps
+    at, packed, group = step * BK + bl.arange(0, BK), step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
+    scaled, inside, whole = columns < n, packed[None, :] < words, at[None, :] < k
+    if LAST:
+        scaled, inside, whole = scaled & (step < last), inside & (step < last), whole & (step < last)
+    s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
+    z = s
+    if zero is not None:
+        z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
+    w_tile = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
+    y = bl.load(w_tile, mask=(columns[:, None] < n) & inside, other=0)
+    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & whole, other=0.0)
+    return y, s, z, a
+
+
+@blocknb.kernel
+def int4_product(total, y, s, z, a, WITH_ZEROS: bl.constexpr):
+    """Adds a step's product to the sums. The sums of a group are multiplied by its scale, so that weights are exact in the products."""
+    w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(a.dtype)
+    if WITH_ZEROS:
+        w = w - z.to(a.dtype)[:, None]
+    else:
+        w = w - 8.0
+    return total + bl.dot(w, a.T) * s.to(bl.float32)[:, None]
+
+
+@blocknb.kernel
+def int4_kernel(
+    x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP."""
+    tile, first = bl.program_id(0), bl.program_id(1) * length
+    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
+    last, zeros = min(first + length, bl.cdiv(k, BK)), zero is not None
+    total = bl.zeros((BN, BM), bl.float32)
+    arrays, places, sizes = (x, w, scale, zero), (rows, columns), (m, n, k, words)
+    steps = (x_row, w_row, s_row, s_group, z_row, z_group)
+    if AHEAD == 0:
+        for step in range(first, last):
+            y, s, z, a = int4_step(arrays, places, sizes, steps, step, last, BK, GROUP, False)
+            total = int4_product(total, y, s, z, a, zeros)
+    elif AHEAD == 1:
+        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
+        for step in range(first, last, 2):
+            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 1, last, BK, GROUP)
+            total = int4_product(total, y0, s0, z0, a0, zeros)
+            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
+            total = int4_product(total, y1, s1, z1, a1, zeros)
+    else:
+        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
+        y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, first + 1, last, BK, GROUP)
+        for step in range(first, last, 3):
+            y2, s2, z2, a2 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
+            total = int4_product(total, y0, s0, z0, a0, zeros)
+            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 3, last, BK, GROUP)
+            total = int4_product(total, y1, s1, z1, a1, zeros)
+            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 4, last, BK, GROUP)
+            total = int4_product(total, y2, s2, z2, a2, zeros)
+    finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
+
+
+def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
+    """The tile for a product of m rows by n columns of weights. Fitted to measurements on an H200, where 4 and 8 bits had the same best
+    tiles."""
+    depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
+    if on.capability == 0:
+        return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
+    columns, ahead, num_warps, stages, reading = PLANS[rows]
+    tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
+    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
+    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages)
+
+
+#: By device, library and stream: tickets of split products, all zero between two launches.
+_tickets: dict[tuple[Any, ...], Any] = {}
+TICKETS = 1 << 14
+
+
+def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: QuantizedTile | None = None) -> Any:
+    """Computes out = x @ (w * scales[:, None]).T for x (M, K) in fp16 or bf16 and w (N, K) in int8; returns `out`, a new array for None.
+
+    K is contiguous in x and w, and a multiple of 16. `scales` is a contiguous vector of N floats, of any float dtype. Sums are fp32. Raises
+    ValueError for arrays that do not fit each other.
+    """
+    m, n, k, out = _checked(x, w, out, 1, "int8")
+    if tuple(scales.shape) != (n,):
+        raise ValueError(
+            f"scales must be a vector of {n} elements, one per row of w, not of shape {tuple(scales.shape)}"
+        )
+    if 0 in (m, n):
+        return out
+    t = tile or choose_quantized(m, n, k, device(x))
+    grid, length, parts, tickets = _splits(x, m, n, k, t)
+    int8_kernel[grid](
+        x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
+        BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], num_warps=t.num_warps, num_stages=t.num_stages,
+    )  # fmt: skip
+    return out
+
+
+def matmul_int4(
+    x: Any,
+    w: Any,
+    scales: Any,
+    zeros: Any = None,
+    out: Any = None,
+    *,
+    group: int = GROUP,
+    tile: QuantizedTile | None = None,
+) -> Any:
+    """Computes out = x @ ((w - zeros) * scales).T for x (M, K) in fp16 or bf16 and weights of 4 bits; returns `out`, a new array for None.
+
+    w is (N, K / 2) uint8: a byte holds two weights of 0 to 15, the lower four bits first. `scales` and `zeros` are (N, K / group); a zero
+    point is 8 by default. `group` is a multiple of 128 and K a multiple of 32; K is contiguous in x and w. Sums are fp32. Raises ValueError
+    for arrays that do not fit each other.
+    """
+    m, n, k, out = _checked(x, w, out, 2, "uint8")
+    if group % 128 or k % 32:
+        raise ValueError(f"a group of {group} and K = {k}: groups are multiples of 128, and K is a multiple of 32")
+    for name, array in (("scales", scales), ("zeros", zeros)):
+        if array is not None and tuple(array.shape) != (n, blocknb.cdiv(k, group)):
+            raise ValueError(f"{name} must have the shape {(n, blocknb.cdiv(k, group))}, not {tuple(array.shape)}")
+    if 0 in (m, n):
+        return out
+    t = tile or choose_quantized(m, n, k, device(x))
+    grid, length, parts, tickets = _splits(x, m, n, k, t)
+    z = (0, 0) if zeros is None else strides(zeros)
+    int4_kernel[grid](
+        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
+        strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], GROUP=group,
+        num_warps=t.num_warps, num_stages=t.num_stages,
+    )  # fmt: skip
+    return out
+
+
+def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int, int, Any]:
+    """The sizes M, N and K, and the result. Raises ValueError if the arrays do not fit."""
+    if len(x.shape) != 2 or len(w.shape) != 2 or x.shape[1] != w.shape[1] * packed:
+        raise ValueError(
+            f"cannot multiply {tuple(x.shape)} by weights {tuple(w.shape)}: pass (M, K) and (N, K / {packed})"
+        )
+    if dtype_name(x) not in ACTIVATIONS or dtype_name(w) != kind:
+        raise ValueError(f"x is {dtype_name(x)} and w is {dtype_name(w)}: x must be float16 or bfloat16, and w {kind}")
+    (m, k), n = x.shape, w.shape[0]
+    for name, array in (("x", x), ("w", w)):
+        steps = strides(array)
+        if steps[1] != 1 or steps[0] * array.dtype.itemsize % 16 or address(array) % 16:
+            raise ValueError(
+                f"the rows of {name} must be contiguous, and begin at multiples of 16 bytes; its strides are {steps}"
+            )
+    if out is None:
+        out = empty(x, (m, n), dtype_name(x))
+    elif tuple(out.shape) != (m, n) or strides(out)[1] != 1:
+        raise ValueError(
+            f"out must have the shape {(m, n)} and contiguous rows, not {tuple(out.shape)} with strides {strides(out)}"
+        )
+    return m, n, k, out
+
+
+def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int, int, int], int, Any, Any]:
+    """The grid, the steps along K per split, the array of partial sums, and the tickets."""
+    steps = max(1, blocknb.cdiv(k, t.depth))
+    length = blocknb.cdiv(steps, t.splits)
+    splits = blocknb.cdiv(steps, length)
+    grid = blocknb.cdiv(n, t.columns), splits, blocknb.cdiv(m, t.rows)
+    if splits == 1:
+        return grid, length, None, None
+    places = grid[0] * grid[2]
+    parts = empty(x, (places * splits * t.columns * t.rows,), "float32")
+    return grid, length, parts, _tickets_of(x, places)
+
+
+def _tickets_of(x: Any, places: int) -> Any:
+    """Tickets on the device of x. Launches of one stream follow each other, so they share them."""
+    key = (type(x), str(getattr(x, "device", "")), None if on_host(x) else stream(x), max(places, TICKETS))
+    if key not in _tickets:
+        _tickets[key] = table(x, [0] * max(places, TICKETS), "int32")
+    return _tickets[key]
