@@ -152,7 +152,7 @@ def welford_loop_kernel(x, y, m, n, eps, ROWS: bl.constexpr, BLOCK: bl.constexpr
         m2 = bl.where(inside, m2 + delta * (value - next_mean), m2)
         mean = bl.where(inside, next_mean, mean)
         weight = bl.where(inside, next_weight, weight)
-    average, squares, count = bl.reduce((mean, m2, weight), 1, _merged)
+    average, squares, _ = bl.reduce((mean, m2, weight), 1, _merged)
     average, squares = average[:, None], squares[:, None]
     scale = bl.rsqrt(squares / n + eps)
     for start in range(0, n, BLOCK):
