@@ -14,6 +14,7 @@ from blocknb.codegen.gpu.math import ElementwiseMath, Values
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
+from blocknb.codegen.gpu.scan import Scans
 from blocknb.codegen.gpu.warp_shuffles import butterfly
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -26,14 +27,22 @@ class Reductions(OpLowering):
     """Lowers reductions."""
 
     def __init__(
-        self, context: KernelContext, math: ElementwiseMath, pieces: PieceLoops, rematerializer: Rematerializer
+        self,
+        context: KernelContext,
+        math: ElementwiseMath,
+        pieces: PieceLoops,
+        rematerializer: Rematerializer,
+        scans: Scans,
     ):
         super().__init__(context)
-        self.math, self.pieces, self.rematerializer = math, pieces, rematerializer
+        self.math, self.pieces, self.rematerializer, self.scans = math, pieces, rematerializer, scans
 
     @lowers("reduce")
     def reduce(self, op: Op) -> None:
         """Combines the elements along an axis that a warp holds."""
+        if "scan" in op.attrs:
+            self.scans.totals(op)
+            return
         layout, axis = op.args[0].type.layout, op.attrs["axis"]
         _, lanes, warps = layout.axis_bits(axis)
         if warps and "keep" not in op.attrs:

@@ -30,6 +30,7 @@ from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
+from blocknb.passes.support.scans_of_warps import split_scans
 from blocknb.passes.support.share_transposed_buffers import share_transposed
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -47,8 +48,8 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU. From here on buffers are explicit.
 
     What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
-    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp. Operands of wgmma are stored to
-    buffers that matrix descriptors can name.
+    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp, and so does a scan. Operands of
+    wgmma are stored to buffers that matrix descriptors can name.
 
     Why: later passes can copy into these buffers ahead of time, share them and place barriers.
 
@@ -71,6 +72,7 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
         %w = local_load %b1 : tile<64x64xf16, #b>
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
+    func = rebuild(func, split_scans(notes))
     return share_transposed(ConversionLowering(func, target, notes).run(), notes)
 
 
