@@ -125,10 +125,7 @@ def for_scan(layout: Layout, axis: int) -> Layout:
     between them would take longer.
     """
     mask = layout.dim_mask(axis)
-    on_axis = [basis for _, _, basis in layout.bits() if basis & mask]
-    if any(basis & (basis - 1) for basis in on_axis) or len(set(on_axis)) < len(on_axis):
-        order = [axis, *(other for other in reversed(range(len(layout.shape))) if other != axis)]
-        layout = blocked(layout.shape, order, 1, layout.num_warps)
+    layout = _untangled(layout, axis)
     reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
     vector = max(layout.contiguous_registers(other) for other in range(len(layout.shape))).bit_length() - 1
     for position, basis in enumerate(warp):
@@ -144,6 +141,15 @@ def for_scan(layout: Layout, axis: int) -> Layout:
         reg.append(warp[across[-1]])
         warp[across.pop()] = 0
     return _warps_last(Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp)), mask)
+
+
+def _untangled(layout: Layout, axis: int) -> Layout:
+    """The layout, or a plain one if its bits on the axis move along other axes, too, or two of them by the same distance."""
+    on_axis = [basis for _, _, basis in layout.bits() if basis & layout.dim_mask(axis)]
+    if len(set(on_axis)) == len(on_axis) and not any(basis & (basis - 1) for basis in on_axis):
+        return layout
+    order = [axis, *(other for other in reversed(range(len(layout.shape))) if other != axis)]
+    return blocked(layout.shape, order, 1, layout.num_warps)
 
 
 def _warps_last(layout: Layout, mask: int) -> Layout:

@@ -179,3 +179,22 @@ def welford_columns_kernel(x, mean, variance, m, n, BLOCK_M: bl.constexpr, BLOCK
     at = bl.program_id(0) * BLOCK_N + bl.arange(0, BLOCK_N)
     bl.store(mean + at, average, mask=at < n)
     bl.store(variance + at, m2 / weight, mask=at < n)
+
+
+@blocknb.kernel
+def norm_columns_kernel(x, dy, mean, rstd, dw, db, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr):
+    """The sums of dy * xhat and dy over the rows of (m, n), computed from the inputs of layer norm's backward pass."""
+    columns = bl.program_id(0) * BLOCK_N + bl.arange(0, BLOCK_N)[None, :]
+    weight = bl.zeros((BLOCK_M, BLOCK_N), dtype=bl.float32)
+    bias = bl.zeros((BLOCK_M, BLOCK_N), dtype=bl.float32)
+    for start in range(0, m, BLOCK_M):
+        rows = start + bl.arange(0, BLOCK_M)[:, None]
+        inside = (rows < m) & (columns < n)
+        value = bl.load(x + rows * n + columns, mask=inside, other=0.0).to(bl.float32)
+        gradient = bl.load(dy + rows * n + columns, mask=inside, other=0.0).to(bl.float32)
+        average = bl.load(mean + rows, mask=rows < m, other=0.0).to(bl.float32)
+        scale = bl.load(rstd + rows, mask=rows < m, other=0.0).to(bl.float32)
+        weight += gradient * ((value - average) * scale)
+        bias += gradient
+    bl.store(dw + columns, bl.sum(weight, axis=0)[None, :], mask=columns < n)
+    bl.store(db + columns, bl.sum(bias, axis=0)[None, :], mask=columns < n)

@@ -93,6 +93,11 @@ def _norm_partials(torch: Any, x: Any, dy: Any, mean: Any, rstd: Any) -> Outputs
     return tuple(_summed_by(torch, y, PARTIAL_ROWS) for y in (terms, dy.double()))
 
 
+def _norm_columns(torch: Any, x: Any, dy: Any, mean: Any, rstd: Any) -> Outputs:
+    terms = dy.double() * (x.double() - mean.double()[:, None]) * rstd.double()[:, None]
+    return terms.sum(0), dy.double().sum(0)
+
+
 PARTIAL_ROWS = 32
 
 
@@ -142,6 +147,12 @@ def _launch_partials(k: Any, i: Inputs, o: Outputs, m: int, n: int, num_warps: i
     k.norm_partials_kernel[(cdiv(m, rows),)](*i, *o, m, n, ROWS=rows, BLOCK=next_power_of_2(n), num_warps=num_warps)
 
 
+def _launch_norm_columns(
+    k: Any, i: Inputs, o: Outputs, m: int, n: int, block_m: int = 32, block_n: int = 64, num_warps: int = 4
+) -> None:
+    k.norm_columns_kernel[(cdiv(n, block_n),)](*i, *o, m, n, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps)
+
+
 def _launch_sparsemax(k: Any, i: Inputs, o: Outputs, m: int, n: int, num_warps: int = 4) -> None:
     k.sparsemax_kernel[(m,)](i[0], o[0], n, n, n, BLOCK=next_power_of_2(n), num_warps=num_warps)
 
@@ -167,12 +178,14 @@ KINDS = (
     RowKind(
         "complex_products", lambda make, m, n: (make.torch.stack(make.phases(m, n), 2),), lambda make, m, n: (make.poison(m, n, 2),),
         _launch_complex_products, _complex_products,
-        ((8192, 1024, {}), (4096, 2048, {}), (2048, 4096, {"num_warps": 8}), (16384, 256, {"num_warps": 1})), tolerance=1e-3,
+        ((8192, 1024, {}), (4096, 2048, {}), (2048, 4096, {"num_warps": 8}), (16384, 256, {"num_warps": 1}), (256, 1024, {}),
+         (128, 4096, {})), tolerance=1e-3,
     ),
     RowKind(
         "complex_recurrence", lambda make, m, n: (*make.phases(m, n), make.normal(m, n), make.normal(m, n)),
         lambda make, m, n: (make.poison(m, n), make.poison(m, n)), _launch_recurrence, _complex_recurrence,
-        ((8192, 1024, {}), (4096, 2048, {}), (8192, 512, {"rows": 4}), (8192, 256, {"rows": 4})), tolerance=1e-3,
+        ((8192, 1024, {}), (4096, 2048, {}), (8192, 512, {"rows": 4}), (8192, 256, {"rows": 4}), (256, 1024, {}),
+         (256, 4096, {"num_warps": 8})), tolerance=1e-3,
     ),
     RowKind(
         "column_sums", lambda make, m, n: (make.normal(m, n), make.normal(m, n)), lambda make, m, n: (make.poison(n), make.poison(n)),
@@ -185,6 +198,14 @@ KINDS = (
         lambda make, m, n: (make.normal(m, n), make.normal(m, n), make.normal(m).float(), make.normal(m).float()),
         lambda make, m, n: tuple(make.poison(cdiv(m, PARTIAL_ROWS), n, dtype=make.torch.float32) for _ in range(2)),
         _launch_partials, _norm_partials, ((8192, 1024, {"num_warps": 4}), (8192, 4096, {})), ("float32", "float16"), 1e-4,
+    ),
+    RowKind(
+        "norm_columns",
+        lambda make, m, n: (make.normal(m, n), make.normal(m, n), make.normal(m).float(), make.normal(m).float()),
+        lambda make, m, n: (make.poison(n), make.poison(n)), _launch_norm_columns, _norm_columns,
+        ((4096, 4096, {}), (4096, 1024, {"block_m": 64, "block_n": 32, "num_warps": 8}), (4096, 4096, {"block_m": 16, "block_n": 128}),
+         (2048, 8192, {"block_m": 16, "block_n": 16}), (4096, 2048, {"block_m": 128, "block_n": 16, "num_warps": 8})),
+        ("float32", "float16"), 1e-3,
     ),
     RowKind(
         "sparsemax", lambda make, m, n: (make.normal(m, n),), lambda make, m, n: (make.poison(m, n),), _launch_sparsemax, _sparsemax,
@@ -226,8 +247,10 @@ def error_of(torch: Any, outputs: Outputs, exact: Outputs) -> float:
     return worst
 
 
-def measured(kind: RowKind, m: int, n: int, options: dict[str, int], dtype: str, rounds: int) -> Row:
-    """One row of the table: errors and times under both compilers. Raises ValueError for a wrong result of ours."""
+def measured(
+    kind: RowKind, m: int, n: int, options: dict[str, int], dtype: str, rounds: int, modules: dict[str, ModuleType]
+) -> Row:
+    """One row of the table: errors and times of the kernels of each module, ours first. Raises ValueError for a wrong result of ours."""
     torch = importlib.import_module("torch")
     make = TorchArrays(torch, dtype)
     inputs = kind.inputs(make, m, n)
@@ -239,7 +262,7 @@ def measured(kind: RowKind, m: int, n: int, options: dict[str, int], dtype: str,
         "options": " ".join(f"{k}={v}" for k, v in options.items()),
     }
     calls: dict[str, Callable[[], Any]] = {}
-    for name, module in ((OURS, kernels), (TRITON, in_triton())):
+    for name, module in modules.items():
         outputs = kind.outputs(make, m, n)
         calls[name] = functools.partial(kind.launch, module, inputs, outputs, m, n, **options)
         calls[name]()
@@ -261,7 +284,7 @@ def run(names: Sequence[str] = (), rounds: int = 30) -> list[Row]:
     """Measures the kinds of these names, or all, on the current GPU. Raises KernelError without torch or Triton."""
     try:
         torch = importlib.import_module("torch")
-        in_triton()
+        modules = {OURS: kernels, TRITON: in_triton()}
     except ImportError as error:
         raise KernelError(f"row_kinds compares with Triton on a GPU: {one_line(error)}") from error
     torch.manual_seed(0)
@@ -271,7 +294,7 @@ def run(names: Sequence[str] = (), rounds: int = 30) -> list[Row]:
             continue
         for m, n, options in kind.shapes:
             for dtype in kind.dtypes:
-                found.append(measured(kind, m, n, options, dtype, rounds))
+                found.append(measured(kind, m, n, options, dtype, rounds, modules))
                 print(" ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in found[-1].values()), flush=True)
     means = {kind.name: [row["ratio"] for row in found if row["kind"] == kind.name] for kind in KINDS}
     show("Triton's time over ours, by kind", [

@@ -15,7 +15,7 @@ from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
 from blocknb.codegen.gpu.scan import Scans
-from blocknb.codegen.gpu.warp_shuffles import butterfly
+from blocknb.codegen.gpu.warp_shuffles import butterfly, from_lane
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -47,18 +47,26 @@ class Reductions(OpLowering):
         _, lanes, warps = layout.axis_bits(axis)
         if warps and "keep" not in op.attrs:
             raise CompilerBug("a reduction across warps reached code generation", op.loc)
-        results = []
-        for value in self.within_threads(op, layout.slice_registers(axis)):
-            for bit in range(5):
-                if lanes >> bit & 1:
-                    other = tuple(
-                        butterfly(self.text, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True)
-                    )
-                    value = self.math.combined(op, *self.in_order(op, bit, value, other))
-            results.append(value)
+        results = [
+            self.within_warp(op, lanes, value) for value in self.within_threads(op, layout.slice_registers(axis))
+        ]
         for i, result in enumerate(op.results):
             self.registers.set(result, [value[i] for value in results])
         self.rematerializer.reduced(op)
+
+    def within_warp(self, op: Op, lanes: int, value: Values) -> Values:
+        """Combines the values of the lanes that differ in these bits, so that all of them have the result.
+
+        A combine block of one op is commutative, and any lane's result is right. From another block only the lowest lane gets the values
+        in order, so the others take its result."""
+        kinds = [x.type.dtype for x in op.args]
+        for bit in (bit for bit in range(5) if lanes >> bit & 1):
+            other = tuple(butterfly(self.text, x, kind, 1 << bit) for x, kind in zip(value, kinds, strict=True))
+            value = self.math.combined(op, value, other)
+        if not lanes or len(op.blocks[0].ops) == 2:
+            return value
+        lowest = self.text.once(("lowest lane", lanes), lambda: self.text.emit(f"and i32 %lane, {31 & ~lanes}"))
+        return tuple(from_lane(self.text, x, kind, lowest) for x, kind in zip(value, kinds, strict=True))
 
     def within_threads(self, op: Op, targets: Sequence[int]) -> Iterator[Values]:
         """Reduces the registers of each target (a register of the result) as a tree of neighbours, targets in order."""
@@ -154,19 +162,3 @@ class Reductions(OpLowering):
         maker = self.maker_of(op.args[0])
         single = len(op.args) == 1 and [inner.name for inner in op.blocks[0].ops[:-1]] == ["add"]
         return single and maker is not None and maker.name == "mul" and op.args[0].type.dtype in (t.float32, t.float64)
-
-    def in_order(self, op: Op, bit: int, own: tuple, other: tuple) -> tuple[tuple, tuple]:
-        """The two sides of a butterfly, the lower lane's first, so that both lanes get the same result from any combine block.
-
-        A combine block of one op is commutative and needs no order."""
-        if len(op.blocks[0].ops) == 2:
-            return own, other
-        upper = self.text.once(
-            ("upper", bit), lambda: self.text.emit(f"icmp ne i32 {self.text.emit(f'and i32 %lane, {1 << bit}')}, 0")
-        )
-        kinds = [llvm_type(x.type.dtype) for x in op.args]
-        sides = []
-        for yes, no in ((other, own), (own, other)):
-            chosen = zip(kinds, yes, no, strict=True)
-            sides.append(tuple(self.text.emit(f"select i1 {upper}, {kind} {a}, {kind} {b}") for kind, a, b in chosen))
-        return sides[0], sides[1]
