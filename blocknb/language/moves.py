@@ -17,7 +17,7 @@ from blocknb.language.types import int8, int16, int32, int64
 # mypy: disable-error-code="operator,assignment"
 
 #: Up to this number of comparisons, a sort on a GPU is fully unrolled. A larger one would take too long to compile.
-WRITTEN_OUT = constexpr(1 << 18)
+WRITTEN_OUT = constexpr(1 << 19)
 #: The integer of a float's width.
 _INTEGERS = constexpr({8: int8, 16: int16, 32: int32, 64: int64})
 
