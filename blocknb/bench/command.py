@@ -17,7 +17,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import KernelError
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
-FAMILIES = ("gemm", "ragged", "skinny", "attention")
+FAMILIES = ("gemm", "ragged", "skinny", "attention", "kinds")
 INTERRUPTED = 130  # the exit status, as of a shell
 
 

@@ -127,7 +127,9 @@ def for_scan(layout: Layout, axis: int) -> Layout:
     mask = layout.dim_mask(axis)
     layout = _untangled(layout, axis)
     reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
-    fast = next((other for other in range(len(layout.shape)) if lane[0] & layout.dim_mask(other)), len(layout.shape) - 1)
+    fast = next(
+        (other for other in range(len(layout.shape)) if lane[0] & layout.dim_mask(other)), len(layout.shape) - 1
+    )
     vector = layout.contiguous_registers(fast).bit_length() - 1
     for position, basis in enumerate(warp):
         if not basis & mask:

@@ -19,7 +19,8 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert main(["bench", "sofmax", "launch"]) == 2
     said = capsys.readouterr().err
     assert (
-        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, add, copy, sum, softmax" in said
+        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, kinds, add, copy, sum, softmax"
+        in said
         and "ceilings, compile" in said
     )
 

@@ -11,6 +11,7 @@ import pytest
 from blocknb.bench.suite import peers_numpy
 from blocknb.bench.suite.catalogue import BENCHMARKS, P
 from blocknb.bench.suite.definition import BenchmarkCase, Make
+from blocknb.bench.suite.row_kinds import KINDS
 from blocknb.bench.suite.measure import (
     COMPILED,
     COPY,
@@ -25,8 +26,10 @@ from blocknb.bench.suite.measure import (
 )
 from blocknb.bench.suite.triton_source import Sources
 
+#: The benchmarks of ready-made kernels; `test_row_kinds` has the others.
+READY_MADE = [name for name in BENCHMARKS if not name.startswith(f"{KINDS}_")]
 SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
-HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]
+HALF = [name for name in READY_MADE if "fp16" in BENCHMARKS[name].gpu]
 
 
 def small(name: str, dtype: str = "fp32") -> BenchmarkCase:
@@ -45,7 +48,7 @@ def session() -> MeasuringSession:
     return MeasuringSession("cpu", (NUMPY, TORCH), rounds=2, clock=clock)
 
 
-@pytest.mark.parametrize("name", list(BENCHMARKS))
+@pytest.mark.parametrize("name", READY_MADE)
 def test_every_peer_on_a_cpu_gives_what_float64_gives(session: MeasuringSession, name: str) -> None:
     row = measure(session, BENCHMARKS[name], small(name))
     assert not row.problems
@@ -61,7 +64,7 @@ def test_ours_in_half_precision_gives_what_float64_gives(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
-@pytest.mark.parametrize("name", list(BENCHMARKS))
+@pytest.mark.parametrize("name", READY_MADE)
 def test_numba_gives_what_float64_gives(name: str) -> None:
     row = measure(MeasuringSession("cpu", (NUMBA,), rounds=1, clock=clock), BENCHMARKS[name], small(name))
     assert row.problems.get(NUMBA) == ("none" if name not in peers_numpy.numba_peers() else None)
@@ -85,7 +88,7 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.flops is None])
+@pytest.mark.parametrize("name", [name for name in READY_MADE if BENCHMARKS[name].flops is None])
 def test_what_torch_compiles_gives_what_float64_gives(name: str) -> None:
     pytest.importorskip("torch")
     session = MeasuringSession("gpu", (COMPILED,), rounds=1, torch_device="cpu", clock=clock)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.bench.suite import attention, products
+from blocknb.bench.suite import attention, products, row_kinds
 from blocknb.bench.suite.definition import (
     Arrays,
     Make,
@@ -271,5 +271,6 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
         ),
         *products.BENCHMARKS,
         *attention.BENCHMARKS,
+        *row_kinds.BENCHMARKS,
     )
 }  # fmt: skip
