@@ -11,7 +11,6 @@ import pytest
 from blocknb.bench.suite import peers_numpy
 from blocknb.bench.suite.catalogue import BENCHMARKS, P
 from blocknb.bench.suite.definition import BenchmarkCase, Make
-from blocknb.bench.suite.row_kinds import KINDS
 from blocknb.bench.suite.measure import (
     COMPILED,
     COPY,
@@ -24,6 +23,7 @@ from blocknb.bench.suite.measure import (
     MeasuringSession,
     measure,
 )
+from blocknb.bench.suite.row_kinds import KINDS
 from blocknb.bench.suite.triton_source import Sources
 
 #: The benchmarks of ready-made kernels; `test_row_kinds` has the others.
