@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,24 @@ def test_softmax_of_short_rows_and_special_values_matches_numpy(array, m, n, dty
     np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
     with pytest.raises(ValueError, match="out must be of shape"):
         softmax(array(x), array(out[:, :0]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "padding"), [(np.float16, 77, 0), (np.float32, 301, 0), (np.float16, 50, 11), (np.float16, 9, 0)]
+)
+def test_softmax_of_rows_that_begin_between_vectors_matches_numpy(monkeypatch, dtype, n, padding):
+    """With padding, rows of `x` and of `out` begin at different places of a vector, which the other kernel takes."""
+    module = importlib.import_module("blocknb.kernels.softmax")
+    monkeypatch.setattr(module, "on_host", lambda array: False)
+    monkeypatch.setattr(module, "LONG", 8)
+    x, out = (random(19, n + padding) * 4).astype(dtype)[:, :n], np.full((19, n), np.nan, dtype)
+    x[0, -1], x[1], x[2, 0] = -np.inf, -np.inf, np.nan
+    assert module.unaligned(x, out) == (0 if padding else 16 // x.itemsize)
+    softmax(x, out)
+    with np.errstate(invalid="ignore"):
+        exact = np.exp(x.astype(np.float64) - np.fmax.reduce(x, axis=1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
 
 
 def test_product_with_a_transposed_matrix_matches_numpy(array):
