@@ -24,7 +24,7 @@ def softmax_kernel(x, y, x_stride, y_stride, n, BLOCK: bl.constexpr):
 
 @blocknb.kernel
 def softmax_unaligned_kernel(x, y, x_stride, y_stride, n, VECTOR: bl.constexpr, BLOCK: bl.constexpr):
-    """Rows that begin anywhere in a vector of VECTOR elements, but in x and in y at the same place: whole vectors, and the ends of a row."""
+    """Rows that begin anywhere in a vector of VECTOR elements, in x and y at the same place: whole vectors, and the ends."""
     row = bl.program_id(0).to(bl.int64)
     begin, out = row * x_stride, row * y_stride
     first = (begin + VECTOR - 1) // VECTOR * VECTOR
