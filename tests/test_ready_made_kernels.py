@@ -61,16 +61,26 @@ def test_softmax_of_short_rows_and_special_values_matches_numpy(array, m, n, dty
 
 
 @pytest.mark.parametrize(
-    ("dtype", "n", "padding"), [(np.float16, 77, 0), (np.float32, 301, 0), (np.float16, 50, 11), (np.float16, 9, 0)]
+    ("dtype", "m", "n", "padding", "cut"),
+    [
+        (np.float16, 19, 90, 0, {"VECTOR": 8, "BLOCK": 64, "REST": 32, "CHUNK": 0}),
+        (np.float32, 19, 301, 0, {"VECTOR": 4, "BLOCK": 256, "REST": 64, "CHUNK": 0}),
+        (np.float32, 3, 301, 0, {"VECTOR": 4, "BLOCK": 256, "REST": 64, "CHUNK": 64}),
+        (np.float32, 3, 256, 0, {"VECTOR": 0, "BLOCK": 256, "REST": 64, "CHUNK": 64}),
+        (np.float32, 19, 264, 0, {"VECTOR": 0, "BLOCK": 256, "REST": 16, "CHUNK": 0}),
+        (np.float32, 19, 256, 0, None),
+        (np.float16, 19, 50, 11, None),  # rows of x and out begin at different places of a vector
+    ],
 )
-def test_softmax_of_rows_that_begin_between_vectors_matches_numpy(monkeypatch, dtype, n, padding):
-    """With padding, rows of `x` and of `out` begin at different places of a vector, which the other kernel takes."""
+def test_softmax_of_rows_in_pieces_matches_numpy(monkeypatch, dtype, m, n, padding, cut):
     module = importlib.import_module("blocknb.kernels.softmax")
-    monkeypatch.setattr(module, "on_host", lambda array: False)
-    monkeypatch.setattr(module, "LONG", 8)
-    x, out = (random(19, n + padding) * 4).astype(dtype)[:, :n], np.full((19, n), np.nan, dtype)
+    for name, value in {"on_host": lambda array: False, "LONG": 8, "CHUNK": 64, "PROGRAMS": 15}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "WARP", 1)
+    x, out = (random(m, n + padding) * 4).astype(dtype)[:, :n], np.full((m, n), np.nan, dtype)
     x[0, -1], x[1], x[2, 0] = -np.inf, -np.inf, np.nan
-    assert module.unaligned(x, out) == (0 if padding else 16 // x.itemsize)
+    found = module.pieces(x, out, None)
+    assert (found and {name: found[name] for name in cut}) == cut
     softmax(x, out)
     with np.errstate(invalid="ignore"):
         exact = np.exp(x.astype(np.float64) - np.fmax.reduce(x, axis=1, keepdims=True))

@@ -83,7 +83,7 @@ def test_a_load_through_a_loaded_index_stays():
     assert index.attrs["scheduling_barrier"] and "scheduling_barrier" not in values.attrs
 
 
-@pytest.mark.parametrize(("block", "why"), [(512, "few registers"), (16384, "too many")])
+@pytest.mark.parametrize(("block", "why"), [(256, "few registers"), (16384, "too many")])
 def test_loads_that_need_few_or_too_many_registers_stay(block, why):
     arguments = {"x": floats(3, block), "y": floats(3, block), "out": floats(2, block), "m": 3, "B": block}
     stage = stages_of(two_sums, arguments)["early_loads"]
