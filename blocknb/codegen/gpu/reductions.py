@@ -20,6 +20,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
+MANY_LANES = 3  # lane bits from which one more shuffle costs less than the selects of all steps
 CHAIN = 8  # products that a thread adds one after another; several chains hide the latency of each
 
 
@@ -57,13 +58,15 @@ class Reductions(OpLowering):
     def within_warp(self, op: Op, lanes: int, value: Values) -> Values:
         """Combines the values of the lanes that differ in these bits, so that all of them have the result.
 
-        A combine block of one op is commutative, and any lane's result is right. From another block only the lowest lane gets the values
-        in order, so the others take its result."""
+        A combine block of one op is commutative, and any lane is right. Another block needs the values of the lower lane first. Over few
+        lanes, each lane selects the sides. Over many, only the lowest lane gets them in order, and the others take its result."""
         kinds = [x.type.dtype for x in op.args]
+        commutes, many = len(op.blocks[0].ops) == 2, lanes.bit_count() >= MANY_LANES
         for bit in (bit for bit in range(5) if lanes >> bit & 1):
             other = tuple(butterfly(self.text, x, kind, 1 << bit) for x, kind in zip(value, kinds, strict=True))
-            value = self.math.combined(op, value, other)
-        if not lanes or len(op.blocks[0].ops) == 2:
+            sides = (value, other) if commutes or many else self.in_order(op, bit, value, other)
+            value = self.math.combined(op, *sides)
+        if commutes or not many:
             return value
         lowest = self.text.once(("lowest lane", lanes), lambda: self.text.emit(f"and i32 %lane, {31 & ~lanes}"))
         return tuple(from_lane(self.text, x, kind, lowest) for x, kind in zip(value, kinds, strict=True))
@@ -162,3 +165,15 @@ class Reductions(OpLowering):
         maker = self.maker_of(op.args[0])
         single = len(op.args) == 1 and [inner.name for inner in op.blocks[0].ops[:-1]] == ["add"]
         return single and maker is not None and maker.name == "mul" and op.args[0].type.dtype in (t.float32, t.float64)
+
+    def in_order(self, op: Op, bit: int, own: Values, other: Values) -> tuple[Values, Values]:
+        """The two sides of a butterfly, the lower lane's first, so that both lanes get the same result."""
+        upper = self.text.once(
+            ("upper", bit), lambda: self.text.emit(f"icmp ne i32 {self.text.emit(f'and i32 %lane, {1 << bit}')}, 0")
+        )
+        kinds = [llvm_type(x.type.dtype) for x in op.args]
+        sides = []
+        for yes, no in ((other, own), (own, other)):
+            chosen = zip(kinds, yes, no, strict=True)
+            sides.append(tuple(self.text.emit(f"select i1 {upper}, {kind} {a}, {kind} {b}") for kind, a, b in chosen))
+        return sides[0], sides[1]
