@@ -19,6 +19,7 @@ from blocknb.bench.suite.definition import (
     over_squares,
     over_warps,
 )
+from blocknb.bench.suite.floors import SOFTMAX_ODD
 
 EPS = 1e-5
 P, SEED = 0.1, 20_25
@@ -189,7 +190,8 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
             lambda make, m, n: ({"x": make.normal(m, n)}, {"out": make.poison(m, n)}),
             lambda k, a, **c: k.softmax(a["x"], a["out"], **c),
             _softmax,
-            by_n(SOFTMAX_N, GIB), _CPU_ROWS, over_rows, {"fp32": (1e-5, 1e-9), "fp16": (1e-3, 1e-7)},
+            {dtype: (*shapes, *SOFTMAX_ODD) for dtype, shapes in by_n(SOFTMAX_N, GIB).items()},
+            _CPU_ROWS, over_rows, {"fp32": (1e-5, 1e-9), "fp16": (1e-3, 1e-7)},
         ),
         SuiteBenchmark(
             "layer_norm", "norms",
