@@ -19,12 +19,13 @@ from blocknb.bench.suite.definition import (
     over_squares,
     over_warps,
 )
-from blocknb.bench.suite.floors import SOFTMAX_ODD
 
 EPS = 1e-5
 P, SEED = 0.1, 20_25
 GIB: Shape = (32768, 8192)
 SOFTMAX_N = (256, 512, 781, 1024, 2048, 4096, 8192, 12672, 16384, 32768)
+#: A few rows, and rows that begin between vectors of 16 bytes.
+SOFTMAX_ODD: tuple[Shape, ...] = ((7, 6144), (7, 12672), (7, 18607), (1000, 18607))
 NORM_N = (1024, 2048, 4096, 8192, 12672, 16384)
 BACKWARD_N = (1024, 4096, 8192, 16384)
 
