@@ -152,13 +152,13 @@ class DistributedMachine(interp_tile.Machine):
 
     def after_parts(self, op: Op, parts: Sequence[np.ndarray], totals: list[np.ndarray], axis: int) -> tuple:
         """Combines the elements of each part of `axis` with the total of all parts before it."""
-        before, step = self.scan_axis(op, totals, axis), -1 if op.attrs.get("reverse") else 1
-        values, first = [np.moveaxis(x, axis, 0)[::step] for x in parts], []
-        carry = [np.expand_dims(np.moveaxis(x, axis, 0)[::step][:-1], axis + 1) for x in before]
-        carry = [np.broadcast_to(x, y[1:].shape) for x, y in zip(carry, values, strict=True)]
-        later = self.combine(op.blocks[0], [*carry, *(x[1:] for x in values)])
-        first = [np.concatenate([x[:1], y], 0)[::step] for x, y in zip(values, later, strict=True)]
-        return tuple(np.moveaxis(x, 0, axis) for x in first)
+        step = -1 if op.attrs.get("reverse") else 1
+        own = [np.moveaxis(x, axis, 0)[::step] for x in parts]
+        before = [np.moveaxis(x, axis, 0)[::step][:-1] for x in self.scan_axis(op, totals, axis)]
+        carry = [np.broadcast_to(np.expand_dims(x, axis + 1), y[1:].shape) for x, y in zip(before, own, strict=True)]
+        later = self.combine(op.blocks[0], [*carry, *(x[1:] for x in own)])
+        whole = [np.concatenate([x[:1], y], 0)[::step] for x, y in zip(own, later, strict=True)]
+        return tuple(np.moveaxis(x, 0, axis) for x in whole)
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
         """An operand of a product, and the mask of its available elements."""
