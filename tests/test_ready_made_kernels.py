@@ -86,6 +86,10 @@ def test_softmax_of_rows_in_pieces_matches_numpy(monkeypatch, dtype, m, n, paddi
         exact = np.exp(x.astype(np.float64) - np.fmax.reduce(x, axis=1, keepdims=True))
     exact /= exact.sum(1, keepdims=True)
     np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
+    inside = module.pieces(x, x, None)
+    assert inside is None or inside["CHUNK"] == 0
+    softmax(x, x)
+    np.testing.assert_array_equal(x, out)
 
 
 def test_product_with_a_transposed_matrix_matches_numpy(array):

@@ -7,7 +7,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.rows import alone, matrix, tile
-from blocknb.kernels.strides import on_host, strides
+from blocknb.kernels.strides import address, on_host, strides
 
 LONG = 1024  # elements of a row that one tile may hold
 CHUNK = 2048  # elements that a program stores of a row that several programs share
@@ -115,7 +115,9 @@ def pieces(x: Any, out: Any, num_warps: int | None) -> dict[str, int] | None:
     if (step - other) % vector or min(step, other) <= 0:
         return None
     block = blocknb.next_power_of_2(n - 2 * odd + 1) // 2  # all of it is in the row, wherever the row begins
-    chunk = CHUNK if m * blocknb.cdiv(n, CHUNK) <= PROGRAMS and n > 2 * CHUNK else 0
+    few = m * blocknb.cdiv(n, CHUNK) <= PROGRAMS and n > 2 * CHUNK
+    # No program may store to x while another one reads it.
+    chunk = CHUNK if few and abs(address(x) - address(out)) >= m * max(step, other) * size else 0
     warps = num_warps or (16 if chunk else max(4, min(16, block // 1024)))
     rest = max(blocknb.next_power_of_2(max(1, n - block)), vector * WARP * warps)
     if rest > block or not (odd or chunk or block + rest <= 0.8 * blocknb.next_power_of_2(n)):
