@@ -118,7 +118,8 @@ def pieces(x: Any, out: Any, num_warps: int | None) -> dict[str, int] | None:
     few = m * blocknb.cdiv(n, CHUNK) <= PROGRAMS and n > 2 * CHUNK
     # No program may store to x while another one reads it.
     chunk = CHUNK if few and abs(address(x) - address(out)) >= m * max(step, other) * size else 0
-    warps = num_warps or (16 if chunk else max(4, min(16, block // 1024)))
+    each = 2048 if odd and size == 2 and block >= 16384 else 1024  # elements per warp; both measured on an H200
+    warps = num_warps or (16 if chunk else max(4, min(16, block // each)))
     rest = max(blocknb.next_power_of_2(max(1, n - block)), vector * WARP * warps)
     if rest > block or not (odd or chunk or block + rest <= 0.8 * blocknb.next_power_of_2(n)):
         return None
