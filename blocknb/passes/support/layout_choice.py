@@ -101,8 +101,9 @@ class LayoutChoice:
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, iterations), self.access_layout(op))
-            case "reduce" if op.results[0].type.shape:
-                self.reductions.append((op, iterations))
+            case "reduce":
+                self.tie_all(op.args)
+                self.reductions += [(op, iterations)] if op.results[0].type.shape else []
             case "scan":
                 self.tie_all((*op.results, *op.args))
             case "flip":
