@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,38 @@ def test_softmax_of_short_rows_and_special_values_matches_numpy(array, m, n, dty
     np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
     with pytest.raises(ValueError, match="out must be of shape"):
         softmax(array(x), array(out[:, :0]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "padding", "cut"),
+    [
+        (np.float16, 19, 90, 0, {"VECTOR": 8, "BLOCK": 64, "REST": 32, "CHUNK": 0}),
+        (np.float32, 19, 301, 0, {"VECTOR": 4, "BLOCK": 256, "REST": 64, "CHUNK": 0}),
+        (np.float32, 3, 301, 0, {"VECTOR": 4, "BLOCK": 256, "REST": 64, "CHUNK": 64}),
+        (np.float32, 3, 256, 0, {"VECTOR": 0, "BLOCK": 256, "REST": 64, "CHUNK": 64}),
+        (np.float32, 19, 264, 0, {"VECTOR": 0, "BLOCK": 256, "REST": 16, "CHUNK": 0}),
+        (np.float32, 19, 256, 0, None),
+        (np.float16, 19, 50, 11, None),  # rows of x and out begin at different places of a vector
+    ],
+)
+def test_softmax_of_rows_in_pieces_matches_numpy(monkeypatch, dtype, m, n, padding, cut):
+    module = importlib.import_module("blocknb.kernels.softmax")
+    for name, value in {"on_host": lambda array: False, "LONG": 8, "CHUNK": 64, "PROGRAMS": 15}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "WARP", 1)
+    x, out = (random(m, n + padding) * 4).astype(dtype)[:, :n], np.full((m, n), np.nan, dtype)
+    x[0, -1], x[1], x[2, 0] = -np.inf, -np.inf, np.nan
+    found = module.pieces(x, out, None)
+    assert (found and {name: found[name] for name in cut}) == cut
+    softmax(x, out)
+    with np.errstate(invalid="ignore"):
+        exact = np.exp(x.astype(np.float64) - np.fmax.reduce(x, axis=1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
+    inside = module.pieces(x, x, None)
+    assert inside is None or inside["CHUNK"] == 0
+    softmax(x, x)
+    np.testing.assert_allclose(x, out, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
 
 
 def test_product_with_a_transposed_matrix_matches_numpy(array):

@@ -137,9 +137,15 @@ def info(facts: FunctionFacts, value: Value) -> AxisInfo:
     if value not in memo:
         for known in operands_first(facts, value, memo):
             ranges.bounds(facts, known)
-            if known not in memo and (known is value or facts.form(known) is None):
+            if known not in memo and (known is value or has_own_info(facts, known)):
                 memo[known] = with_promises(_info(facts, known), facts.definition.get(known))
     return memo[value]
+
+
+def has_own_info(facts: FunctionFacts, value: Value) -> bool:
+    """Whether a value has no form of its own: forms of others may ask for its AxisInfo, where it is an opaque symbol."""
+    form = facts.form(value)
+    return form is None or any(symbol.value is value for symbol in form.symbols())
 
 
 def with_promises(known: AxisInfo, op: Op | None) -> AxisInfo:

@@ -96,7 +96,7 @@ class Pairs(Machine):
     def along(self, name: str, tiles: Sequence[Any], axis: int, reverse: bool = False) -> tuple[EagerValue, ...]:
         op = Op(name, attrs={"axis": axis, "reverse": reverse}, blocks=(Block((), ()),))
         arrays = [x.data for x in tiles]
-        results = self.combine_axis(op, arrays, axis) if name == "reduce" else self.scan_axis(op, arrays)
+        results = self.combine_axis(op, arrays, axis) if name == "reduce" else self.scan_axis(op, arrays, axis)
         return tuple(
             EagerValue(Tile(d, x.shape), self.interpreter, np.asarray(x))
             for d, x in zip(self.kinds, results, strict=True)

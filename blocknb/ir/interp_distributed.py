@@ -8,6 +8,7 @@ mask of the elements that the warp holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -137,10 +138,27 @@ class DistributedMachine(interp_tile.Machine):
         return self.gather(op, value, op.args[0].type)
 
     def scan(self, op: Op, args: list) -> tuple:
+        axis, keep, count = op.attrs["axis"], op.attrs.get("keep", 1), len(op.results)
         tiles = [self.gather(op, x, arg.type) for x, arg in zip(args, op.args, strict=True)]
-        known = np.broadcast_to(tiles[0][1].all(axis=op.attrs["axis"], keepdims=True), tiles[0][1].shape)
-        results = self.scan_axis(op, [tile for tile, _ in tiles])
-        return tuple(self.deal(op, x, known, r.type) for x, r in zip(results, op.results, strict=True))
+        shape = tiles[0][1].shape
+        cut = (*shape[:axis], keep, shape[axis] // keep, *shape[axis + 1 :])
+        held = tiles[0][1].reshape(cut).all(axis=axis + 1, keepdims=True)
+        results = self.scan_axis(op, [tile.reshape(cut) for tile, _ in tiles[:count]], axis + 1)
+        if keep > 1:
+            held = held & np.expand_dims(tiles[count][1].all(axis=axis, keepdims=True), axis + 1)
+            results = self.after_parts(op, results, [tile for tile, _ in tiles[count:]], axis)
+        known = np.broadcast_to(held, cut).reshape(shape)
+        return tuple(self.deal(op, x.reshape(shape), known, r.type) for x, r in zip(results, op.results, strict=True))
+
+    def after_parts(self, op: Op, parts: Sequence[np.ndarray], totals: list[np.ndarray], axis: int) -> tuple:
+        """Combines the elements of each part of `axis` with the total of all parts before it."""
+        step = -1 if op.attrs.get("reverse") else 1
+        own = [np.moveaxis(x, axis, 0)[::step] for x in parts]
+        before = [np.moveaxis(x, axis, 0)[::step][:-1] for x in self.scan_axis(op, totals, axis)]
+        carry = [np.broadcast_to(np.expand_dims(x, axis + 1), y[1:].shape) for x, y in zip(before, own, strict=True)]
+        later = self.combine(op.blocks[0], [*carry, *(x[1:] for x in own)])
+        whole = [np.concatenate([x[:1], y], 0)[::step] for x, y in zip(own, later, strict=True)]
+        return tuple(np.moveaxis(x, 0, axis) for x in whole)
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
         """An operand of a product, and the mask of its available elements."""
@@ -156,6 +174,8 @@ class DistributedMachine(interp_tile.Machine):
             parts = [np.take(x, order, axis).reshape(shape) for x in parts]
             held = np.take(held, order, axis).reshape(shape)
             axis += 1
+        if op.attrs.get("reverse"):
+            parts = [np.flip(x, axis) for x in parts]
         results, known = self.combine_axis(op, parts, axis), held.all(axis=axis)
         return tuple(self.deal(op, x, known, r.type) for x, r in zip(results, op.results, strict=True))
 

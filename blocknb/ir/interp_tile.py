@@ -225,7 +225,7 @@ class Machine:
         return self.combine_axis(op, args, op.attrs["axis"])
 
     def scan(self, op: Op, args: list) -> tuple:
-        return self.scan_axis(op, args)
+        return self.scan_axis(op, args, op.attrs["axis"])
 
     def move(self, op: Op, args: list) -> tuple:
         """Ops that move or reshape elements."""
@@ -252,9 +252,9 @@ class Machine:
             values = self.combine(op.blocks[0], pairs)
         return tuple(x[..., 0] for x in values)
 
-    def scan_axis(self, op: Op, arrays: Sequence[np.ndarray]) -> tuple:
-        """Scans along the axis by doubling: after step d each element combines the last 2d elements up to it."""
-        axis, step = op.attrs["axis"], -1 if op.attrs.get("reverse") else 1
+    def scan_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
+        """Scans along an axis by doubling: after step d each element combines the last 2d elements up to it."""
+        step = -1 if op.attrs.get("reverse") else 1
         values, distance = [np.moveaxis(x, axis, -1)[..., ::step] for x in arrays], 1
         while distance < values[0].shape[-1]:
             before = [x[..., :-distance] for x in values]

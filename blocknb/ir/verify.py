@@ -174,6 +174,7 @@ class _Verifier:
                     self.ends(op, block, "yield", results)
             case name if name in REDUCTIONS:
                 (block,) = op.blocks
+                args = args[: len(results)]  # a scan's totals of warps follow
                 scalars = tuple(Tile(type.dtype) for type in args)
                 self.require(len({x.shape for x in args}) == 1, op, f"operands of different shapes: {_list(args)}")
                 self.require(len({x.layout for x in args}) == 1, op, f"operands in different layouts: {_list(args)}")
@@ -213,8 +214,8 @@ class _Verifier:
                 self.require(op.attrs["keep"] == 1 << count, op, message)
             case "scan":
                 source = op.args[0].type.layout
-                across = [basis for basis in source.warp if basis & source.dim_mask(op.attrs["axis"])]
-                self.require(not across, op, "a scan along an axis that several warps share")
+                message = "a scan along an axis of which warps do not hold consecutive parts"
+                self.require(source.parts_by_warp(op.attrs["axis"]) is not None, op, message)
 
     def memory(self, op: Op) -> None:
         """Checks that data between warps goes through shared memory, and that buffers lie within it."""
@@ -229,6 +230,10 @@ class _Verifier:
                 self.require(
                     not any(b & axis for b in source.warp), op, "a reduction across warps is left at the memory level"
                 )
+            case "scan":
+                count = op.args[0].type.layout.parts_by_warp(op.attrs["axis"])
+                message = f"keep={op.attrs.get('keep', 1)} with {count} warps along the axis of a scan"
+                self.require(op.attrs.get("keep", 1) == count, op, message)
             case "atomic" | "atomic_cas" if op.results and op.result in self.used:
                 kind = op.args[0].type
                 single = kind.shape and not kind.layout.is_replicated

@@ -11,13 +11,15 @@ from blocknb.language import surface as tl
 from blocknb.language import target_info
 from blocknb.language.constants import constexpr
 from blocknb.language.library import inline, inline_method
-from blocknb.language.types import int32
+from blocknb.language.types import int8, int16, int32, int64
 
 # ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
 # mypy: disable-error-code="operator,assignment"
 
 #: Up to this number of comparisons, a sort on a GPU is fully unrolled. A larger one would take too long to compile.
-WRITTEN_OUT = constexpr(1 << 18)
+WRITTEN_OUT = constexpr(1 << 19)
+#: The integer of a float's width.
+_INTEGERS = constexpr({8: int8, 16: int16, 32: int32, 64: int64})
 
 
 def _log2(n):
@@ -125,9 +127,7 @@ def _exchange(x, axis, distance, falls):
     """Sorts pairs of elements at a distance: ascending, or descending where the mask `falls` holds."""
     other = tl.xor_shuffle(x, axis, distance)
     late = (_index(x.shape, axis) & distance) != 0
-    wants_less = late == falls
-    swap = (wants_less & (other < x)) | ((late ^ falls) & (other > x))
-    return tl.where(swap, other, x)
+    return tl.where(late == falls, tl.minimum(x, other), tl.maximum(x, other))
 
 
 @inline
@@ -161,9 +161,35 @@ def _sort_groups_in_loops(x, axis, levels, falls):
             distance = 1 << (level - 1 - step)
             other = tl.gather(x, at ^ distance, axis)
             late = (at & distance) != 0
-            wants_less = late == falling
-            x = tl.where((wants_less & (other < x)) | ((late ^ falling) & (other > x)), other, x)
+            x = tl.where(late == falling, tl.minimum(x, other), tl.maximum(x, other))
     return x
+
+
+@inline
+def _keys(x):
+    """Integers in the order of the elements: of floats the bits, those below the sign flipped where it is set. No two floats have one
+    key, so that exchanges by minimum and maximum lose no element, NaN and -0 included."""
+    if x.dtype.is_bool():
+        return x.to(int32)
+    if not x.dtype.is_floating():
+        return x
+    wide: constexpr = int64 if x.dtype.primitive_bitwidth == 64 else int32
+    bits = x.to(_INTEGERS[x.dtype.primitive_bitwidth], bitcast=True).to(wide)
+    return _flipped(bits, x.dtype.primitive_bitwidth)
+
+
+@inline
+def _flipped(bits, width):
+    """Flips the bits below the sign of sign-extended numbers of that width where the sign is set."""
+    return bits ^ ((bits >> width - 1) & 2 ** (width - 1) - 1)
+
+
+@inline
+def _elements(keys, dtype):
+    """The elements of these keys."""
+    if not dtype.is_floating():
+        return keys.to(dtype)
+    return _flipped(keys, dtype.primitive_bitwidth).to(_INTEGERS[dtype.primitive_bitwidth]).to(dtype, bitcast=True)
 
 
 @inline_method
@@ -176,9 +202,8 @@ def sort(x, dim=None, descending=False):
         tl.sort((tl.arange(0, 8) * 3) % 8)  # [0, 1, 2, 3, 4, 5, 6, 7]
     """
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
-    bits = x.to(int32) if x.dtype.is_bool() else x
     falls = (_index(x.shape, axis) < 0) ^ descending
-    return _sort_groups(bits, axis, x.shape[axis], falls).to(x.dtype)
+    return _elements(_sort_groups(_keys(x), axis, x.shape[axis], falls), x.dtype)
 
 
 @inline
@@ -190,7 +215,8 @@ def bitonic_merge(x, dim=None, descending=False):
         tl.bitonic_merge(tl.where(i < 4, i, 11 - i))  # [0, 1, 2, 3, 4, 5, 6, 7]
     """
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
-    return _merge(x, axis, x.shape[axis], (_index(x.shape, axis) < 0) ^ descending)
+    keys = _merge(_keys(x), axis, x.shape[axis], (_index(x.shape, axis) < 0) ^ descending)
+    return _elements(keys, x.dtype)
 
 
 @inline
@@ -208,16 +234,16 @@ def topk(x, k, dim=None, descending=True):
     before: constexpr = x.shape[:axis]
     after: constexpr = x.shape[axis + 1 :]
     groups: constexpr = x.shape[axis] // k
-    x = tl.reshape(x, before + (groups, k) + after)
+    dtype: constexpr = x.dtype
+    x = tl.reshape(_keys(x), before + (groups, k) + after)
     x = _sort_groups(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ descending)
     for level in tl.static_range(_log2(groups)):
         pairs = tl.reshape(x, before + (groups >> (level + 1), 2, k) + after)
         a, b = _pick(pairs, axis + 1, 0), tl.flip(_pick(pairs, axis + 1, 1), axis + 1)
-        x = tl.where(
-            (a > b) ^ (not descending), a, b
-        )  # the k best of both; they descend and then ascend, or the reverse
+        # The k best of both; they descend and then ascend, or the reverse.
+        x = tl.maximum(a, b) if descending else tl.minimum(a, b)
         x = _merge(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ descending)
-    return tl.reshape(x, before + (k,) + after)
+    return _elements(tl.reshape(x, before + (k,) + after), dtype)
 
 
 # -- histogram -----------------------------------------------------------------------------------------------------------------

@@ -191,6 +191,15 @@ class Layout:
             moving[kind] |= 1 << position
         return moving["reg"], moving["lane"], moving["warp"]
 
+    def parts_by_warp(self, axis: int) -> int | None:
+        """The number of warps that share a line along `axis`, each with a consecutive part of it, in order of their numbers.
+
+        1 if each line is within one warp; None if the parts are not consecutive or not in order.
+        """
+        mask, bits = self.dim_mask(axis), self.dim_bits(axis)
+        across = [basis for basis in self.warp if basis & mask]
+        return 1 << len(across) if across == [1 << bit for bit in bits[len(bits) - len(across) :]] else None
+
     def consecutive(self, axis: int, vec: int) -> int:
         """The number of consecutive elements along `axis` that one access of a warp covers, with `vec` elements per thread."""
         held = set(self.lane) | set(self.reg[: vec.bit_length() - 1])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from blocknb.layouts.linear import Layout, format_shape
 
+LEAST_SCANNED = 64  # elements per warp for which an exchange between the warps pays
 Step = tuple[str, int, int]  # (where: "reg" | "lane" | "warp", axis, bits to take; fewer are taken when fewer are left)
 
 
@@ -134,31 +135,52 @@ def lines_within_warps(layout: Layout, axis: int) -> Layout:
     return Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp))
 
 
-def within_warp(layout: Layout, axis: int) -> Layout:
-    """The most similar layout in which no line along `axis` is spread over warps, as a scan needs.
+def for_scan(layout: Layout, axis: int) -> Layout:
+    """The most similar layout for a scan along `axis`: a line is within one warp, or each warp has a consecutive part of it.
 
-    A warp bit on the axis changes places with an idle lane bit, or with a register or lane bit of another axis; if the axis takes all of
-    these bits, every warp holds the whole line. Bits on the axis move along it alone, and no two by the same distance.
+    Bits on the axis move along it alone, and no two by the same distance. A warp bit on the axis changes places with an idle lane bit,
+    or with a register bit of another axis, but for the bits of the vectors that a thread loads. If warp bits are left, they become the
+    highest bits of the axis, and the others keep their order. Warps repeat the work on a tile of so few elements that an exchange
+    between them would take longer.
     """
     mask = layout.dim_mask(axis)
-    on_axis = [basis for _, _, basis in layout.bits() if basis & mask]
-    if any(basis & (basis - 1) for basis in on_axis) or len(set(on_axis)) < len(on_axis):
-        order = [axis, *(other for other in reversed(range(len(layout.shape))) if other != axis)]
-        layout = blocked(layout.shape, order, 1, layout.num_warps)
+    layout = _untangled(layout, axis)
     reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
+    fast = next(
+        (other for other in range(len(layout.shape)) if lane[0] & layout.dim_mask(other)), len(layout.shape) - 1
+    )
+    vector = layout.contiguous_registers(fast).bit_length() - 1
     for position, basis in enumerate(warp):
         if not basis & mask:
             continue
-        idle = [i for i, other in enumerate(lane) if not other]
-        places = [(lane, i) for i in idle]
-        places += [(bits, i) for bits in (reg, lane) for i, other in enumerate(bits) if other and not other & mask]
+        places = [(lane, i) for i, other in enumerate(lane) if not other]
+        places += [(reg, i) for i, other in enumerate(reg) if i >= vector and not other & mask]
         if places:
             bits, i = places[0]
             warp[position], bits[i] = bits[i], basis
-        else:
-            warp[position] = 0
-            reg.append(basis)
-    return Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp))
+    across = [position for position, basis in enumerate(warp) if basis & mask]
+    while across and layout.size >> len(across) < LEAST_SCANNED:
+        reg.append(warp[across[-1]])
+        warp[across.pop()] = 0
+    return _warps_last(Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp)), mask)
+
+
+def _untangled(layout: Layout, axis: int) -> Layout:
+    """The layout, or a plain one if its bits on the axis move along other axes, too, or two of them by the same distance."""
+    on_axis = [basis for _, _, basis in layout.bits() if basis & layout.dim_mask(axis)]
+    if len(set(on_axis)) == len(on_axis) and not any(basis & (basis - 1) for basis in on_axis):
+        return layout
+    order = [axis, *(other for other in reversed(range(len(layout.shape))) if other != axis)]
+    return blocked(layout.shape, order, 1, layout.num_warps)
+
+
+def _warps_last(layout: Layout, mask: int) -> Layout:
+    """The layout with its bits in the mask dealt again: warp bits get the highest of them."""
+    across = [basis for basis in layout.warp if basis & mask]
+    inside = sorted(basis for basis in (*layout.reg, *layout.lane) if basis & mask)
+    place = dict(zip([*inside, *across], sorted([*inside, *across]), strict=True))
+    moved = (tuple(place.get(basis, basis) for basis in bases) for bases in (layout.reg, layout.lane, layout.warp))
+    return Layout(layout.shape, *moved)
 
 
 # -- tensor cores

@@ -32,7 +32,7 @@ ORDER = (
     "tile.choose_num_warps",  # before every pass that depends on the number of threads
     "tile.range_based_float_simplification",
     "tile.register_prefetch",  # after pointers: addresses are final; before layouts, which treat early loads like others
-    "tile.scans",  # before layouts: it turns one row into as many rows as there are warps
+    "tile.early_loads",  # after register_prefetch, whose loops it leaves alone
     "tile.coalesce",  # before layout_assignment, to which it proposes the layouts of loads and stores
     "tile.select_wgmma",  # before select_mma, which takes the dots that are left
     "tile.select_mma",  # before layout_assignment: an instruction fixes the layouts of its operands

@@ -119,7 +119,7 @@ def test_options_choose_cases() -> None:
     def cases(device: str, name: str, **options: Any) -> list[BenchmarkCase]:
         return runner.chosen([name], BenchOptions(**options), device)[0][1]
 
-    assert len(cases("gpu", "softmax")) == 21 and {c.dtype for c in cases("gpu", "softmax")} == {"fp32", "fp16"}
+    assert len(cases("gpu", "softmax")) == 29 and {c.dtype for c in cases("gpu", "softmax")} == {"fp32", "fp16"}
     assert [str(c) for c in cases("cpu", "add")] == ["add 2^24 fp32"]
     assert {c.dtype for c in cases("gpu", "softmax", dtypes=("fp16",))} == {"fp16"}
     assert [str(c) for c in cases("gpu", "add", shapes=("8x9", "2^20"))] == ["add 2^20 fp32", "add 2^20 fp16"]

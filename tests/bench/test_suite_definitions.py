@@ -26,7 +26,7 @@ from blocknb.bench.suite.measure import (
 )
 from blocknb.bench.suite.triton_source import Sources
 
-#: The benchmarks of ready-made kernels; `test_kinds` has the others.
+#: The benchmarks of ready-made kernels; `test_kinds` and `test_row_kinds` have the others.
 READY_MADE = [name for name in BENCHMARKS if not name.startswith(f"{KINDS}_")]
 SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6), 6: (2, 4, 2, 16, 3, 64)}
 HALF = [name for name in READY_MADE if "fp16" in BENCHMARKS[name].gpu]

@@ -69,9 +69,7 @@ def layouts(shape: tuple[int, ...], warps: int) -> list[Layout]:
             for layout in list(filter(None, found))[:12]
             for fast, vec in product((0, 1), (1, 4, 8))
         ]
-    found += [
-        tables.within_warp(layout, axis) for layout in list(filter(None, found))[:6] for axis in range(len(shape))
-    ]
+    found += [tables.for_scan(layout, axis) for layout in list(filter(None, found))[:6] for axis in range(len(shape))]
     return list(dict.fromkeys(layout for layout in found if layout is not None))
 
 

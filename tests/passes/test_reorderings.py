@@ -102,6 +102,17 @@ def row_sums(x, flag, out, n, BLOCK: tl.constexpr, KIND: tl.constexpr):
 
 
 @blocknb.kernel(do_not_specialize=["n"])
+def unstaged_sums(x, flag, out, n, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    """A loop whose loads the pass early_loads issues at the head of their iteration."""
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for i in range(n):
+        total += between(flag, x, KIND)
+        total += tl.load(x + i * BLOCK + at)
+    tl.store(out + at, total)
+
+
+@blocknb.kernel(do_not_specialize=["n"])
 def product(x, flag, out, n, KIND: tl.constexpr):
     """A loop whose tiles are copied ahead, by the warps or by a warp of its own."""
     i, k = tl.arange(0, 64), tl.arange(0, 64)
@@ -184,6 +195,13 @@ PASSES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str, Any]] = {
         "sm_90a",
         prefetches,
     ),
+    "early_loads": (
+        unstaged_sums,
+        {"x": array(10240), "out": array(2048), "n": 5, "BLOCK": 2048},
+        {"num_warps": 4},
+        "sm_90a",
+        prefetches,
+    ),
     "software_pipelining": (product, HALVES | {"n": 5}, {"num_warps": 4}, "sm_80", has("copy_async")),
     "warp_specialization": (product, HALVES | {"n": 5}, {"num_warps": 4, "num_stages": 3}, "sm_90a", has("roles")),
     "strip_mining": (
@@ -198,6 +216,7 @@ PASSES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str, Any]] = {
 #: The accesses that may be crossed. The last two passes move a load down, and take each write for one to its array.
 MAY_CROSS = {
     "register_prefetch": {*WEAK, *WRITES},
+    "early_loads": {*WEAK, *WRITES},
     "software_pipelining": {*WEAK, *WRITES},
     "warp_specialization": {*WEAK, *WRITES},
     "strip_mining": set(WEAK),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.bench.suite import attention, decoding, kinds, products
+from blocknb.bench.suite import attention, decoding, kinds, products, row_kinds
 from blocknb.bench.suite.definition import (
     Arrays,
     Make,
@@ -24,6 +24,8 @@ EPS = 1e-5
 P, SEED = 0.1, 20_25
 GIB: Shape = (32768, 8192)
 SOFTMAX_N = (256, 512, 781, 1024, 2048, 4096, 8192, 12672, 16384, 32768)
+#: A few rows, and rows that begin between vectors of 16 bytes.
+SOFTMAX_ODD: tuple[Shape, ...] = ((7, 6144), (7, 12672), (7, 18607), (1000, 18607))
 NORM_N = (1024, 2048, 4096, 8192, 12672, 16384)
 BACKWARD_N = (1024, 4096, 8192, 16384)
 
@@ -189,7 +191,8 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
             lambda make, m, n: ({"x": make.normal(m, n)}, {"out": make.poison(m, n)}),
             lambda k, a, **c: k.softmax(a["x"], a["out"], **c),
             _softmax,
-            by_n(SOFTMAX_N, GIB), _CPU_ROWS, over_rows, {"fp32": (1e-5, 1e-9), "fp16": (1e-3, 1e-7)},
+            {dtype: (*shapes, *SOFTMAX_ODD) for dtype, shapes in by_n(SOFTMAX_N, GIB).items()},
+            _CPU_ROWS, over_rows, {"fp32": (1e-5, 1e-9), "fp16": (1e-3, 1e-7)},
         ),
         SuiteBenchmark(
             "layer_norm", "norms",
@@ -273,5 +276,6 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
         *attention.BENCHMARKS,
         *decoding.BENCHMARKS,
         *kinds.BENCHMARKS,
+        *row_kinds.BENCHMARKS,
     )
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from blocknb.bench.suite import decoding, kinds
+from blocknb.bench.suite import decoding, kinds, row_kinds
 from blocknb.bench.suite.attention import CUDNN, FLASH, FUSED, WS
 from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
 from blocknb.bench.suite.table import geometric_mean
@@ -17,6 +17,7 @@ from blocknb.bench.suite.table import geometric_mean
 BACKWARD = (
     "layer_norm_backward", "rms_norm_backward", "cross_entropy", "cross_entropy_backward", "swiglu", "rope",
 )  # fmt: skip
+ROW_KINDS = tuple(benchmark.name for benchmark in row_kinds.BENCHMARKS)
 POINTERS = "pointers"  # the variant of a product by tiles of pointers
 FORWARD = ("attention_forward", "attention_forward_causal")
 GRADIENTS = ("attention_backward", "attention_backward_causal")
@@ -50,6 +51,14 @@ def _huge(row: MeasuredRow) -> bool:
     return row.case.shape[0] > 4096
 
 
+def _odd(row: MeasuredRow) -> bool:
+    return row.case.shape[0] in (7, 1000)
+
+
+def _long_half(row: MeasuredRow) -> bool:
+    return row.case.dtype == "fp16" and row.case.shape[1] >= 4096
+
+
 def _cubed(row: MeasuredRow) -> bool:
     return row.case.shape[:1] * 3 == row.case.shape and row.case.shape[0] >= 2048
 
@@ -73,6 +82,10 @@ FLOORS = (
     Floor("gpu", ("rms_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
     Floor("gpu", BACKWARD, COMPILED, 1.0, 1.3, "mean", said="backward, cross entropy, SwiGLU, RoPE"),
     Floor("gpu", ("softmax", "layer_norm", "rms_norm"), COPY, 0.95, 0.99, "each", _huge, "1 GiB"),
+    Floor("gpu", ("softmax",), COPY, 0.75, 0.85, "each", _odd, "few rows, odd rows"),
+    Floor("gpu", ("layer_norm",), COPY, 0.95, 0.98, "each", _long_half, "fp16, from 4096 columns on"),
+    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "each", said="kinds over rows and columns"),
+    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "mean", said="kinds over rows and columns"),
     *(Floor("gpu", FORWARD, peer, 1.00, 1.15) for peer in (TRITON, FUSED, WS)),
     Floor("gpu", FORWARD, CUDNN, 0.85, 1.00),
     Floor("gpu", GRADIENTS, CUDNN, 0.75, 1.00, "each", _head(64), "head 64"),

@@ -49,7 +49,7 @@ class KernelGenerator:
         self.text, self.registers = text, registers
         state, postponed, pieces = MmaState(), PostponedCopies(text, context.lookahead), PieceLoops(context)
         math, memory = ElementwiseMath(context), GlobalMemory(context, pieces)
-        barriers, wgmma = Mbarriers(context), WgmmaDot(context, state)
+        barriers, wgmma, scans = Mbarriers(context), WgmmaDot(context, state), Scans(context, math)
 
         lowerings: dict[str, Lower] = {}
         lazy = LazyOps(context, math, moving_addresses(func, context.defs))
@@ -68,8 +68,8 @@ class KernelGenerator:
             Atomics(context),
             ReportLowering(context),
             ShadowCalls(context),
-            Reductions(context, math, pieces, Rematerializer(text, registers, emission)),
-            Scans(context, math),
+            scans,
+            Reductions(context, math, pieces, Rematerializer(text, registers, emission), scans),
             Moves(context),
             MatrixProducts(context, postponed, wgmma),
             InlineAssembly(context),

@@ -14,11 +14,13 @@ from blocknb.codegen.gpu.math import ElementwiseMath, Values
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
-from blocknb.codegen.gpu.warp_shuffles import butterfly
+from blocknb.codegen.gpu.scan import Scans
+from blocknb.codegen.gpu.warp_shuffles import butterfly, from_lane
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
+MANY_LANES = 3  # lane bits from which one more shuffle costs less than the selects of all steps
 CHAIN = 8  # products that a thread adds one after another; several chains hide the latency of each
 
 
@@ -26,30 +28,48 @@ class Reductions(OpLowering):
     """Lowers reductions."""
 
     def __init__(
-        self, context: KernelContext, math: ElementwiseMath, pieces: PieceLoops, rematerializer: Rematerializer
+        self,
+        context: KernelContext,
+        math: ElementwiseMath,
+        pieces: PieceLoops,
+        rematerializer: Rematerializer,
+        scans: Scans,
     ):
         super().__init__(context)
-        self.math, self.pieces, self.rematerializer = math, pieces, rematerializer
+        self.math, self.pieces, self.rematerializer, self.scans = math, pieces, rematerializer, scans
 
     @lowers("reduce")
     def reduce(self, op: Op) -> None:
         """Combines the elements along an axis that a warp holds."""
+        if "scan" in op.attrs:
+            self.scans.totals(op)
+            return
         layout, axis = op.args[0].type.layout, op.attrs["axis"]
         _, lanes, warps = layout.axis_bits(axis)
         if warps and "keep" not in op.attrs:
             raise CompilerBug("a reduction across warps reached code generation", op.loc)
-        results = []
-        for value in self.within_threads(op, layout.slice_registers(axis)):
-            for bit in range(5):
-                if lanes >> bit & 1:
-                    other = tuple(
-                        butterfly(self.text, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True)
-                    )
-                    value = self.math.combined(op, *self.in_order(op, bit, value, other))
-            results.append(value)
+        results = [
+            self.within_warp(op, lanes, value) for value in self.within_threads(op, layout.slice_registers(axis))
+        ]
         for i, result in enumerate(op.results):
             self.registers.set(result, [value[i] for value in results])
         self.rematerializer.reduced(op)
+
+    def within_warp(self, op: Op, lanes: int, value: Values) -> Values:
+        """Combines the values of the lanes that differ in these bits, so that all of them have the result.
+
+        A combine block of one op is commutative, and any lane is right. Another block needs the values of the lower lane first. Over few
+        lanes, each lane selects the sides. Over many, only the lowest lane gets them in order, and the others take its result."""
+        kinds = [x.type.dtype for x in op.args]
+        commutes, many = len(op.blocks[0].ops) == 2, lanes.bit_count() >= MANY_LANES
+        for bit in (bit for bit in range(5) if lanes >> bit & 1):
+            other = tuple(butterfly(self.text, x, kind, 1 << bit) for x, kind in zip(value, kinds, strict=True))
+            sides = (value, other) if commutes or many else self.in_order(op, bit, value, other)
+            value = self.math.combined(op, *sides)
+        if commutes or not many:
+            return value
+        lowest = self.text.once(("lowest lane", lanes), lambda: self.text.emit(f"and i32 %lane, {31 & ~lanes}"))
+        return tuple(from_lane(self.text, x, kind, lowest) for x, kind in zip(value, kinds, strict=True))
 
     def within_threads(self, op: Op, targets: Sequence[int]) -> Iterator[Values]:
         """Reduces the registers of each target (a register of the result) as a tree of neighbours, targets in order."""
@@ -146,12 +166,8 @@ class Reductions(OpLowering):
         single = len(op.args) == 1 and [inner.name for inner in op.blocks[0].ops[:-1]] == ["add"]
         return single and maker is not None and maker.name == "mul" and op.args[0].type.dtype in (t.float32, t.float64)
 
-    def in_order(self, op: Op, bit: int, own: tuple, other: tuple) -> tuple[tuple, tuple]:
-        """The two sides of a butterfly, the lower lane's first, so that both lanes get the same result from any combine block.
-
-        A combine block of one op is commutative and needs no order."""
-        if len(op.blocks[0].ops) == 2:
-            return own, other
+    def in_order(self, op: Op, bit: int, own: Values, other: Values) -> tuple[Values, Values]:
+        """The two sides of a butterfly, the lower lane's first, so that both lanes get the same result."""
         upper = self.text.once(
             ("upper", bit), lambda: self.text.emit(f"icmp ne i32 {self.text.emit(f'and i32 %lane, {1 << bit}')}, 0")
         )

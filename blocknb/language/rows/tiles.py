@@ -176,7 +176,7 @@ def gather(types, attrs):
     return (index.with_dtype(x.dtype),)
 
 
-@op("reduce", operands="x...", attrs="axis keep layout piece rematerialize", blocks=1)
+@op("reduce", operands="x...", attrs="axis keep layout piece rematerialize reverse scan", blocks=1)
 def reduce(types, attrs):
     """Combines the elements along an axis.
 
@@ -186,7 +186,7 @@ def reduce(types, attrs):
     IR:
         The block combines 2n scalars to n. With `keep`, the result holds one partial result for each warp along the axis. With `piece`,
         the reduction emits its operands, so many registers at a time. With `rematerialize`, ops that are emitted "again" are emitted
-        once more after it.
+        once more after it. With `scan`, it is the first half of the scan of that number, in whose order (`reverse`) it combines.
     """
     axis, results = attrs["axis"], []
     for x in types:
@@ -200,7 +200,7 @@ def reduce(types, attrs):
     return tuple(results)
 
 
-@op("reduce", operands="x...", attrs="axis reverse", blocks=1)
+@op("reduce", operands="x...", attrs="axis reverse keep scan", blocks=1)
 def scan(types, attrs):
     """Combines each element with all elements before it along an axis.
 
@@ -208,11 +208,12 @@ def scan(types, attrs):
         tl.cumsum(tl.arange(0, 4) + 1, 0)  # [1, 3, 6, 10]
 
     IR:
-        The block combines 2n scalars to n. With `reverse`, each element is combined with all elements after it.
+        The block combines 2n scalars to n. With `reverse`, each element is combined with all elements after it. With `keep`, n operands
+        are followed by n tiles with the total of each warp along the axis; `scan` is the number that the reduction to them names.
     """
     for x in types:
         need(0 <= attrs["axis"] < len(x.shape), f"axis {attrs['axis']} of rank {len(x.shape)}")
-    return tuple(types)
+    return tuple(types[: len(types) // 2] if attrs.get("keep") else types)
 
 
 @op(

@@ -30,12 +30,15 @@ from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
+from blocknb.passes.support.scans_of_warps import split_scans
 from blocknb.passes.support.share_transposed_buffers import share_transposed
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 #: Every thread reads the partial results of up to this many warps; of more, each lane reads a part:
 FEW_PARTIALS = 8
+FEW_COSTLY = 2  # of a costly combine block
+COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
 READ_TOGETHER = 4  # one access of 16 bytes
 LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
@@ -47,8 +50,8 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU. From here on buffers are explicit.
 
     What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
-    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp. Operands of wgmma are stored to
-    buffers that matrix descriptors can name.
+    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp, and so does a scan. Operands of
+    wgmma are stored to buffers that matrix descriptors can name.
 
     Why: later passes can copy into these buffers ahead of time, share them and place barriers.
 
@@ -71,6 +74,7 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
         %w = local_load %b1 : tile<64x64xf16, #b>
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
+    func = rebuild(func, split_scans(notes))
     return share_transposed(ConversionLowering(func, target, notes).run(), notes)
 
 
@@ -88,7 +92,8 @@ def split_reductions(num_warps: int) -> Callable:
         if not across:
             return NotImplemented
         keep = 1 << len(across)
-        partial, gathered = layout.slice_partial(axis), gathered_layout(layout, axis, keep)
+        costly = len(op.blocks[0].ops) > COSTLY
+        partial, gathered = layout.slice_partial(axis), gathered_layout(layout, axis, keep, costly)
         b = rebuild.builder
         first = b.op("reduce", *op.args, blocks=op.blocks, axis=axis, keep=keep, layout=partial)
         whole = [b.value("convert", x, layout=gathered) for x in first.results]
@@ -102,11 +107,12 @@ def split_reductions(num_warps: int) -> Callable:
     return visit
 
 
-def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
+def gathered_layout(layout: Layout, axis: int, keep: int, costly: bool = False) -> Layout:
     """The layout of partial results: the axis, shrunk to `keep`, is in registers, and the rest as the reduction's result needs it.
 
     If a thread would hold many partial results, lanes with the same rest share the axis. A few shuffles then cost less than the registers
-    and additions in each thread. From 16 warps on, the registers decide how many CTAs fit on a multiprocessor.
+    and additions in each thread. From 16 warps on, the registers decide how many CTAs fit on a multiprocessor. A `costly` combine block
+    takes longer than shuffles, so lanes share the axis earlier.
     """
     shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
     bits, log_keep = layout.dim_bits(axis), keep.bit_length() - 1
@@ -120,8 +126,8 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
     along = [1 << bits.start + bit for bit in range(log_keep)]
     rest, lane = tuple(filter(None, map(move, layout.reg))), list(map(move, layout.lane))
     free = [bit for bit, basis in enumerate(lane) if not basis]
-    if 1 << len(along) + len(rest) > FEW_PARTIALS:
-        while free and 1 << len(along) > READ_TOGETHER:
+    if 1 << len(along) + len(rest) > (FEW_COSTLY if costly else FEW_PARTIALS):
+        while free and 1 << len(along) > (2 if costly else READ_TOGETHER):
             lane[free.pop()] = along.pop()
     return Layout(shape, (*along, *rest), tuple(lane), tuple(map(move, layout.warp)))
 

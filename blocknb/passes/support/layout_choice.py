@@ -116,8 +116,11 @@ class LayoutChoice:
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, iterations), self.access_layout(op))
-            case "reduce" if op.results[0].type.shape:
-                self.reductions.append((op, iterations))
+            case "reduce":
+                self.tie_all(op.args)
+                self.reductions += [(op, iterations)] if op.results[0].type.shape else []
+            case "scan":
+                self.tie_all((*op.results, *op.args))
             case "flip":
                 self.tie_all((op.result, *op.args))
             case "gather":
@@ -207,7 +210,9 @@ class LayoutChoice:
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
                 for result in op.results:
-                    self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
+                    root = self.groups.find(result)
+                    if self.layouts.setdefault(root, self.scan_layout(op)) not in self.products:
+                        self.layouts[root] = self.scan_layout(op)
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
                 if op.results[0].type.shape:
@@ -297,8 +302,8 @@ class LayoutChoice:
         return self.natural(anchored[0] if anchored else op.args[0])
 
     def scan_layout(self, op: Op) -> Layout:
-        """The layout of a scan's operands and results: the operand's, changed so that each line along the axis is within one warp."""
-        return tables.within_warp(self.reduction_layout(op), op.attrs["axis"])
+        """The layout of a scan's operands and results: the operand's, changed so that a warp holds a line or a consecutive part of it."""
+        return tables.for_scan(self.reduction_layout(op), op.attrs["axis"])
 
     def settle_backwards(self, block: Block) -> None:
         """Gives groups without a layout the one that their users need through views, users first. A tile that is joined, transposed or

@@ -1,0 +1,142 @@
+"""Loads of a loop's iteration are issued together, before its arithmetic (memory-level parallelism).
+
+ptxas schedules a block for few registers: it loads a vector, uses it, and loads the next one into the same registers. Each wait is then a
+trip to memory, and a loop that only sums rows makes eight of them per iteration. A scheduling barrier after the last load keeps all loads
+in flight at once. The registers are there: the accumulators of such a loop leave most of them free.
+
+Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blocknb.analysis.liveness import Liveness, registers
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import LOOPS, OPS
+from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.note_text import counted
+from blocknb.passes.tile.register_prefetch import ROOM
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+LEAST = 8  # registers per thread of the loads of an iteration, two vectors, which ptxas may load one after the other
+MOST = 64  # registers per thread for loads in flight
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a loop loads tiles."""
+    return any(op.name == "for" and any(x.name == "load" for x in op.blocks[0].ops) for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def early_loads(func: Func, target: Target, notes: Notes) -> Func:
+    """Issues all loads of an iteration before its arithmetic
+
+    When: a loop without products loads between 8 and 64 registers per thread and iteration, and no earlier pass prefetches them.
+
+    What: the loads move to the head of the iteration, with their addresses and masks. Machine code issues all of them before it uses the
+    first one.
+
+    Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
+
+    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it
+    is if it waits for other programs, or if the loads would take too many registers.
+
+    Before:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero, %t = %zero) {
+          %v = load %p, %mask : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          %w = load %q, %mask : tile<64xf32>
+          %other = add %t, %w : tile<64xf32>
+          yield %next, %other
+        }
+
+    After:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero, %t = %zero) {
+          %v = load %p, %mask : tile<64xf32>
+          %w = load %q, %mask {scheduling_barrier=True} : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          %other = add %t, %w : tile<64xf32>
+          yield %next, %other
+        }
+    """
+    planner = EarlyLoads(func, notes)
+    for op in func.ops():
+        if op.name == "for":
+            planner.loop(op)
+    return rebuild(func, moving(planner.moved)) if planner.moved else func
+
+
+class EarlyLoads(PipeliningLegality):
+    """Chooses the ops that move to the head of each loop's body: `moved` by the id of the loop, in order, the last one a load."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func, notes)
+        self.threads = 32 * func.attrs["num_warps"]
+        self.liveness = Liveness(func, self.threads)
+        self.moved: dict[int, list[Op]] = {}
+
+    def loop(self, loop: Op) -> None:
+        """Plans the loads of a loop, if they are worth it."""
+        inside = list(walk(loop.blocks[0]))
+        names = {op.name for op in inside}
+        if (
+            names & {"dot", *LOOPS}
+            or why_none_within(inside)
+            or any(op.attrs.get("scheduling_barrier") for op in inside)
+        ):
+            return
+        first: list[Op] = []
+        body = loop.blocks[0].ops[:-1]
+        for position, op in enumerate(body):
+            if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
+                behind = self.behind(op, body)
+                if behind is not None and not self.why_not_read_early(op, inside_of(body[:position])):
+                    first += [x for x in (*behind, op) if x not in first]
+        while first and first[-1].name != "load":
+            first.pop()
+        needs = sum(registers(op.result, self.threads) for op in first if op.name == "load")
+        left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
+        if LEAST <= needs <= left:
+            self.moved[loop.id] = first
+            self.notes(
+                first[-1],
+                f"all loads of an iteration are in flight at once, in {counted(needs, 'register')} per thread",
+            )
+
+    def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
+        """The ops of a body from which the operands of a load are computed, in order; None if they are not arithmetic alone."""
+        wanted: set[Value] = set(load.args)
+        found = []
+        for op in reversed(body[: body.index(load)]):
+            if wanted & set(op.results):
+                if not OPS[op.name].pure or op.blocks or op.name == "load":
+                    return None
+                found.append(op)
+                wanted |= set(op.args)
+        return found[::-1]
+
+
+def inside_of(ops: Sequence[Op]) -> list[Op]:
+    """The ops and all that are nested in them."""
+    return [inner for op in ops for inner in (op, *(x for block in op.blocks for x in walk(block)))]
+
+
+def moving(moved: dict[int, list[Op]]) -> Callable:
+    """A visitor that puts ops at the heads of the bodies of the loops with these ids, and a scheduling barrier after them."""
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id not in moved:
+            return NotImplemented
+        (body,), first = op.blocks, moved[op.id]
+        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": True})
+        ops = (*first[:-1], last, *(x for x in body.ops if x not in first))
+        return rebuild.keep(op.replace(blocks=(Block(body.args, ops),))).results
+
+    return visit

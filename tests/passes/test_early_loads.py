@@ -1,0 +1,90 @@
+"""Early loads: the loads of an iteration stand before its arithmetic, and the last one has a scheduling barrier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import seeds
+from kernels.base import Case, parameters
+from register_prefetch_helpers import floats
+from short_kernels import report
+from support import check_pipeline
+
+import blocknb
+import blocknb.language as tl
+from blocknb import passes
+from blocknb.ir.core import Func
+from blocknb.target import Target
+from blocknb.trace import Stage
+
+
+@blocknb.kernel(do_not_specialize=["m"])
+def two_sums(x, y, out, m, B: tl.constexpr):
+    at = tl.arange(0, B)
+    first = tl.zeros((B,), tl.float32)
+    second = tl.zeros((B,), tl.float32)
+    for row in range(m):
+        first += tl.load(x + row * B + at)
+        second += tl.load(y + row * B + at)
+    tl.store(out + at, first)
+    tl.store(out + B + at, second)
+
+
+@blocknb.kernel(do_not_specialize=["m"])
+def gathered_sums(index, x, out, m, B: tl.constexpr):
+    """Whose addresses are loaded in the iteration."""
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for row in range(m):
+        total += tl.load(x + tl.load(index + row * B + at))
+    tl.store(out + at, total)
+
+
+def stages_of(kernel, arguments, without=(), **options) -> dict[str, Stage]:
+    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 4} | options))
+    return {stage.name: stage for stage in passes.run(func, Target.parse("sm_90a"), without)[1]}
+
+
+def loop_of(func: Func) -> list[str]:
+    (loop,) = (op for op in func.ops() if op.name == "for")
+    return [op.name for op in loop.blocks[0].ops]
+
+
+def before_the_last_load(names: list[str]) -> int:
+    """The additions that stand before the last load."""
+    last = len(names) - 1 - names[::-1].index("load")
+    return names[:last].count("add") - names[: names.index("load")].count("add")
+
+
+@pytest.mark.parametrize("m", [0, 1, 3])
+def test_the_loads_of_an_iteration_stand_together_and_results_stay(m):
+    arguments = {"x": floats(max(m, 1), 2048), "y": floats(max(m, 1), 2048), "out": floats(2, 2048), "m": m, "B": 2048}
+    func = Case("two_sums", two_sums, dict, dict).parse(arguments, num_warps=4)
+    check_pipeline(func, parameters(func, arguments), 1, "sm_90a")
+
+
+def test_without_the_pass_a_sum_stands_between_the_loads(golden):
+    arguments = {"x": floats(3, 2048), "y": floats(3, 2048), "out": floats(2, 2048), "m": 3, "B": 2048}
+    stage = stages_of(two_sums, arguments)["early_loads"]
+    golden("early_loads/two_sums.ir", report(stage.before, stage.after, "early_loads", list(stage.notes)))
+    assert before_the_last_load(loop_of(stage.after)) == 0
+    off = stages_of(two_sums, arguments, {"early_loads"})["early_loads"]
+    assert off.skipped and before_the_last_load(loop_of(off.after)) == 1
+
+
+def test_a_load_through_a_loaded_index_stays():
+    index = seeds.rng().integers(0, 2048, (3, 2048)).astype(np.int32)
+    arguments = {"index": index, "x": floats(2048), "out": floats(2048), "m": 3, "B": 2048}
+    stage = stages_of(gathered_sums, arguments)["early_loads"]
+    (note,) = stage.notes
+    assert note.text == "all loads of an iteration are in flight at once, in 16 registers per thread"
+    (loop,) = (op for op in stage.after.ops() if op.name == "for")
+    index, values = (op for op in loop.blocks[0].ops if op.name == "load")
+    assert index.attrs["scheduling_barrier"] and "scheduling_barrier" not in values.attrs
+
+
+@pytest.mark.parametrize(("block", "why"), [(256, "few registers"), (16384, "too many")])
+def test_loads_that_need_few_or_too_many_registers_stay(block, why):
+    arguments = {"x": floats(3, block), "y": floats(3, block), "out": floats(2, block), "m": 3, "B": block}
+    stage = stages_of(two_sums, arguments)["early_loads"]
+    assert stage.after is stage.before, why
