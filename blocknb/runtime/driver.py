@@ -95,12 +95,13 @@ class Launcher:
 
     `fast_launch` reads the attributes to launch without this object. It does so only if `packs_unchanged`: no argument is converted.
     `launch` is the driver's call; `note` records the name of a launched kernel. A persistent kernel runs as many CTAs as are resident and
-    gets the grid as three more arguments.
+    gets the grid as three more arguments. `cluster` is the number of its CTAs that share a cluster.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
         code, function = compiled.code, _load(compiled, device)
-        resident = _resident(function, code, device) if code.persistent else 0
+        self.cluster = code.cluster
+        resident = _resident(function, code, device) // self.cluster * self.cluster if code.persistent else 0
         self.kernel = LoadedKernel(function, compiled.name, code.threads, code.shared_bytes, resident)
         types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * code.persistent]
         self.positions, self.buffers = positions, ArgumentBuffers(compiled, device, types)
@@ -109,7 +110,6 @@ class Launcher:
         if code.programs > 1:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
-        self.cluster = code.cluster
         self.packs_unchanged = not self._convert and not hidden and self.cluster == 1
 
     def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:

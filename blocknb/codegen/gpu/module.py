@@ -28,9 +28,9 @@ class GpuModule:
 
     Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
     the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
-    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer to
-    `sites`. `notes` record decisions about long kernels, and `select` is the optimization level of LLVM's back end (see
-    `llvm.compile_cuda`).
+    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x, in clusters of `cluster` CTAs. Last come the tensor
+    maps (`maps`). Records refer to `sites`. `notes` record decisions about long kernels, and `select` is the optimization level of
+    LLVM's back end (see `llvm.compile_cuda`).
     """
 
     text: str
