@@ -1,0 +1,45 @@
+"""Compiles the kernels of a call for a GPU instead of launching them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.runtime.kernel import Kernel
+from blocknb.tune.autotuner import Autotuner
+
+
+@contextmanager
+def compiled_launches(target: str) -> Iterator[list[dict[str, Any]]]:
+    """Collects a row for each launch inside: kernel, registers, spilled bytes, milliseconds, or the error. Nothing runs, so the
+    outputs keep what was in their memory. Of a tuned kernel, the first configuration counts."""
+    found: list[dict[str, Any]] = []
+    seen: set[Any] = set()
+
+    def compile(self: Kernel, grid: Any, args: Any, kwargs: Any, tried: Any = None) -> Any:
+        begin = time.perf_counter()
+        try:
+            made = self.compile(*args, target=target, **kwargs)
+        except KernelError as error:
+            found.append({"kernel": self.__name__, "error": f"{type(error).__name__}: {error}"})
+            return None
+        if id(made) not in seen:
+            seen.add(id(made))
+            used = made.trace.resources
+            milliseconds = (time.perf_counter() - begin) * 1e3
+            row = {"kernel": made.code.entry, "registers": used.registers, "spills": used.spill_bytes}
+            found.append({**row, "ms": round(milliseconds)})
+        return made
+
+    def first(self: Autotuner, args: Any, kwargs: Any) -> Any:
+        return self.prune_configs(kwargs)[0]
+
+    before, tuned = Kernel._general, Autotuner._best
+    Kernel._general, Autotuner._best = compile, first  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Kernel._general, Autotuner._best = before, tuned  # type: ignore[method-assign]
