@@ -43,7 +43,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)):
         return float("inf")
-    return float(np.linalg.norm((a - b)[finite]) / (np.linalg.norm(b[finite]) + 1e-30))
+    return float(np.linalg.norm(a[finite] - b[finite]) / (np.linalg.norm(b[finite]) + 1e-30))
 
 
 def matched(case: str, ours: Sequence[Row], theirs: Sequence[Row], problem: str) -> list[Row]:

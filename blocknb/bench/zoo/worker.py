@@ -63,6 +63,7 @@ class ZooWorker:
         import numpy as np
 
         self.ready.clear()
+        self.torch.cuda.empty_cache()
         self.ready[case] = prepared = PreparedCase(self, self.cases[case], seed)
         results = prepared.run(prepared.fresh())
         with launches(self.compiler) as names:
