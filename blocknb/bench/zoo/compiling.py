@@ -13,7 +13,7 @@ from blocknb.tune.autotuner import Autotuner
 
 
 @contextmanager
-def compiled_launches(target: str) -> Iterator[list[dict[str, Any]]]:
+def by_blocknb(target: str) -> Iterator[list[dict[str, Any]]]:
     """Collects a row for each launch inside: kernel, registers, spilled bytes, milliseconds, or the error. Nothing runs, so the
     outputs keep what was in their memory. Of a tuned kernel, the first configuration counts."""
     found: list[dict[str, Any]] = []
@@ -43,3 +43,40 @@ def compiled_launches(target: str) -> Iterator[list[dict[str, Any]]]:
         yield found
     finally:
         Kernel._general, Autotuner._best = before, tuned  # type: ignore[method-assign]
+
+
+@contextmanager
+def by_triton(target: str) -> Iterator[list[dict[str, Any]]]:
+    """As `by_blocknb`, by Triton for the target of its driver, with all configurations of a tuned kernel."""
+    from triton.runtime.autotuner import Autotuner as Tuner  # type: ignore[import-not-found]
+    from triton.runtime.jit import JITFunction  # type: ignore[import-not-found]
+
+    found: list[dict[str, Any]] = []
+    seen: set[Any] = set()
+
+    def compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            made = run(self, *args, grid=grid, warmup=True, **kwargs)
+        except Exception as error:  # Triton raises exceptions of many classes
+            found.append({"kernel": self.__name__, "error": f"{type(error).__name__}: {error}"})
+            return None
+        if made is not None and made.hash not in seen:
+            seen.add(made.hash)
+            milliseconds = round((time.perf_counter() - begin) * 1e3)
+            found.append({"kernel": made.metadata.name, "registers": 0, "spills": 0, "ms": milliseconds})
+        return made
+
+    def all_configurations(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        for config in self.prune_configs(kwargs):
+            if config.pre_hook is not None:
+                config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+            self.fn.run(*args, **kwargs, **config.all_kwargs())
+
+    run, tuned = JITFunction.run, Tuner.run
+    JITFunction.run, Tuner.run = compile, all_configurations
+    try:
+        yield found
+    finally:
+        JITFunction.run, Tuner.run = run, tuned

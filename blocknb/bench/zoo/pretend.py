@@ -31,6 +31,32 @@ DRIVER = {
 }
 
 
+class TritonDriver:
+    """A driver of Triton for a target as "sm_90a", without a GPU: it only tells about the device."""
+
+    def __init__(self, target: str) -> None:
+        from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
+
+        self.target = GPUTarget("cuda", int(target.removeprefix("sm_").rstrip("a")), 32)
+        self.utils = SimpleNamespace(get_device_properties=lambda device=None: dict(DRIVER))
+
+    def get_current_target(self) -> Any:
+        """The target."""
+        return self.target
+
+    def get_current_device(self) -> int:
+        """0: there is one device."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """The default stream."""
+        return 0
+
+    def get_active_torch_device(self) -> str:
+        """Tensors stay on the CPU."""
+        return "cpu"
+
+
 def gpu(torch: Any) -> None:
     """Makes torch.cuda and blocknb's `triton.runtime.driver` answer as on a machine with an H200, until the process ends."""
     from blocknb.runtime import machine
@@ -38,6 +64,8 @@ def gpu(torch: Any) -> None:
     properties = SimpleNamespace(**PROPERTIES)
 
     class Context(contextlib.nullcontext):
+        idx = 0
+
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__()
 
@@ -57,6 +85,7 @@ def gpu(torch: Any) -> None:
         "is_bf16_supported": True,
     }.items():
         setattr(torch.cuda, name, lambda *_, _answer=answer, **__: _answer)
+    torch._C._cuda_getCurrentRawStream = lambda index: 0
     torch.cuda.device = torch.cuda.device_of = Context
     torch.Tensor.is_cuda = property(lambda self: True)
     machine.current_target = lambda: machine.GPUTarget("cuda", 90, 32)
@@ -64,6 +93,7 @@ def gpu(torch: Any) -> None:
 
     def on_cpu(function: Any) -> Any:
         def made(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("pin_memory", None)
             if "cuda" in str(kwargs.get("device", "")):
                 kwargs["device"] = "cpu"
             return function(*args, **kwargs)
@@ -76,7 +106,7 @@ def gpu(torch: Any) -> None:
     before = torch.Tensor.to
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        args = tuple("cpu" if isinstance(a, str) and a.startswith("cuda") else a for a in args)
+        args = tuple("cpu" if isinstance(a, (str, torch.device)) and "cuda" in str(a) else a for a in args)
         return before(self, *args, **{n: "cpu" if "cuda" in str(v) else v for n, v in kwargs.items()})
 
     torch.Tensor.to = to

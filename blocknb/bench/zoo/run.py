@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -21,12 +22,13 @@ from blocknb.errors import Unsupported
 
 OURS, TRITON = "blocknb", "triton"
 REPEATS = 5  # measurements of a case per round
+LIMIT = 60  # seconds for one answer
 
 
 @dataclass(frozen=True)
 class ZooOptions:
     """`libraries`: names, () means all. `rounds`: how often the two processes take turns. `configs`: the most configurations of an
-    autotuner, 0 means all. `seconds`: a limit, 0 means none. `only`: a part of the names of cases. `share`: (i, n) takes every n-th case
+    autotuner, 0 means all. `seconds`: a limit, 0 means none. `only`: names of cases, () means all. `share`: (i, n) takes every n-th case
     from the i-th on. `check_only`: compile and compare results, without times."""
 
     libraries: tuple[str, ...] = ()
@@ -34,7 +36,7 @@ class ZooOptions:
     seed: int = 1
     configs: int = 4
     seconds: float = 0.0
-    only: str = ""
+    only: tuple[str, ...] = ()
     share: tuple[int, int] = (0, 1)
     check_only: bool = False
 
@@ -64,6 +66,10 @@ class CompilerProcess:
         """The answer to the oldest request."""
         process = self._running()
         assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], LIMIT)
+        if not ready:
+            self.stop()
+            return {"error": f"no answer within {LIMIT} seconds"}
         line = process.stdout.readline()
         if not line:
             self.stop()
@@ -112,6 +118,8 @@ def run(options: ZooOptions, say: Callable[[str], None] = print) -> list[Row]:
                 say(f"stopped after {options.seconds:g} seconds")
                 break
             found = one_case(workers, case, options)
+            for row in found:
+                row["at"] = round(time.perf_counter() - begin, 1)
             rows += found
             for row in found:
                 say(compare.line(row))
@@ -154,7 +162,7 @@ def chosen(
         for worker in workers.values():
             worker.listed.append(library)
     first, step = options.share
-    return [name for name in names if options.only in name][first::step]
+    return [name for name in names if not options.only or name in options.only][first::step]
 
 
 def one_case(workers: dict[str, CompilerProcess], case: str, options: ZooOptions) -> list[Row]:
@@ -178,13 +186,17 @@ def one_case(workers: dict[str, CompilerProcess], case: str, options: ZooOptions
     return compare.matched(case, times[OURS], times[TRITON], problem)
 
 
-def compile_only(options: ZooOptions, target: str, say: Callable[[str], None] = print) -> list[Row]:
-    """Compiles the kernels of all cases with blocknb for a target. Nothing runs, so it needs no GPU. Returns a row per kernel."""
-    worker = CompilerProcess(OURS, options, target)
+def compile_only(
+    options: ZooOptions, target: str, say: Callable[[str], None] = print, compiler: str = OURS
+) -> list[Row]:
+    """Compiles the kernels of all cases for a target. Nothing runs, so it needs no GPU. Returns a row per kernel."""
+    worker = CompilerProcess(compiler, options, target)
     rows: list[Row] = []
     try:
-        for case in chosen({OURS: worker}, options, say):
+        for case in chosen({compiler: worker}, options, say):
             answer = worker.ask("compile", case=case, seed=options.seed)
+            if "error" not in answer:
+                say(f"compiled {case}")
             found = answer.get("kernels", []) + ([{"kernel": "", "error": answer["error"]}] if "error" in answer else [])
             for row in found:
                 rows.append({"case": case, **row})
@@ -205,14 +217,15 @@ def shares(text: str) -> tuple[int, int]:
 def main(arguments: Sequence[str]) -> int:
     """For jobs: `python -m blocknb.bench.zoo.run liger,fla [key=value]...`."""
     given: dict[str, Any] = dict(item.split("=", 1) for item in arguments[1:])
-    target, path = given.pop("compile", ""), given.pop("json", "")
-    kinds: dict[str, Callable[[str], Any]] = {"share": shares, "seconds": float, "only": str, "check_only": bool}
+    target, path, compiler = given.pop("compile", ""), given.pop("json", ""), given.pop("compiler", OURS)
+    lines: Callable[[str], tuple[str, ...]] = lambda file: tuple(Path(file).read_text().split())  # noqa: E731
+    kinds: dict[str, Callable[[str], Any]] = {"share": shares, "seconds": float, "only": lines, "check_only": bool}
     options = ZooOptions(
         libraries=tuple(name for name in arguments[0].split(",") if name),
         **{name: kinds.get(name, int)(value) for name, value in given.items()},
     )
     say = lambda text: print(text, flush=True)  # noqa: E731
-    rows = compile_only(options, target, say) if target else run(options, say)
+    rows = compile_only(options, target, say, compiler) if target else run(options, say)
     if path:
         Path(path).write_text(json.dumps(rows, indent=1) + "\n")
     return 0

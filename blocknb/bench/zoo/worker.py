@@ -5,7 +5,7 @@ With "blocknb", `import triton` stands for blocknb in this process, so a library
     {"do": "list", "library": NAME}                      the names of the cases, or the reason why there are none
     {"do": "check", "case": NAME, "seed": N, "save": FILE} runs a case once, saves samples of its results, names the launched kernels
     {"do": "time", "case": NAME, "repeats": N}             the microseconds of each launched kernel, in the order of launches
-    {"do": "compile", "case": NAME, "seed": N, "target": T} compiles the kernels of a case for a target; nothing runs (blocknb only)
+    {"do": "compile", "case": NAME, "seed": N}             compiles the kernels of a case for the target of the process; nothing runs
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ class ZooWorker:
 
             compat.install()
         import torch
+        import torch.utils._triton
 
+        if compiler == "blocknb":  # compat.install() denies Triton to torch.compile, and libraries ask torch whether it is there
+            torch.utils._triton.has_triton = torch.utils._triton.has_triton_package = lambda: True
         if target:
             pretend.gpu(torch)
+            if compiler == "triton":
+                from triton.runtime import driver
+
+                driver.set_active(pretend.TritonDriver(target))
         self.torch, self.device = torch, "cpu" if target else "cuda"
         limit_configurations(configs)
         self.cases: dict[str, ZooCase] = {}
@@ -81,10 +88,11 @@ class ZooWorker:
         return {"kernels": names, "times": times}
 
     def compile(self, case: str, seed: int) -> dict[str, Any]:
-        from blocknb.bench.zoo.compiling import compiled_launches
+        from blocknb.bench.zoo import compiling
 
         prepared = PreparedCase(self, self.cases[case], seed)
-        with compiled_launches(self.target) as found:
+        collect = compiling.by_blocknb if self.compiler == "blocknb" else compiling.by_triton
+        with collect(self.target) as found:
             prepared.run(prepared.fresh())
         return {"kernels": found}
 
@@ -150,7 +158,7 @@ class PreparedCase:
         }
         exact = self.run(wide, self.case.exact)
         return [
-            float((got.double() - want).norm() / (want.norm() + 1e-300))
+            float((got.detach().double() - want).norm() / (want.norm() + 1e-300))
             for got, want in zip(results, exact, strict=True)
         ]
 
@@ -183,7 +191,7 @@ def limit_configurations(count: int) -> None:
         given = signature.bind(*args, **kwargs).arguments
         configs = list(given["configs"])
         step = max(len(configs) / count, 1.0)
-        given["configs"] = [configs[int(i * step)] for i in range(min(count, len(configs)))]
+        given["configs"] = [configs[int((i + 0.5) * step)] for i in range(min(count, len(configs)))]
         if given.get("do_bench") is None:
             given["do_bench"] = lambda call, quantiles: bench(call, *TUNING, quantiles=quantiles)
         before(**given)

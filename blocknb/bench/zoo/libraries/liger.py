@@ -113,8 +113,8 @@ def _rows(cases: CaseList, liger: Any) -> None:
     cases.add(
         "multi_token_attention",
         lambda scores, weight: liger.liger_multi_token_attention(scores, weight, None, 1, 1),
-        of_2x4x1024=lambda r: {
-            "scores": r.normal(2, 4, 1024, 1024, dtype="float32", grad=True),
+        of_2x4x256=lambda r: {
+            "scores": r.normal(2, 4, 256, 256, dtype="float32", grad=True),
             "weight": r.normal(4, 4, 3, 3, dtype="float32", grad=True)},
     )  # fmt: skip
 
