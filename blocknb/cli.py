@@ -22,14 +22,26 @@ def doctor(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
-    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured."""
+    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `zoo`."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
 
     if options.list:
         print(listing())
         return 0
-    names = ("device", "threads", "peers", "shapes", "dtypes", "search", "rounds", "seed")
+    names = (
+        "device",
+        "threads",
+        "peers",
+        "shapes",
+        "dtypes",
+        "search",
+        "rounds",
+        "seed",
+        "library",
+        "configs",
+        "compile",
+    )
     return run(options.names, BenchOptions(*(getattr(options, name) for name in names)), options.json)
 
 
@@ -68,7 +80,13 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         "--search", action="store_true", help="first measure configurations of blocknb and Triton; Triton uses its best"
     )
     add("--rounds", type=count, default=30, metavar="N", help="the number of measurements per peer (30)")
-    add("--seed", type=count, default=None, metavar="N", help="draw the random shapes of `ragged` from this seed (1)")
+    add(
+        "--seed", type=count, default=None, metavar="N",
+        help="draw the random shapes of `ragged`, and the inputs of `zoo`, from this seed (1)",
+    )  # fmt: skip
+    add_list("--library", str, "NAME,...", "`zoo`: only these libraries: liger, fla, xformers...")
+    add("--configs", type=count, default=0, metavar="N", help="`zoo`: at most N configurations of each autotuner (all)")
+    add("--compile", default="", metavar="TARGET", help="`zoo`: only compile the kernels, for sm_90a say; needs no GPU")
 
 
 def reference(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blocknb.bench.zoo import compare, run
+from blocknb.bench.zoo import compare, process, run
 
 
 class PretendProcess:
@@ -27,7 +27,7 @@ class PretendProcess:
 
 def measured(ours: PretendProcess, theirs: PretendProcess) -> list[dict[str, Any]]:
     workers: Any = {run.OURS: ours, run.TRITON: theirs}
-    return run.one_case(workers, "liger.case[small]", run.ZooOptions(rounds=3))
+    return run.one_case(workers, "liger.case[small]", run.ZooOptions(rounds=15))
 
 
 def test_kernels_are_matched_by_name_and_number_of_the_launch() -> None:
@@ -64,7 +64,14 @@ def test_results_are_compared(ours: list[float], theirs: list[float], errors: tu
 def test_summary_names_the_slow_and_the_wrong() -> None:
     rows = [
         {"case": "c", "kernel": "fast", "triton": 4.0, "blocknb": 1.0, "ratio": 4.0},
-        {"case": "c", "kernel": "slow", "triton": 1.0, "blocknb": 4.0, "ratio": 0.25, "problem": "result 0 differs by 1"},
+        {
+            "case": "c",
+            "kernel": "slow",
+            "triton": 1.0,
+            "blocknb": 4.0,
+            "ratio": 0.25,
+            "problem": "result 0 differs by 1",
+        },
         {"case": "d", "kernel": "", "problem": "blocknb: CompilationError: no"},
     ]
     text = compare.summary(rows)
@@ -74,7 +81,7 @@ def test_summary_names_the_slow_and_the_wrong() -> None:
 
 
 def test_dead_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.sys, "executable", "true")
-    process = run.CompilerProcess(run.OURS, run.ZooOptions())
-    assert process.ask("list", library="liger") == {"error": "the process died"}
-    process.stop()
+    monkeypatch.setattr(process.sys, "executable", "true")
+    worker = process.CompilerProcess(run.OURS)
+    assert worker.ask("list", library="liger") == {"error": "the process died"}
+    worker.stop()

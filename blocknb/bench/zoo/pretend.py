@@ -35,7 +35,7 @@ class TritonDriver:
     """A driver of Triton for a target as "sm_90a", without a GPU: it only tells about the device."""
 
     def __init__(self, target: str) -> None:
-        from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
+        from triton.backends.compiler import GPUTarget
 
         self.target = GPUTarget("cuda", int(target.removeprefix("sm_").rstrip("a")), 32)
         self.utils = SimpleNamespace(get_device_properties=lambda device=None: dict(DRIVER))

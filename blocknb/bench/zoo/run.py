@@ -2,115 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from blocknb.bench.rows import Row
 from blocknb.bench.zoo import compare
 from blocknb.bench.zoo.cases import LIBRARIES, missing
+from blocknb.bench.zoo.process import OURS, TRITON, CompilerProcess
 from blocknb.errors import Unsupported
 
-OURS, TRITON = "blocknb", "triton"
-REPEATS = 5  # measurements of a case per round
-LIMIT = 60  # seconds for one answer
+REPEATS = 5  # measurements of a case in one turn of a compiler
 
 
 @dataclass(frozen=True)
 class ZooOptions:
-    """`libraries`: names, () means all. `rounds`: how often the two processes take turns. `configs`: the most configurations of an
-    autotuner, 0 means all. `seconds`: a limit, 0 means none. `only`: names of cases, () means all. `share`: (i, n) takes every n-th case
-    from the i-th on. `check_only`: compile and compare results, without times."""
+    """`libraries`: names, () means all. `rounds`: the number of measurements of a kernel by each compiler. `configs`: the most
+    configurations of an autotuner, 0 means all. `limit`: seconds until a process must answer. `seconds`: no further case begins after
+    them, 0 means no limit. `only`: names of cases, () means all. `share`: (i, n) takes every n-th case from the i-th on."""
 
     libraries: tuple[str, ...] = ()
-    rounds: int = 4
+    rounds: int = 30
     seed: int = 1
-    configs: int = 4
+    configs: int = 0
+    limit: float = 600.0
     seconds: float = 0.0
     only: tuple[str, ...] = ()
     share: tuple[int, int] = (0, 1)
-    check_only: bool = False
-
-
-class CompilerProcess:
-    """The worker of a compiler, started again if it dies: a kernel that reads invalid memory ends its process."""
-
-    def __init__(self, compiler: str, options: ZooOptions, target: str = "") -> None:
-        self.compiler, self.options, self.target = compiler, options, target
-        self.process: subprocess.Popen[str] | None = None
-        self.listed: list[str] = []
-
-    def ask(self, do: str, **request: Any) -> Row:
-        """The answer to a request; {"error": text} if the process died of it."""
-        self.send(do, **request)
-        return self.receive()
-
-    def send(self, do: str, **request: Any) -> None:
-        """Sends a request, whose answer `receive` waits for."""
-        process = self._running()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `receive` finds out
-            process.stdin.write(json.dumps({"do": do, **request}) + "\n")
-            process.stdin.flush()
-
-    def receive(self) -> Row:
-        """The answer to the oldest request."""
-        process = self._running()
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], LIMIT)
-        if not ready:
-            self.stop()
-            return {"error": f"no answer within {LIMIT} seconds"}
-        line = process.stdout.readline()
-        if not line:
-            self.stop()
-            return {"error": "the process died"}
-        answer: Row = json.loads(line)
-        if "error" in answer and _fatal(answer["error"]):
-            self.stop()
-        return answer
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self.process is None:
-            command = [sys.executable, "-m", "blocknb.bench.zoo.worker", self.compiler, self.target or "-"]
-            command.append(str(self.options.configs))
-            errors = open(os.environ.get("BLOCKNB_ZOO_LOG", os.devnull), "a")
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-            errors.close()
-            for library in self.listed:
-                self.ask("list", library=library)
-        return self.process
-
-    def stop(self) -> None:
-        """Ends the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-
-def _fatal(error: str) -> bool:
-    """Whether CUDA refuses all further work of a process after this error."""
-    text = error.lower()
-    return any(word in text for word in ("illegal memory", "misaligned address", "launch failure", "illegal instruction"))
 
 
 def run(options: ZooOptions, say: Callable[[str], None] = print) -> list[Row]:
-    """Measures the cases, prints a line per kernel and the summary. Returns a row per kernel. Raises Unsupported without a GPU or Triton."""
+    """Measures the cases, prints a line per kernel and the summary. Returns a row per kernel.
+
+    Raises Unsupported without a GPU or Triton, and ValueError for an unknown library."""
     _require()
     begin = time.perf_counter()
-    workers = {name: CompilerProcess(name, options) for name in (OURS, TRITON)}
+    workers = {name: CompilerProcess(name, options.configs, options.limit) for name in (OURS, TRITON)}
     rows: list[Row] = []
     try:
         for case in chosen(workers, options, say):
@@ -131,21 +61,22 @@ def run(options: ZooOptions, say: Callable[[str], None] = print) -> list[Row]:
 
 
 def _require() -> None:
-    from importlib.util import find_spec
-
     from blocknb.runtime import machine
 
     if not machine.has_gpu():
-        raise Unsupported("zoo measures kernels on a GPU, and CuPy found none", hint="blocknb bench zoo --compile sm_90a")
+        raise Unsupported(
+            "zoo measures kernels on a GPU, and CuPy found none",
+            hint="blocknb bench zoo --compile sm_90a needs none",
+        )
     for module in ("torch", "triton"):
         if find_spec(module) is None:
             raise Unsupported(f"zoo compares with Triton, and {module} is not installed", hint=f"pip install {module}")
 
 
-def chosen(
-    workers: dict[str, CompilerProcess], options: ZooOptions, say: Callable[[str], None]
-) -> list[str]:
-    """The names of the cases. Says which libraries are left out, and why."""
+def chosen(workers: dict[str, CompilerProcess], options: ZooOptions, say: Callable[[str], None]) -> list[str]:
+    """The names of the cases. Says which libraries are left out, and why. Raises ValueError for an unknown library."""
+    if unknown := [name for name in options.libraries if name not in LIBRARIES]:
+        raise ValueError(f"no library {unknown[0]!r}; there are {', '.join(LIBRARIES)}")
     names: list[str] = []
     for library in options.libraries or tuple(LIBRARIES):
         if why := missing(library):
@@ -174,10 +105,10 @@ def one_case(workers: dict[str, CompilerProcess], case: str, options: ZooOptions
             for name, worker in workers.items()
         }
         problem = compare.problem(checks, files)
-    if any("error" in check for check in checks.values()) or options.check_only:
+    if any("error" in check for check in checks.values()):
         return [{"case": case, "kernel": "", "problem": problem}]
     times: dict[str, list[Row]] = {name: [] for name in workers}
-    for turn in range(options.rounds):
+    for turn in range(-(-options.rounds // REPEATS)):
         for name in list(workers)[:: 1 if turn % 2 else -1]:
             answer = workers[name].ask("time", case=case, repeats=REPEATS)
             if "error" in answer:
@@ -190,14 +121,14 @@ def compile_only(
     options: ZooOptions, target: str, say: Callable[[str], None] = print, compiler: str = OURS
 ) -> list[Row]:
     """Compiles the kernels of all cases for a target. Nothing runs, so it needs no GPU. Returns a row per kernel."""
-    worker = CompilerProcess(compiler, options, target)
+    worker = CompilerProcess(compiler, options.configs, options.limit, target)
     rows: list[Row] = []
     try:
         for case in chosen({compiler: worker}, options, say):
             answer = worker.ask("compile", case=case, seed=options.seed)
-            if "error" not in answer:
-                say(f"compiled {case}")
-            found = answer.get("kernels", []) + ([{"kernel": "", "error": answer["error"]}] if "error" in answer else [])
+            found = answer.get("kernels", []) + (
+                [{"kernel": "", "error": answer["error"]}] if "error" in answer else []
+            )
             for row in found:
                 rows.append({"case": case, **row})
                 say(compare.compiled_line(rows[-1]))
@@ -206,30 +137,3 @@ def compile_only(
     refused = [row for row in rows if "error" in row]
     say(f"{len(rows) - len(refused)} kernels compiled for {target}, {len(refused)} refused")
     return rows
-
-
-def shares(text: str) -> tuple[int, int]:
-    """The share "i/n" as (i, n). Raises ValueError."""
-    first, _, step = text.partition("/")
-    return int(first), int(step)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """For jobs: `python -m blocknb.bench.zoo.run liger,fla [key=value]...`."""
-    given: dict[str, Any] = dict(item.split("=", 1) for item in arguments[1:])
-    target, path, compiler = given.pop("compile", ""), given.pop("json", ""), given.pop("compiler", OURS)
-    lines: Callable[[str], tuple[str, ...]] = lambda file: tuple(Path(file).read_text().split())  # noqa: E731
-    kinds: dict[str, Callable[[str], Any]] = {"share": shares, "seconds": float, "only": lines, "check_only": bool}
-    options = ZooOptions(
-        libraries=tuple(name for name in arguments[0].split(",") if name),
-        **{name: kinds.get(name, int)(value) for name, value in given.items()},
-    )
-    say = lambda text: print(text, flush=True)  # noqa: E731
-    rows = compile_only(options, target, say, compiler) if target else run(options, say)
-    if path:
-        Path(path).write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

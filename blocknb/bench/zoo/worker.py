@@ -39,7 +39,9 @@ class ZooWorker:
         import torch
         import torch.utils._triton
 
-        if compiler == "blocknb":  # compat.install() denies Triton to torch.compile, and libraries ask torch whether it is there
+        if (
+            compiler == "blocknb"
+        ):  # compat.install() denies Triton to torch.compile, and libraries ask torch whether it is there
             torch.utils._triton.has_triton = torch.utils._triton.has_triton_package = lambda: True
         if target:
             pretend.gpu(torch)

@@ -250,7 +250,7 @@ TANH = (-0.3333329542974752, 0.1333234453496155, -0.05387980039274828, 0.0214866
 
 
 def hyperbolic_tangent(text: TextWriter, name: str) -> str:
-    """tanh in fp32 to two units in the last place, by the approximate exp2 and reciprocal where |x| > 1: below, their errors would count."""
+    """tanh in fp32 to two units in the last place. The approximate exp2 and reciprocal serve where |x| > 1: below, their errors count."""
     f = lanes.LaneFunction(trig.inline_code(text), "float", 1)
     x = lanes.Lanes(f, "float", name)
     size, square = f.absolute(x), x * x

@@ -32,7 +32,13 @@ def _quantization(cases: CaseList, ops: Any, create_map: Any) -> None:
         }
 
     def halves_of(m: int, n: int) -> Any:
-        return lambda r: {"x": r.integers(0, 256, m * n // 2, 1, dtype="uint8"), "absmax": r.uniform(m * n // 64, low=0.5)}
+        return lambda r: {
+            "x": r.integers(0, 256, m * n // 2, 1, dtype="uint8"),
+            "absmax": r.uniform(m * n // 64, low=0.5),
+        }
+
+    def floats(m: int, n: int) -> Any:
+        return lambda r: {"x": r.normal(m, n, dtype="bfloat16")}
 
     cases.add(
         "quantize_blockwise", lambda x, code: ops.quantize_blockwise(x, code, 256),
@@ -45,7 +51,7 @@ def _quantization(cases: CaseList, ops: Any, create_map: Any) -> None:
     for kind in ("nf4", "fp4"):
         cases.add(
             f"quantize_{kind}", lambda x, kind=kind: ops.quantize_4bit(x, 64, kind, torch.uint8),
-            **{shape: (lambda r, size=size: {"x": r.normal(*size, dtype="bfloat16")}) for shape, size in SIZES.items()},
+            **{shape: floats(*size) for shape, size in SIZES.items()},
         )  # fmt: skip
         cases.add(
             f"dequantize_{kind}", lambda x, a, kind=kind: ops.dequantize_4bit(x, a, 64, kind, (x.numel() * 2,), torch.bfloat16),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from blocknb.bench.zoo.cases import CaseList, RandomInputs
@@ -21,7 +20,7 @@ def register(cases: CaseList) -> None:
     _modules(cases)
 
 
-def _heads(*names: str, dtype: str = "bfloat16", sizes: tuple[int, ...] = (), **more: Callable[..., Any]) -> Any:
+def _heads(*names: str, dtype: str = "bfloat16", sizes: tuple[int, ...] = (), **more: Any) -> Any:
     """Inputs [batch, length, heads, head size] by name, then those of `more(random, b, t, h, d)`."""
 
     def make(r: RandomInputs) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def _heads(*names: str, dtype: str = "bfloat16", sizes: tuple[int, ...] = (), **
     return make
 
 
-def _all_sizes(*names: str, **more: Callable[..., Any]) -> dict[str, Any]:
+def _all_sizes(*names: str, **more: Any) -> dict[str, Any]:
     return {shape: _heads(*names, sizes=sizes, **more) for shape, sizes in SIZES.items()}
 
 
@@ -148,7 +147,10 @@ def _attention(cases: CaseList, ops: Any) -> None:
             lambda q, k, v, w, beta: ops.parallel_path_attn(q, k, v, w, beta)[0],
             **{
                 name: _heads(
-                    "q", "k", "v", sizes=sizes,
+                    "q",
+                    "k",
+                    "v",
+                    sizes=sizes,
                     w=lambda *a: _unit(*a).detach().float().requires_grad_(True),
                     beta=lambda *a: _beta(*a).detach().float().requires_grad_(True),
                 )

@@ -96,12 +96,12 @@ def _elementwise(cases: CaseList, liger: Any) -> None:
 
         return make
 
-    cases.add("rope", liger.liger_rope, of_4x2048x32x128=rope(4, 2048, 32, 8, 128), of_1x512x16x64=rope(1, 512, 16, 16, 64))
+    cases.add(
+        "rope", liger.liger_rope, of_4x2048x32x128=rope(4, 2048, 32, 8, 128), of_1x512x16x64=rope(1, 512, 16, 16, 64)
+    )
 
 
 def _rows(cases: CaseList, liger: Any) -> None:
-    import torch
-
     def rows(m: int, n: int, dtype: str) -> Any:
         return lambda r: {"x": r.normal(m, n, dtype=dtype, grad=True)}
 
@@ -109,7 +109,12 @@ def _rows(cases: CaseList, liger: Any) -> None:
         "softmax", liger.liger_softmax, lambda x: x.softmax(-1),
         of_4096x4096=rows(4096, 4096, "bfloat16"), of_1024x32000=rows(1024, 32000, "float32"),
     )  # fmt: skip
-    cases.add("sparsemax", liger.liger_sparsemax, of_4096x1024=rows(4096, 1024, "float32"), of_512x8192=rows(512, 8192, "float32"))
+    cases.add(
+        "sparsemax",
+        liger.liger_sparsemax,
+        of_4096x1024=rows(4096, 1024, "float32"),
+        of_512x8192=rows(512, 8192, "float32"),
+    )
     cases.add(
         "multi_token_attention",
         lambda scores, weight: liger.liger_multi_token_attention(scores, weight, None, 1, 1),
@@ -142,7 +147,11 @@ def _losses(cases: CaseList, liger: Any) -> None:
             "y": r.integers(0, v, t),
         }
 
-    cases.add("fused_linear_cross_entropy", liger.liger_fused_linear_cross_entropy, of_2048x2048x32000=linear(2048, 2048, 32000))
+    cases.add(
+        "fused_linear_cross_entropy",
+        liger.liger_fused_linear_cross_entropy,
+        of_2048x2048x32000=linear(2048, 2048, 32000),
+    )
 
     def two(m: int, n: int) -> Any:
         return lambda r: {

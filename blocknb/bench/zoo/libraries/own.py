@@ -1,4 +1,7 @@
-"""The zoo of this project's tests: kernels of the kinds that public projects contain, written for Triton. Only in a clone of the repository."""
+"""The zoo of this project's tests: kernels of the kinds that public projects contain, written for Triton.
+
+It exists only in a clone of the repository, with tests/ on the path.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ def register(cases: CaseList) -> None:
     import blocknb
 
     if not hasattr(sys.modules["triton"], "theirs"):  # Triton itself: the files are run as they are
-        blocknb.load = _as_it_is  # type: ignore[assignment]
-    from zoo import ZOO  # type: ignore[import-not-found]
-    from zoo.arrays import place  # type: ignore[import-not-found]
+        blocknb.load = _as_it_is
+    from zoo import ZOO
+    from zoo.arrays import place
 
     for specimen in ZOO.values():
         names: list[str] = []
@@ -41,7 +44,8 @@ def _as_it_is(path: Any) -> Any:
     """Runs a file as a module."""
     name = "zoo_family_" + Path(path).stem
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

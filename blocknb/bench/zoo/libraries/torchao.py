@@ -42,13 +42,24 @@ def _blockwise(cases: CaseList) -> None:
 
         return make
 
-    cases.add("blockwise_fp8_gemm", blockwise.blockwise_fp8_gemm, of_2048x4096x4096=product(2048, 4096, 4096), of_64x4096x4096=product(64, 4096, 4096))
+    cases.add(
+        "blockwise_fp8_gemm",
+        blockwise.blockwise_fp8_gemm,
+        of_2048x4096x4096=product(2048, 4096, 4096),
+        of_64x4096x4096=product(64, 4096, 4096),
+    )
 
 
 def _training(cases: CaseList) -> None:
     from torchao.prototype.blockwise_fp8_training import kernels as training
 
-    for name in ("act_quant_lhs", "act_quant_rhs", "act_quant_transposed_lhs", "weight_quant_rhs", "weight_quant_transposed_rhs"):
+    for name in (
+        "act_quant_lhs",
+        "act_quant_rhs",
+        "act_quant_transposed_lhs",
+        "weight_quant_rhs",
+        "weight_quant_transposed_rhs",
+    ):
         function = getattr(training, f"triton_fp8_blockwise_{name}")
         cases.add(name, function, of_4096x4096=_matrix(4096, 4096), of_2048x7168=_matrix(2048, 7168))
 
@@ -62,7 +73,11 @@ def _training(cases: CaseList) -> None:
 
         return make
 
-    cases.add("fp8_gemm_1x128_128x128", training.triton_fp8_gemm_1x128_128x128, of_2048x4096x4096=product(2048, 4096, 4096, 128))
+    cases.add(
+        "fp8_gemm_1x128_128x128",
+        training.triton_fp8_gemm_1x128_128x128,
+        of_2048x4096x4096=product(2048, 4096, 4096, 128),
+    )
 
 
 def _integers(cases: CaseList) -> None:
@@ -77,7 +92,13 @@ def _integers(cases: CaseList) -> None:
     def exact(a: Any, b: Any, row: Any, column: Any) -> Any:
         return (a.double() @ b.double()) * row[:, None] * column
 
-    cases.add("scaled_int8_mm", scaled_int8_mm_cuda, exact, of_2048x4096x4096=product(2048, 4096, 4096), of_512x4096x1024=product(512, 4096, 1024))
+    cases.add(
+        "scaled_int8_mm",
+        scaled_int8_mm_cuda,
+        exact,
+        of_2048x4096x4096=product(2048, 4096, 4096),
+        of_512x4096x1024=product(512, 4096, 1024),
+    )
 
 
 def _experts(cases: CaseList) -> None:

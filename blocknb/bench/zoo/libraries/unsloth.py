@@ -75,7 +75,11 @@ def _norms(cases: CaseList) -> None:
         "rms_layernorm", lambda x, w: fast_rms_layernorm(norm(w), x),
         of_4096x4096=rows(4096, 4096, "w"), of_16384x896=rows(16384, 896, "w"),
     )  # fmt: skip
-    cases.add("gemma_rms_layernorm", lambda x, w: fast_rms_layernorm(norm(w), x, gemma=True), of_4096x3072=rows(4096, 3072, "w"))
+    cases.add(
+        "gemma_rms_layernorm",
+        lambda x, w: fast_rms_layernorm(norm(w), x, gemma=True),
+        of_4096x3072=rows(4096, 3072, "w"),
+    )
     cases.add("layernorm", lambda x, w, b: fast_layernorm(norm(w, b), x), of_4096x4096=rows(4096, 4096, "w", "b"))
 
 
