@@ -9,13 +9,14 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.runtime.kernel import Kernel
-from blocknb.tune.autotuner import Autotuner
 
 
 @contextmanager
 def by_blocknb(target: str) -> Iterator[list[dict[str, Any]]]:
     """Collects a row for each launch inside: kernel, registers, spilled bytes, milliseconds, or the error. Nothing runs, so the
     outputs keep what was in their memory. Of a tuned kernel, the first configuration counts."""
+    from triton.runtime.autotuner import Autotuner  # blocknb's, after compat.install()
+
     found: list[dict[str, Any]] = []
     seen: set[Any] = set()
 
@@ -34,7 +35,7 @@ def by_blocknb(target: str) -> Iterator[list[dict[str, Any]]]:
             found.append({**row, "ms": round(milliseconds)})
         return made
 
-    def first(self: Autotuner, args: Any, kwargs: Any) -> Any:
+    def first(self: Any, args: Any, kwargs: Any) -> Any:
         return self.prune_configs(kwargs)[0]
 
     before, tuned = Kernel._general, Autotuner._best

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import blocknb
 from blocknb.bench.zoo import pretend
 from blocknb.bench.zoo.cases import RandomInputs, ZooCase, cases_of
 
@@ -33,9 +34,7 @@ class ZooWorker:
     def __init__(self, compiler: str, target: str, configs: int) -> None:
         self.compiler, self.target = compiler, target
         if compiler == "blocknb":
-            from blocknb import compat
-
-            compat.install()
+            blocknb.compat.install()
         import torch
         import torch.utils._triton
 

@@ -126,8 +126,6 @@ class ElementwiseMath(KernelPart):
                 return text.call("float", f"llvm.nvvm.ex2.approx.{ftz}f", ("float", power))
             case "rsqrt" if fp32:
                 return text.call("float", "llvm.nvvm.rsqrt.approx.f", ("float", names[0]))
-            case "tanh" if fp32:
-                return hyperbolic_tangent(text, names[0])
             case "rsqrt":
                 root = text.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
                 return text.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
@@ -262,7 +260,9 @@ def hyperbolic_tangent(text: TextWriter, name: str) -> str:
 
 
 def polynomial(text: TextWriter, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
-    """log, log2, sin, cos, erf in fp32, and the transcendental functions of fp64."""
+    """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
+    if name == "tanh" and dtype == t.float32:
+        return hyperbolic_tangent(text, names[0])
     if name in trig.QUARTER:
         function = f"blocknb.{name}.{dtype.short}"
         if function not in text.helpers:
