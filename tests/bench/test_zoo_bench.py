@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blocknb.bench.zoo import compare, process, run
+from blocknb.bench.zoo import cases, compare, process, run
 
 
 class PretendProcess:
@@ -85,3 +88,31 @@ def test_dead_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = process.CompilerProcess(run.OURS)
     assert worker.ask("list", library="liger") == {"error": "the process died"}
     worker.stop()
+
+
+def test_limited_autotuner_keeps_evenly_spaced_configurations() -> None:
+    code = """
+    import blocknb
+    blocknb.compat.install()
+    import triton
+    from blocknb.bench.zoo.worker import limit_configurations
+    limit_configurations(2)
+    configs = [triton.Config({"BLOCK": 2**i}) for i in range(8)]
+    def kernel(x, BLOCK: triton.language.constexpr): pass
+    tuned = triton.autotune(configs, key=[])(triton.jit(kernel))
+    print([config.kwargs["BLOCK"] for config in tuned.configs], tuned.measuring.do_bench is not None)
+    """
+    made = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "[4, 64] True"
+
+
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases.importlib.util, "find_spec", lambda name: None)
+    said: list[str] = []
+    assert run.chosen({}, run.ZooOptions(("liger", "own")), said.append) == []
+    assert said == [
+        "liger: left out: liger_kernel is not installed",
+        "own: left out: the folder tests/ of blocknb's repository is not on the path",
+    ]
+    with pytest.raises(ValueError, match="no library 'lige'; there are liger, fla"):
+        run.chosen({}, run.ZooOptions(("lige",)), said.append)
