@@ -9,9 +9,11 @@ import pytest
 from blocknb.codegen import worker
 
 PTX = ".version 8.8\n.target sm_90a\n.visible .entry k(\n)\n.reqntid 64\n{\n\tret;\n}\n"
-GAVE_UP = "    11776 bytes stack frame, 18562 bytes spill stores, 20688 bytes spill loads\nptxas info    : Used 32 registers, used 1 barriers"
-FITS = "    1728 bytes stack frame, 2464 bytes spill stores, 2520 bytes spill loads\nptxas info    : Used 255 registers, used 1 barriers"
-SMALL = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info    : Used 12 registers"
+LOG = """    {stack} bytes stack frame, {stores} bytes spill stores, {loads} bytes spill loads
+ptxas info    : Used {registers} registers, used 1 barriers"""
+GAVE_UP = LOG.format(stack=11776, stores=18562, loads=20688, registers=32)
+FITS = LOG.format(stack=1728, stores=2464, loads=2520, registers=255)
+SMALL = LOG.format(stack=0, stores=0, loads=0, registers=12)
 
 
 def assembled(monkeypatch: pytest.MonkeyPatch, logs: list[str], ptx: str = PTX) -> tuple[dict[str, Any], list[str]]:

@@ -232,7 +232,8 @@ def test_gluon_is_not_found() -> None:
 
 
 def test_subclass_of_the_autotuner_reads_the_arguments_of_the_decorator() -> None:
-    assert probe("""
+    assert (
+        probe("""
         import triton
         from triton.runtime.autotuner import Autotuner
         @triton.jit
@@ -240,4 +241,6 @@ def test_subclass_of_the_autotuner_reads_the_arguments_of_the_decorator() -> Non
         prune = lambda configs, named, **more: configs
         made = Autotuner(kernel, ["x", "n"], [], ["n"], ["x"], None, prune_configs_by={"early_config_prune": prune})
         print(made.reset_to_zero, made.restore_value, made.early_config_prune is prune, made.user_defined_pre_hook)
-    """) == "['x'] [] True False"
+    """)
+        == "['x'] [] True False"
+    )

@@ -53,8 +53,7 @@ class RandomInputs:
 class ZooCase:
     """`call(*make(inputs).values())` gives a tensor or several. If an input requires a gradient, the backward pass is part of the case.
 
-    `exact`, if any, computes the results of `call` from the same inputs in float64. `rtol` bounds the difference of two results, as a
-    ratio of norms.
+    `exact`, if any, computes the results of `call` from the same inputs in float64.
     """
 
     library: str
@@ -62,7 +61,6 @@ class ZooCase:
     make: Callable[[RandomInputs], dict[str, Any]]
     call: Callable[..., Any]
     exact: Callable[..., Any] | None = None
-    rtol: float = 0.02
 
 
 class CaseList:
@@ -77,12 +75,11 @@ class CaseList:
         name: str,
         call: Callable[..., Any],
         exact: Callable[..., Any] | None = None,
-        rtol: float = 0.02,
         **shapes: Callable[[RandomInputs], dict[str, Any]],
     ) -> None:
         """Adds a case for each named set of inputs."""
         for shape, make in shapes.items():
-            self.cases.append(ZooCase(self.library, f"{name}[{shape}]", make, call, exact, rtol))
+            self.cases.append(ZooCase(self.library, f"{name}[{shape}]", make, call, exact))
 
 
 def missing(library: str) -> str:

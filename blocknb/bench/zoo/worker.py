@@ -40,7 +40,7 @@ class ZooWorker:
 
         if (
             compiler == "blocknb"
-        ):  # compat.install() denies Triton to torch.compile, and libraries ask torch whether it is there
+        ):  # compat.install() denies Triton to torch.compile, but libraries ask torch for it, too
             torch.utils._triton.has_triton = torch.utils._triton.has_triton_package = lambda: True
         if target:
             pretend.gpu(torch)

@@ -37,7 +37,7 @@ def register(cases: CaseList) -> None:
             return specimen.call(**dict(zip(names, values, strict=True)))
 
         name, _, shape = specimen.name.rstrip("]").partition("[")
-        cases.add(name, call, rtol=max(0.02, specimen.rtol), **{shape: make})
+        cases.add(name, call, **{shape: make})
 
 
 def _as_it_is(path: Any) -> Any:
