@@ -116,3 +116,14 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     with pytest.raises(ValueError, match="no library 'lige'; there are liger, fla"):
         run.chosen({}, run.ZooOptions(("lige",)), said.append)
+
+
+def test_process_without_a_usable_context_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """print('{"error": "AccessError: a program accessed memory outside of its arrays on the GPU"}', flush=True); input(); input()"""
+    start = process.subprocess.Popen
+    monkeypatch.setattr(
+        process.subprocess, "Popen", lambda command, **rest: start([sys.executable, "-c", script], **rest)
+    )
+    worker = process.CompilerProcess(run.OURS)
+    assert "outside of its arrays" in worker.ask("check", case="c")["error"]
+    assert worker.process is None

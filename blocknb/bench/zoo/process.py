@@ -76,9 +76,9 @@ class CompilerProcess:
             self.process = None
 
 
+#: In the errors after which CUDA refuses all further work of a process.
+FATAL = ("illegal memory", "outside of its arrays", "misaligned address", "launch failure", "illegal instruction")
+
+
 def _fatal(error: str) -> bool:
-    """Whether CUDA refuses all further work of a process after this error."""
-    text = error.lower()
-    return any(
-        word in text for word in ("illegal memory", "misaligned address", "launch failure", "illegal instruction")
-    )
+    return any(words in error.lower() for words in FATAL)

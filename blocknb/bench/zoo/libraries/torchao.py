@@ -109,9 +109,12 @@ def _experts(cases: CaseList) -> None:
     )
 
     offsets = lambda r, m: r.tensor([m // 8 * (i + 1) for i in range(8)], "int32")  # noqa: E731
-    groups = lambda r: {"x": r.normal(8192, 2048, dtype="bfloat16"), "o": offsets(r, 8192)}  # noqa: E731
-    cases.add("per_group_rowwise_scales", lambda x, o: triton_fp8_per_group_rowwise_scales(x, o), of_8x1024x2048=groups)
-    cases.add("per_group_colwise_scales", lambda x, o: triton_fp8_per_group_colwise_scales(x, o), of_8x1024x2048=groups)
+    rows = lambda r: {"x": r.normal(8192, 2048, dtype="bfloat16"), "o": offsets(r, 8192)}  # noqa: E731
+    columns = lambda r: {"x": r.normal(2048, 8192, dtype="bfloat16"), "o": offsets(r, 8192)}  # noqa: E731
+    cases.add(
+        "per_group_rowwise_scales", lambda x, o: triton_fp8_per_group_rowwise_scales(x, o), of_8x1024x2048=columns
+    )
+    cases.add("per_group_colwise_scales", lambda x, o: triton_fp8_per_group_colwise_scales(x, o), of_8x1024x2048=rows)
     cases.add(
         "rowwise_3d_transpose_rhs", lambda w: triton_fp8_rowwise_3d_transpose_rhs(w),
         of_8x2048x1024=lambda r: {"w": r.normal(8, 2048, 1024, dtype="bfloat16")},
