@@ -119,7 +119,8 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_process_without_a_usable_context_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = """print('{"error": "AccessError: a program accessed memory outside of its arrays on the GPU"}', flush=True); input(); input()"""
+    answer = '{"error": "AccessError: a program accessed memory outside of its arrays on the GPU"}'
+    script = f"print({answer!r}, flush=True); input(); input()"
     start = process.subprocess.Popen
     monkeypatch.setattr(
         process.subprocess, "Popen", lambda command, **rest: start([sys.executable, "-c", script], **rest)
