@@ -6,6 +6,7 @@ A subcommand imports its modules when it runs. So `blocknb doctor` works even if
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 
 
@@ -22,15 +23,15 @@ def doctor(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
-    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured."""
+    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `zoo`."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
 
     if options.list:
         print(listing())
         return 0
-    names = ("device", "threads", "peers", "shapes", "dtypes", "search", "rounds", "seed", "shapes_count")
-    return run(options.names, BenchOptions(*(getattr(options, name) for name in names)), options.json)
+    chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
+    return run(options.names, BenchOptions(**chosen), options.json)
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
@@ -69,13 +70,13 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--rounds", type=count, default=30, metavar="N", help="the number of measurements per peer (30)")
     add(
-        "--seed",
-        type=count,
-        default=None,
-        metavar="N",
-        help="draw the random shapes of `ragged` and `plan_check` from this seed (1)",
-    )
+        "--seed", type=count, default=None, metavar="N",
+        help="draw the random shapes of `ragged` and `plan_check`, and the inputs of `zoo`, from this seed (1)",
+    )  # fmt: skip
     add("--shapes-count", type=count, default=40, metavar="N", help="the number of random shapes of `plan_check` (40)")
+    add_list("--library", str, "NAME,...", "`zoo`: only these libraries: liger, fla, xformers...")
+    add("--configs", type=count, default=0, metavar="N", help="`zoo`: at most N configurations of each autotuner (all)")
+    add("--compile", default="", metavar="TARGET", help="`zoo`: only compile the kernels, for sm_90a say; needs no GPU")
 
 
 def reference(options: argparse.Namespace) -> int:

@@ -94,11 +94,22 @@ def gemm_steps() -> list[Row]:
     return rows
 
 
+# -- kernels of other projects
+
+
+def zoo(options: BenchOptions) -> list[Row]:
+    """The Triton kernels of public libraries that are installed, compiled by blocknb and by Triton. Only by name: it takes long."""
+    from blocknb.bench.zoo import run
+
+    chosen = run.ZooOptions(options.library, options.rounds, options.seed or 1, options.configs)
+    return run.compile_only(chosen, options.compile) if options.compile else run.run(chosen)
+
+
 def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
-    return [*kernels, "launch", "plan_check", *BENCHMARKS]
+    return [*kernels, "launch", "plan_check", *BENCHMARKS, "zoo"]
 
 
 def groups() -> dict[str, list[str]]:
@@ -121,7 +132,7 @@ def listing() -> str:
         name: ", ".join(f"{dtype} ({len(shapes)} size{'s' * (len(shapes) > 1)})" for dtype, shapes in one.gpu.items())
         for name, one in kernels.items()
     }
-    rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS}
+    rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS, "zoo": zoo}
     others = {name: (function.__doc__ or "").strip().split("\n")[0] for name, function in rest.items()}
     width = max(map(len, (*several, *names())))
     return "\n\n".join(
@@ -130,7 +141,7 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks or groups, or all benchmarks without names. Returns an exit status.
+    """Runs the named benchmarks or groups, or all benchmarks but the zoo without names. Returns an exit status.
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
@@ -148,13 +159,14 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
         except OSError as error:
             print(f"--json {path}: {error.strerror}", file=sys.stderr)
             return 2
-    chosen = wanted or names()
+    chosen = wanted or [name for name in names() if name != "zoo"]
     jobs: dict[str, Callable[[], list[Row]]] = {}
     if ours := [name for name in chosen if name in kernels]:
         jobs["kernels"] = lambda: runner.run(ours, options)
     jobs |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
     jobs |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
     jobs |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
+    jobs |= {"zoo": lambda: zoo(options)} if "zoo" in chosen else {}
     status, found = _measured(jobs)
     if path:
         Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")

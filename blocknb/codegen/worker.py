@@ -342,7 +342,25 @@ def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
     clock.lap("ptxas")
     if status:
         raise WorkerRefused("ptxas", log or f"ptxas ended with status {status}", ptx=ptx)
+    if _gave_up(log) and (roomy := _for_one_program(ptx)) != ptx:
+        status, again, log_again = _tool(arguments, roomy.encode(), ["{in}", "-o", "{out}"])
+        clock.lap("ptxas")
+        if not status and not _gave_up(log_again):
+            return {"cubin": again, "log": log_again}
     return {"cubin": cubin, "log": log}
+
+
+def _gave_up(log: str) -> bool:
+    """Whether ptxas has kept nearly all values of a kernel in memory, as it does where its first plan for the registers fails."""
+    words = log.split()
+    stored = [int(words[i - 1]) for i in range(1, len(words) - 2) if words[i : i + 3] == ["bytes", "spill", "stores,"]]
+    used = [int(words[i + 1]) for i in range(len(words) - 2) if words[i] == "Used"]
+    return len(stored) == len(used) == 1 and used[0] <= 40 and stored[0] >= 4096
+
+
+def _for_one_program(ptx: str) -> str:
+    """The PTX of a kernel, with the promise that one program on an SM is enough: then ptxas makes another plan for the registers."""
+    return ptx if ".minnctapersm" in ptx else re.sub(r"\n\.reqntid .*", r"\g<0>\n.minnctapersm 1", ptx, count=1)
 
 
 def _disassemble(job: dict, clock: Clock) -> dict:

@@ -95,7 +95,8 @@ NAMES: dict[str, dict[str, str]] = {
 _ONE_PROCESS = "compiled kernels are kept by blocknb's own cache; BLOCKNB_CACHE_DIR says where"
 _ANY_TARGET = "kernel.compile(*args, target='sm_90a') compiles for any target"
 _TRACE = "kernel.trace(*args) shows every stage of a compilation"
-#: Names and modules of Triton that blocknb does not have, with the alternative.
+#: Names and modules of Triton that blocknb does not have, with the alternative. Importing triton.experimental raises ImportError,
+#: since libraries with kernels in Gluon look for it and have others in Triton.
 MISSING: dict[str, str] = {
     "triton.aggregate": "pass the fields as a tuple",
     "triton.knobs": "options are given at the launch (num_warps=8), or on the decorator",
@@ -104,7 +105,6 @@ MISSING: dict[str, str] = {
     "triton.ops": "Triton itself has dropped it; blocknb.kernels has ready-made kernels",
     "triton.profiler": "%%blockkernel shows times and what bounds them",
     "triton.experimental": "Gluon is another language; write the kernel in Triton's",
-    "triton.experimental.gluon": "Gluon is another language; write the kernel in Triton's",
     "triton.instrumentation": _TRACE,
     "triton.runtime.cache": _ONE_PROCESS,
     "triton.runtime.RedisRemoteCacheBackend": _ONE_PROCESS,
@@ -131,8 +131,6 @@ MISSING_MODULES = frozenset(
         "triton.knobs",
         "triton.ops",
         "triton.profiler",
-        "triton.experimental",
-        "triton.experimental.gluon",
         "triton.instrumentation",
         "triton.runtime.cache",
         "triton.runtime.build",

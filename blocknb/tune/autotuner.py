@@ -128,6 +128,23 @@ class Autotuner(Wrapper):
         """The seconds that the last tuning took."""
         return 0.0 if self.tuning is None else self.tuning.seconds
 
+    # Subclasses in libraries read the decorator's arguments under these names.
+
+    @property
+    def reset_to_zero(self) -> list[str]:
+        """The names of the arrays that are set to zero before each run."""
+        return self.arrays.reset_to_zero
+
+    @property
+    def restore_value(self) -> list[str]:
+        """The names of the arrays that are restored after each run."""
+        return self.arrays.restore_value
+
+    @property
+    def early_config_prune(self) -> Callable[..., Any] | None:
+        """The user's function that removes configurations, or None."""
+        return self.pruning.early_config_prune
+
     # ---- launching ----
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:

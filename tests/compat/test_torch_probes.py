@@ -219,3 +219,28 @@ def test_torch_loads_its_compiler_and_finds_no_triton() -> None:
     """).splitlines()[-1]
         == "True False"
     )
+
+
+def test_gluon_is_not_found() -> None:
+    assert probe("""
+        try:
+            from triton.experimental import gluon
+        except ImportError as error:
+            print(type(error).__name__)
+        print(importlib.util.find_spec("triton.experimental"))
+    """).split() == ["ModuleNotFoundError", "None"]
+
+
+def test_subclass_of_the_autotuner_reads_the_arguments_of_the_decorator() -> None:
+    assert (
+        probe("""
+        import triton
+        from triton.runtime.autotuner import Autotuner
+        @triton.jit
+        def kernel(x, n): pass
+        prune = lambda configs, named, **more: configs
+        made = Autotuner(kernel, ["x", "n"], [], ["n"], ["x"], None, prune_configs_by={"early_config_prune": prune})
+        print(made.reset_to_zero, made.restore_value, made.early_config_prune is prune, made.user_defined_pre_hook)
+    """)
+        == "['x'] [] True False"
+    )

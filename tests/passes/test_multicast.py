@@ -61,7 +61,12 @@ def test_every_mbarrier_of_free_stages_waits_for_the_consumers_of_both_ctas():
 )
 def test_other_programs_have_no_clusters(options, kernel):
     found = compiled(kernel, **options)
-    assert copies(found)[0] == 0 and "cluster.arrive" not in found.asm["ptx"] and found.code.persistent and found.code.cluster == 1
+    assert (
+        copies(found)[0] == 0
+        and "cluster.arrive" not in found.asm["ptx"]
+        and found.code.persistent
+        and found.code.cluster == 1
+    )
 
 
 @pytest.mark.full

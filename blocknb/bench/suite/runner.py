@@ -38,7 +38,8 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 class BenchOptions:
     """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
     () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `seed` draws other
-    random shapes, and `shapes_count` is how many of them `plan_check` draws."""
+    random shapes, and `shapes_count` is how many of them `plan_check` draws. `library`, `configs` and `compile` are for the zoo
+    (`ZooOptions`): libraries, the most configurations of an autotuner, and the target that the kernels are only compiled for."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -49,6 +50,9 @@ class BenchOptions:
     rounds: int = 30
     seed: int | None = None
     shapes_count: int = 40
+    library: tuple[str, ...] = ()
+    configs: int = 0
+    compile: str = ""
 
 
 def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:

@@ -242,8 +242,27 @@ def nan_wins(text: TextWriter, kind: str, names: tuple[str, ...], plain: str) ->
     return text.emit(f"select i1 {unordered}, {kind} {poisoned}, {kind} {plain}")
 
 
+# (tanh(x) - x) / x^3 in powers of x^2, on |x| <= 1
+TANH = (-0.3333329542974752, 0.1333234453496155, -0.05387980039274828, 0.02148665094962159, -0.007946096766196824, 0.00230135760800984,
+        -0.00035845001775758)  # fmt: skip
+
+
+def hyperbolic_tangent(text: TextWriter, name: str) -> str:
+    """tanh in fp32 to two units in the last place. The approximate exp2 and reciprocal serve where |x| > 1: below, their errors count."""
+    f = lanes.LaneFunction(trig.inline_code(text), "float", 1)
+    x = lanes.Lanes(f, "float", name)
+    size, square = f.absolute(x), x * x
+    small = f.fma(square * size, f.polynomial(square, TANH), size)
+    power = text.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", (size * (2 * LOG2_E)).text))
+    inverse = text.call("float", "llvm.nvvm.rcp.approx.ftz.f", ("float", (lanes.Lanes(f, "float", power) + 1.0).text))
+    large = f.fma(lanes.Lanes(f, "float", inverse), -2.0, 1.0)
+    return f.copy_sign(f.select(size > 1.0, large, small), x).text
+
+
 def polynomial(text: TextWriter, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
+    if name == "tanh" and dtype == t.float32:
+        return hyperbolic_tangent(text, names[0])
     if name in trig.QUARTER:
         function = f"blocknb.{name}.{dtype.short}"
         if function not in text.helpers:

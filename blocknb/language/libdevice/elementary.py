@@ -222,7 +222,9 @@ def log10(x):
 @helper
 def log1p_wide(v):
     u = 1.0 + v
-    correction = tl.div_rn(v - (u - 1.0), u)  # log(1 + v) = log(u) + the rounding error of u
+    correction = (
+        v - (u - 1.0)
+    ) / u  # log(1 + v) = log(u) + the rounding error of u, small enough for an approximate division
     inside = (u > 0) & (u < INF) & (v != 0)
     result = tl.log(tl.where(inside, u, 1.0)) + tl.where(inside, correction, 0.0)
     result = tl.where(inside, result, tl.where(u == 0, -INF, v))

@@ -1,0 +1,1 @@
+"""The calls of each library, one module per library. `register(cases)` imports the library and adds its cases."""
