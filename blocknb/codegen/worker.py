@@ -328,26 +328,30 @@ def start_waiting(job: dict) -> None:
 
 
 def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
+    cubin, log = _assembled(ptx, job)
+    if _gave_up(log) and (roomy := _for_one_program(ptx)) != ptx:
+        status, again, log_again = run_tool(_ptxas(job), roomy.encode(), ["{in}", "-o", "{out}"])
+        if not status and not _gave_up(log_again):
+            cubin, log = again, log_again
+    clock.lap("ptxas")
+    return {"cubin": cubin, "log": log}
+
+
+def _assembled(ptx: str, job: dict) -> tuple[bytes, str]:
+    """The cubin of a PTX text and the log of ptxas, by the waiting ptxas if it has the options of the job."""
     arguments, source = _ptxas(job), ptx.encode()
     if _waiting and _waiting[0].arguments == arguments:
         status, cubin, log = _waiting.pop().finish(source)
         if status == 0 and cubin:
-            clock.lap("ptxas")
-            return {"cubin": cubin, "log": log}
+            return cubin, log
     # Also after a failure, which may be that of the waiting process: something can have killed it.
     try:
         status, cubin, log = run_tool(arguments, source, ["{in}", "-o", "{out}"])
     except OSError as error:
         raise WorkerRefused("ptxas", f"{job['ptxas']} does not run: {error}", ptx=ptx) from None
-    clock.lap("ptxas")
     if status:
         raise WorkerRefused("ptxas", log or f"ptxas ended with status {status}", ptx=ptx)
-    if _gave_up(log) and (roomy := _for_one_program(ptx)) != ptx:
-        status, again, log_again = _tool(arguments, roomy.encode(), ["{in}", "-o", "{out}"])
-        clock.lap("ptxas")
-        if not status and not _gave_up(log_again):
-            return {"cubin": again, "log": log_again}
-    return {"cubin": cubin, "log": log}
+    return cubin, log
 
 
 def _gave_up(log: str) -> bool:
