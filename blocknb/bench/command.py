@@ -94,6 +94,19 @@ def gemm_steps() -> list[Row]:
     return rows
 
 
+# -- a kernel as others wrote it
+
+
+@benchmark
+def attention_tutorial() -> list[Row]:
+    """The backward pass of Triton's attention tutorial as it stands, compiled by blocknb and by Triton. Needs a GPU."""
+    from blocknb.bench.suite import tutorial
+
+    rows = tutorial.measure()
+    show("Backward pass of Triton's tutorial 06, fp16, one batch of 16384 tokens", rows)
+    return rows
+
+
 def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels

@@ -115,12 +115,14 @@ def specialized(func: Func, target: Target, notes: Notes) -> tuple[Func, list[Op
     """The function with warp roles, or as it is; and the loads that the producer warp copies."""
     planner = WarpSpecializationPlanner(func, notes)
     copies = planner.whole(planner.recomputable(planner.copies()))
-    if planner.suit_two() and (made := fitted(planner, planner.plan(copies, two=True), Notes(notes.origin), target)):
-        plan, partitioned = made
-    elif made := fitted(planner, planner.plan(copies), notes, target):
-        plan, partitioned = made
-    else:
+    made = None
+    if planner.suit_two():
+        made = fitted(planner, planner.plan(copies, two=True), Notes(notes.origin), target)
+    if made is None:
+        made = fitted(planner, planner.plan(copies), notes, target)
+    if made is None:
         return func, []
+    plan, partitioned = made
     plan.explain(notes)
     return partitioned, [copy.load for group in plan.groups for copy in group.copies]
 
