@@ -267,8 +267,10 @@ def test_hopper_copies_each_tile_once_and_keeps_weights_in_registers(
         copied = {stages[op.args[0]] for op in ops if op.name == "copy_bulk"}
         read = {stages[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in stages}
         assert read == copied <= buffers
-        assert name == "attention_kernel" or len(read) == 4
-        assert any(op.attrs["registers"] for op in ops if op.name == "dot")
+        dots = [op for op in ops if op.name == "dot"]
+        kept = sum(op.attrs["registers"] for op in dots) == len(dots)  # the tiles that all iterations multiply, too
+        assert name == "attention_kernel" or len(read) == (2 if kept else 4)
+        assert any(op.attrs["registers"] for op in dots)
 
 
 def test_dq_accumulation_needs_one_fence_and_two_barriers_per_iteration(monkeypatch: pytest.MonkeyPatch) -> None:

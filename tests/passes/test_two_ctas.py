@@ -13,6 +13,7 @@ from blocknb.ir.core import Func, Op, walk
 from blocknb.ir.verify import verify
 from blocknb.passes.memory.warp_specialization import SETMAXNREG
 from blocknb.passes.pipelining.warp_plan import HALF
+from blocknb.passes.support import invariant_operands
 
 TOKENS, HEAD = 256, 64
 
@@ -67,8 +68,10 @@ def test_two_ctas_fit_a_multiprocessor_and_results_are_right(causal: bool) -> No
         np.testing.assert_allclose(given[name].astype(float), right, rtol=0, atol=2e-2 * np.abs(right).max())
 
 
-def test_blocks_that_are_read_one_after_another_share_their_memory() -> None:
-    """q and dout take the memory of k and v, which the loops before have read. Eight warps keep them apart."""
+def test_blocks_that_are_read_one_after_another_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """q and dout take the memory of k and v, which the loops before have read. Eight warps keep them apart. (Without the limit, they would
+    be in registers.)"""
+    monkeypatch.setattr(invariant_operands, "MOST", 0)
     four, eight = (lowered(False, num_warps=warps)[0] for warps in (4, 8))
     for func, count in ((four, 2), (eight, 4)):
         copied = {op.args[0] for op in walk(roles(func).blocks[1]) if op.name == "copy_bulk"}

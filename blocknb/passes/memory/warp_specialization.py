@@ -145,6 +145,12 @@ def fitted(
     return None
 
 
+def operand_registers(product: Op) -> int:
+    """The registers per thread for the A of a product, if it is in registers."""
+    a = product.args[0].type
+    return a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
+
+
 class WarpSpecializationPlanner(PipeliningLegality):
     """Finds the loads that TMA can copy. It notes the reasons against the others."""
 
@@ -185,7 +191,14 @@ class WarpSpecializationPlanner(PipeliningLegality):
 
     def suit_two(self) -> bool:
         """Whether a multiprocessor holds two CTAs only if roles get different shares of the register file, and holds them then."""
-        return self.func.attrs["num_warps"] == wgmma.GROUP and SETMAXNREG_FROM[wgmma.GROUP] < self.held() <= MOST_OF_TWO
+        if self.func.attrs["num_warps"] != wgmma.GROUP or self.held() <= SETMAXNREG_FROM[wgmma.GROUP]:
+            return False
+        return all(self.held_in(block) <= MOST_OF_TWO for block in {self.block[op] for op in self.products()})
+
+    def held_in(self, block: Block) -> int:
+        """The registers that a block's products hold. Of two products, the second one's operand is also carried (`mma_softmax_overlap`)."""
+        products = [op for op in block.ops if op.name == "dot"]
+        return sum(map(self.held_by, products)) + (operand_registers(products[1]) if len(products) == 2 else 0)
 
     def copies(self) -> list[TmaCopy]:
         """The copies for all operands in shared memory whose tiles are boxes of arrays."""
@@ -226,17 +239,16 @@ class WarpSpecializationPlanner(PipeliningLegality):
         made = self.defs.get(op.args[0]) if op.name == "load" else None
         return made is not None and made.name == "part"
 
+    def products(self) -> list[Op]:
+        return [op for op in self.func.ops() if op.name == "dot"]
+
     def held(self) -> int:
         """The registers per thread for the results and operands of products that are live at the same time."""
-        with_products = {self.block[op] for op in self.func.ops() if op.name == "dot"}
+        with_products = {self.block[op] for op in self.products()}
         return max(sum(map(self.held_by, block.ops)) for block in with_products)
 
     def held_by(self, op: Op) -> int:
-        if op.name != "dot":
-            return 0
-        a, result = op.args[0].type, op.result.type
-        operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
-        return result.layout.num_registers + operand
+        return op.result.type.layout.num_registers + operand_registers(op) if op.name == "dot" else 0
 
     def why_no_copy_at_all(self) -> str:
         """The reason why the producer cannot copy anything in this function."""

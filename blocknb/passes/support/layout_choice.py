@@ -128,10 +128,10 @@ class LayoutChoice:
         """Chooses each group's layout: the heaviest proposal, else the one that views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
         self.propose_reductions()
-        members: dict[Value, int] = {}
+        members: dict[Value, set[Value]] = {}
         for value in values:
             root = self.groups.find(value)
-            members[root] = members.get(root, 0) + 1
+            members.setdefault(root, set()).add(value)
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         consumers = uses(self.func)
@@ -140,7 +140,9 @@ class LayoutChoice:
                 continue
             root = self.groups.find(op.result)
             made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
-            if members[root] == len(made) and (layout := self.asked_by_views(made, consumers)):
+            if all(map(self.is_loaded_or_carried, members[root])):
+                made = members[root]
+            if members[root] == made and (layout := self.asked_by_views(made, consumers)):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -177,6 +179,11 @@ class LayoutChoice:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
+    def is_loaded_or_carried(self, value: Value) -> bool:
+        """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
+        made = self.defs.get(value)
+        return made is None or made.name == "for" or (made.name == "load" and value.type.size <= SMALL)
+
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
         """The results of pointwise ops on a value that are in its group."""
         root = self.groups.find(value)
@@ -188,9 +195,12 @@ class LayoutChoice:
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None
         for value in values:
-            if not consumers.get(value):
+            made = self.defs.get(value)
+            if not consumers.get(value) and (made is None or made.name != "for"):
                 return None
-            for op, _ in consumers[value]:
+            for op, _ in consumers.get(value, ()):
+                if op.name in ("for", "yield"):  # a loop carries it, as another one of the values
+                    continue
                 if op.name in VIEWS:
                     layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)
