@@ -140,9 +140,12 @@ class LayoutChoice:
                 continue
             root = self.groups.find(op.result)
             made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
-            if all(map(self.is_loaded_or_carried, members[root])):
-                made = members[root]
-            if members[root] == made and (layout := self.asked_by_views(made, consumers)):
+            carried = members[root] != made and all(map(self.is_loaded_or_carried, members[root]))
+            if members[root] != made and not carried:
+                continue
+            layout = self.asked_by_views(members[root], consumers)
+            # A conversion between the load and the iteration that needs it would wait for the load.
+            if layout is not None and (not carried or self.loaded_as(members[root], layout)):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -183,6 +186,11 @@ class LayoutChoice:
         """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
         made = self.defs.get(value)
         return made is None or made.name == "for" or (made.name == "load" and value.type.size <= SMALL)
+
+    def loaded_as(self, values: Set[Value], layout: Layout) -> bool:
+        """Whether all loads of values take place in a layout."""
+        loads = [self.defs[value] for value in values if value in self.defs and self.defs[value].name == "load"]
+        return all(self.as_wide(op, layout, self.access_layout(op)) for op in loads)
 
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
         """The results of pointwise ops on a value that are in its group."""
