@@ -76,7 +76,7 @@ def numbers_kernel(
 
 
 # A second stage of keys and values, for the next program of a persistent CTA, would take the room of the queries.
-@blocknb.kernel(without={"persistent_grid"})
+@blocknb.kernel(without=("persistent_grid",))
 def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,

@@ -134,6 +134,22 @@ class LayoutChoice:
             members.setdefault(root, set()).add(value)
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
+        self.settle_loads(members)
+        for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
+            if op.name == "scan":
+                for result in op.results:
+                    self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
+            if op.name == "reduce":
+                layout = self.reduction_layout(op)
+                if op.results[0].type.shape:
+                    for result in op.results:
+                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
+        self.settle_backwards(self.func.body)
+        for value in values:
+            self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+
+    def settle_loads(self, members: dict[Value, set[Value]]) -> None:
+        """Gives small loaded tiles, also those that a loop carries, the layout that views of them ask for. `members`: the groups."""
         consumers = uses(self.func)
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
@@ -147,18 +163,6 @@ class LayoutChoice:
             # A conversion between the load and the iteration that needs it would wait for the load.
             if layout is not None and (not carried or self.loaded_as(members[root], layout)):
                 self.layouts[root] = layout
-        for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
-            if op.name == "scan":
-                for result in op.results:
-                    self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
-            if op.name == "reduce":
-                layout = self.reduction_layout(op)
-                if op.results[0].type.shape:
-                    for result in op.results:
-                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
-        self.settle_backwards(self.func.body)
-        for value in values:
-            self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def propose_reductions(self) -> None:
         """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
