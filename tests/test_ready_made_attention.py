@@ -256,7 +256,7 @@ def test_attention_code_has_no_spills_and_no_serialised_products(
     adding = (1 << (width - 1).bit_length(), causal) in gradients_module.FASTER and dtype != "fp32"
     assert found[-1].kernel.__name__ == ("summed_kernel" if arch == 90 and adding else "query_gradients_kernel")
     for launch in found:
-        used = launch.retarget(target).resources
+        used = launch.retarget(target, launch.compiled.options.get("without", ())).resources  # as it is launched
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
 
 
@@ -299,8 +299,10 @@ def test_hopper_copies_each_tile_once_and_keeps_weights_in_registers(
         copied = {stages[op.args[0]] for op in ops if op.name == "copy_bulk"}
         read = {stages[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in stages}
         assert read == copied <= buffers
-        assert name == "attention_kernel" or len(read) == 4
-        assert any(op.attrs["registers"] for op in ops if op.name == "dot")
+        dots = [op for op in ops if op.name == "dot"]
+        kept = sum(op.attrs["registers"] for op in dots) == len(dots)  # the tiles that all iterations multiply, too
+        assert name == "attention_kernel" or len(read) == (2 if kept else 4)
+        assert any(op.attrs["registers"] for op in dots)
 
 
 def test_dq_accumulation_needs_one_fence_and_two_barriers_per_iteration(monkeypatch: pytest.MonkeyPatch) -> None:

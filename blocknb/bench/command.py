@@ -97,6 +97,16 @@ def gemm_steps() -> list[Row]:
 # -- kernels of other projects
 
 
+@benchmark
+def attention_tutorial() -> list[Row]:
+    """The backward pass of Triton's attention tutorial as it stands, compiled by blocknb and by Triton. Needs a GPU."""
+    from blocknb.bench.suite import tutorial
+
+    rows = tutorial.measure()
+    show("Backward pass of Triton's tutorial 06, fp16, one batch of 16384 tokens", rows)
+    return rows
+
+
 def zoo(options: BenchOptions) -> list[Row]:
     """The Triton kernels of public libraries that are installed, compiled by blocknb and by Triton. Only by name: it takes long."""
     from blocknb.bench.zoo import run

@@ -12,8 +12,9 @@ heads of q that share it. There are two ways to compute dq:
   products, and the result is the same in every run.
 
 Independent products stand next to each other, so that one runs while the result of the other is processed. If there are enough registers,
-an iteration computes the scores of the next one (AHEAD). The two numbers per query, logsumexp and delta, lie next to each other in memory
-and are loaded one iteration early. Source: Dao, FlashAttention-2 (2023).
+an iteration computes the scores of the next one at its end (AHEAD), while the sums of dq are added. Each thread loads the two numbers per
+query, logsumexp and delta, for the elements of a product that it holds: a way through shared memory costs a barrier per iteration. The
+logarithms are loaded one iteration early. Source: Dao, FlashAttention-2 (2023).
 """
 
 from __future__ import annotations
@@ -33,16 +34,22 @@ BLOCK = bl.constexpr(128)  # queries; scratch memory holds whole blocks of them
 
 
 @blocknb.kernel
-def numbers_of(numbers, batch, heads, head, queries, start, ROWS: bl.constexpr):
-    """Pointers to two numbers per query of a block: the logarithm of its sum and its delta."""
-    line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
-    return numbers + (line + start) * 2 + (2 * bl.arange(0, ROWS)[:, None] + bl.arange(0, 2)[None, :])
+def line_of(numbers, batch, heads, head, queries, start, ROWS: bl.constexpr):
+    """Pointers to the logarithms of the sums of a block of queries. Their deltas are `padded(queries)` numbers further."""
+    line = (batch.to(bl.int64) * heads + head) * 2 * padded(queries)
+    return numbers + (line + start) + bl.arange(0, ROWS)
+
+
+@blocknb.kernel
+def padded(queries):
+    """The length of a line of numbers: whole blocks of queries."""
+    return bl.cdiv(queries, BLOCK) * BLOCK
 
 
 @blocknb.kernel
 def place_of(sums, batch, heads, head, queries, start, ROWS: bl.constexpr, WIDTH: bl.constexpr):
     """Pointers to the sums of dq for a block of queries. The elements of a product that a thread holds are contiguous there."""
-    line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
+    line = (batch.to(bl.int64) * heads + head) * padded(queries)
     return sums + (line + start) * WIDTH + bl.arange(0, ROWS * WIDTH)
 
 
@@ -60,14 +67,16 @@ def numbers_kernel(
     given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
     line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
     log = bl.load(logsumexp + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
-    both = bl.join(log, bl.sum(result * given, axis=1))
-    bl.store(numbers_of(numbers, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS), both)
+    line = line_of(numbers, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS)
+    bl.store(line, log)
+    bl.store(line + padded(queries), bl.sum(result * given, axis=1))
     if sums is not None:
         places = place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH)
         bl.store(places, bl.zeros((ROWS * WIDTH,), bl.float32))
 
 
-@blocknb.kernel
+# A second stage of keys and values, for the next program of a persistent CTA, would take the room of the queries.
+@blocknb.kernel(without=("persistent_grid",))
 def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
@@ -92,19 +101,16 @@ def gradients_kernel(
         own = head * group + member
         queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
         given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
-        both = bl.load(numbers_of(numbers, batch, heads, own, queries, begin, ROWS))
+        line = line_of(numbers, batch, heads, own, queries, 0, ROWS)
+        log = bl.load(line + begin)
         if AHEAD:
             scores = bl.dot(key, queries_of.load([begin, 0]).T)
         for start in range(begin, queries, ROWS):
-            following = bl.load(numbers_of(numbers, batch, heads, own, queries, start + ROWS, ROWS))
             query = queries_of.load([start, 0])
-            if AHEAD:
-                after = bl.dot(key, queries_of.load([start + ROWS, 0]).T)
-            else:
+            if not AHEAD:
                 scores = bl.dot(key, query.T)
             given = given_of.load([start, 0])
             dpowers = bl.dot(value, given.T)
-            log, delta = bl.split(both)
             powers = bl.exp2(scores * scale - log[None, :])
             if CAUSAL or sums is not None:
                 if start < whole:
@@ -112,20 +118,22 @@ def gradients_kernel(
                         powers = bl.where(seen[:, None] <= bl.arange(0, ROWS)[None, :] + start, powers, 0.0)
                     else:
                         powers = bl.where((columns < keys)[:, None], powers, 0.0)
+            delta = bl.load(line + padded(queries) + start)
             dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
             dscores = (powers * (dpowers - delta[None, :])).to(query.dtype)
             dkey = bl.dot(dscores, query, dkey)
             if sums is not None:
                 part = bl.dot(dscores.T, key)
+            if AHEAD:
+                scores = bl.dot(key, queries_of.load([start + ROWS, 0]).T)
+            log = bl.load(line + start + ROWS)
+            if sums is not None:
                 if sums_at is not None:
                     head_of(sums, batch, own, sums_at, queries, WIDTH, ROWS, WIDTH).atomic_add([start, 0], part)
                 else:
                     transposed = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
                     places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
                     bl.atomic_add(places, bl.reshape(transposed, (ROWS * WIDTH,)), sem="relaxed")
-            both = following
-            if AHEAD:
-                scores = after
     dkey *= scale / LOG2E
     head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
     head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
@@ -146,8 +154,8 @@ def query_gradients_kernel(
     given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([first, 0])
     keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
     values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
-    both = bl.load(numbers_of(numbers, batch, bl.num_programs(1), head, queries, first, ROWS))
-    log, delta = bl.split(both)
+    line = line_of(numbers, batch, bl.num_programs(1), head, queries, first, ROWS)
+    log, delta = bl.load(line), bl.load(line + padded(queries))
     seen, whole = keys, keys // COLUMNS * COLUMNS
     if CAUSAL:
         seen = min(keys, max(first + ROWS + shift, 0))
@@ -196,11 +204,11 @@ QUERY_TILES = HeadTiles(
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 SOME_ROWS = 64
-AHEAD = {64}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
+AHEAD = {64, 128}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
 #: Tiles of programs that have keys and add to dq; and the (width, causal) pairs for which this was measured to be faster.
 ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
-FASTER = {(64, False), (64, True), (128, True)}
-BOXES = {(128, True)}  # (width, causal) pairs whose sums are rows of numbers, to which TMA adds
+FASTER = {(64, False), (64, True), (128, False)}
+BOXES: set[tuple[int, bool]] = set()  # (width, causal) pairs whose sums are rows of numbers, to which TMA adds
 
 
 def _check_rows(tile: Tile | None) -> None:
@@ -246,7 +254,7 @@ def attention_backward(
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value
-    numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # kernels read the whole last block
+    numbers = empty(q, (2 * count + BLOCK.value,), "float32")  # kernels read a block beyond the last one
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
     lines, sums_at = blocks * BLOCK.value * found.block, None
     if sums is not None and (found.block, causal) in BOXES:

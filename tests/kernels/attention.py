@@ -98,13 +98,14 @@ forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 32, 12, 
 
 
 def numbers_of(logsumexp, deltas):
-    """The logarithm of each query's sum, in units of log2, and its delta; entries after the last query contribute nothing."""
+    """Of each head a line of the logarithms of the queries' sums, in units of log2, and a line of deltas; entries after the last query
+    contribute nothing."""
     heads, queries = logsumexp.shape
     padded = -(-queries // 128) * 128
-    found = np.zeros((heads * padded + 128, 2), np.float32)
-    own = found[: heads * padded].reshape(heads, padded, 2)
-    own[..., 0] = np.inf
-    own[:, :queries, 0], own[:, :queries, 1] = logsumexp / math.log(2), deltas
+    found = np.zeros(heads * 2 * padded + 128, np.float32)
+    own = found[: heads * 2 * padded].reshape(heads, 2, padded)
+    own[:, 0] = np.inf
+    own[:, 0, :queries], own[:, 1, :queries] = logsumexp / math.log(2), deltas
     return found
 
 
@@ -182,14 +183,14 @@ gradient_case(
 def _numbers_make(rng):
     out, dout = (normal(rng, (1, 2, 70, 40), np.float16) for _ in range(2))
     at = {"out_at": strides(out), "dout_at": strides(dout), "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
-    found = {"logsumexp": normal(rng, (1, 2, 70)), "numbers": poison((384, 2), np.float32)}
+    found = {"logsumexp": normal(rng, (1, 2, 70)), "numbers": poison((640,), np.float32)}
     return {"out": out, "dout": dout, "sums": poison((2, 128, 64), np.float32)} | found | at
 
 
 def _numbers_reference(x):
     deltas = (wide(x["out"]) * wide(x["dout"])).sum(axis=3)
     numbers = numbers_of(wide(x["logsumexp"])[0], deltas[0])
-    numbers[256:] = x["numbers"][256:]  # unused rows
+    numbers[512:] = x["numbers"][512:]  # unused
     return {"numbers": numbers, "sums": np.zeros((2, 128, 64))}
 
 

@@ -314,6 +314,29 @@ def test_sums_published_by_an_atomic_get_no_tma_reduction(sem):
     case.interpret(func, arguments)
 
 
+@pytest.mark.parametrize(("columns", "boxes"), [(64, 1), (128, 2)])
+def test_each_warp_adds_its_own_boxes(columns, boxes):
+    """Four by two warps: a warp has 16 rows and half of the columns, in boxes of 128 bytes. No warp waits for another one."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 96), (96, columns)))
+    arguments = {"a": a, "b": b, "c": np.ones((128, columns), np.float32), "flag": np.zeros(1, np.int32)}
+    arguments |= {"n": columns, "k": 96, "BM": 64, "BN": columns, "BK": 32, "SEM": "relaxed"}
+    expected = {"c": 1 + a.astype(float) @ b.astype(float), "flag": np.array([2])}
+    case = Case("signalled_sums", signalled_sums, dict, lambda _: expected, grid=(2,))
+    func, stages = case.lower(arguments, "sm_90a", num_warps=8, num_stages=2)
+    assert any(text.startswith("sum: by TMA") and text.endswith("each warp its own rows") for text in notes(stages))
+    (stored,) = (op for op in func.ops() if op.name == "store_bulk")
+    assert stored.attrs["adds"] and len(stored.attrs["layout"].warp) == 3
+    assert stored.args[0].type.box == (16, 32) and columns // 2 // 32 == boxes
+    before = consumers(func)[: consumers(func).index(stored)]
+    assert [op.name for op in before if "barrier" in op.name][-2:] == ["warp_barrier", "warp_barrier"]
+    case.interpret(func, arguments)
+    got = {key: copied(value) for key, value in arguments.items()}
+    got |= {"c": np.ones((128, columns), np.float32), "flag": np.zeros(1, np.int32)}
+    reports.run(func, got, case.grid)
+    case.check(arguments, got)
+
+
 def test_each_arm_of_an_if_chooses_its_own_store():
     """Rows of a group: TMA stores the full tiles, and warps store the others."""
     func, stages, arguments = lowered("gemm_grouped_wgmma")

@@ -29,8 +29,6 @@ from blocknb.profile.timeline import timeline
 from blocknb.profile.work import Work
 from blocknb.target import Target
 
-#: Bytes that the GPU code moves in addition, with the reason.
-MORE_BYTES = {"attention_gradients_ahead": 25600}  # the producer warp copies K to two buffers
 #: The timeline does not know the sum across warps on which its loop depends.
 UNDRAWN = {"mandelbrot[few_steps]"}
 
@@ -52,7 +50,7 @@ def test_card_roofline_and_timeline_agree(name: str) -> None:
     if name != "tickets":  # a second launch would write past the end of its array
         (point,) = roofline.roofline(lambda: launch(case, arguments), limits=limits, clock=clock).points
         assert (point.flops, point.bytes, point.issued_bytes) == (work.flops, work.unique_bytes, work.issued_bytes)
-    agree(made, rate, work, MORE_BYTES.get(name, 0))
+    agree(made, rate, work)
 
 
 @pytest.mark.sampled(20)
@@ -67,7 +65,7 @@ def test_card_and_timeline_agree_about_a_kernel_of_the_zoo(name: str) -> None:
     made = [one for record in observation.records.values() for one in record.specialisations.values()]
     assert made
     for one in made:
-        agree(one, *counts(one), 0, name in UNDRAWN)
+        agree(one, *counts(one), name in UNDRAWN)
 
 
 def counts(made: Specialisation) -> tuple[numbers.Rate | None, Work]:
@@ -75,7 +73,7 @@ def counts(made: Specialisation) -> tuple[numbers.Rate | None, Work]:
     return numbers.rate(made), work_of(made.compiled, made.arguments, made.grid)
 
 
-def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, more_bytes: int, undrawn: bool = False) -> None:
+def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, undrawn: bool = False) -> None:
     """The card's rate has the work of the launch, and the timeline of the GPU code has its issued work."""
     about = "" if work.exact else "about"
     if work.flops and work.dot_flops:
@@ -100,7 +98,7 @@ def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, more_byte
     split = {op.attrs.get("precision") == "tf32x3" for op in tile.ops() if op.name == "dot"} == {True}
     assert not found.cut and found.flops == work.issued_dot_flops * (3 if split else 1)  # three MMAs for a dot
     if work.issued_bytes is not None:  # else a mask is loaded data, which the timeline assumes to be on
-        assert found.bytes == work.issued_bytes + more_bytes
+        assert found.bytes == work.issued_bytes
 
 
 # ---- the formulas of the benchmarks

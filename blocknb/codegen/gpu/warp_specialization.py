@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.layouts import wgmma
 
 SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and the bytes that each CTA takes in addition
 SCHEDULERS = 4  # of an SM
@@ -32,11 +33,14 @@ def threads(func: Func) -> int:
 
 def resident(func: Func, threads: int) -> int:
     """How many CTAs of a kernel with roles an SM shall have room for; 0 if there is nothing to ask for. Two where they fit: one computes
-    while the other begins or ends. Reallocated registers are all of an SM's. Small MMAs leave room without being asked."""
+    while the other begins or ends. Reallocated registers are all of an SM's, or half of them if a single warpgroup consumes. Small MMAs
+    leave room without being asked."""
     found = find(func)
     if found is None:
         return 0
-    if found.attrs.get("registers") or 2 * (func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
+    if found.attrs.get("registers"):
+        return 2 if found.attrs["warps"][0] == wgmma.GROUP else 1
+    if 2 * (func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
     blocks = (block for op in walk(found.blocks[0]) if op.name == "for" for block in op.blocks)
     held = max((sum(map(held_by, own(block))) for block in blocks), default=0)

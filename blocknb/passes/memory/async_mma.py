@@ -15,6 +15,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, operands, within
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.note_text import at_line
@@ -22,7 +23,9 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MANY = 3  # products per block
-MOST_HELD = 160  # registers per thread for all their results: with more, an H200 is faster if the products run one after another
+MOST_HELD = 224  # registers per thread for all their results: with more, the products run one after another
+#: Registers per thread for results and operands of the products in flight. With more, ptxas makes all products of the kernel synchronous.
+MOST_IN_FLIGHT = 180
 #: Ops with effects that may still move, past each other and past ops without effects, unless a value or a buffer orders them.
 MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
 #: Ops that may run during products, besides those without effects. They write nothing that a product reads, except for stores
@@ -48,8 +51,8 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: wgmma is asynchronous. One product runs while the warps work on the result of another.
 
-    Limits: nothing moves if an op of the block has effects that must keep their place, or if the results would take more than 160
-    registers per thread.
+    Limits: nothing moves if an op of the block has effects that must keep their place, or if the results would take more than 224
+    registers per thread. A product waits for earlier ones if it would exceed 180 registers for results and operands in flight.
 
     Before:
 
@@ -113,6 +116,8 @@ class AsyncMmaScheduler(Rebuild):
             stored |= any(x.name == "local_store" and x.args[0] in read for x in within(op))
 
     def start(self, op: Op) -> None:
+        while self.running and sum(map(registers_of, [*self.running, op])) > MOST_IN_FLIGHT:
+            self.wait_for_first(1)
         self.running.append(op)
         made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.running)})
         self.builder.append(made)
@@ -210,8 +215,17 @@ def number_awaited(op: Op, running: Sequence[Op], asynchronous: set[int]) -> int
     return max(needed, default=-1) + 1
 
 
+def registers_of(product: Op) -> int:
+    """The registers per thread for the result of a product, and for an A in registers."""
+    a = product.args[0].type
+    operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
+    return product.result.type.layout.num_registers + operand
+
+
 def must_be_alone(op: Op) -> bool:
     """Whether an op requires that no product is in flight."""
+    if op.name == "atomic" and op.attrs["sem"] == "relaxed" and not isinstance(op.args[0].type, Buffer):
+        return False  # it accesses arrays only
     return is_product(op) or not (OPS[op.name].pure or op.name in HARMLESS or (op.name == "if" and op.blocks))
 
 

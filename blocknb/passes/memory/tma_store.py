@@ -183,7 +183,7 @@ class TmaStoreFinder:
         if width not in SWIZZLES:
             return self.refuse(op, f"its rows have {width} bytes")
         extents, start = [1] * box.rank, list(box.start)
-        rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
+        rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes, op.name == "atomic"))
         if self.consumer_groups > 1 and not rows:
             # On an H200 this saves 5 % of the time (4096 x 4096, K 512), more than two barriers of the consumer warps.
             return self.refuse(
@@ -319,13 +319,17 @@ class TmaStoreFinder:
                 return True
         return False
 
-    def rows(self, layout: Layout, inner: int, width: int) -> int:
+    def rows(self, layout: Layout, inner: int, width: int, added: bool) -> int:
         """The rows of the boxes that each warp stores by itself in this layout; 0 if the consumer warps store together. On an H200 that
-        is faster if a warp has rows of more than one instruction (two groups of 128 rows)."""
-        if layout.shape[1 - inner] != OWN_ROWS * self.num_warps or layout.is_replicated:
+        is faster if a warp has rows of more than one instruction (two groups of 128 rows). Sums are added in a loop, where barriers of
+        all warps cost more: there, each warp adds its own boxes."""
+        whole = layout.shape[1 - inner] == OWN_ROWS * self.num_warps
+        if layout.is_replicated or not (whole or added):
             return 0
         own, bits = gf2.Span((*layout.reg, *layout.lane)), layout.dim_bits(inner)
-        if not all(1 << bit in own for bit in bits) or width > 1 << len(bits):
+        if width > 1 << len(bits) or not all(
+            1 << bit in own for bit in [*bits][: None if whole else width.bit_length() - 1]
+        ):
             return 0
         low = layout.dim_bits(1 - inner)
         count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))

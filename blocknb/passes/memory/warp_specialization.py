@@ -12,7 +12,7 @@ warp-specialized kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from blocknb.analysis import ranges, tma_boxes
 from blocknb.analysis.polynomials import of_launch
@@ -43,10 +43,12 @@ ONE_CTA = 8  # consumer warps that occupy a multiprocessor without a second CTA
 #: By number of consumer warps: the registers per thread, for products' results and operands, beyond which `setmaxnreg` gives roles
 #: different shares of the register file; and the shares, of consumers and producer. Each warp above eight leaves 168 registers to all
 #: threads, above sixteen 96. The shares must not exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers
-#: forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works.
-SETMAXNREG_FROM = {8: 127, 16: 64}
-SETMAXNREG = {8: (240, 24), 16: (112, 32)}
-SETMAXNREG_FROM_COMPUTED = 64  # the threshold if an operand is also computed in registers
+#: forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works. With four consumer
+#: warps a CTA begins with 128 registers per thread, so that a multiprocessor holds two.
+SETMAXNREG_FROM = {4: 88, 8: 127, 16: 64}
+SETMAXNREG = {4: (232, 24), 8: (240, 24), 16: (112, 32)}
+SETMAXNREG_FROM_COMPUTED = 64  # the threshold for eight warps and more if an operand is also computed in registers
+MOST_OF_TWO = 224  # registers for results and operands of each of two CTAs; with more, ptxas would spill
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -112,20 +114,45 @@ def why_no_producer(func: Func, target: Target) -> str:
 
 def specialized(func: Func, target: Target, notes: Notes) -> tuple[Func, list[Op]]:
     """The function with warp roles, or as it is; and the loads that the producer warp copies."""
-    planner, others = WarpSpecializationPlanner(func, notes), 0
-    plan = planner.plan()
+    planner = WarpSpecializationPlanner(func, notes)
+    copies = planner.whole(planner.recomputable(planner.copies()))
+    clusters = func.attrs.get("num_ctas") == CLUSTER
+    if clusters:
+        copies = multicast.shared(planner.facts, copies, func)
+    made = None
+    if not clusters and planner.suit_two():
+        made = fitted(planner, planner.plan(copies, two=True), Notes(notes.origin), target)
+    if made is None:
+        made = fitted(planner, planner.plan(copies), notes, target)
+    if made is None:
+        return func, []
+    plan, partitioned = made
+    plan.explain(notes)
+    return partitioned, [copy.load for group in plan.groups for copy in group.copies]
+
+
+def fitted(
+    planner: WarpSpecializationPlanner, plan: WarpSpecializationPlan | None, notes: Notes, target: Target
+) -> tuple[WarpSpecializationPlan, Func] | None:
+    """The plan with as many stages as shared memory holds, and the function that it makes; None if there is no room."""
+    others = 0
     while plan is not None:
         while plan is not None and others + plan.bytes > plan.most(target):
             plan = plan.smaller(notes)
         if plan is None:
             break
-        made = tidy(WarpPartition(func, plan, planner.facts, planner.needed.values).run())
+        made = tidy(WarpPartition(planner.func, plan, planner.facts, planner.needed.values).run())
         total = place(made)[1]
         if total <= plan.most(target):
-            plan.explain(notes)
-            return made, [copy.load for group in plan.groups for copy in group.copies]
+            return plan, made
         others = total - plan.bytes  # circular buffers share their bytes with no other buffer
-    return func, []
+    return None
+
+
+def operand_registers(product: Op) -> int:
+    """The registers per thread for the A of a product, if it is in registers."""
+    a = product.args[0].type
+    return a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
 
 
 class WarpSpecializationPlanner(PipeliningLegality):
@@ -140,19 +167,22 @@ class WarpSpecializationPlanner(PipeliningLegality):
         """Notes why the producer warp does not copy a tile; `software_pipelining` may still do."""
         self.notes(load, f"not pipelined by TMA: {why}", "missed")
 
-    def plan(self) -> WarpSpecializationPlan | None:
-        """The plan, or None if no loop repeats a copy."""
-        copies = self.whole(self.recomputable(self.copies()))
-        if self.func.attrs.get("num_ctas") == CLUSTER:
-            copies = multicast.shared(self.facts, copies, self.func)
+    def plan(self, copies: Sequence[TmaCopy], two: bool = False) -> WarpSpecializationPlan | None:
+        """The plan, or None if no loop repeats a copy. `two`: for one of two CTAs on a multiprocessor."""
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
-            for copy in copies:
+            for copy in copies if not two else ():
                 self.refuse_copy(copy.load, "no loop of several iterations repeats a copy")
             return None
-        self.share(groups)
+        self.share(groups, two)
         persistent = bool(self.func.attrs.get("persist"))
         consumer_groups = 2 if persistent and self.take_turns(groups) else 1
+        if two:
+            return (
+                None
+                if consumer_groups > 1
+                else WarpSpecializationPlan(groups, persistent, False, SETMAXNREG[wgmma.GROUP])
+            )
         warps = consumer_groups * self.func.attrs["num_warps"]
         for group in groups:
             group.stages = group.wanted_stages = min(MOST_STAGES, consumer_groups * group.stages)
@@ -160,8 +190,19 @@ class WarpSpecializationPlanner(PipeliningLegality):
                 group.stages = 2  # copies of the next program begin while this one computes
         many = self.held() > SETMAXNREG_FROM.get(warps, 0) or any(map(self.is_epilogue_load, self.func.ops()))
         many |= any(group.computed for group in groups) and self.held() >= SETMAXNREG_FROM_COMPUTED
-        registers = SETMAXNREG.get(warps) if many else None
+        registers = SETMAXNREG.get(warps) if many and warps >= ONE_CTA else None
         return WarpSpecializationPlan(groups, persistent, warps >= ONE_CTA, registers, consumer_groups)
+
+    def suit_two(self) -> bool:
+        """Whether a multiprocessor holds two CTAs only if roles get different shares of the register file, and holds them then."""
+        if self.func.attrs["num_warps"] != wgmma.GROUP or self.held() <= SETMAXNREG_FROM[wgmma.GROUP]:
+            return False
+        return all(self.held_in(block) <= MOST_OF_TWO for block in {self.block[op] for op in self.products()})
+
+    def held_in(self, block: Block) -> int:
+        """The registers that a block's products hold. Of two products, the second one's operand is also carried (`mma_softmax_overlap`)."""
+        products = [op for op in block.ops if op.name == "dot"]
+        return sum(map(self.held_by, products)) + (operand_registers(products[1]) if len(products) == 2 else 0)
 
     def copies(self) -> list[TmaCopy]:
         """The copies for all operands in shared memory whose tiles are boxes of arrays."""
@@ -202,17 +243,16 @@ class WarpSpecializationPlanner(PipeliningLegality):
         made = self.defs.get(op.args[0]) if op.name == "load" else None
         return made is not None and made.name == "part"
 
+    def products(self) -> list[Op]:
+        return [op for op in self.func.ops() if op.name == "dot"]
+
     def held(self) -> int:
         """The registers per thread for the results and operands of products that are live at the same time."""
-        with_products = {self.block[op] for op in self.func.ops() if op.name == "dot"}
+        with_products = {self.block[op] for op in self.products()}
         return max(sum(map(self.held_by, block.ops)) for block in with_products)
 
     def held_by(self, op: Op) -> int:
-        if op.name != "dot":
-            return 0
-        a, result = op.args[0].type, op.result.type
-        operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
-        return result.layout.num_registers + operand
+        return op.result.type.layout.num_registers + operand_registers(op) if op.name == "dot" else 0
 
     def why_no_copy_at_all(self) -> str:
         """The reason why the producer cannot copy anything in this function."""
@@ -328,7 +368,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
                 self.refuse_copy(copy.load, "its tile is also stored in another way")
         return found
 
-    def groups(self, copies: list[TmaCopy]) -> Iterator[CopyGroup]:
+    def groups(self, copies: Sequence[TmaCopy]) -> Iterator[CopyGroup]:
         """The copies of a block that are first read at the same place, as one group each."""
         found: dict[tuple[Block, int], list[TmaCopy]] = {}
         for copy in copies:
@@ -369,12 +409,20 @@ class WarpSpecializationPlanner(PipeliningLegality):
         """Whether a group is copied repeatedly while its products run."""
         return group.loop is not None and ranges.iterations(self.facts, group.loop)[1] > 1
 
-    def share(self, groups: list[CopyGroup]) -> None:
-        """Lets groups of consecutive loops share a circular buffer, because their stages are filled and released in order."""
+    def overlap(self, first: CopyGroup, second: CopyGroup, frugal: bool) -> bool:
+        """Whether a group may be copied before the consumers have released the group before it; if `frugal`, only if it must."""
+        if frugal and first.block is second.block:
+            at = first.block.ops.index
+            return min(at(copy.load) for copy in second.copies) <= at(first.last_reader)
+        return second.block in blocks(first.block) or first.block in blocks(second.block)
+
+    def share(self, groups: list[CopyGroup], frugal: bool) -> None:
+        """Lets groups of consecutive loops share a circular buffer, because their stages are filled and released in order. `frugal`: so
+        do groups of one block, of which the second is then copied after the release of the first."""
         for i, group in enumerate(groups):
             for other in groups[:i]:
                 users = [x for x in groups[:i] if x is other or x.shared_with is other]
-                apart = not any(group.block in blocks(x.block) or x.block in blocks(group.block) for x in users)
+                apart = not any(self.overlap(x, group, frugal) for x in users)
                 if other.shared_with is None and other.key == group.key and apart:
                     group.shared_with, other.stages = other, max(other.stages, group.stages)
                     other.wanted_stages, other.user_stages = other.stages, other.user_stages or group.user_stages

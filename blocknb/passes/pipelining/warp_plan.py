@@ -99,8 +99,9 @@ class WarpSpecializationPlan:
         return sum(owner.stages * owner.bytes for owner in self.owners)
 
     def most(self, target: Target) -> int:
-        """The bytes of shared memory that the CTA may take."""
-        return target.max_shared if self.one_cta or any(owner.user_stages for owner in self.owners) else HALF
+        """The bytes of shared memory that the CTA may take. Registers that are shared out for two CTAs count more than stages."""
+        asked = self.registers is None and any(owner.user_stages for owner in self.owners)
+        return target.max_shared if self.one_cta or asked else HALF
 
     def smaller(self, notes: Notes) -> WarpSpecializationPlan | None:
         """The plan with one stage less where there are most; None if no stage can go."""
@@ -137,7 +138,8 @@ class WarpSpecializationPlan:
                 notes(op, OUTLASTS)
         if self.registers:
             consumer, producer = self.registers
-            notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer")
+            two = "" if self.one_cta else ", so that a multiprocessor holds two CTAs"
+            notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer{two}")
         if self.consumer_groups > 1:
             text = (
                 f"{self.consumer_groups} groups of consumer warps take turns: one multiplies for its program while the other stores "

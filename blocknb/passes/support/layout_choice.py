@@ -192,21 +192,14 @@ class LayoutChoice:
         if not self.fragments:  # other products convert the lines that their loops carry
             self.carried_groups.clear()
         self.propose_reductions()
-        members: dict[Value, int] = {}
+        members: dict[Value, set[Value]] = {}
         for value in values:
             root = self.groups.find(value)
-            members[root] = members.get(root, 0) + 1
+            members.setdefault(root, set()).add(value)
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
-        consumers = uses(self.func)
-        for op in self.func.ops():
-            if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
-                continue
-            root = self.groups.find(op.result)
-            made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
-            if members[root] == len(made) and (layout := self.asked_by_views(made, consumers)):
-                self.layouts[root] = layout
+        self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
                 for result in op.results:
@@ -222,6 +215,22 @@ class LayoutChoice:
         self.settle_forwards(self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+
+    def settle_loads(self, members: dict[Value, set[Value]]) -> None:
+        """Gives small loaded tiles, also those that a loop carries, the layout that views of them ask for. `members`: the groups."""
+        consumers = uses(self.func)
+        for op in self.func.ops():
+            if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
+                continue
+            root = self.groups.find(op.result)
+            made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
+            carried = members[root] != made and all(map(self.is_loaded_or_carried, members[root]))
+            if members[root] != made and not carried:
+                continue
+            layout = self.asked_by_views(members[root], consumers)
+            # A conversion between the load and the iteration that needs it would wait for the load.
+            if layout is not None and (not carried or self.loaded_as(members[root], layout)):
+                self.layouts[root] = layout
 
     def propose_reductions(self) -> None:
         """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
@@ -254,6 +263,16 @@ class LayoutChoice:
             if layout is not None and layout not in self.products:
                 self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
 
+    def is_loaded_or_carried(self, value: Value) -> bool:
+        """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
+        made = self.defs.get(value)
+        return made is None or made.name == "for" or (made.name == "load" and value.type.size <= SMALL)
+
+    def loaded_as(self, values: Set[Value], layout: Layout) -> bool:
+        """Whether all loads of values take place in a layout."""
+        loads = [self.defs[value] for value in values if value in self.defs and self.defs[value].name == "load"]
+        return all(self.as_wide(op, layout, self.access_layout(op)) for op in loads)
+
     def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
         """The results of pointwise ops on a value that are in its group, and the values that a loop carries in its place."""
         root = self.groups.find(value)
@@ -266,11 +285,13 @@ class LayoutChoice:
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None
         for value in values:
-            if not consumers.get(value) and value not in self.carried_groups:
+            made = self.defs.get(value)
+            kept = value in self.carried_groups or (made is not None and made.name == "for")
+            if not consumers.get(value) and not kept:
                 return None
             for op, _ in consumers.get(value, ()):
-                if op.name in ("for", "yield") and value in self.carried_groups:
-                    continue  # the carried values are among the others
+                if op.name in ("for", "yield"):  # a loop carries it, as another one of the values
+                    continue
                 if op.name in VIEWS:
                     layout = self.asked_by_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)

@@ -19,6 +19,7 @@ from blocknb.layouts import tables
 from blocknb.layouts import wgmma as table
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.invariant_operands import kept_in_registers
 from blocknb.passes.tile.select_mma import DirectOperands, instruction_of, multiplied
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
@@ -84,6 +85,7 @@ class WgmmaSelection:
     def __init__(self, func: Func):
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
         self.products, self.direct = made_of_dots(func), DirectOperands(func)
+        self.kept = self.products | kept_in_registers(func, self.products)
         self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
         self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
@@ -110,7 +112,7 @@ class WgmmaSelection:
             "instr": instruction.name,
             "layout": table.permuted_rows(layout) if crossed else layout,
             "warps": (groups[0] * table.GROUP, groups[1]),
-            "registers": crossed or (op.args[0] in self.products and groups[1] == 1),
+            "registers": crossed or (op.args[0] in self.kept and groups[1] == 1),
         }
         if crossed:
             attrs["permuted_rows"] = True
