@@ -114,7 +114,7 @@ def _on_an_h200() -> Iterator[None]:
         patch.setattr(Autotuner, "__getitem__", KernelInterface.__getitem__)
         for name, module in list(sys.modules.items()):
             if name.startswith("blocknb.kernels."):
-                for function, value in (("on_host", False), ("device", Device(132, 90, 227 << 10))):
+                for function, value in (("on_host", False), ("device", Device(132, 90, 227 << 10)), ("stream", 0)):
                     if hasattr(module, function):
                         patch.setattr(module, function, lambda array, value=value: value)
         yield
