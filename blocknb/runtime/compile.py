@@ -141,6 +141,12 @@ class Compiled:
         """Whether the host calls still return the same results."""
         return all(call.repeats() for call in self.calls)
 
+    def with_options(self, **options: Any) -> Compiled:
+        """Compiles the same kernel and kinds for the same target, with other values of some options."""
+        found = compile(self.source, self.kinds, {**self.options, **options}, self.target)
+        found.kernel = self.kernel
+        return found
+
     def retarget(self, target: str | Target, without: Iterable[str] = ()) -> Compiled:
         """Compiles the same kernel, kinds and options for another target."""
         options = {**self.options, "without": tuple(sorted(without))}

@@ -95,7 +95,8 @@ class Launcher:
 
     `fast_launch` reads the attributes to launch without this object. It does so only if `packs_unchanged`: no argument is converted.
     `launch` is the driver's call; `note` records the name of a launched kernel. A persistent kernel runs as many CTAs as are resident and
-    gets the grid as three more arguments. `cluster` is the number of its CTAs that share a cluster.
+    gets the grid as three more arguments. `cluster` is the number of its CTAs that share a cluster. A grid whose first axis is no multiple
+    of it runs without clusters, because a CTA would wait forever for the other one of its cluster.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
@@ -111,9 +112,13 @@ class Launcher:
             self.launch = launch_packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
         self.packs_unchanged = not self._convert and not hidden and self.cluster == 1
+        self._without_clusters = functools.cache(lambda: without_clusters(compiled, device, positions, library, hidden))
 
     def __call__(self, grid: Grid, raws: Sequence[Any], values: Sequence[Any], retried: bool = False) -> None:
         kernel, buffers, queue = self.kernel, self.buffers, self.queue
+        if grid[0] % self.cluster:
+            self._without_clusters()(grid, raws, values)
+            return
         if queue.current_device() != queue.device:
             with cuda.cupy().cuda.Device(queue.device):
                 self(grid, raws, values)
@@ -125,7 +130,6 @@ class Launcher:
             raise _too_large(grid, kernel.name)
         maps, _structs = ((), None) if buffers.maps is None else buffers.maps(packed)
         ctas = grid
-        refuse_odd(grid, self.cluster, kernel.name)
         if kernel.resident:
             packed += grid
             ctas = _resident_ctas(grid, kernel)
@@ -169,11 +173,12 @@ def _resident_ctas(grid: Grid, kernel: LoadedKernel) -> Grid:
     return min(count, kernel.resident), 1, 1
 
 
-def refuse_odd(grid: Grid, cluster: int, name: str) -> None:
-    """Raises LaunchError if the programs of a grid are no whole clusters: a CTA would wait forever for the other one of its cluster."""
-    if grid[0] % cluster:
-        text = f"the grid {grid} of {name} has an odd number of programs along the first axis, and {cluster} programs share a cluster"
-        raise LaunchError(text, hint="launch an even number of programs, or leave out num_ctas=2")
+def without_clusters(compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int) -> Launcher:
+    """The launcher of the same kernel, compiled without clusters."""
+    alone = compiled.with_options(num_ctas=None)
+    found = {name: position for (name, _), position in zip(compiled.parameters, positions, strict=False)}
+    own = [found[name] for name, _ in alone.parameters]
+    return Launcher(alone, device, [*own, *positions[len(compiled.parameters) :]], library, hidden)
 
 
 def _too_large(grid: Grid, name: str) -> LaunchError:

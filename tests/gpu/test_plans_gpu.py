@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+import blocknb
+import blocknb.language as bl
 from blocknb.kernels import gemm, plans
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.strides import device
@@ -44,3 +46,28 @@ def test_every_plan_matches_float64(shape, order):
             gemm.carry_out(replace(p), one)
             error = (out.double() - expected).abs().max() / expected.abs().max()
             assert error < 1e-3, one  # NaN fails
+
+
+@blocknb.kernel
+def rows_kernel(a, b, c, m, n, k, BLOCK: bl.constexpr, DEPTH: bl.constexpr):
+    """A program multiplies BLOCK rows of a by all of b, which has BLOCK columns."""
+    first = bl.program_id(0) * BLOCK
+    rows = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BLOCK, DEPTH])
+    columns = bl.make_tensor_descriptor(b, [k, n], [n, 1], [DEPTH, BLOCK])
+    total = bl.zeros((BLOCK, BLOCK), bl.float32)
+    for start in range(0, k, DEPTH):
+        total = bl.dot(rows.load([first, start]), columns.load([start, 0]), total)
+    bl.make_tensor_descriptor(c, [m, n], [n, 1], [BLOCK, BLOCK]).store([first, 0], total.to(bl.float16))
+
+
+@pytest.mark.parametrize("programs", [1, 2, 3, 4, 301, 302])
+def test_grids_of_even_and_odd_numbers_of_programs_match_float64(programs):
+    m, n, k = programs * 128, 128, 320
+    a = torch.randn(m, k, device="cuda", dtype=torch.float16)
+    b = torch.randn(k, n, device="cuda", dtype=torch.float16)
+    c = torch.full((m, n), torch.nan, device="cuda", dtype=torch.float16)
+    for _ in range(2):  # the second launch is a repeated one
+        c.fill_(torch.nan)
+        rows_kernel[(programs,)](a, b, c, m, n, k, BLOCK=128, DEPTH=64, num_warps=8, num_ctas=2)
+        expected = a.double() @ b.double()
+        assert (c.double() - expected).abs().max() / expected.abs().max() < 1e-3

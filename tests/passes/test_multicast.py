@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import blocknb.language as bl
-from blocknb.errors import LaunchError
 from blocknb.kernels.descriptors import matmul_descriptor_kernel
 from blocknb.kernels.wide_tiles import matmul_wide_kernel
-from blocknb.runtime.driver import refuse_odd
 
 SIZE = 1024
 FIXED = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP": 8, "SUM": bl.float32, "num_warps": 8, "num_stages": 4}
@@ -74,10 +72,8 @@ def test_older_targets_ignore_clusters():
     assert compiled(target="sm_80", CLUSTER=2, num_ctas=2).code.cluster == 1
 
 
-def test_launches_refuse_an_odd_number_of_programs():
-    refuse_odd((4, 3, 1), 2, "k")
-    refuse_odd((3, 2, 1), 1, "k")
-    with pytest.raises(
-        LaunchError, match=r"the grid \(3, 2, 1\) of k has an odd number of programs along the first axis"
-    ):
-        refuse_odd((3, 2, 1), 2, "k")
+def test_the_same_kernel_compiles_without_clusters_for_odd_grids():
+    found = compiled(CLUSTER=2, num_ctas=2)
+    alone = found.with_options(num_ctas=None)
+    assert alone.code.cluster == 1 and copies(alone)[0] == 0
+    assert alone.parameters == found.parameters
