@@ -25,6 +25,8 @@ class RegisterOperands(KernelPart):
         """The 32-bit words of operand A, in the order of the instructions that take them."""
         registers, value = self.registers, dot.args[0]
         count, per = value.type.layout.num_registers, 32 // value.type.dtype.bits
+        if value in self.state.kept:
+            return self.state.kept[value]
         if dot.attrs.get("permuted_rows"):  # the instruction truncates it to tf32, as it does B
             return [self.text.emit(f"bitcast float {name} to i32") for name in registers.regs(value)]
         if value.type.dtype == t.float32:
@@ -32,17 +34,18 @@ class RegisterOperands(KernelPart):
         return [registers.word(value, tuple(range(i, i + per))) for i in range(0, count, per)]
 
     def before(self, loop: Op) -> dict[Value, list[str]]:
-        """The words of the operands that a loop multiplies and does not change, if no outer loop keeps them."""
+        """The words of the operands that a loop multiplies and does not change, if no outer loop keeps them. The loop reads these words."""
         inside = {value for block in loop.blocks for x in blocks(block) for value in x.args}
         inside |= {value for x in within(loop) if x is not loop for value in x.results}
         dots = {x.args[0]: x for x in within(loop) if x.name == "dot" and x.attrs.get("registers")}
         found = {a: self.words(x) for a, x in dots.items() if a not in inside and a not in self.state.kept}
-        self.state.kept |= found.keys()
+        self.state.kept |= found
         return found
 
     def after(self, loop: Op, found: dict[Value, list[str]]) -> None:
         """Writes the use of the words after the loop, or lets the wait for its products do so."""
-        self.state.kept -= found.keys()
+        for value in found:
+            del self.state.kept[value]
         self.state.unread += [word for words in found.values() for word in words]
         if not any(user.name == "dot_wait" for result in loop.results for user, _ in self.users.get(result, ())):
             self.use()
