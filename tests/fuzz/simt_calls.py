@@ -252,7 +252,7 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return known
     if text == "fence.proxy.async.shared::cta;":
         return lambda env: env["@"].shared.unseen.fill(False)
-    if text.startswith(("fence.", "pmevent ")):
+    if text.startswith(("fence.", "pmevent ", "{ .reg .pred never;")):  # the last one: see `loop_operands`
         return lambda env: None
     if "cp.async." in text:
         return copy_async(text, args, threads)

@@ -11,6 +11,7 @@ from typing import Any
 
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
+from blocknb.codegen.gpu.loop_operands import RegisterOperands
 from blocknb.codegen.gpu.loop_values import CarriedWords, UnsetSums, WordCarrying
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
@@ -25,6 +26,7 @@ class ControlFlowLowering(OpLowering):
         super().__init__(context)
         self.state, self.lower_block, self.phis = state, lower_block, Phis(self.text, self.registers)
         self.carrying, self.unset = WordCarrying(context), UnsetSums(context)
+        self.held = RegisterOperands(context, state)
 
     @lowers("yield", "condition")
     def terminator(self, op: Op) -> None:
@@ -34,11 +36,17 @@ class ControlFlowLowering(OpLowering):
 
     @lowers("for")
     def counted_loop(self, op: Op) -> None:
-        """Writes a loop over an index, tested before each iteration."""
+        """Writes a loop over an index, and keeps the operands of its products until its end."""
+        held = self.held.before(op)
         words, fresh = self.carried_words(op), self.unset.of(op, bool(self.loops.indices))
         if fresh and not words:
             self.loop_with_unset_sums(op, fresh)
-            return
+        else:
+            self.loop_tested_first(op, words)
+        self.held.after(op, held)
+
+    def loop_tested_first(self, op: Op, words: list[CarriedWords]) -> None:
+        """Writes a loop that is tested before each iteration. It carries some values as words."""
         text, body = self.text, op.blocks[0]
         lower, upper, step = (self.registers.reg(v) for v in op.args[:3])
         kind, in_words = llvm_type(op.args[0].type.dtype), {x.number for x in words}
@@ -161,6 +169,7 @@ class ControlFlowLowering(OpLowering):
     @lowers("while")
     def while_loop(self, op: Op) -> None:
         """Writes a loop whose first block decides whether it continues."""
+        held = self.held.before(op)
         text, (test, body) = self.text, op.blocks
         initial, before = [self.registers.regs(v) for v in op.args], text.label
         header, inside, done = (text.new_label(x) for x in ("while", "body", "done"))
@@ -182,6 +191,7 @@ class ControlFlowLowering(OpLowering):
         text.open_chunk()
         text.start(done)
         self.phis.bind(op.results, passed)
+        self.held.after(op, held)
 
     @lowers("if")
     def branch(self, op: Op) -> None:

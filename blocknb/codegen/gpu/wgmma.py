@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen.gpu.casts import as_tf32
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import llvm_type, num_registers
+from blocknb.codegen.gpu.loop_operands import RegisterOperands
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.registry import OpLowering, lowers
@@ -38,6 +38,7 @@ class WgmmaDot(OpLowering):
     def __init__(self, context: KernelContext, state: MmaState):
         super().__init__(context)
         self.state, self.phis = state, Phis(self.text, self.registers)
+        self.held = RegisterOperands(context, state)
 
     def dot(self, op: Op) -> None:
         """Writes a product, which is in flight until a wait if the op says so."""
@@ -65,14 +66,7 @@ class WgmmaDot(OpLowering):
 
     def words(self, asm: WgmmaText) -> list[int]:
         """The numbers of the 32-bit words of an A in registers, in the order of the instructions that take them."""
-        registers, value = self.registers, asm.a
-        count, per = value.type.layout.num_registers, 32 // value.type.dtype.bits
-        if asm.op.attrs.get("permuted_rows"):  # the instruction truncates it to tf32, as it does B
-            names = [self.text.emit(f"bitcast float {name} to i32") for name in registers.regs(value)]
-        elif value.type.dtype == t.float32:
-            names = [as_tf32(self.text, name) for name in registers.regs(value)]
-        else:
-            names = [registers.word(value, tuple(range(i, i + per))) for i in range(0, count, per)]
+        names = self.held.words(asm.op)
         if asm.op.attrs.get("in_flight"):
             self.state.in_flight += names
         return [asm.operand("r", f"i32 {name}") for name in names]
@@ -119,6 +113,7 @@ class WgmmaDot(OpLowering):
             kept = []
         if not pending:
             state.in_flight = []
+            self.held.use()
         for iterated in dict.fromkeys(state.unset_unless[value] for value in op.args if value in state.unset_unless):
             self.phis.zero_unless([result for x, result in pairs if state.unset_unless.get(x) == iterated], iterated)
 

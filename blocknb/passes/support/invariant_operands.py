@@ -30,7 +30,7 @@ def kept_in_registers(func: Func, computed: Collection[Value]) -> set[Value]:
 
     for loop in func.ops():
         dots = [op for op in loop.blocks[0].ops if op.name == "dot"] if loop.name == "for" else []
-        if len(dots) < MANY or not known_right(loop, len(dots)):
+        if len(dots) < MANY:
             continue
         inside = {value for op in loop.blocks[0].ops for value in op.results}
         same = {op.args[0] for op in dots if is_loaded(op.args[0], defs.get(op.args[0])) and op.args[0] not in inside}
@@ -38,16 +38,6 @@ def kept_in_registers(func: Func, computed: Collection[Value]) -> set[Value]:
         if sum(map(registers, [*(op.result for op in dots), *own, *same])) <= MOST:
             found |= same
     return found
-
-
-def known_right(loop: Op, products: int) -> bool:
-    """Whether a loop has one of the forms that were compared with float64 on an H200: three products, or more and an addition to memory.
-
-    Four products without an addition (dk and dv alone, heads of 64) gave wrong gradients there, although the LLVM text is right when it is
-    simulated. The reason is not known.
-    """
-    adds = any(op.name == "atomic" for op in loop.blocks[0].ops)
-    return products == MANY or (products > MANY and adds)
 
 
 def is_loaded(value: Value, made: Op | None) -> bool:
