@@ -24,7 +24,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch, logs: list[str], ptx: str = PTX) 
         seen.append(source.decode())
         return 0, f"cubin {len(seen)}".encode(), logs[len(seen) - 1]
 
-    monkeypatch.setattr(worker, "_tool", tool)
+    monkeypatch.setattr(worker, "run_tool", tool)
     return worker._assemble(ptx, {"ptxas": "ptxas", "arch": "sm_90a"}, worker.Clock()), seen
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from blocknb.bench.suite import launching, runner
 from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import BenchmarkCase
+from blocknb.bench.suite.kinds import KINDS
 from blocknb.bench.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, MeasuringSession, measure
 from blocknb.bench.suite.search import Best
 
@@ -19,9 +20,15 @@ SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64), 4: (3, 70, 48, 64)}
 PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)
 
 
+#: Benchmarks whose kernels take only some sizes: the small ones that they name for the CPU.
+OWN_SIZES = ("decode_", "skinny_int", f"{KINDS}_")
+
+
 def small(name: str, dtype: str) -> BenchmarkCase:
     if name.startswith("attention_"):  # rows, and the numbers of a head
         return BenchmarkCase(name, (300, 64), dtype)
+    if name.startswith(OWN_SIZES):
+        return BenchmarkCase(name, BENCHMARKS[name].cpu[0], dtype)
     return BenchmarkCase(name, SMALL[len(next(iter(BENCHMARKS[name].gpu.values()))[0])], dtype)
 
 
@@ -30,9 +37,14 @@ def small(name: str, dtype: str) -> BenchmarkCase:
 def test_every_baseline_is_correct_and_timed(name: str, dtype: str) -> None:
     if dtype not in BENCHMARKS[name].gpu:
         pytest.skip(f"{name} is not measured in {dtype}")
-    row = measure(MeasuringSession("gpu", PEERS, rounds=3), BENCHMARKS[name], small(name, dtype))
+    peers = (
+        (COPY,) if name.startswith(("decode_", "skinny_int")) else PEERS
+    )  # torch's kernels for these take other sizes
+    row = measure(MeasuringSession("gpu", peers, rounds=3), BENCHMARKS[name], small(name, dtype))
     assert not {peer: why for peer, why in row.problems.items() if why != "none"}
-    assert {OURS, TORCH} <= set(row.times) and all(t.median > 0 for t in row.times.values())
+    timed = {OURS} if name.startswith(OWN_SIZES) else {OURS, TORCH}
+    timed |= {TRITON} if name.startswith(f"{KINDS}_") and TRITON in PEERS else set()
+    assert timed <= set(row.times) and all(t.median > 0 for t in row.times.values())
 
 
 @pytest.mark.skipif(TRITON not in PEERS, reason="needs Triton")

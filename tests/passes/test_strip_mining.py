@@ -16,7 +16,7 @@ def test_a_tile_beyond_the_registers_is_not_spilled(operation, registers):
     kernel = scaling.tile(operation, 1 << 15 if operation == "add" else 1 << 16)
     resources = kernel.trace(**ARGUMENTS).resources
     assert resources.spill_bytes == 0 and resources.registers <= registers
-    assert kernel.trace(**ARGUMENTS, without={"strip_mining"}).resources.spill_bytes > 4096
+    assert kernel.trace(**ARGUMENTS, without={"strip_mining"}).resources.spill_bytes > 2048
 
 
 def test_a_tile_of_half_the_registers_is_not_held():
