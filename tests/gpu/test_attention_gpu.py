@@ -70,11 +70,14 @@ def test_attention_and_its_gradients_match_float64(
     seen = right_logsums > -np.inf
     assert np.abs(host(logsumexp) - right_logsums)[seen].max() <= 1e-3 * (5 if dtype == "float32" else 1)
     assert (host(logsumexp)[~seen] == -np.inf).all()
-    (dout,), found = arrays(dtype, q.shape), [poison(x) for x in (q, k, v)]
-    attention_backward(q, k, v, out, logsumexp, dout, *found, **options)
-    for name, got, gradient in zip(("dq", "dk", "dv"), found, exact_gradients(*given, host(dout), shift), strict=True):
-        error = np.abs(host(got) - gradient).max() / max(1, np.abs(gradient).max())
-        assert error <= 2 * TOLERANCE[dtype], f"{name}: {error:.2g}"
+    (dout,) = arrays(dtype, q.shape)
+    gradients = exact_gradients(*given, host(dout), shift)
+    for deterministic in (False, True):
+        found = [poison(x) for x in (q, k, v)]
+        attention_backward(q, k, v, out, logsumexp, dout, *found, deterministic=deterministic, **options)
+        for name, got, gradient in zip(("dq", "dk", "dv"), found, gradients, strict=True):
+            error = np.abs(host(got) - gradient).max() / max(1, np.abs(gradient).max())
+            assert error <= 2 * TOLERANCE[dtype], f"{name}, deterministic={deterministic}: {error:.2g}"
 
 
 def test_nan_reaches_only_the_queries_that_attend_to_it() -> None:
