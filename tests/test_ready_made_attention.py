@@ -202,6 +202,7 @@ def test_mismatched_arrays_are_refused() -> None:
         "a tile has 40 queries per iteration": lambda: attention_backward(
             q, k, v, q, np.zeros((1, 4, 10), np.float32), q, tile={"ROWS": 40, "COLUMNS": 64}
         ),
+        'input_precision must be "tf32" or "ieee"': lambda: attention(q, k, v, input_precision="fp32"),
         "dk must have the shape": lambda: attention_backward(q, k, v, q, np.zeros((1, 4, 10), np.float32), q, dk=q),
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -212,8 +213,9 @@ def test_mismatched_arrays_are_refused() -> None:
 
 
 def launches(
-    width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch, deterministic: bool = False
-) -> list[Launch]:
+    width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch, deterministic: bool = False,
+    precision: str = "tf32",
+) -> list[Launch]:  # fmt: skip
     """The forward and backward launches for a GPU of that capability."""
     monkeypatch.setattr(importlib.import_module("blocknb.kernels.heads"), "on_host", lambda array: False)
     monkeypatch.setattr(heads, "capability", lambda array: arch)
@@ -221,8 +223,10 @@ def launches(
     found: list[Launch] = []
     logsumexp = np.zeros((1, 2, 300), np.float32)
     with captured(found.append):
-        attention(q, k, v, logsumexp=logsumexp, causal=causal)
-        attention_backward(q, k, v, q, logsumexp, q, causal=causal, deterministic=deterministic)
+        attention(q, k, v, logsumexp=logsumexp, causal=causal, input_precision=precision)
+        attention_backward(
+            q, k, v, q, logsumexp, q, causal=causal, deterministic=deterministic, input_precision=precision
+        )
     return found
 
 
@@ -258,6 +262,32 @@ def test_attention_code_has_no_spills_and_no_serialised_products(
     for launch in found:
         used = launch.retarget(target, launch.compiled.options.get("without", ())).resources  # as it is launched
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
+
+
+EXACT = [("sm_90a", 64, True), ("sm_90a", 128, False), ("sm_75", 128, True)]
+MORE_EXACT = [
+    pytest.param(t, w, c, marks=pytest.mark.full) for t, w, c, d in ALL if d == "fp16" and (t, w, c) not in EXACT
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("target", "width", "causal"), [*EXACT, *MORE_EXACT])
+def test_ieee_products_use_no_tensor_cores_and_cause_no_spills(
+    target: str, width: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arch = int("".join(filter(str.isdigit, target)))
+    for launch in launches(width, causal, np.float32, arch, monkeypatch, precision="ieee"):
+        trace = launch.retarget(target, launch.compiled.options.get("without", ()))
+        products = re.findall(r"\bw?g?mma\.\S+", trace.ptx or "mma.")
+        assert not products and trace.resources.spill_bytes == 0, f"{launch.kernel.__name__}: {trace.resources}"
+    if arch == 90:
+        rounded = launches(width, causal, np.float32, arch, monkeypatch)[0].retarget(target).ptx
+        assert re.findall(r"\bw?g?mma\.\S+tf32", rounded)
+
+
+def test_16_bit_launches_are_the_same_for_both_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (launches(64, True, np.float16, 90, monkeypatch, precision=x) for x in ("tf32", "ieee"))
+    assert [x.compiled is y.compiled for x, y in zip(one, other, strict=True)] == [True] * len(one)
 
 
 @pytest.mark.parametrize("causal", [False, True])

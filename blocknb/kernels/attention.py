@@ -51,7 +51,7 @@ def biased(scores, keys, position, slope, soft_cap, CAUSAL: bl.constexpr):
 def attention_kernel(
     q, k, v, out, logsumexp, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, INTERLEAVED_HEADS: bl.constexpr = 1,
-    window=None, slopes=None, soft_cap=None,
+    window=None, slopes=None, soft_cap=None, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
     """Computes one block of queries of one head.
 
@@ -81,7 +81,7 @@ def attention_kernel(
     result = bl.zeros((ROWS, WIDTH), bl.float32)
     slope = None if slopes is None else bl.zeros((ROWS,), bl.float32) + bl.load(slopes + head)
     for start in range(least, seen, COLUMNS):
-        scores = bl.dot(query, keys_of.load([start, 0]).T)
+        scores = bl.dot(query, keys_of.load([start, 0]).T, input_precision=PRECISION)
         unit = scale
         if slopes is not None or soft_cap is not None:
             scores = biased(scores * scale, start + bl.arange(0, COLUMNS), rows + shift, slope, soft_cap, CAUSAL)
@@ -97,7 +97,7 @@ def attention_kernel(
         factor = bl.exp2(top - larger)
         total = total * factor + bl.sum(powers, axis=1)
         values = values_of.load([start, 0])
-        result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
+        result = bl.dot(powers.to(values.dtype), values, result * factor[:, None], input_precision=PRECISION)
         top = larger
     unseen = total == 0.0
     result *= (1.0 / bl.where(unseen, 1.0, total))[:, None]
@@ -112,13 +112,14 @@ TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 32, 8, 2)},
     {64: (256, 64, 16, 4)},  # four warpgroups hide each other's latency: 5 to 7 % on an H200
+    {64: (64, 32, 8, 2), 128: (64, 32, 8, 1), 256: (16, 16, 4, 1)},
 )
 
 
 def attention(
     q: Any, k: Any, v: Any, out: Any = None, *, causal: bool = False, scale: float | None = None, shift: int = 0,
     window: int | None = None, alibi_slopes: Any = None, soft_cap: float | None = None, logsumexp: Any = None,
-    tile: Tile | None = None,
+    tile: Tile | None = None, input_precision: str = "tf32",
 ) -> Any:  # fmt: skip
     """Computes softmax(scale q k^T) v for each batch and head; returns `out`, a new array for None.
 
@@ -129,12 +130,14 @@ def attention(
     keys, up to its position, that a query sees. `alibi_slopes`, fp32 (heads,), adds -slope |position - key| to the scores. `soft_cap` makes
     each score cap tanh(score / cap), before slopes. `attention_backward` knows none of these three. A query that sees no key gets zeros.
     `logsumexp`, fp32 (batch, heads, queries), receives log(sum(exp(scores))) for the backward pass, minus infinity where no key is seen.
-    `tile` is (ROWS, COLUMNS, num_warps, num_stages).
+    `tile` is (ROWS, COLUMNS, num_warps, num_stages). `input_precision` is that of products of fp32 on a GPU: "tf32" rounds the factors to
+    11 bits for tensor cores, "ieee" does not.
 
     Raises ValueError for arrays whose shapes, dtypes or strides do not fit, and for options out of range.
     """
     found = heads_of(q, k, v)
     check_options(found, window, alibi_slopes, soft_cap)
+    precision = found.precision(input_precision)
     out = empty(q, tuple(q.shape), found.dtype) if out is None else out
     check_arrays(found, out=out, logsumexp=logsumexp)
     factor = found.scale(scale) / math.log(2)
@@ -143,11 +146,11 @@ def attention(
         if logsumexp is not None:
             logsumexp[...] = -math.inf
         return out
-    tile = tile or TILES.choose(q, found.block)
+    tile = tile or TILES.choose(q, found.block, precision)
     interleaved_heads = math.gcd(found.heads, MOST_INTERLEAVED_HEADS) if causal else 1
     attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]) * interleaved_heads, found.heads // interleaved_heads, found.batch)](
         q, k, v, out, logsumexp, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
         found.group, shift, CAUSAL=causal, WIDTH=found.block, INTERLEAVED_HEADS=interleaved_heads, **tile,
-        window=window, slopes=alibi_slopes, soft_cap=None if soft_cap is None else soft_cap / math.log(2),
+        window=window, slopes=alibi_slopes, soft_cap=None if soft_cap is None else soft_cap / math.log(2), PRECISION=precision,
     )  # fmt: skip
     return out

@@ -80,6 +80,7 @@ def numbers_kernel(
 def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+    PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
     """Computes dk and dv for COLUMNS keys of one head of k and v; adds the contribution of these keys to `sums` if there are any."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
@@ -104,13 +105,13 @@ def gradients_kernel(
         line = line_of(numbers, batch, heads, own, queries, 0, ROWS)
         log = bl.load(line + begin)
         if AHEAD:
-            scores = bl.dot(key, queries_of.load([begin, 0]).T)
+            scores = bl.dot(key, queries_of.load([begin, 0]).T, input_precision=PRECISION)
         for start in range(begin, queries, ROWS):
             query = queries_of.load([start, 0])
             if not AHEAD:
-                scores = bl.dot(key, query.T)
+                scores = bl.dot(key, query.T, input_precision=PRECISION)
             given = given_of.load([start, 0])
-            dpowers = bl.dot(value, given.T)
+            dpowers = bl.dot(value, given.T, input_precision=PRECISION)
             powers = bl.exp2(scores * scale - log[None, :])
             if CAUSAL or sums is not None:
                 if start < whole:
@@ -119,13 +120,13 @@ def gradients_kernel(
                     else:
                         powers = bl.where((columns < keys)[:, None], powers, 0.0)
             delta = bl.load(line + padded(queries) + start)
-            dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
+            dvalue = bl.dot(powers.to(given.dtype), given, dvalue, input_precision=PRECISION)
             dscores = (powers * (dpowers - delta[None, :])).to(query.dtype)
-            dkey = bl.dot(dscores, query, dkey)
+            dkey = bl.dot(dscores, query, dkey, input_precision=PRECISION)
             if sums is not None:
-                part = bl.dot(dscores.T, key)
+                part = bl.dot(dscores.T, key, input_precision=PRECISION)
             if AHEAD:
-                scores = bl.dot(key, queries_of.load([start + ROWS, 0]).T)
+                scores = bl.dot(key, queries_of.load([start + ROWS, 0]).T, input_precision=PRECISION)
             log = bl.load(line + start + ROWS)
             if sums is not None:
                 if sums_at is not None:
@@ -143,6 +144,7 @@ def gradients_kernel(
 def query_gradients_kernel(
     q, k, v, dout, dq, numbers, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+    PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
     """Computes dq for a block of ROWS queries; the loop is that of the forward pass."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
@@ -163,8 +165,8 @@ def query_gradients_kernel(
     dquery = bl.zeros((ROWS, WIDTH), bl.float32)
     for start in range(0, seen, COLUMNS):
         key = keys_of.load([start, 0])
-        scores = bl.dot(query, key.T)
-        dpowers = bl.dot(given, values_of.load([start, 0]).T)
+        scores = bl.dot(query, key.T, input_precision=PRECISION)
+        dpowers = bl.dot(given, values_of.load([start, 0]).T, input_precision=PRECISION)
         powers = bl.exp2(scores * scale - log[:, None])
         if start >= whole:
             columns = start + bl.arange(0, COLUMNS)
@@ -173,7 +175,7 @@ def query_gradients_kernel(
                 visible = visible & (columns[None, :] <= (rows + shift)[:, None])
             powers = bl.where(visible, powers, 0.0)
         dscores = powers * (dpowers - delta[:, None])
-        dquery = bl.dot(dscores.to(key.dtype), key, dquery)
+        dquery = bl.dot(dscores.to(key.dtype), key, dquery, input_precision=PRECISION)
     dquery *= scale / LOG2E
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
@@ -198,10 +200,12 @@ def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.cons
 KEY_TILES = HeadTiles(
     {64: (64, 128, 8, 4), 128: (64, 128, 8, 3), 256: (64, 64, 8, 1)},
     {64: (32, 128, 8, 2), 128: (32, 64, 8, 2), 256: (16, 16, 8, 2)},
+    exact={64: (32, 32, 8, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
 )
 QUERY_TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 64, 8, 1)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
+    exact={64: (32, 32, 8, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
 )
 SOME_ROWS = 64
 AHEAD = {64, 128}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
@@ -223,6 +227,7 @@ def attention_backward(
     q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
     causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
     query_tile: Tile | None = None, tile: Tile | None = None, deterministic: bool = False,
+    input_precision: str = "tf32",
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Computes dq, dk and dv from dout, and from out and logsumexp as `attention` wrote them with the same options.
 
@@ -231,7 +236,7 @@ def attention_backward(
     query. Where adding to dq in memory is faster (FASTER), scratch memory also holds dq in fp32, and the last bits of dq differ from run
     to run. `deterministic` turns this off.
 
-    Tiles have the form that `attention` takes. `tile` is that of programs that add to dq (on any device); its ROWS must divide 128.
+    Tiles and `input_precision` are as in `attention`. `tile` is that of programs that add to dq (on any device); its ROWS must divide 128.
     Without it, `key_tile` and `query_tile` are those of programs that have keys and of programs that have queries. Raises ValueError as
     `attention` does.
     """
@@ -248,10 +253,11 @@ def attention_backward(
             array[...] = 0
         return dq, dk, dv
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
-    constants = {"CAUSAL": causal, "WIDTH": found.block}
+    precision = found.precision(input_precision)
+    constants = {"CAUSAL": causal, "WIDTH": found.block, "PRECISION": precision}
     if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q, causal):
         tile = ADDING.choose(q, found.block)
-    of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
+    of_keys = tile or key_tile or KEY_TILES.choose(q, found.block, precision)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value
     numbers = empty(q, (2 * count + BLOCK.value,), "float32")  # kernels read a block beyond the last one
@@ -271,7 +277,7 @@ def attention_backward(
             dq, sums, *found.steps(dq), sums_at, factor, found.queries, found.width, **rows
         )
         return dq, dk, dv
-    of_queries = query_tile or QUERY_TILES.choose(q, found.block)
+    of_queries = query_tile or QUERY_TILES.choose(q, found.block, precision)
     query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
         q, k, v, dout, dq, numbers, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
     )

@@ -15,6 +15,7 @@ Tile = dict[str, int]
 DTYPES = ("float16", "bfloat16", "float32")
 SHORTEST, LONGEST = 8, 256  # elements per head: a vector of 16 bytes, and as many as registers hold
 LEAST = 16  # the smallest extent of an MMA
+PRECISIONS = ("tf32", "ieee")  # of products of fp32
 HOST = (64, 64, 4, 1)  # tile of a program on a CPU
 ENOUGH = 264  # programs: two per multiprocessor of an H200
 
@@ -47,6 +48,15 @@ class Heads:
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive, not {scale}")
         return scale
+
+    def precision(self, given: str) -> str:
+        """The precision of products for the `input_precision` that a caller gave. 16 bits have one, so the same code serves both.
+
+        Raises ValueError for another word than "tf32" and "ieee".
+        """
+        if given not in PRECISIONS:
+            raise ValueError(f'input_precision must be "tf32" or "ieee", not {given!r}')
+        return given if self.dtype == "float32" else PRECISIONS[0]
 
     def steps(self, *arrays: Any) -> tuple[tuple[int, ...], ...]:
         """The strides of batches, heads and rows of each array; a single row may have any stride."""
@@ -127,12 +137,17 @@ class HeadTiles:
     hopper: Mapping[int, tuple[int, int, int, int]]
     others: Mapping[int, tuple[int, int, int, int]]
     many: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    exact: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
 
-    def choose(self, q: Any, block: int) -> Tile:
+    def choose(self, q: Any, block: int, precision: str = PRECISIONS[0]) -> Tile:
         """The tile for the smallest width that is at least `block`; fp32 halves everything.
 
-        `many` holds the tiles that Hopper uses for 16 bits as long as there are enough programs.
+        `many` holds the tiles that Hopper uses for 16 bits as long as there are enough programs, `exact` those of fp32 without tensor
+        cores ("ieee"), on every GPU.
         """
+        if precision == "ieee" and not on_host(q):
+            found = self.exact[min(size for size in self.exact if size >= block)]
+            return dict(zip(("ROWS", "COLUMNS", "num_warps", "num_stages"), found, strict=True))
         table = self.hopper if capability(q) == 90 else self.others
         rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
         if table is self.hopper and (more := self.many.get(block)) and dtype_name(q) != "float32":

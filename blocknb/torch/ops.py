@@ -111,6 +111,7 @@ class TorchOp:
         if (
             torch.compiler.is_compiling()
         ):  # Dynamo traces the Function; the dispatcher refuses a gradient where there is none
+            args = self._positional(tuple(args), {})  # as many as `forward` has parameters
             return self.overload(*args) if self._function is None else self._function.apply(*args)
         if not _inside.function and _needs_function(args):
             return self._differentiable(*args)
@@ -282,6 +283,9 @@ def _function(
             wanted = [g for i, g in enumerate(gradients) if i not in undifferentiable]
             return _by_position(title, names, rule(saved, *wanted), given)
 
+    # Where no gradient is wanted, Dynamo counts the parameters to tell whether `forward` takes a context.
+    kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
+    OperatorFunction.forward.__signature__ = inspect.Signature(kinds)  # type: ignore[attr-defined]
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
     return OperatorFunction
 

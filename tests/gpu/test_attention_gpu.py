@@ -13,7 +13,9 @@ from blocknb.kernels import attention, attention_backward
 from blocknb.kernels.strides import empty
 
 cupy = pytest.importorskip("cupy")
-TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 5e-3}  # of the largest number; fp32 is multiplied as tf32
+TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 5e-3, "ieee": 2e-5}  # of the largest number
+#: "float32" is multiplied as tf32, "ieee" is fp32 without that rounding.
+PRECISIONS = {"float32": "tf32", "ieee": "ieee"}
 #: batch, heads, heads of k and v, queries, keys, shift (None: not causal)
 SHAPES = [
     (1, 2, 2, 512, 512, None),
@@ -35,7 +37,8 @@ def arrays(dtype: str, *shapes: tuple[int, ...]) -> list[Any]:
             x = torch.randn(shape, device="cuda").to(torch.bfloat16)
             made.append(x.transpose(1, 2) if i else x)
         else:
-            x = seeds.cupy_random().standard_normal(shape, dtype=cupy.float32).astype(dtype)
+            x = seeds.cupy_random().standard_normal(shape, dtype=cupy.float32)
+            x = x if dtype in PRECISIONS else x.astype(dtype)
             made.append(x.swapaxes(1, 2) if i else x)
     return made
 
@@ -62,7 +65,8 @@ def test_attention_and_its_gradients_match_float64(
     q, k, v = arrays(dtype, (batch, heads, queries, width), of_keys, of_keys)
     out, logsumexp = poison(q), empty(q, (batch, heads, queries), "float32")
     logsumexp[...] = float("nan")
-    options = {} if shift is None else {"causal": True, "shift": shift}
+    options: dict[str, Any] = {} if shift is None else {"causal": True, "shift": shift}
+    options["input_precision"] = PRECISIONS.get(dtype, "tf32")
     attention(q, k, v, out, logsumexp=logsumexp, **options)
     given = [host(x) for x in (q, k, v)]
     right, right_logsums, _ = exact(*given, shift)

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 from torch_device import DEVICE
 
+from blocknb import kernels
 from blocknb.torch import nn
 
 Tensor = torch.Tensor
@@ -167,6 +168,28 @@ def test_attention_with_grouped_heads_matches_float64(heads: int, causal: bool) 
     exact = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)  # noqa: E731
     for dtype in LIMITS:
         compare(ours, exact, inputs, dtype, factor=3.0)
+
+
+def test_attention_follows_the_setting_of_torch_for_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("attention", "attention_backward"):
+        inherited = getattr(kernels, name)
+        note = lambda *a, inherited=inherited, **k: asked.append(k["input_precision"]) or inherited(*a, **k)  # noqa: E731
+        monkeypatch.setattr(kernels, name, note)
+    q, k, v = (random(1, 2, 17, 16, dtype=torch.float32) for _ in range(3))
+    before = torch.get_float32_matmul_precision()
+    torch._dynamo.reset()
+    compiled = torch.compile(nn.attention, backend="aot_eager", fullgraph=True)
+    try:
+        for function in (nn.attention, compiled):
+            for setting in ("highest", "high", "highest"):
+                torch.set_float32_matmul_precision(setting)
+                out = function(q, k, v)
+                torch.set_float32_matmul_precision("highest")  # the gradient has the precision of the forward pass
+                out.sum().backward()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert asked == 2 * ["ieee", "ieee", "tf32", "tf32", "ieee", "ieee"]
 
 
 def test_modules_have_the_state_and_the_values_of_torchs() -> None:

@@ -149,6 +149,28 @@ def test_compile_traces_a_whole_graph_with_dynamic_sizes_and_gradients(backend: 
         torch.testing.assert_close(x.grad, torch.where(x > 0, 12 * x * x, 0.0))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile_traces_an_operator_with_a_rule_where_nothing_needs_a_gradient(backend: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, y: (cube(x) + square(y)).sin(), fullgraph=True, dynamic=True, backend=backend)
+    for n in (3, 17):
+        x, y = random(n), random(n)
+        torch.testing.assert_close(compiled(x, y), (x**3 + y * y).sin())
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x.requires_grad_(), y), (x**3 + y * y).sin())
+
+
+def test_compile_gives_gradients_below_a_default_device() -> None:
+    torch._dynamo.reset()
+    torch.set_default_device(DEVICE)  # a mode of __torch_function__, which conftest.py sets for a GPU only
+    try:
+        x = random(9, grad=True)
+        torch.compile(lambda x: cube(x * 2, 0.5).sum(), fullgraph=True, backend="aot_eager")(x).backward()
+        torch.testing.assert_close(x.grad, 12 * x * x)
+    finally:
+        torch.set_default_device(None)
+
+
 def test_compile_keeps_the_order_of_an_operator_that_changes_its_argument() -> None:
     torch._dynamo.reset()
 
