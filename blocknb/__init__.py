@@ -148,9 +148,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _method(name: str) -> Any:
     """The implementation of a kernel's method. Importing the notebook modules here keeps `import blocknb` fast."""
-    return getattr(
-        importlib.import_module(f"blocknb.notebook.{'export' if name == 'export_html' else 'measure'}"), name
-    )
+    modules = {"export_html": "export", "torch_kernels_html": "torch_table", "save_torch_kernels": "torch_table"}
+    return getattr(importlib.import_module(f"blocknb.notebook.{modules.get(name, 'measure')}"), name)
 
 
 exporter.provide(_method)
