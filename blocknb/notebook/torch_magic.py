@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.display import display
+
+from blocknb.runtime import exporter
 
 
 def start_line(lines: list[str]) -> list[str]:
@@ -38,10 +39,9 @@ class TorchKernelsMagic:
             import torch  # noqa: F401
         except ImportError:
             raise UsageError("%%torchkernels needs PyTorch: pip install torch") from None
-        from blocknb.torch.inductor.launched import recorded
-
         stack = ExitStack()
-        self.open.append((self.depth, stack, stack.enter_context(recorded(merged=True))))
+        record = stack.enter_context(exporter.call("recorded", merged=True))
+        self.open.append((self.depth, stack, record))
 
     def cell(self, line: str, cell: str) -> None:
         """Run the cell as it is, and show the kernels that its models launched, if `torch.compile(model, backend="blocknb")` made them.
@@ -58,15 +58,14 @@ class TorchKernelsMagic:
         while self.open and self.open[-1][0] >= self.depth:
             _, stack, record = self.open.pop()
             stack.close()
-            _show(record.kernels)
+            self._show(record.kernels)
         self.depth = max(self.depth - 1, 0)
 
-
-def _show(kernels: Any) -> None:
-    if len(kernels):
-        display(kernels)
-    else:
-        print('%%torchkernels: no kernel of blocknb was launched; compile the model with backend="blocknb"')
+    def _show(self, kernels: Any) -> None:
+        if len(kernels):
+            self.shell.display_pub.publish(*self.shell.display_formatter.format(kernels))
+        else:
+            print('%%torchkernels: no kernel of blocknb was launched; compile the model with backend="blocknb"')
 
 
 def register(shell: Any) -> None:
