@@ -46,7 +46,7 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>:root{{color-scheme:light dark}}body{{font-family:system-ui,sans-serif;margin:1em;background:Canvas;color:CanvasText}}
-body>.blocknb-torch.blocknb-torch{{max-height:none;border:none}}</style>
+body>.blocknb-torch.blocknb-torch{{max-height:none;border:none;resize:none}}</style>
 </head>
 <body>
 {body}
@@ -150,7 +150,7 @@ def _row(number: int, kernel: Any, share: float | None, roofs: bool) -> str:
         _number(kernel.bytes, 1e-3, why_bytes, about),
         _number(kernel.gbytes, 1, why_bytes or why_time, about),
         _number(kernel.flops, 1e-6, why_flops, about),
-        *([_number(percent, 1, "", f"of the ceiling {near}")] if roofs else []),
+        *([_number(percent, 1, why_bytes or why_flops or why_time, f"of the ceiling {near}")] if roofs else []),
     ]
     first = f"<td class=bn-n>{number}</td><td>{name}</td><td>{_lines(kernel.lines)}</td><td>{escape(', '.join(kernel.operators))}</td>"
     return f"<tr>{first}{''.join(texts)}</tr>"

@@ -96,6 +96,9 @@ def test_the_roof_comes_from_stored_ceilings_only(found, monkeypatch):
         page = GeneratedKernels([row])._repr_html_()
         assert ("of the roof (%)" in page) == (known is not None)
         assert ("The roof is unknown" in page) == (known is None)
+    gather = of(found, "aten.index").launch
+    launch = measured.MeasuredLaunch(gather.compiled, gather.grid, gather.device, gather.arguments, gather.time)
+    assert launch.roof == (None, None)
 
 
 def test_trials_of_an_autotuner_are_not_recorded():

@@ -48,9 +48,10 @@ class MeasuredLaunch:
 
     @cached_property
     def roof(self) -> tuple[str | None, float | None]:
-        """The ceiling that bounds the launch first, and the percentage of it that the time reaches; (None, None) if unknown."""
+        """The ceiling that bounds the launch first, and the percentage of it that the time reaches; (None, None) if unknown. Without the
+        bytes or the operations it is unknown which ceiling comes first."""
         limits = known_ceilings(self.device)
-        if limits is None or self.time is None:
+        if limits is None or self.time is None or None in (self.work.unique_bytes, self.work.flops):
             return None, None
         return nearest(self.work, self.time.median, self.compiled, limits)
 
