@@ -6,6 +6,7 @@ rest. The colours are the notebook's own. Where there are none, they follow the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -177,11 +178,19 @@ def _share(share: float | None) -> str:
 def _lines(lines: Sequence[tuple[str, int, str]]) -> str:
     found = []
     for file, line, text in lines[:MOST_LINES]:
-        where = f"{file.rsplit('/', 1)[-1]}:{line}"
+        where = f"{_named(file)}:{line}"
         found.append(f'<small title="{escape(file)}">{escape(where)}</small><code>{escape(text.strip()[:200])}</code>')
     if len(lines) > MOST_LINES:
         found.append(f"<small>and {len(lines) - MOST_LINES} more</small>")
     return "".join(found)
+
+
+def _named(file: str) -> str:
+    """ "In[3]" for the code of a cell, as in IPython's tracebacks; the name of another file without its folders."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    known = shell.compile.format_code_name(file) if shell is not None else None
+    return str(known[1]) if known else file.rsplit("/", 1)[-1]
 
 
 # ---- the folds of the kernels ----------------------------------------------------------------------------------------------
