@@ -147,10 +147,16 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _method(name: str) -> Any:
-    """The implementation of a kernel's method. Importing the notebook modules here keeps `import blocknb` fast."""
-    return getattr(
-        importlib.import_module(f"blocknb.notebook.{'export' if name == 'export_html' else 'measure'}"), name
-    )
+    """The implementation of a kernel's method, or of a table. Importing the modules here keeps `import blocknb` fast."""
+    return getattr(importlib.import_module(f"blocknb.{_PROVIDERS.get(name, 'notebook.measure')}"), name)
+
+
+_PROVIDERS = {
+    "export_html": "notebook.export",
+    "torch_kernels_html": "notebook.torch_table",
+    "save_torch_kernels": "notebook.torch_table",
+    "recorded": "torch",
+}
 
 
 exporter.provide(_method)

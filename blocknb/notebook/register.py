@@ -13,6 +13,7 @@ from blocknb.notebook import (
     html,
     lines,
     progress,
+    torch_magic,
     typed_cells,
 )
 from blocknb.notebook.magics import BlockMagics, TritonImports, options_of, start_line
@@ -65,6 +66,7 @@ def register(shell: Any) -> None:
         formatter.for_type_by_name(f"blocknb.tune.{module}", name, show_tuned)
     formatter.for_type_by_name("blocknb.tune.tuning", "Tuning", show_tuning)
     lines.register(shell)
+    torch_magic.register(shell)
     completion.install(shell)
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page

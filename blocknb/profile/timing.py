@@ -122,7 +122,7 @@ def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
 
 def clock_of(gpu: bool, cold: bool = True) -> Callable[[Callable[[], Any]], float]:
     """The clock of the device: a function from a call to its milliseconds. A call must live as long as the clock, which knows it by id."""
-    return _Gpu(cold) if gpu else _Cpu(cold)
+    return EventClock(cold) if gpu else _Cpu(cold)
 
 
 def summary(values: Sequence[float], cold: bool = True) -> Timing:
@@ -168,8 +168,9 @@ class _Cpu:
         return (time.perf_counter() - begin) * 1e3
 
 
-class _Gpu:
-    """Times one call between two events on the current stream. `cold` flushes the L2 cache first.
+class EventClock:
+    """Times one call between two events on the current stream. `cold` flushes the L2 cache first. The events and the memory are CuPy's;
+    a subclass may take those of another library.
 
     The number of flushes follows from the host time of the call (the least so far): the GPU must still be flushing when the host has
     queued the whole call.
@@ -178,13 +179,9 @@ class _Gpu:
     MOST = 64  # flushes per call
 
     def __init__(self, cold: bool) -> None:
-        import cupy
-
-        self.cupy = cupy
-        self.flush: Any = cupy.empty(FLUSH_BYTES, cupy.uint8) if cold else None
-        self.begin, self.end = cupy.cuda.Event(), cupy.cuda.Event()
+        self.flush, self.begin, self.end = self.opened(FLUSH_BYTES if cold else 0)
         self.host: dict[int, float] = {}  # milliseconds by the call's id: calls live as long as the measurement
-        self.flush_ms = min(self._between(self._fill)[0] for _ in range(3)) if cold else 0.0
+        self.flush_ms = min(self._between(self.fill)[0] for _ in range(3)) if cold else 0.0
 
     def __call__(self, call: Callable[[], Any]) -> float:
         if self.flush is None:
@@ -194,17 +191,30 @@ class _Gpu:
         self.host[id(call)] = min(took, known)
         return found
 
-    def _fill(self) -> None:
+    def opened(self, size: int) -> tuple[Any, Any, Any]:
+        """Makes the buffer of `size` bytes that flushes the cache (None for 0), and the events for the begin and the end."""
+        import cupy
+
+        return cupy.empty(size, cupy.uint8) if size else None, cupy.cuda.Event(), cupy.cuda.Event()
+
+    def fill(self) -> None:
+        """Overwrites the buffer."""
         self.flush.fill(1)
+
+    def elapsed(self) -> float:
+        """The milliseconds between the events, both of which have happened."""
+        import cupy
+
+        return float(cupy.cuda.get_elapsed_time(self.begin, self.end))
 
     def _between(self, call: Callable[[], Any], fills: int = 0) -> tuple[float, float]:
         """Milliseconds of the GPU and of the host for one call, after `fills` flushes."""
         for _ in range(fills):
-            self._fill()
+            self.fill()
         self.begin.record()
         start = time.perf_counter()
         call()
         took = (time.perf_counter() - start) * 1e3
         self.end.record()
         self.end.synchronize()
-        return float(self.cupy.cuda.get_elapsed_time(self.begin, self.end)), took
+        return self.elapsed(), took

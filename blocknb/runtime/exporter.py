@@ -1,4 +1,4 @@
-"""The functions behind the methods of a kernel that the notebook's modules implement, such as `kernel.sweep`.
+"""The functions behind the methods of a kernel that the notebook's modules implement, such as `kernel.sweep`, and behind some tables.
 
 `runtime` may not import `notebook`, so the package registers a function here that imports them when the first method is called.
 """

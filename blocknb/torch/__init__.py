@@ -1,7 +1,8 @@
 """blocknb in PyTorch: a backend of torch.compile, operators made of kernels, layers, and their place in a model.
 
 Importing this package does not import torch; the first use of a name does. `backend` is the backend of torch.compile by its function,
-which needs no entry point: `torch.compile(model, backend=blocknb.torch.backend)`. `kernels` lists the kernels that came of it.
+which needs no entry point: `torch.compile(model, backend=blocknb.torch.backend)`. `kernels` lists the kernels that came of it, and
+`recorded` those that a block of code launches.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from blocknb.torch import nn as nn
     from blocknb.torch.inductor.backend import backend as backend
     from blocknb.torch.inductor.launched import kernels as kernels
+    from blocknb.torch.inductor.launched import recorded as recorded
     from blocknb.torch.nn.replacement import replace as replace
     from blocknb.torch.ops import TorchOp as TorchOp
     from blocknb.torch.ops import launch as launch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _ORIGINS = {
     "backend": ("inductor.backend", "backend"),
     "kernels": ("inductor.launched", "kernels"),
+    "recorded": ("inductor.launched", "recorded"),
     "nn": ("nn", ""),
     "replace": ("nn.replacement", "replace"),
     "torch_op": ("ops", "torch_op"),

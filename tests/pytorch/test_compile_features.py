@@ -256,4 +256,4 @@ def test_the_kernels_of_a_function_come_in_the_order_of_their_launches():
     assert "aten.gelu" in found[0].operators
     assert [line[0] for k in found for line in k.lines] == [__file__] * 2
     assert found[0].trace.stages and "tl.load" in found[0].source
-    assert "<table>" in found._repr_html_() and "aten.gelu" in repr(found)
+    assert "<table" in found._repr_html_() and "aten.gelu" in repr(found)

@@ -1,28 +1,55 @@
-"""The kernels of compiled models: in the order of their launches, each with its origins, its configuration and its Trace."""
+"""The kernels of compiled models: in the order of their launches, each with its origins, its configuration, its Trace and its time.
+
+`kernels` and `recorded` record the launches of a run. Recorded launches are measured (`measured`). Modules of the notebook show the table.
+"""
 
 from __future__ import annotations
 
-import html
+import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, overload
 
+from blocknb.profile.timing import Timings
+from blocknb.runtime import exporter
 from blocknb.runtime.compile import Compiled
 from blocknb.torch.inductor.graphs import Origin, origin_of
+from blocknb.torch.inductor.measured import LaunchMeter, MeasuredLaunch, step_times
 from blocknb.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedKernel:
-    """A kernel that Inductor generated and blocknb compiled. `milliseconds`: the time of its launch by the clock, None without a launch;
-    on a GPU it is the time to start it."""
+    """A kernel that Inductor generated and blocknb compiled. `launch` is its measured launch, None without one. `launches` counts equal
+    launches that share this row."""
 
     autotuner: Any
     config: Any
     compiled: Compiled
-    milliseconds: float | None = None
+    launch: MeasuredLaunch | None = None
+    launches: int = 1
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The median time of a launch, repeated with cold caches; None if it was not measured."""
+        return None if self.launch is None or self.launch.time is None else self.launch.time.median
+
+    @property
+    def bytes(self) -> int | None:
+        """The unique bytes that a launch must move; None if they depend on data, or without a launch."""
+        return None if self.launch is None else self.launch.work.unique_bytes
+
+    @property
+    def flops(self) -> int | None:
+        """The floating-point operations of a launch; None if they depend on data, or without a launch."""
+        return None if self.launch is None else self.launch.work.flops
+
+    @property
+    def gbytes(self) -> float | None:
+        """Unique bytes over time, in GB/s."""
+        return self.bytes / self.milliseconds / 1e6 if self.bytes is not None and self.milliseconds else None
 
     @property
     def origin(self) -> Origin:
@@ -63,12 +90,13 @@ class GeneratedKernel:
 
 
 class GeneratedKernels(Sequence[GeneratedKernel]):
-    """A list of kernels that shows itself as a table."""
+    """A list of kernels that shows itself as a table. `steps` are the times of the whole step by name ("compiled", "eager"), if they were
+    measured."""
 
-    COLUMNS = ("#", "kernel", "operators", "lines", "configuration", "ms")
+    COLUMNS = ("#", "kernel", "operators", "lines", "configuration", "launches", "µs", "share %", "kB", "GB/s", "roof")
 
-    def __init__(self, kernels: Sequence[GeneratedKernel]):
-        self._kernels = tuple(kernels)
+    def __init__(self, kernels: Sequence[GeneratedKernel], steps: Timings | None = None):
+        self._kernels, self.steps = tuple(kernels), steps
 
     @overload
     def __getitem__(self, index: int) -> GeneratedKernel: ...
@@ -85,8 +113,19 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
     def __iter__(self) -> Iterator[GeneratedKernel]:
         return iter(self._kernels)
 
+    @property
+    def milliseconds(self) -> float:
+        """The sum of the measured times of all launches."""
+        return sum((k.milliseconds or 0.0) * k.launches for k in self)
+
+    def share(self, kernel: GeneratedKernel) -> float | None:
+        """The share of a row's launches in `milliseconds`, from 0 to 1; None if the kernel was not measured."""
+        if kernel.milliseconds is None or not self.milliseconds:
+            return None
+        return kernel.milliseconds * kernel.launches / self.milliseconds
+
     def rows(self) -> list[tuple[str, ...]]:
-        """The cells of the table, in the order of COLUMNS."""
+        """The cells of the table, in the order of COLUMNS. The time is of one launch, the share of all launches of a row."""
         return [
             (
                 str(i),
@@ -94,7 +133,12 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
                 ", ".join(k.operators),
                 "; ".join(f"{file.rsplit('/', 1)[-1]}:{line}" for file, line, _ in k.lines),
                 k.configuration,
-                "" if k.milliseconds is None else f"{k.milliseconds:.3f}",
+                str(k.launches) if k.launch else "",
+                _number(k.milliseconds, 1e3),
+                _number(self.share(k), 100),
+                _number(k.bytes, 1e-3),
+                _number(k.gbytes),
+                "" if k.launch is None or (found := k.launch.roof)[1] is None else f"{found[1]:.0f} % of {found[0]}",
             )
             for i, k in enumerate(self)
         ]
@@ -107,16 +151,43 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
         )
 
     def _repr_html_(self) -> str:
-        def row(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        return str(exporter.call("torch_kernels_html", self))
 
-        body = "".join(row(cells, "td") for cells in self.rows())
-        return f"<table><thead>{row(self.COLUMNS, 'th')}</thead><tbody>{body}</tbody></table>"
+    def save(self, path: str | Path) -> Path:
+        """Writes the table to one HTML file that needs no network and no kernel, and returns its path."""
+        return Path(exporter.call("save_torch_kernels", self, path))
+
+
+def _number(value: float | None, scale: float = 1.0) -> str:
+    """Three significant digits, and all digits of larger whole parts; "" for an unknown number."""
+    if value is None:
+        return ""
+    value *= scale
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(eq=False)
+class LaunchRecord:
+    """The launches of a run. With `merged`, equal launches share a row, at the place of the first."""
+
+    merged: bool = False
+    rows: dict[Any, GeneratedKernel] = field(default_factory=dict)
+    meter: LaunchMeter = field(default_factory=LaunchMeter)
+
+    def add(self, found: GeneratedKernel) -> None:
+        key = (id(found.autotuner), id(found.launch)) if self.merged else len(self.rows)
+        old = self.rows.get(key)
+        self.rows[key] = found if old is None else replace(old, launches=old.launches + 1)
+
+    @property
+    def kernels(self) -> GeneratedKernels:
+        return GeneratedKernels(tuple(self.rows.values()))
 
 
 _compiled: list[GeneratedKernel] = []
-_recording: list[list[GeneratedKernel]] = []
+_recording: list[LaunchRecord] = []
 _lock = threading.Lock()
+_trial = threading.local()
 
 
 def compiled(autotuner: Any, config: Any, kernel: Compiled) -> None:
@@ -125,31 +196,62 @@ def compiled(autotuner: Any, config: Any, kernel: Compiled) -> None:
         _compiled.append(GeneratedKernel(autotuner, config, kernel))
 
 
-def launch(autotuner: Any, config: Any, kernel: Compiled, start: Callable[[], None]) -> None:
-    """Launches a kernel, and records it for `kernels`."""
-    if not _recording:
-        start()
-        return
-    begin = time.perf_counter()
-    start()
-    found = GeneratedKernel(autotuner, config, kernel, (time.perf_counter() - begin) * 1e3)
-    for record in list(_recording):
-        record.append(found)
+def launch(
+    autotuner: Any,
+    config: Any,
+    kernel: Compiled,
+    start: Callable[..., None],
+    grid: tuple[int, int, int],
+    raws: Sequence[Any],
+    values: Sequence[Any],
+) -> None:
+    """Launches a kernel by `start(grid, raws, values)`; measures and records it before, if a record is open."""
+    if _recording and not getattr(_trial, "running", False):
+        for record in list(_recording):
+            found = record.meter.measure(kernel, start, grid, values)
+            with _lock:
+                record.add(GeneratedKernel(autotuner, config, kernel, found))
+    start(grid, raws, values)
 
 
-def kernels(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> GeneratedKernels:
-    """Runs `function(*args, **kwargs)` and returns the kernels that it launched, in their order; its second run, so that no trial of an
-    autotuner is among them. Without a function, returns all configurations that this process has compiled.
+@contextlib.contextmanager
+def trial() -> Iterator[None]:
+    """Inside, launches of this thread are trials of an autotuner, which no record gets."""
+    before, _trial.running = getattr(_trial, "running", False), True
+    try:
+        yield
+    finally:
+        _trial.running = before
 
-    The function is a model compiled with `backend="blocknb"`, or any function that runs one, such as a training step.
+
+@contextlib.contextmanager
+def recorded(merged: bool = False) -> Iterator[LaunchRecord]:
+    """Records the launches of all threads; trials of an autotuner are left out."""
+    record = LaunchRecord(merged)
+    _recording.append(record)
+    try:
+        yield record
+    finally:
+        _recording.remove(record)
+
+
+def kernels(
+    function: Callable[..., Any] | None = None, *args: Any, eager: Callable[..., Any] | None = None, **kwargs: Any
+) -> GeneratedKernels:
+    """Runs `function(*args, **kwargs)` and returns the kernels that it launched, in their order; its second run, so that no compilation is
+    part of it. Without a function, returns all configurations that this process has compiled.
+
+    The function is a model compiled with `backend="blocknb"`, or any function that runs one, such as a training step. Each kernel is
+    measured on copies of what it writes, so the second run takes longer. With `eager`, a function for the same arguments, both are also
+    timed as whole steps in turns: they run up to 22 times more.
     """
     if function is None:
         return GeneratedKernels(_compiled)
     function(*args, **kwargs)
-    record: list[GeneratedKernel] = []
-    _recording.append(record)
-    try:
+    with recorded() as record:
         function(*args, **kwargs)
-    finally:
-        _recording.remove(record)
-    return GeneratedKernels(record)
+    found = record.kernels
+    if eager is not None:
+        steps = {"compiled": lambda: function(*args, **kwargs), "eager": lambda: eager(*args, **kwargs)}
+        found.steps = step_times(steps, gpu=any(k.compiled.target.is_gpu for k in found))
+    return found

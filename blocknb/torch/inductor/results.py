@@ -42,9 +42,15 @@ def install() -> None:
         if not self.compile_results:
             inherited(self)
 
+    def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with launched.trial():
+            return inherited_bench(self, *args, **kwargs)
+
     inherited = heuristics.CachingAutotuner._precompile_worker
+    inherited_bench = heuristics.CachingAutotuner.bench
     heuristics.CachingAutotuner._precompile_config = precompile_config
     heuristics.CachingAutotuner._precompile_worker = precompile_worker
+    heuristics.CachingAutotuner.bench = bench
 
 
 def _compile(autotuner: Any, cfg: Any, meta: dict[str, Any]) -> Compiled:
@@ -93,7 +99,7 @@ def _launcher(result: Any, autotuner: Any) -> Any:
             return
         raws = [value.data_ptr() if pointer else value for value, pointer in zip(values, pointers, strict=True)]
         try:
-            launched.launch(autotuner, result.config, compiled, functools.partial(start, (x, y, z), raws, values))
+            launched.launch(autotuner, result.config, compiled, start, (x, y, z), raws, values)
         except KernelError as error:
             origin = origin_of(autotuner)
             error.generated_kernel = origin.kernel  # type: ignore[attr-defined]
