@@ -73,7 +73,8 @@ test: install
 test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)
 
-# Needs torch's build for the CPU (183 MiB), which pip finds where the machine offers it; else PyPI's build with its libraries.
+# Downloads torch's build for the CPU (183 MiB; 0.9 GiB installed), which pip finds where the machine offers it; else PyPI's build with its
+# CUDA libraries, which are gigabytes.
 test-torch: install $(VENV)/.torch-cpu
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 

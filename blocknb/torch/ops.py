@@ -284,8 +284,9 @@ def _function(
             return _by_position(title, names, rule(saved, *wanted), given)
 
     # Where no gradient is wanted, Dynamo counts the parameters to tell whether `forward` takes a context.
-    kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
-    OperatorFunction.forward.__signature__ = inspect.Signature(kinds)  # type: ignore[attr-defined]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(n, kind, default=d) for n, d in op.parameters.items()]
+    OperatorFunction.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
     return OperatorFunction
 
