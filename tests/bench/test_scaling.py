@@ -168,3 +168,8 @@ def test_a_tile_beyond_the_limit_says_what_the_limit_is(target):
 def test_a_tile_that_does_not_fit_into_shared_memory_says_what_it_needs_and_has():
     with pytest.raises(KernelError, match=r"needs \d+ bytes of shared memory, sm_90a has 232448"):
         scaling.tile("dot", 1 << 16).trace(*scaling.TILE_ARGUMENTS, target="sm_90a")
+
+
+def test_a_scan_of_a_large_tile_needs_shared_memory_for_the_totals_of_warps_alone():
+    found = scaling.tile("scan", 1 << 16).trace(*scaling.TILE_ARGUMENTS, target="sm_90a").resources
+    assert found.shared_bytes <= 16 * found.threads // 32

@@ -107,14 +107,20 @@ def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, undrawn: 
 #: Benchmarks whose launches depend on data: the addresses of classes, the sizes of groups.
 BY_DATA = {"cross_entropy", "gemm_grouped"}
 SHAPES = {1: (3000,), 2: (96, 200), 3: (64, 48, 80), 4: (2, 64, 48, 80)}
-#: The benchmarks of ready-made kernels whose launches take such shapes; the others count what a user counts, not what kernels move.
-COUNTED = [name for name in BENCHMARKS if not name.startswith((f"{KINDS}_", "decode_", "skinny_int"))]
+SHAPES_BY_NAME = {"skinny_int4": (64, 64, 128)}  # whole groups of weights and whole tiles
+#: Benchmarks that count what a user counts, not what their kernels do: `decode` and triangles read more than once or less than all, public
+#: forms of stream-K and block-sparse products take their own shapes.
+UNCOUNTED = {f"{KINDS}_{name}" for name in (
+    "argmax_all", "block_rows", "block_sparse", "split_k_in_turn", "stream_k", "stream_k_one_loop", "triangles_16", "triangles_32",
+    "triangles_64",
+)} | {"decode_contiguous", "decode_paged"}  # fmt: skip
+COUNTED = [name for name in BENCHMARKS if name not in UNCOUNTED]
 
 
 def counted(name: str) -> tuple[Bench, list[Work]]:
     """The arrays of a benchmark on the CPU, and the work of each launch of our kernels."""
     benchmark = BENCHMARKS[name]
-    shape = (256, 64) if name.startswith("attention") else SHAPES[len(benchmark.cpu[0])]
+    shape = (256, 64) if name.startswith("attention") else SHAPES_BY_NAME.get(name, SHAPES[len(benchmark.cpu[0])])
     bench = Bench(MeasuringSession("cpu", (), rounds=1), benchmark, BenchmarkCase(name, shape, "fp32"))
     return bench, [replay.work for replay in captured_by(bench.candidate(OURS, None).call)]
 

@@ -1,8 +1,8 @@
 """Loads of a loop's iteration are issued together, before its arithmetic (memory-level parallelism).
 
-ptxas schedules a block for few registers: it loads a vector, uses it, and loads the next one into the same registers. Each wait is then a
-trip to memory, and a loop that only sums rows makes eight of them per iteration. A scheduling barrier after the last load keeps all loads
-in flight at once. The registers are there: the accumulators of such a loop leave most of them free.
+ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread
+then waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight.
+The accumulators of such a loop leave enough registers for the loaded vectors.
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
