@@ -260,8 +260,15 @@ def instruction(code: str, threads: int) -> Get:
     if name in CASTS:
         source, _, target = rest.rpartition(" to ")
         x = typed(source, threads)
+        if name == "inttoptr" and "addrspace(3)" in target:
+            return lambda env: shared_pointer(x(env), env["@"].base)
         return lambda env: cast(name, x(env), target)
     return OTHERS[name](rest, threads)
+
+
+def shared_pointer(address: np.ndarray, base: int) -> np.ndarray:
+    """Pointers to the shared memory at `base` from 32 bits of their addresses: on a GPU shared memory has addresses of 32 bits."""
+    return base + ((address.astype(np.int64) - base) & 0xFFFFFFFF)
 
 
 def split_type(text: str) -> tuple[str, str]:
