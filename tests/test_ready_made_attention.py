@@ -247,7 +247,7 @@ ALL = [
 MORE = [pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in SOME and (x[0], x[3]) != ("sm_75", "bf16")]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("target", "width", "causal", "dtype"), [*SOME, *MORE])
 def test_attention_code_has_no_spills_and_no_serialised_products(
     target: str, width: int, causal: bool, dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def test_the_kernels_compute_what_numpy_does_on_every_cpu_when_optimised(name, t
     computes_what_numpy_does(name, target, opt=2)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_passes_for_the_cpu_change_no_result(name):
     case = CASES[name]

@@ -56,7 +56,7 @@ def changed(text: str, old: str = "", new: str = "") -> Func:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (100, 72, 200), (192, 128, 320), (1, 1, 0), (70, 1, 1)])
 def test_products_are_correct_with_explicit_and_implicit_barriers(product: Product, sizes: tuple) -> None:

@@ -105,7 +105,7 @@ def llvm_text(request: Request, edit: StageEdit | None = None) -> tuple[str, Job
     return job.generate(job.front())[1], job
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "cpu"])
 @pytest.mark.parametrize("locs", [False, True])
 @pytest.mark.parametrize(
