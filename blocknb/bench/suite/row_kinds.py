@@ -1,32 +1,20 @@
 """The benchmarks `kinds_*` over rows and columns: scans and reductions of tuples, sorts, and sums along columns, against Triton.
 
-Both compilers run the kernels of `row_kind_kernels` with the same tiles and warps. A shape is (rows, columns).
+Both compilers run the kernels of `triton_kinds/rows.py` with the same tiles and warps. A shape is (rows, columns).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from blocknb import cdiv, next_power_of_2
-from blocknb.bench.suite import row_kind_kernels as kernels
 from blocknb.bench.suite.definition import Arrays, Make, Shape, SuiteBenchmark, Variant
-from blocknb.bench.suite.kinds import KINDS
-from blocknb.bench.suite.triton_source import loaded, rewritten
+from blocknb.bench.suite.kinds import KINDS, loaded
 
 EPS = 1e-5
 PARTIAL_ROWS = 32  # rows whose gradients one program sums
-
-
-@functools.cache
-def in_triton() -> ModuleType:
-    """The kernels under Triton. Raises ImportError without it."""
-    importlib.import_module("triton")
-    return loaded("row_kind_kernels", rewritten(inspect.getsource(kernels), "triton"))
 
 
 def row_kind(
@@ -40,9 +28,10 @@ def row_kind(
 ) -> SuiteBenchmark:
     """A benchmark whose only peer is Triton. `launch(module, *arrays, **options)` runs a kernel of a module."""
     return SuiteBenchmark(
-        f"{KINDS}_{name}", "", arrays, lambda _, a: launch(kernels, *a.values(), **options), exact, gpu, ((70, 50),), lambda shape: (),
+        f"{KINDS}_{name}", "", arrays, lambda _, a: launch(loaded("rows", "blocknb"), *a.values(), **options),
+        exact, gpu, ((70, 50),), lambda shape: (),
         tolerance={"fp32": tolerance, "fp16": (5e-3, 2e-2)}, peers=("Triton",),
-        variants={"Triton": Variant("triton", lambda _, a: launch(in_triton(), *a.values(), **options), "")},
+        variants={"Triton": Variant("triton", lambda _, a: launch(loaded("rows", "triton"), *a.values(), **options), "")},
     )  # fmt: skip
 
 
@@ -89,7 +78,9 @@ def _recurrence(xp: Any, a: Any, b: Any, u: Any, v: Any) -> tuple[Any, Any]:
 def _launch_recurrence(k: Any, *arrays: Any) -> None:
     m, n = arrays[0].shape
     rows, warps = 4 if n <= 512 else 1, 4 if n <= 2048 else 8
-    k.complex_recurrence_kernel[(cdiv(m, rows),)](*arrays, m, n, ROWS=rows, BLOCK=next_power_of_2(n), num_warps=warps)
+    k.complex_recurrence_kernel[(cdiv(m, rows),)](
+        *arrays, m, n, REVERSE=False, ROWS=rows, BLOCK=next_power_of_2(n), num_warps=warps
+    )
 
 
 # -- sums along columns

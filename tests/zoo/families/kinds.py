@@ -3,9 +3,9 @@
 import itertools
 
 import numpy as np
-import triton  # noqa: F401 (the loader gives the same modules)
+import triton
 from zoo.arrays import empty, zeros
-from zoo.registry import normal, specimen
+from zoo.registry import integers, normal, specimen
 
 from blocknb.bench.suite.kinds import inverses, loaded, programs
 
@@ -40,6 +40,19 @@ def in_turn(a, b, split):
 specimen(
     "in_turn", in_turn, lambda a, b, split: a @ b, 1e-2, 1e-3,
     four=lambda rng: {"a": normal(rng, 64, 256, dtype=HALF), "b": normal(rng, 256, 64, dtype=HALF), "split": 4},
+)  # fmt: skip
+
+
+def handed_on(a, b, used):
+    c, flags = empty(a, (a.shape[0], b.shape[1]), "float32"), zeros(a, used, "int32")
+    parts = empty(a, (used, 32 * 32), "float32")
+    loaded("locks", "blocknb").handed_on(a, b, c, parts, flags, used, tile=(32, 32, 32))
+    return c
+
+
+specimen(
+    "handed_on", handed_on, lambda a, b, used: a @ b, 1e-2, 1e-3,
+    ragged=lambda rng: {"a": normal(rng, 70, 200, dtype=HALF), "b": normal(rng, 200, 60, dtype=HALF), "used": 6},
 )  # fmt: skip
 
 
@@ -83,6 +96,22 @@ specimen(
     sixteen=lambda rng: {"a": normal(rng, 1, 96, 2, 32) * np.float32(0.1), "side": 16},
     thirty_two=lambda rng: {"a": normal(rng, 2, 64, 1, 32) * np.float32(0.1), "side": 32},
     sixty_four=lambda rng: {"a": normal(rng, 1, 64, 2, 64) * np.float32(0.1), "side": 64},
+)  # fmt: skip
+
+
+def argmax(x):
+    """Returns the first index of the largest element."""
+    parts, module = triton.cdiv(x.shape[0], 128), loaded("partials", "blocknb")
+    best, where, out = empty(x, parts), empty(x, parts, "int64"), empty(x, 1, "int64")
+    module.argmax_parts(x, best, where, 128)
+    module.argmax_all(best, where, out)
+    return out
+
+
+specimen(
+    "argmax", argmax, lambda x: np.array([np.argmax(x)]),
+    ties=lambda rng: {"x": integers(rng, 0, 5, 1000).astype(np.float32)},
+    floats=lambda rng: {"x": normal(rng, 700)},
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import triton
 import triton.language as tl
-from zoo.arrays import empty, zeros
+from zoo.arrays import empty
 from zoo.registry import normal, specimen
 
 
@@ -70,55 +70,6 @@ specimen(
     "gate", gate, gate_reference, 1e-4, 1e-6,
     two=lambda rng: {"logits": normal(rng, 37, 16), "k": 2},
     four=lambda rng: {"logits": normal(rng, 9, 64), "k": 4},
-)  # fmt: skip
-
-
-@triton.jit
-def _handed_on(A, B, C, Parts, Flags, M, N, K, total, each, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Stream-K: programs take equal shares of the steps. The program with the last step of a tile waits for the other parts."""
-    program = tl.program_id(0)
-    step, end = program * each, min(program * each + each, total)
-    steps, columns = tl.cdiv(K, BK), tl.cdiv(N, BN)
-    part = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
-    while step < end:
-        tile, first = step // steps, step % steps
-        last = min(steps, first + end - step)
-        m = tile // columns * BM + tl.arange(0, BM)
-        n = tile % columns * BN + tl.arange(0, BN)
-        acc = tl.zeros((BM, BN), tl.float32)
-        for i in range(first, last):
-            k = i * BK + tl.arange(0, BK)
-            a = tl.load(A + m[:, None] * K + k[None, :], (m[:, None] < M) & (k[None, :] < K), 0.0)
-            b = tl.load(B + k[:, None] * N + n[None, :], (k[:, None] < K) & (n[None, :] < N), 0.0)
-            acc = tl.dot(a, b, acc)
-        if last < steps:
-            tl.store(Parts + program * BM * BN + part, acc)
-            tl.debug_barrier()
-            tl.atomic_xchg(Flags + program, tile + 1, sem="release")
-        else:
-            left, other = first, program - 1
-            while left > 0:
-                while tl.atomic_cas(Flags + other, tile + 1, tile + 1, sem="acquire") != tile + 1:
-                    pass
-                tl.debug_barrier()
-                acc += tl.load(Parts + other * BM * BN + part)
-                left -= each
-                other -= 1
-            tl.store(C + m[:, None] * N + n[None, :], acc, (m[:, None] < M) & (n[None, :] < N))
-        step += last - first
-
-
-def handed_on(a, b, programs):
-    (M, K), N = a.shape, b.shape[1]
-    total = triton.cdiv(M, 32) * triton.cdiv(N, 32) * triton.cdiv(K, 32)
-    c, parts, flags = empty(a, (M, N), "float32"), empty(a, (programs, 32 * 32), "float32"), zeros(a, programs, "int32")
-    _handed_on[(programs,)](a, b, c, parts, flags, M, N, K, total, triton.cdiv(total, programs), BM=32, BN=32, BK=32)
-    return c
-
-
-specimen(
-    "handed_on", handed_on, lambda a, b, programs: a @ b, 1e-2, 1e-3,
-    ragged=lambda rng: {"a": normal(rng, 70, 200, dtype=np.float16), "b": normal(rng, 200, 60, dtype=np.float16), "programs": 6},
 )  # fmt: skip
 
 

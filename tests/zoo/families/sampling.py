@@ -114,41 +114,6 @@ specimen(
 
 
 @triton.jit
-def _argmax_parts(X, Best, Where, n, BLOCK: tl.constexpr):
-    pid = tl.program_id(0)
-    i = pid * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(X + i, mask=i < n, other=-float("inf"))
-    value, at = tl.max(x, axis=0, return_indices=True)
-    tl.store(Best + pid, value)
-    tl.store(Where + pid, pid * BLOCK + at)
-
-
-@triton.jit
-def _argmax_all(Best, Where, Out, parts, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    x = tl.load(Best + i, mask=i < parts, other=-float("inf"))
-    at = tl.argmax(x, axis=0, tie_break_left=True)
-    tl.store(Out, tl.load(Where + at))
-
-
-def argmax(x):
-    """Returns the first index of the largest element."""
-    n, block = x.shape[0], 128
-    parts = triton.cdiv(n, block)
-    best, where, out = empty(x, parts), empty(x, parts, "int64"), empty(x, 1, "int64")
-    _argmax_parts[(parts,)](x, best, where, n, BLOCK=block)
-    _argmax_all[(1,)](best, where, out, parts, BLOCK=triton.next_power_of_2(parts))
-    return out
-
-
-specimen(
-    "argmax", argmax, lambda x: np.array([np.argmax(x)]),
-    ties=lambda rng: {"x": integers(rng, 0, 5, 1000).astype(np.float32)},
-    floats=lambda rng: {"x": normal(rng, 700)},
-)  # fmt: skip
-
-
-@triton.jit
 def _compare_and_swap(key, value, FLIP: tl.constexpr, i: tl.constexpr, LOG: tl.constexpr):
     outer: tl.constexpr = 2 ** (LOG - i - 1)
     inner: tl.constexpr = 2**i

@@ -6,30 +6,14 @@ import triton.language as tl
 from zoo.arrays import empty
 from zoo.registry import normal, specimen
 
+from blocknb.bench.suite.kinds import loaded
+
 HALF = np.float16
 
 
-@triton.jit
-def _blocksparse(Values, B, C, Starts, Columns, N, K, BLOCK: tl.constexpr, BN: tl.constexpr):
-    """Loops over the blocks of a row of A, which is stored in block compressed sparse row format."""
-    row, pid_n = tl.program_id(0), tl.program_id(1)
-    rn = pid_n * BN + tl.arange(0, BN)
-    inner = tl.arange(0, BLOCK)
-    first, last = tl.load(Starts + row), tl.load(Starts + row + 1)
-    acc = tl.zeros((BLOCK, BN), tl.float32)
-    for i in range(first, last):
-        column = tl.load(Columns + i)
-        a = tl.load(Values + i * BLOCK * BLOCK + inner[:, None] * BLOCK + inner[None, :])
-        b = tl.load(B + (column * BLOCK + inner)[:, None] * N + rn[None, :], mask=rn[None, :] < N, other=0.0)
-        acc += tl.dot(a, b)
-    tl.store(C + (row * BLOCK + inner)[:, None] * N + rn[None, :], acc.to(C.dtype.element_ty), mask=rn[None, :] < N)
-
-
 def blocksparse(values, b, starts, columns):
-    K, N = b.shape
-    rows = len(starts) - 1
-    c = empty(b, (64 * rows, N))
-    _blocksparse[(rows, triton.cdiv(N, 64))](values, b, c, starts, columns, N, K, BLOCK=64, BN=64)
+    c = empty(b, (64 * (len(starts) - 1), b.shape[1]))
+    loaded("blocks", "blocknb").block_sparse(values, b, starts, columns, c)
     return c
 
 

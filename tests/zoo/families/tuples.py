@@ -7,30 +7,15 @@ import triton.language as tl
 from zoo.arrays import empty, strides
 from zoo.registry import normal, specimen
 
+from blocknb.bench.suite.kinds import loaded
 
-@triton.jit
-def _complex_product(ar, ai, br, bi):
-    return ar * br - ai * bi, ar * bi + ai * br
-
-
-@triton.jit
-def _cumprod_pairs(X, Y, stride, n, BLOCK: tl.constexpr):
-    """Complex numbers lie in memory as pairs, as torch.view_as_real gives them."""
-    at = tl.arange(0, BLOCK)
-    mask = at < n
-    X += tl.program_id(0) * stride
-    Y += tl.program_id(0) * stride
-    re = tl.load(X + 2 * at, mask=mask, other=1.0)
-    im = tl.load(X + 2 * at + 1, mask=mask, other=0.0)
-    re, im = tl.associative_scan((re, im), 0, _complex_product)
-    tl.store(Y + 2 * at, re, mask=mask)
-    tl.store(Y + 2 * at + 1, im, mask=mask)
+ROWS = loaded("rows", "blocknb")
 
 
 def cumprod_pairs(x):
     rows, n, _ = x.shape
     y = empty(x)
-    _cumprod_pairs[(rows,)](x, y, strides(x)[0], n, BLOCK=triton.next_power_of_2(n))
+    ROWS.complex_products_kernel[(rows,)](x, y, strides(x)[0], n, BLOCK=triton.next_power_of_2(n))
     return y
 
 
@@ -51,31 +36,11 @@ specimen(
 )  # fmt: skip
 
 
-@triton.jit
-def _complex_step(ar, ai, xr, xi, br, bi, yr, yi):
-    return br * ar - bi * ai, br * ai + bi * ar, br * xr - bi * xi + yr, br * xi + bi * xr + yi
-
-
-@triton.jit
-def _complex_recurrence(
-    Ar, Ai, Xr, Xi, Hr, Hi, rows, n, REVERSE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    t = tl.arange(0, BLOCK)
-    mask = (r < rows)[:, None] & (t < n)[None, :]
-    at = r[:, None] * n + t[None, :]
-    ar, ai = tl.load(Ar + at, mask=mask, other=0.0), tl.load(Ai + at, mask=mask, other=0.0)
-    xr, xi = tl.load(Xr + at, mask=mask, other=0.0), tl.load(Xi + at, mask=mask, other=0.0)
-    _, _, hr, hi = tl.associative_scan((ar, ai, xr, xi), 1, _complex_step, reverse=REVERSE)
-    tl.store(Hr + at, hr, mask=mask)
-    tl.store(Hi + at, hi, mask=mask)
-
-
 def complex_recurrence(ar, ai, xr, xi, reverse, together):
     """h[t] = a[t] h[t - 1] + x[t] along each row, or from the end. Returns the real and the imaginary parts."""
     rows, n = ar.shape
     hr, hi = empty(ar), empty(ar)
-    _complex_recurrence[(triton.cdiv(rows, together),)](
+    ROWS.complex_recurrence_kernel[(triton.cdiv(rows, together),)](
         ar, ai, xr, xi, hr, hi, rows, n, REVERSE=reverse, ROWS=together, BLOCK=triton.next_power_of_2(n)
     )
     return hr, hi
@@ -107,24 +72,10 @@ specimen(
 )  # fmt: skip
 
 
-@triton.jit
-def _sparsemax(X, Y, stride_x, stride_y, n, BLOCK: tl.constexpr):
-    cols = tl.arange(0, BLOCK)
-    mask = cols < n
-    x = tl.load(X + tl.program_id(0) * stride_x + cols, mask=mask, other=-float("inf")).to(tl.float32)
-    z = x - tl.max(x, axis=0)
-    ordered = tl.sort(z, descending=True)
-    total = tl.cumsum(tl.where(mask, ordered, 0.0), axis=0) - 1.0
-    support = mask & (ordered * (cols + 1) > total)
-    k = tl.sum(support.to(tl.int32), axis=0)
-    tau = tl.sum(tl.where(cols == k - 1, total, 0.0), axis=0) / k
-    tl.store(Y + tl.program_id(0) * stride_y + cols, tl.maximum(z - tau, 0.0).to(Y.dtype.element_ty), mask=mask)
-
-
 def sparsemax(x):
     rows, n = x.shape
     y = empty(x)
-    _sparsemax[(rows,)](x, y, strides(x)[0], strides(y)[0], n, BLOCK=triton.next_power_of_2(n))
+    ROWS.sparsemax_kernel[(rows,)](x, y, strides(x)[0], strides(y)[0], n, BLOCK=triton.next_power_of_2(n))
     return y
 
 
@@ -143,29 +94,11 @@ specimen(
 )  # fmt: skip
 
 
-@triton.jit
-def _norm_columns(X, DY, Mean, Rstd, DW, DB, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    dw = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    db = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for start in range(0, M, BLOCK_M):
-        rows = start + tl.arange(0, BLOCK_M)[:, None]
-        mask = (rows < M) & (cols < N)
-        x = tl.load(X + rows * N + cols, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(DY + rows * N + cols, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.load(Mean + rows, mask=rows < M, other=0.0)
-        rstd = tl.load(Rstd + rows, mask=rows < M, other=0.0)
-        dw += dy * ((x - mean) * rstd)
-        db += dy
-    tl.store(DW + cols, tl.sum(dw, axis=0)[None, :], mask=cols < N)
-    tl.store(DB + cols, tl.sum(db, axis=0)[None, :], mask=cols < N)
-
-
 def norm_columns(x, dy, mean, rstd):
     """The gradients of layer norm's weight and bias, from the inputs of its backward pass."""
     M, N = x.shape
     dw, db = empty(mean, N), empty(mean, N)
-    _norm_columns[(triton.cdiv(N, 64),)](x, dy, mean, rstd, dw, db, M, N, BLOCK_M=32, BLOCK_N=64)
+    ROWS.norm_columns_kernel[(triton.cdiv(N, 64),)](x, dy, mean, rstd, dw, db, M, N, BLOCK_M=32, BLOCK_N=64)
     return dw, db
 
 
