@@ -70,6 +70,11 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--rounds", type=count, default=30, metavar="N", help="the number of measurements per peer (30)")
     add(
+        "--clean-cache",
+        action="store_true",
+        help="flush the L2 cache of a GPU by reading, which leaves no modified lines",
+    )
+    add(
         "--seed", type=count, default=None, metavar="N",
         help="draw the random shapes of `ragged` and `plan_check`, and the inputs of `zoo`, from this seed (1)",
     )  # fmt: skip

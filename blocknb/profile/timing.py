@@ -68,15 +68,16 @@ def interleaved(
     seconds: float | None = None,
     warmup_seconds: float | None = None,
     cold: bool = True,
+    clean: bool = False,
     clock: Callable[[Callable[[], Any]], float] | None = None,
     going: Callable[[Mapping[str, Sequence[float]]], Collection[str]] | None = None,
 ) -> Timings:
     """Times each candidate once per round, in random order. Returns a Timing by name, in milliseconds.
 
     `seconds` limits the warm-up (unless `warmup_seconds` does) and the measurement, each; the round that exceeds the limit is the last.
-    Without `cold`, the timer does not flush the caches. `clock(call)` replaces the clock of the device and returns milliseconds; it may
-    use `clock_of`. Before each round, `going(times)` returns the candidates that take part, given the times so far; if there are none,
-    the measurement ends. Observers do not see the launches.
+    Without `cold`, the timer does not flush the caches. With `clean`, it flushes the L2 cache of a GPU by reading. `clock(call)` replaces
+    the clock of the device and returns milliseconds; it may use `clock_of`. Before each round, `going(times)` returns the candidates that
+    take part, given the times so far; if there are none, the measurement ends. Observers do not see the launches.
 
     The environment variable BLOCKNB_TIMING_SCALE multiplies the time limits: 0.1 is quick, and less precise.
     """
@@ -86,7 +87,7 @@ def interleaved(
     found, order = Timings(), random.Random(0)
     with unobserved():
         try:
-            measure = clock or clock_of(gpu, cold)
+            measure = clock or clock_of(gpu, cold, clean)
             for _ in _turns(warmup, seconds if warmup_seconds is None else warmup_seconds, 1):
                 for call in candidates.values():
                     call()
@@ -120,9 +121,9 @@ def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
             return
 
 
-def clock_of(gpu: bool, cold: bool = True) -> Callable[[Callable[[], Any]], float]:
+def clock_of(gpu: bool, cold: bool = True, clean: bool = False) -> Callable[[Callable[[], Any]], float]:
     """The clock of the device: a function from a call to its milliseconds. A call must live as long as the clock, which knows it by id."""
-    return EventClock(cold) if gpu else _Cpu(cold)
+    return _Cpu(cold) if not gpu else CleanEventClock(cold) if clean else EventClock(cold)
 
 
 def summary(values: Sequence[float], cold: bool = True) -> Timing:
@@ -218,3 +219,21 @@ class EventClock:
         self.end.record()
         self.end.synchronize()
         return self.elapsed(), took
+
+
+class CleanEventClock(EventClock):
+    """A clock that flushes the L2 cache by reading, so that it holds no modified lines.
+
+    `EventClock` leaves modified lines in the cache. The cache writes them back while the timed kernel reads, and the kernel waits for both.
+    """
+
+    def opened(self, size: int) -> tuple[Any, Any, Any]:
+        import cupy
+
+        _, begin, end = super().opened(0)
+        self.largest = cupy.zeros((), cupy.int32)
+        return cupy.zeros(size // 4, cupy.int32) if size else None, begin, end
+
+    def fill(self) -> None:
+        """Reads the buffer."""
+        self.flush.max(out=self.largest)

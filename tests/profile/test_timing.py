@@ -103,11 +103,14 @@ class Device:
     def __init__(self) -> None:
         self.queue: list[str] = []
         self.cuda = SimpleNamespace(Event=self.event, get_elapsed_time=self.elapsed)
-        self.uint8 = np.uint8
+        self.uint8, self.int32 = np.uint8, np.int32
         self.events = 0
 
     def empty(self, size: int, dtype: object) -> SimpleNamespace:
         return SimpleNamespace(fill=lambda value: self.queue.append("fill"))
+
+    def zeros(self, size: object, dtype: object) -> SimpleNamespace:
+        return SimpleNamespace(max=lambda out: self.queue.append("fill"))
 
     def event(self) -> SimpleNamespace:
         self.events += 1
@@ -139,6 +142,14 @@ def test_on_a_gpu_the_cache_is_written_over_until_the_host_is_ahead(monkeypatch:
     device.queue.clear()
     interleaved(calls, gpu=True, rounds=2, warmup=0, cold=False)
     assert "fill" not in device.queue
+
+
+def test_a_clean_cache_is_flushed_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    monkeypatch.setitem(sys.modules, "cupy", device)
+    monkeypatch.setattr(device, "empty", lambda size, dtype: pytest.fail("there is a buffer to write"))
+    interleaved({"one": lambda: device.queue.append("one")}, gpu=True, rounds=1, warmup=0, clean=True)
+    assert device.queue[-5:] == ["fill", "event 1", "one", "event 2", "wait"]
 
 
 def test_what_is_timed_is_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:

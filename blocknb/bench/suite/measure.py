@@ -96,7 +96,8 @@ class MeasuringSession:
     """The state that all cases of a run share: the device ("gpu" or "cpu"), the installed peers, and the clock.
 
     `missing` gives the reason for each peer that is not installed. Arrays are NumPy arrays on a CPU; on a GPU they are torch tensors, or
-    CuPy arrays without torch. `torch_device` and `clock` are for tests, which run the peers of a GPU elsewhere.
+    CuPy arrays without torch. With `clean_cache`, the L2 cache is flushed by reading. `torch_device` and `clock` are for tests, which run
+    the peers of a GPU elsewhere.
     """
 
     def __init__(
@@ -105,10 +106,12 @@ class MeasuringSession:
         peers: Sequence[str] | None = None,
         *,
         rounds: int = 30,
+        clean_cache: bool = False,
         torch_device: str = "cuda",
         clock: Clock | None = None,
     ) -> None:
         self.device, self.rounds, self.clock, self.torch_device = device, rounds, clock, torch_device
+        self.clean_cache = clean_cache
         self.asked = peers is not None  # otherwise each benchmark has its own peers
         self.peers = tuple(PEERS[device] if peers is None else peers)
         self.missing: dict[str, str] = {}
@@ -215,7 +218,7 @@ class MeasuringSession:
     def time(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, Timing]:
         gpu = self.device == "gpu"
         clock = self.clock if gpu or self.clock is not None else _rested(clock_of(gpu=False))
-        found = interleaved(calls, gpu=gpu, rounds=rounds or self.rounds, warmup=2, clock=clock)
+        found = interleaved(calls, gpu=gpu, rounds=rounds or self.rounds, warmup=2, clean=self.clean_cache, clock=clock)
         self.cancelled = self.cancelled or found.cancelled
         return found
 

@@ -37,9 +37,10 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 @dataclass(frozen=True)
 class BenchOptions:
     """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
-    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `seed` draws other
-    random shapes, and `shapes_count` is how many of them `plan_check` draws. `library`, `configs` and `compile` are for the zoo
-    (`ZooOptions`): libraries, the most configurations of an autotuner, and the target that the kernels are only compiled for."""
+    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `clean_cache` flushes the L2
+    cache of a GPU by reading. `seed` draws other random shapes, and `shapes_count` is how many of them `plan_check` draws. `library`,
+    `configs` and `compile` are for the zoo (`ZooOptions`): libraries, the most configurations of an autotuner, and the target that the
+    kernels are only compiled for."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -48,6 +49,7 @@ class BenchOptions:
     dtypes: tuple[str, ...] = ()
     search: bool = False
     rounds: int = 30
+    clean_cache: bool = False
     seed: int | None = None
     shapes_count: int = 40
     library: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ def on_gpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     name = properties["name"].decode()
-    session = MeasuringSession("gpu", options.peers or None, rounds=options.rounds)
+    session = MeasuringSession("gpu", options.peers or None, rounds=options.rounds, clean_cache=options.clean_cache)
     best = Best(f"{name}, Triton {versions().get('triton', '')}", fresh=options.search)
     return _measured(names, options, session, best, name, gpu_state)
 
@@ -160,6 +162,7 @@ def _measured(
         "threads": options.threads[0] if session.device == "cpu" else None,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "seconds": time.time() - begin,
+        "clean_cache": session.clean_cache,
         "versions": versions(),
         "missing": session.missing,
         "states": states,
