@@ -43,7 +43,7 @@ help:
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
 	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
-	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU"
+	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU (downloads 372 MiB)"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
@@ -73,18 +73,25 @@ test: install
 test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)
 
-# Downloads torch's build for the CPU (183 MiB; 0.9 GiB installed), which pip finds where the machine offers it; else PyPI's build with its
-# CUDA libraries, which are gigabytes.
 test-torch: install $(VENV)/.torch-cpu
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 
-$(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install -q --require-hashes --no-deps -r $<
-	$(BIN)/python -c 'import torch' || $(MAKE) --no-print-directory torch
+# torch's build for the CPU where pip finds it, else PyPI's. Triton lies in a folder of its own, for tests with and without it.
+$(VENV)/.torch-cpu: requirements/torch-cpu.txt requirements/torch.txt | $(DEPS)
+	@$(BIN)/python -c 'import torch' 2>/dev/null \
+	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
+	       $(PIP) install -q --require-hashes --no-deps -r $<; } \
+	  || { echo "pip finds no such build; PyPI's with CUDA's libraries: a download of 2.6 GiB"; $(MAKE) --no-print-directory torch; }
+	@sed -n '/^triton==/,/[^\\]$$/p' requirements/torch.txt > $(VENV)/triton.lock
+	@$(BIN)/python -c 'import triton' 2>/dev/null \
+	  || { echo "Triton: a download of 189 MiB, 0.7 GiB installed"; \
+	       $(BIN)/uv pip install -q --python $(BIN)/python --target $(VENV)/triton --require-hashes --no-deps -r $(VENV)/triton.lock; } \
+	  || $(PIP) install -q --upgrade --target $(VENV)/triton --require-hashes --no-deps -r $(VENV)/triton.lock
 	@touch $@
 
 test-full: install torch
 	$(MAKE) --no-print-directory test EVERY=--full HOSTILE=96
+	$(MAKE) --no-print-directory test-torch EVERY=--full
 
 lint: lint-python lint-scripts
 

@@ -1,7 +1,7 @@
 """Writes requirements/torch-cpu.txt, the lock file of `make test-torch`: requirements/torch.txt without the CUDA libraries.
 
-The build of torch for the CPU is no file of PyPI, so its hash stands here. A machine that offers it to pip installs it in place
-of the one of PyPI.
+The build of torch for the CPU is no file of PyPI, so its version and its hash stand here. Where nothing offers that version, pip says so
+before any download.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def main() -> None:
     for package in packages:
         if not LEFT_OUT.match(package):
             text = package.rstrip()
-            # With a hash of PyPI's file pip would prefer that one, as PyPI tells its hash before the download.
-            lines.append(f"{text.split()[0]} \\\n    --hash={CPU_BUILD}" if text.startswith("torch==") else text)
+            lines.append(f"{text.split()[0]}+cpu \\\n    --hash={CPU_BUILD}" if text.startswith("torch==") else text)
     (LOCKS / "torch-cpu.txt").write_text("\n".join(lines) + "\n")
 
 

@@ -83,7 +83,7 @@ def views(softmax, measured):
 READY = {
     "Code": lambda card: eventually(lambda: card.listing("Machine code").code, lambda text: "ex2" in text),
     "Passes": lambda card: compared(card),
-    "Tiles": lambda card: card.panel(".bnb-sheet rect").count,
+    "Tiles": lambda card: eventually(lambda: card.panel(".bnb-sheet rect").count, bool),
     "Timeline": lambda card: eventually(lambda: card.panel("[data-span]").count, bool),
     "Launch": lambda card: card.panel("[data-part=where]").until_text("program"),
     "Step": lambda card: card.panel(".bnb-step-now")[0].wait(),

@@ -132,8 +132,8 @@ export function thumbnail(
 /** The large picture of one value. */
 export class TilePicture {
   private readonly title = h('p.bnb-verdict');
-  private readonly canvas = h('canvas', { tabindex: 0, role: 'img' });
-  private readonly box = h('div.bnb-tile-picture', {}, this.canvas);
+  private readonly canvas = h('canvas', { tabindex: 0, role: 'img', 'aria-label': 'Elements of a value' });
+  private readonly box = h('div.bnb-tile-picture', { hidden: true }, this.canvas); // until `show` draws
   private readonly about = h('p.bnb-quiet');
   private readonly readout = h('p.bnb-details', { role: 'status' });
   readonly element = h('div.bnb-tile-detail', {}, this.title, this.box, this.readout, this.about);

@@ -44,7 +44,11 @@ class FootprintView implements Mounted {
   private cursor = 0;
   private elements: number[] = [];
   private readonly choices = h('div.bnb-tools', { role: 'group', 'aria-label': 'Array and kind of access' });
-  private readonly canvas = h('canvas', { tabindex: 0, role: 'img' });
+  private readonly canvas = h('canvas', {
+    tabindex: 0,
+    role: 'img',
+    'aria-label': 'Programs of the elements',
+  });
   private readonly about = h('p.bnb-verdict', { 'data-part': 'about' });
   private readonly legend = h('p.bnb-legend');
   private readonly readout = h('p.bnb-details', { role: 'status' });
@@ -59,7 +63,7 @@ class FootprintView implements Mounted {
   ) {
     this.picture = h(
       'div.bnb-footprint',
-      {},
+      { hidden: true }, // until there is a map to draw
       this.about,
       h('div.bnb-footprint-box', {}, this.canvas),
       this.legend,

@@ -105,7 +105,7 @@ class TimelineView implements Mounted {
   private zoom = 1;
   private chosen = -1;
   private readonly tools = h('div.bnb-tools');
-  private readonly box = h('div.bnb-timeline-box', { tabindex: 0, role: 'group' });
+  private readonly box = h('div.bnb-timeline-box', { tabindex: 0, role: 'group', 'aria-label': 'Timeline' });
   private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status', id: uniqueId('timeline') });
   private readonly about = h('p.bnb-quiet');
   readonly keys = [['← →', 'previous or next span']] as const;
