@@ -7,9 +7,8 @@ from typing import Any
 
 from blocknb.errors import KernelError, TypeMismatch
 from blocknb.frontend.assignment import assign_target
-from blocknb.frontend.calls import compile_time
 from blocknb.frontend.debug import device_assert
-from blocknb.frontend.emitter import NUMBERS, Mismatch
+from blocknb.frontend.emitter import NUMBERS
 from blocknb.frontend.expressions import SYMBOLS
 from blocknb.frontend.scope import Frame, statement
 from blocknb.frontend.source import is_annotation
@@ -72,13 +71,9 @@ def visit_annotated(frame: Frame, node: ast.AnnAssign, rest: list) -> None:
         return
     value = frame.expr(node.value)
     if is_constexpr(frame, node.annotation):
-        try:
-            value = compile_time(value, frame)
-        except Mismatch as error:
-            error.loc, error.hint = frame.loc(node.value), "drop the annotation; the value is computed at run time"
-            raise
+        # A value of the run time stays one, as in Triton. It raises an error where only a constant may stand.
         assert isinstance(node.target, ast.Name)
-        frame.assign(node.target.id, value, node.target)
+        frame.assign(node.target.id, frame.emit.constant(value), node.target)
     else:
         assign_target(frame, node.target, settle(frame, value))
 

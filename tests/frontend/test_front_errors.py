@@ -171,7 +171,8 @@ def unpack(out):
 
 @kernel
 def constexpr_of_runtime(out, n):
-    B: tl.constexpr = n * 2  # noqa: F841
+    B: tl.constexpr = n * 2
+    tl.store(out + tl.arange(0, B), 0.0)
 
 
 @kernel
@@ -273,10 +274,10 @@ def early(out):
         (unpack, 2, "a, b", "3 values for 2 names", None),
         (
             constexpr_of_runtime,
-            2,
-            "n * 2",
-            "a constexpr must be known at compile time, but this is int32 computed at run time",
-            "annotation",
+            3,
+            "B",
+            "`end` must be known at compile time, but `B` is int32 computed at run time",
+            "tl.constexpr",
         ),
         (asserts, 2, 'tl.static_assert(N % 2 == 0, f"N is {N}")', "static_assert failed: N is 3", None),
         (divides_by_zero, 2, "4 // N", "4 // 0 divides by zero", None),

@@ -75,6 +75,19 @@ def test_hasattr_and_getattr_of_run_time_values():
     assert evaluate(k, np.int32, n=4) == 120
 
 
+def test_a_name_annotated_as_constexpr_takes_a_value_of_the_run_time():
+    @kernel
+    def k(out, n):
+        first: tl.constexpr = n * 2
+        total = 0
+        for i in range(3):
+            last: tl.constexpr = first + i
+            total += last
+        tl.store(out, total + first)
+
+    assert evaluate(k, np.int32, n=4) == 8 + 9 + 10 + 8
+
+
 def test_hasattr_of_a_block_pointer():
     @kernel
     def k(out):

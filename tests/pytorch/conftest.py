@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -70,6 +70,20 @@ def _counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     assert compiled == len(new)
 
 
+@pytest.fixture
+def cuda_count() -> Callable[[Any], None]:
+    """Adds kernels that were generated for CUDA, and what blocknb compiled of them, to the counts that the end of the run prints."""
+
+    def add(found: Any) -> None:
+        compiled = [kernel for kernel in found.kernels if kernel.compiled]
+        configurations = sum(len(kernel.compiled) for kernel in compiled)
+        COUNTS.update(
+            cuda_generated=len(found.kernels), cuda_compiled=len(compiled), cuda_configurations=configurations
+        )
+
+    return add
+
+
 def _identity(kernel: Any) -> int:
     return id(kernel.autotuner)
 
@@ -95,7 +109,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if MISSING:
         skipped = "tests/pytorch: SKIPPED, because torch is not installed; `make test-torch` runs them"
         terminalreporter.write_line(skipped, yellow=True)
-    if COUNTS:
+    if COUNTS["cuda_generated"]:
+        generated, compiled, configurations = (
+            COUNTS[f"cuda_{name}"] for name in ("generated", "compiled", "configurations")
+        )
+        terminalreporter.write_line(
+            f"for CUDA, without a GPU: Inductor generated {generated} kernels, blocknb compiled {compiled} for sm_90a, in "
+            f"{configurations} configurations"
+        )
+    if COUNTS["generated"]:
         terminalreporter.write_line(
             f"torch.compile: Inductor generated {COUNTS['generated']} kernels, blocknb compiled {COUNTS['compiled']}"
         )

@@ -24,7 +24,7 @@ from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import origins, sources
+from blocknb.torch.inductor import autotuning, origins, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -50,6 +50,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "get_triton_attrs_descriptor_version": lambda: utils.TritonAttrsDescriptorVersion.V4_DICT,
     "gen_attr_descriptor_import": lambda: "",
     "AttrsDescriptorWrapper": _attributes,
+    **autotuning.ANSWERS,
 }
 
 
@@ -90,8 +91,12 @@ def _modules() -> list[Any]:
     return [questions, *(m for n, m in list(sys.modules.items()) if n.startswith("torch._inductor.") and m)]
 
 
-#: Inductor's own functions, by the names of ANSWERS.
-_own = {name: vars(module)[name] for module in _modules() for name in ANSWERS if name in vars(module)}
+#: Inductor's own functions, by the names of ANSWERS. A later module may have a flag of the same name.
+_own: dict[str, Any] = {}
+for _module in _modules():
+    for _name in ANSWERS:
+        if _name in vars(_module):
+            _own.setdefault(_name, vars(_module)[_name])
 
 
 def _restore() -> None:
@@ -137,4 +142,5 @@ def given(options: dict[str, Any]) -> Iterator[None]:
         stack.enter_context(mock.patch.dict(common.device_codegens, ours))
         stack.enter_context(config.patch(settings))
         stack.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
+        stack.enter_context(autotuning.given())
         yield

@@ -118,7 +118,7 @@ def _mend(helpers: Any, compat: Any) -> None:
 
     These are helpers that are written against the builder of Triton's compiler (here the compiler calls plain functions), the name of the
     package of heuristics, and the class of configurations that Inductor's cache restores, if there is no Triton."""
-    from torch._inductor.runtime import autotune_cache
+    from torch._inductor.runtime import autotune_cache, triton_heuristics
 
     import blocknb
 
@@ -137,6 +137,8 @@ def _mend(helpers: Any, compat: Any) -> None:
     def set_driver() -> None:
         """The device of a launch's tensors decides where it runs."""
 
+    # Inductor catches its own class where it compares kernels.
+    private("triton_heuristics").NoTritonConfigsError = triton_heuristics.NoTritonConfigsError
     helpers.constexpr_next_power_of_2, helpers.if_mask = constexpr_next_power_of_2, if_mask
     helpers.set_driver_to_cpu = helpers.set_driver_to_gpu = set_driver
 
