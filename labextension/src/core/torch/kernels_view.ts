@@ -66,7 +66,7 @@ class KernelsView implements Mounted {
     if (this.toggles[row]?.getAttribute('aria-expanded') === 'false') {
       this.flip(row);
     }
-    this.rows[row]?.scrollIntoView({ block: 'nearest' });
+    this.rows[row]?.scrollIntoView?.({ block: 'nearest' });
   }
 
   private close(): void {
@@ -114,12 +114,12 @@ class KernelsView implements Mounted {
       row.grid && `grid ${row.grid}`,
       row.launches > 1 && `${row.launches} launches`,
     ];
-    const about = h('small', {}, facts.filter(Boolean).join(', '));
+    const about = h('small', {}, facts.filter(Boolean).join(', '), ' ', graph);
     const line = h(
       'tr.bnb-kernel',
       { 'data-row': i },
       h('td.bnb-figure', {}, String(i)),
-      h('th', { scope: 'row' }, toggle, about, graph),
+      h('th', { scope: 'row' }, toggle, about),
       h('td.bnb-origins', {}, ...programLines(row.lines), h('small', {}, row.operators.join(', '))),
       ...this.figures(row),
     );
