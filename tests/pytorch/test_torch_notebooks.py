@@ -40,11 +40,15 @@ def demo(tmp_path, monkeypatch):
 
 
 def test_the_notebooks_exist():
-    assert [path.stem for path in NOTEBOOKS] == ["pytorch_ops"]
+    assert [path.stem for path in NOTEBOOKS] == ["pytorch_compile", "pytorch_ops"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+#: `make test-torch` runs the operator's notebook; `make demo` and `--full` run both.
+RUN = [path if path.stem == "pytorch_ops" else pytest.param(path, marks=pytest.mark.full) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_all_its_results_hold(path, demo):
     rows = demo.run(path)
-    assert len(rows) >= 8, rows
+    assert rows
     assert all(row.ok for row in rows), demo.table(rows)
