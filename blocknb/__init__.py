@@ -156,6 +156,10 @@ _PROVIDERS = {
     "torch_kernels_html": "notebook.torch_table",
     "save_torch_kernels": "notebook.torch_table",
     "recorded": "torch",
+    "cell_of": "torch.inductor.edited",
+    "replace_kernel": "torch.inductor.edited",
+    "restore": "torch.inductor.edited",
+    "open_cell": "notebook.new_cell",
 }
 
 
