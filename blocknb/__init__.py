@@ -154,6 +154,7 @@ def _method(name: str) -> Any:
 _PROVIDERS = {
     "export_html": "notebook.export",
     "torch_kernels_html": "notebook.torch_table",
+    "torch_kernels_bundle": "notebook.torch_page",
     "save_torch_kernels": "notebook.torch_table",
     "recorded": "torch",
     "cell_of": "torch.inductor.edited",

@@ -116,7 +116,8 @@ def opened(comm: Any, message: dict[str, Any]) -> None:
     """Handles a comm with the target "blocknb.card", which a page opens for its card or its comparison."""
     name = message["content"]["data"].get("card")
     if (page := live_pages.page(name)) is not None:
-        comm.on_msg(lambda received: _answer(comm, page, received["content"]["data"], PAGE_REQUESTS))
+        known = {**PAGE_REQUESTS, **page.requests}
+        comm.on_msg(lambda received: _answer(comm, page, received["content"]["data"], known))
         comm.send({"hello": page.id})
         return
     live = _cards.get(name)
@@ -400,7 +401,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-#: Those of a comparison.
+#: Those of a page without a card of its own.
 PAGE_REQUESTS: dict[str, Callable[[live_pages.LivePage, dict[str, Any]], dict[str, Any]]] = {
     "export": lambda page, data: {"page": page.export()}
 }

@@ -1,4 +1,4 @@
-"""The comparisons that pages show live: a page may ask for the comparison as a file."""
+"""The pages without a card of their own that are live: comparisons, which a page may ask for as a file, and kernels of a model."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import sys
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb import forks
 
-KEPT = 32  # comparisons that pages can ask for
+KEPT = 32  # pages
 
 
 @dataclass(eq=False)
 class LivePage:
-    """A comparison that a page may save as a file: `export` makes the text of the file."""
+    """A page that a kernel answers: `export` makes the text of a file, and `requests` has by name what else the page may ask for."""
 
     export: Callable[[], str]
+    requests: Mapping[str, Callable[[LivePage, dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     report: Callable[[dict[str, Any]], None] = lambda content: None
 
@@ -29,9 +30,9 @@ _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
-def enrol(export: Callable[[], str]) -> str:
-    """Registers a comparison, as long as it is among the newest KEPT; returns its id."""
-    page = LivePage(export)
+def enrol(export: Callable[[], str], requests: Mapping[str, Any] | None = None) -> str:
+    """Registers a page, as long as it is among the newest KEPT; returns its id."""
+    page = LivePage(export, requests or {})
     with _lock:
         _pages[page.id] = page
         while len(_pages) > KEPT:
@@ -40,5 +41,5 @@ def enrol(export: Callable[[], str]) -> str:
 
 
 def page(name: str) -> LivePage | None:
-    """The comparison with this id, if it is still registered."""
+    """The page with this id, if it is still registered."""
     return _pages.get(name)

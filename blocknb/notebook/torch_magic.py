@@ -30,6 +30,7 @@ class TorchKernelsMagic:
     def __init__(self, shell: Any):
         self.shell, self.depth = shell, 0
         self.open: list[tuple[int, ExitStack, Any]] = []
+        self.cells: list[tuple[str, str]] = []  # the id and the text of each running cell
 
     def line(self, line: str) -> None:
         """Open a record of the launches of compiled models; the first line of a `%%torchkernels` cell does it."""
@@ -53,6 +54,7 @@ class TorchKernelsMagic:
 
     def pre_run_cell(self, info: Any) -> None:
         self.depth += 1
+        self.cells.append((str(info.cell_id or ""), str(info.raw_cell)))
 
     def post_run_cell(self, result: Any) -> None:
         while self.open and self.open[-1][0] >= self.depth:
@@ -60,9 +62,15 @@ class TorchKernelsMagic:
             stack.close()
             self._show(record.kernels)
         self.depth = max(self.depth - 1, 0)
+        del self.cells[self.depth :]
 
     def _show(self, kernels: Any) -> None:
         if len(kernels):
+            cell, text = self.cells[-1] if self.cells else ("", "")
+            if cell:
+                from blocknb.notebook import torch_trend
+
+                kernels.trend = torch_trend.add(cell, text, kernels)
             self.shell.display_pub.publish(*self.shell.display_formatter.format(kernels))
         else:
             print('%%torchkernels: no kernel of blocknb was launched; compile the model with backend="blocknb"')

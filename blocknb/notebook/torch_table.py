@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from blocknb.errors import LaunchError
-from blocknb.notebook import html, numbers
+from blocknb.notebook import html, numbers, torch_graph
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.runtime.kinds import HOST
+from blocknb.torch.inductor.fusion_graph import EXTERNAL
 
 LIMIT = 600_000  # bytes of the whole output
 ROWS_LIMIT = 250_000  # bytes of the rows
@@ -37,6 +38,7 @@ _STYLE = """
 & .bn-launches small{display:block;overflow-wrap:anywhere}
 & .bn-bar{display:block;height:.35em;margin-top:.15em;background:var(--jp-brand-color1,#3b82f6);border-radius:2px}
 & .bn-share{width:5em;min-width:5em}
+& .bn-graph{overflow:auto;max-height:40em}
 & .blocknb-card.blocknb-card{max-height:none;border:none;padding:.2em 0 .2em 1em;resize:none}
 """.strip().replace("&", ".blocknb-torch.blocknb-torch")
 _PAGE = """<!doctype html>
@@ -60,11 +62,13 @@ _NUMBERS = _HEADS[4:]
 _ROOF = _HEADS.index("of the roof (%)")  # the last column, left out where no roof is known
 
 
-def torch_kernels_html(kernels: Any) -> str:
-    """The table of `blocknb.torch.kernels(...)`, in at most LIMIT bytes."""
+def torch_kernels_html(kernels: Any, limit: int | None = None) -> str:
+    """The table of `blocknb.torch.kernels(...)` with the graph, in at most `limit` bytes (LIMIT)."""
+    limit = limit or LIMIT
     parts = [f'<div class="blocknb-card blocknb-torch"><style>{html.STYLE}\n{_STYLE}</style>', _head(kernels)]
-    parts.append(_rows(kernels))
-    left = LIMIT - sum(_size(part) + 1 for part in parts) - 500
+    parts.append(_rows(kernels, limit // 2))
+    parts += torch_graph.sections(kernels, limit // 4)
+    left = limit - sum(_size(part) + 1 for part in parts) - 500
     return "\n".join([*parts, *_folds(kernels, left), "</div>"])
 
 
@@ -75,7 +79,7 @@ def save_torch_kernels(kernels: Any, path: str | Path) -> Path:
             f"a path is a string or a Path, not of type {type(path).__name__}", hint="write 'kernels.html'"
         )
     file = Path(path)
-    file.write_text(_PAGE.format(title=escape(_title(kernels)), body=torch_kernels_html(kernels)), encoding="utf-8")
+    file.write_text(_PAGE.format(title=escape(title_of(kernels)), body=torch_kernels_html(kernels)), encoding="utf-8")
     return file
 
 
@@ -83,33 +87,75 @@ def _size(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-def _title(kernels: Any) -> str:
+def title_of(kernels: Any) -> str:
+    """ "9 launches of generated kernels", or "9 compiled kernels" without a launch."""
     count = sum(k.launches for k in kernels if k.launch is not None)
     if not count:
         return numbers.plural(len(kernels), "compiled kernel")
     return f"{numbers.plural(count, 'launch') if count == 1 else f'{count} launches'} of generated kernels"
 
 
+def about(kernels: Any) -> list[str]:
+    """What the numbers mean, as sentences."""
+    measured = [k for k in kernels if k.milliseconds is not None]
+    if not measured:
+        return []
+    time = measured[0].launch.time
+    clock = "by the clock of the host" if measured[0].launch.device == HOST else "by events of the GPU"
+    found = [
+        f"Sum of the times: {numbers.time(kernels.milliseconds)}. Each time is the median of repetitions with "
+        f"{'cold' if time.cold else 'warm'} caches, {clock}, on copies of what the kernel writes. Unique bytes are the fewest that a "
+        "launch must move. Operators that Inductor leaves to torch, such as products, are not in the table."
+    ]
+    if not _roofs(kernels):
+        found.append(
+            "The roof is unknown: `blocknb.roofline` measures the ceilings of a device, and no result of it is stored here."
+        )
+    return found
+
+
+def step_rows(kernels: Any) -> list[dict[str, Any]]:
+    """The compiled and the eager step next to each other: `time` of the whole step, number of launches, and bytes; None is unknown."""
+    graphs = [file.graph for file in kernels.graphs]
+    external = sum(group.kind == EXTERNAL for graph in graphs for group in graph.groups)
+    launched = [k for k in kernels if k.launch is not None]
+    moved = [k.bytes * k.launches if k.bytes is not None else None for k in launched]
+    moved += [graph.external_bytes() for graph in graphs]
+    generated = sum(k.launches for k in launched)
+    steps = kernels.steps or {}
+    rows = [
+        {
+            "label": "compiled",
+            "time": steps["compiled"].entry if "compiled" in steps else None,
+            "launches": generated + external,
+            "what": f"{numbers.plural(generated, 'launch') if generated == 1 else f'{generated} launches'} of generated kernels, "
+            f"{numbers.plural(external, 'external call')}",
+            "bytes": None if None in moved else sum(size or 0 for size in moved),
+        }
+    ]
+    if kernels.eager is not None:
+        named = [f"{count} × {name}" for name, count in list(kernels.eager.counts.items())[:6]]
+        rows.append(
+            {
+                "label": "eager",
+                "time": steps["eager"].entry if "eager" in steps else None,
+                "launches": kernels.eager.launches,
+                "what": ", ".join([*named, *(["…"] if len(kernels.eager.counts) > 6 else [])]),
+                "bytes": kernels.eager.bytes,
+            }
+        )
+    return rows if launched else []
+
+
 def _head(kernels: Any) -> str:
     """The title, the times of the step, and what the numbers mean."""
-    lines = [f"<div class=bn-head><b>{escape(_title(kernels))}</b></div>"]
-    measured = [k for k in kernels if k.milliseconds is not None]
-    if kernels.steps:
-        texts = [f"{name} {numbers.timing(time)}" for name, time in kernels.steps.items()]
-        lines.append(f"<div>whole step, in turns: {escape('; '.join(texts))}</div>")
-    if measured:
-        time = measured[0].launch.time
-        clock = "by the clock of the host" if measured[0].launch.device == HOST else "by events of the GPU"
-        about = (
-            f"Sum of the times: {numbers.time(kernels.milliseconds)}. Each time is the median of repetitions with "
-            f"{'cold' if time.cold else 'warm'} caches, {clock}, on copies of what the kernel writes. Unique bytes are the fewest that a "
-            "launch must move. Operators that Inductor leaves to torch, such as products, are not in the table."
-        )
-        lines.append(f"<div class=bn-about>{escape(about)}</div>")
-        if not _roofs(kernels):
-            why = "The roof is unknown: `blocknb.roofline` measures the ceilings of a device, and no result of it is stored here."
-            lines.append(f"<div class=bn-about>{html.marked(why)}</div>")
-    return "\n".join(lines)
+    lines = [f"<div class=bn-head><b>{escape(title_of(kernels))}</b></div>"]
+    for row in step_rows(kernels):
+        time = numbers.timing(kernels.steps[row["label"]]) if row["time"] else "not timed as a whole"
+        moved = "unknown bytes" if row["bytes"] is None else f"at least {numbers.size(row['bytes'])}"
+        text = f"{time}; {row['launches']} launches ({row['what']}); {moved}"
+        lines.append(f"<div><b>{row['label']}</b>: {escape(text)}</div>")
+    return "\n".join([*lines, *(f"<div class=bn-about>{html.marked(text)}</div>" for text in about(kernels))])
 
 
 def _roofs(kernels: Any) -> bool:
@@ -117,7 +163,7 @@ def _roofs(kernels: Any) -> bool:
     return any(k.launch is not None and k.launch.roof[1] is not None for k in kernels)
 
 
-def _rows(kernels: Any) -> str:
+def _rows(kernels: Any, limit: int) -> str:
     roofs = _roofs(kernels)
     heads = _HEADS if roofs else _HEADS[:_ROOF]
     cells = "".join(f"<th{' class=bn-n' * (head in _NUMBERS)}>{escape(head)}</th>" for head in heads)
@@ -125,7 +171,7 @@ def _rows(kernels: Any) -> str:
     for i, kernel in enumerate(kernels):
         row = _row(i, kernel, kernels.share(kernel), roofs)
         spent += _size(row)
-        if spent > ROWS_LIMIT:
+        if spent > min(ROWS_LIMIT, limit):
             parts.append(f"<tr><td></td><td colspan={len(heads) - 1}>and {len(kernels) - i} more</td></tr>")
             break
         parts.append(row)
@@ -178,14 +224,14 @@ def _share(share: float | None) -> str:
 def _lines(lines: Sequence[tuple[str, int, str]]) -> str:
     found = []
     for file, line, text in lines[:MOST_LINES]:
-        where = f"{_named(file)}:{line}"
+        where = f"{named(file)}:{line}"
         found.append(f'<small title="{escape(file)}">{escape(where)}</small><code>{escape(text.strip()[:200])}</code>')
     if len(lines) > MOST_LINES:
         found.append(f"<small>and {len(lines) - MOST_LINES} more</small>")
     return "".join(found)
 
 
-def _named(file: str) -> str:
+def named(file: str) -> str:
     """ "In[3]" for the code of a cell, as in IPython's tracebacks; the name of another file without its folders."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
@@ -218,7 +264,7 @@ def _folds(kernels: Any, budget: int) -> list[str]:
 def _fold(kernel: Any, indices: Sequence[int], limit: int) -> str:
     named = ", ".join(f"#{i}" for i in indices[:12]) + " …" * (len(indices) > 12)
     summary = f"<b>{escape(kernel.name)}</b> {escape(named)}: source, notes and IR"
-    page = _card(kernel, f"found[{indices[0]}].trace").html(limit - 500 + _size(html.STYLE), _footer(indices[0]))
+    page = card_of(kernel, f"found[{indices[0]}].trace").html(limit - 500 + _size(html.STYLE), _footer(indices[0]))
     return f"<details><summary>{summary}</summary>{page.replace(f'<style>{html.STYLE}</style>', '', 1)}</details>"
 
 
@@ -226,7 +272,7 @@ def _footer(index: int) -> str:
     return f"All stages and the machine code of the kernel: `found[{index}].trace`, if `found` is this table."
 
 
-def _card(kernel: Any, expression: str) -> Card:
+def card_of(kernel: Any, expression: str) -> Card:
     """The card of a generated kernel with the code that ran."""
     launch, compiled = kernel.launch, kernel.compiled
     made = Specialisation(compiled, HOST if launch is None else launch.device)

@@ -20,11 +20,12 @@ import torch._inductor.config as config
 import torch._inductor.utils as utils
 import torch.utils._triton as questions
 from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
+from torch._inductor.scheduler import WhyNoFuse
 from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import origins, sources
+from blocknb.torch.inductor import fusion_graph, origins, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -57,11 +58,26 @@ class MarkedScheduling(TritonScheduling):
     """Inductor's scheduling, which also writes where each kernel comes from."""
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
-        """Defines a kernel and writes a comment with its origins at the top of the graph."""
+        """Defines a kernel and writes a comment with its origins at the top of the graph; the first kernel's has the graph, too."""
         name = super().define_kernel(src_code, node_schedule, kernel)
-        described = {"kernel": name, **origins.of_nodes(node_schedule)}
-        V.graph.wrapper_code.header.writeline(f"{origins.COMMENT}{json.dumps(described)}")
+        scheduler, header = V.graph.scheduler, V.graph.wrapper_code.header
+        if not hasattr(V.graph, "_blocknb_described"):
+            V.graph._blocknb_described = True
+            header.writeline(fusion_graph.comment(V.graph, scheduler))
+        group = fusion_graph.group_of(scheduler, node_schedule)
+        described = {"kernel": name, "group": group, **origins.of_nodes(node_schedule)}
+        header.writeline(f"{origins.COMMENT}{json.dumps(described)}")
         return name
+
+
+def _told_why(inherited: Any) -> Callable[..., None]:
+    """Inductor's note that two nodes are not fused, which also keeps the reason with the graph."""
+
+    def __call__(self: Any, reason: str, *args: Any) -> None:
+        inherited(self, reason, *args)
+        fusion_graph.note_reason(V.graph, self.name1, self.name2, reason, args)
+
+    return __call__
 
 
 def _marked_imports(inherited: Any) -> Callable[..., str]:
@@ -111,6 +127,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
                 yield module, name, answer
     inherited = TritonKernel.__dict__["gen_common_triton_imports"]
     yield TritonKernel, "gen_common_triton_imports", _marked_imports(inherited)
+    yield WhyNoFuse, "__call__", _told_why(WhyNoFuse.__call__)
     # By Inductor's registry, which knows the other devices only if it is asked before the module of the CPU is imported.
     for_cpu = type(common.get_device_op_overrides("cpu"))
     # torch 2.11 defines the function over several lines, which breaks the header of templates for the CPU.

@@ -61,13 +61,15 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
     _ready()
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    from blocknb.torch.inductor import answers
+    from blocknb.torch.inductor import answers, graphs
+    from blocknb.torch.inductor.graph_breaks import break_after
 
+    ended = break_after(graph)
     settings, fallback = _settings(mode, options)
 
     def inner(graph: Any, example: Any, **kwargs: Any) -> Any:
         try:
-            with answers.given(settings):
+            with answers.given(settings), graphs.ended_by(ended):
                 return compile_fx_inner(graph, example, **kwargs)
         except Exception as error:
             if not fallback:
@@ -77,5 +79,5 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
             warnings.warn(f"blocknb could not compile a graph, which runs eager now: {error}", BlocknbFallback, 2)
             return make_boxed_func(graph.forward)
 
-    with answers.given(settings):
+    with answers.given(settings), graphs.ended_by(ended):
         return compile_fx(graph, inputs, inner_compile=inner)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -15,7 +15,8 @@ from typing import Any, overload
 from blocknb.profile.timing import Timings
 from blocknb.runtime import exporter
 from blocknb.runtime.compile import Compiled
-from blocknb.torch.inductor.graphs import Origin, origin_of
+from blocknb.torch.inductor.eager_operators import EagerOperators, eager_operators
+from blocknb.torch.inductor.graphs import CallSite, GraphFile, Origin, call_site, origin_of
 from blocknb.torch.inductor.kept import KEEP_BYTES, ArgumentKeeper
 from blocknb.torch.inductor.measured import LaunchMeter, MeasuredLaunch, step_times
 from blocknb.trace import Trace
@@ -24,13 +25,14 @@ from blocknb.trace import Trace
 @dataclass(frozen=True, eq=False)
 class GeneratedKernel:
     """A kernel that Inductor generated and blocknb compiled. `launch` is its measured launch, None without one. `launches` counts equal
-    launches that share this row."""
+    launches that share this row. `sites` are the places in generated graphs that launched it."""
 
     autotuner: Any
     config: Any
     compiled: Compiled
     launch: MeasuredLaunch | None = None
     launches: int = 1
+    sites: tuple[CallSite, ...] = ()
 
     @property
     def milliseconds(self) -> float | None:
@@ -103,13 +105,15 @@ class GeneratedKernel:
 
 
 class GeneratedKernels(Sequence[GeneratedKernel]):
-    """A list of kernels that shows itself as a table. `steps` are the times of the whole step by name ("compiled", "eager"), if they were
-    measured."""
+    """A list of kernels that shows itself as a table and a graph. `steps` are the times of the whole step by name ("compiled", "eager"),
+    and `eager` has the operators of the eager step, if they were measured. `trend` has the earlier runs of the same cell."""
 
     COLUMNS = ("#", "kernel", "operators", "lines", "configuration", "launches", "µs", "share %", "kB", "GB/s", "roof")
 
     def __init__(self, kernels: Sequence[GeneratedKernel], steps: Timings | None = None):
         self._kernels, self.steps = tuple(kernels), steps
+        self.eager: EagerOperators | None = None
+        self.trend: Sequence[Mapping[str, Any]] = ()
 
     @overload
     def __getitem__(self, index: int) -> GeneratedKernel: ...
@@ -130,6 +134,12 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
     def milliseconds(self) -> float:
         """The sum of the measured times of all launches."""
         return sum((k.milliseconds or 0.0) * k.launches for k in self)
+
+    @property
+    def graphs(self) -> tuple[GraphFile, ...]:
+        """The generated graphs that launched the kernels, in the order of their first launches."""
+        found = {site.file.path: site.file for kernel in self for site in kernel.sites}
+        return tuple(found.values())
 
     def share(self, kernel: GeneratedKernel) -> float | None:
         """The share of a row's launches in `milliseconds`, from 0 to 1; None if the kernel was not measured."""
@@ -166,6 +176,10 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
     def _repr_html_(self) -> str:
         return str(exporter.call("torch_kernels_html", self))
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        found: dict[str, Any] = exporter.call("torch_kernels_bundle", self)
+        return found
+
     def save(self, path: str | Path) -> Path:
         """Writes the table to one HTML file that needs no network and no kernel, and returns its path."""
         return Path(exporter.call("save_torch_kernels", self, path))
@@ -190,7 +204,11 @@ class LaunchRecord:
     def add(self, found: GeneratedKernel) -> None:
         key = (id(found.autotuner), id(found.launch)) if self.merged else len(self.rows)
         old = self.rows.get(key)
-        self.rows[key] = found if old is None else replace(old, launches=old.launches + 1)
+        if old is not None:
+            found = replace(
+                old, launches=old.launches + 1, sites=(*old.sites, *(s for s in found.sites if s not in old.sites))
+            )
+        self.rows[key] = found
 
     @property
     def kernels(self) -> GeneratedKernels:
@@ -220,10 +238,11 @@ def launch(
 ) -> None:
     """Launches a kernel by `start(grid, raws, values)`; measures and records it before, if a record is open."""
     if _recording and not getattr(_trial, "running", False):
+        site = call_site()
         for record in list(_recording):
             found = record.meter.measure(kernel, start, grid, values)
             with _lock:
-                record.add(GeneratedKernel(autotuner, config, kernel, found))
+                record.add(GeneratedKernel(autotuner, config, kernel, found, sites=(site,) if site else ()))
     start(grid, raws, values)
 
 
@@ -256,7 +275,7 @@ def kernels(
 
     The function is a model compiled with `backend="blocknb"`, or any function that runs one, such as a training step. Each kernel is
     measured on copies of what it writes, so the second run takes longer. With `eager`, a function for the same arguments, both are also
-    timed as whole steps in turns: they run up to 22 times more.
+    timed as whole steps in turns: they run up to 23 times more. The operators of the eager step are counted.
     """
     if function is None:
         return GeneratedKernels(_compiled)
@@ -266,5 +285,6 @@ def kernels(
     found = record.kernels
     if eager is not None:
         steps = {"compiled": lambda: function(*args, **kwargs), "eager": lambda: eager(*args, **kwargs)}
+        found.eager = eager_operators(steps["eager"])
         found.steps = step_times(steps, gpu=any(k.compiled.target.is_gpu for k in found))
     return found

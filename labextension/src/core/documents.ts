@@ -69,6 +69,7 @@ import {
   type WidgetPart,
 } from './schema';
 import { question, verdict } from './course_part';
+import { torchPart } from './torch_part';
 import { upgrade } from './upgrade';
 
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
@@ -384,7 +385,7 @@ function composed(depth: number): Check {
 
 /** The documents of a composition hold no compositions. */
 const inner: Check = (value, path) => {
-  if (typeof value === 'object' && value !== null && 'widget' in value) {
+  if (typeof value === 'object' && value !== null && ('widget' in value || 'torch' in value)) {
     throw new Invalid(`${path} is a composition inside of another one`);
   }
   anyDocument(value, path);
@@ -458,6 +459,7 @@ const document = shaped<Document>(
     modified,
     deferred: flag,
     widget,
+    torch: torchPart(time, inner),
   },
 );
 

@@ -110,6 +110,6 @@ function titleParts(store: Store): HTMLElement[] {
       ? [h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed')]
       : [];
   // A benchmark of expressions has no kernel that could answer for it.
-  const states = doc.kind === 'compile' ? [...stale, state] : stale;
+  const states = doc.kind === 'compile' || doc.torch ? [...stale, state] : stale;
   return [h('strong', {}, doc.kernel), targets, ...states];
 }

@@ -95,6 +95,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
     root,
     () => shown.length && bar.active === '' && bar.show(firstTab(doc, shown)),
   );
+  store.mountCard = (where, inner, its) => mount(where, inner, its);
   store.open = (view, level) => {
     store.requestedLevel = level ?? null;
     bar.show(view);
@@ -203,9 +204,12 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile'
-    ? VIEWS.filter((view) => view.key !== 'compare')
+    ? VIEWS.filter((view) => view.key !== 'compare' && !OF_A_MODEL.includes(view.key))
     : VIEWS.filter((view) => view.empty(doc, store) === null && !OF_A_LAUNCH.includes(view.key));
 }
+
+/** Views of a compiled model, which a single kernel does not have. */
+const OF_A_MODEL: readonly string[] = ['kernels', 'fusion', 'reasons', 'trend'];
 
 /** Views that a live kernel fills for one launch, which a comparison or a benchmark does not have. */
 const OF_A_LAUNCH: readonly string[] = ['launch', 'step', 'footprint'];

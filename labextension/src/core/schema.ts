@@ -8,9 +8,11 @@
 
 import type { Question, Verdict } from './course_part';
 import type { Memory } from './memory_part';
+import type { TorchPart } from './torch_part';
 
 export type * from './course_part';
 export type * from './memory_part';
+export type * from './torch_part';
 
 /** The newest schema that this code reads. */
 export const SCHEMA = 4;
@@ -486,4 +488,6 @@ export interface Document {
   deferred?: boolean;
   /** A widget, or a box of widgets. All other parts are empty then. */
   widget?: WidgetPart;
+  /** The kernels of a compiled model. The parts of one kernel are empty then. */
+  torch?: TorchPart;
 }

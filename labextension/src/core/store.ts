@@ -9,6 +9,7 @@ import { callsOf, inlinedAt } from './helpers';
 import type { Host } from './host';
 import { Budget, inflate, TooLarge, unpack } from './inflate';
 import type { Check } from './check';
+import type { Card } from './mount';
 import { lastPalette, type Palette } from './palettes';
 import type { Document, Listing, Stage, View } from './schema';
 import { Shown } from './shown';
@@ -62,6 +63,10 @@ export class Store {
 
   /** Opens a view, and in it a level of code. The card sets this. */
   open: (view: string, level?: string) => void = () => {};
+  /** Mounts another card inside of a view. The card sets this. */
+  mountCard: (element: HTMLElement, doc: Document, host: Host) => Card = () => {
+    throw new Error('This page mounts no cards.');
+  };
   /** The level of machine code that `open` asked for; the Code view takes it. */
   requestedLevel: string | null = null;
 

@@ -11,6 +11,10 @@ import { launch } from './launch';
 import { passes } from './passes';
 import { resources } from './resources';
 import { roofline } from './roofline';
+import { torchKernels } from '../torch/kernels_view';
+import { fusion } from '../torch/fusion_view';
+import { reasons } from '../torch/reasons_view';
+import { trend } from '../torch/trend_view';
 import type { ViewSpec } from './spec';
 import { step } from './step';
 import { sweep } from './sweep';
@@ -34,4 +38,8 @@ export const VIEWS: readonly ViewSpec[] = [
   history,
   knobs,
   compare,
+  torchKernels,
+  fusion,
+  reasons,
+  trend,
 ];
