@@ -157,6 +157,10 @@ _PROVIDERS = {
     "torch_kernels_bundle": "notebook.torch_page",
     "save_torch_kernels": "notebook.torch_table",
     "recorded": "torch",
+    "cell_of": "torch.inductor.edited",
+    "replace_kernel": "torch.inductor.edited",
+    "restore": "torch.inductor.edited",
+    "open_cell": "notebook.new_cell",
 }
 
 

@@ -3,6 +3,9 @@
 A notebook reports through `blocknb.notebook.results.report`. The records are read from the executed file, so the table agrees with what a
 reader of that file sees. The executed notebooks and their HTML are written to build/demo. The exit status is 1 if a notebook raised an
 error, reported a failure, or reported nothing.
+
+A notebook names the optional packages that it needs in its metadata: `"blocknb": {"requires": ["torch"]}`. Where one is missing, the table
+says that the notebook was not run, and which command installs the package.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from blocknb.doctor import examine, render
@@ -20,16 +24,30 @@ from blocknb.notebook.results import RESULT_MIME
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "demo"
 CELL_SECONDS = 300  # longest time one cell may take
+#: The commands that install an optional package; pip installs the others.
+COMMANDS = {"torch": "make torch-cpu"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a result, or the state of a notebook that reported none."""
+    """One line of the table: a result, or the state of a notebook that reported none. `ok` is None for a notebook that was not run."""
 
     notebook: str
     what: str
-    ok: bool
+    ok: bool | None
     detail: str = ""
+
+    @property
+    def status(self) -> str:
+        return "not run" if self.ok is None else "ok" if self.ok else "FAILED"
+
+
+def missing(path: Path) -> list[str]:
+    """The packages that a notebook needs and that are not installed."""
+    import nbformat
+
+    needs = nbformat.read(path, as_version=4).metadata.get("blocknb", {}).get("requires", [])
+    return [name for name in needs if find_spec(name) is None]
 
 
 def run(path: Path) -> list[Row]:
@@ -88,11 +106,22 @@ def table(rows: list[Row]) -> str:
     """The rows in columns, as wide as their longest entries."""
     cells = [
         ("notebook", "result", "", "detail"),
-        *((r.notebook, r.what, "ok" if r.ok else "FAILED", r.detail) for r in rows),
+        *((r.notebook, r.what, r.status, r.detail) for r in rows),
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def not_run(path: Path, names: list[str]) -> Row:
+    """The row of a notebook whose packages are missing, with the commands that install them."""
+    commands = " and ".join(f"`{COMMANDS.get(name, f'.venv/bin/pip install {name}')}`" for name in names)
+    detail = f"{' and '.join(names)} not installed: {commands}, then `make demo` again"
+    return Row(path.stem, "the notebook was not run", None, detail)
+
+
+#: The words that count the rows of each status in the last line.
+STATES = {"ok": "results ok", "FAILED": "failed", "not run": "notebooks not run"}
 
 
 def main() -> int:
@@ -103,18 +132,21 @@ def main() -> int:
         return 0
     OUT.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
+    left = {path: names for path in notebooks if (names := missing(path))}
     for path in notebooks:
+        if path in left:
+            rows.append(not_run(path, left[path]))
+            continue
         started = time.perf_counter()
         print(f"running {path.name} ...", end=" ", flush=True)
         rows += run(path)
         print(f"{time.perf_counter() - started:.1f} s")
-    failed = sum(not row.ok for row in rows)
-    print(
-        f"\n{table(rows)}\n\n{len(rows) - failed} results ok, {failed} failed. Executed notebooks, to be opened in a browser:"
-    )
+    counts = [f"{sum(row.status == status for row in rows)} {text}" for status, text in STATES.items()]
+    print(f"\n{table(rows)}\n\n{', '.join(counts)}. Executed notebooks, to be opened in a browser:")
     for path in notebooks:
-        print(f"  {OUT / path.stem}.html")
-    return 1 if failed else 0
+        if path not in left:
+            print(f"  {OUT / path.stem}.html")
+    return int(any(row.ok is False for row in rows))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,10 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def write(folder: Path, name: str, *cells: str) -> None:
+def write(folder: Path, name: str, *cells: str, requires: str = "") -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    if requires:
+        notebook.metadata["blocknb"] = {"requires": [requires]}
     nbformat.write(notebook, folder / "notebooks" / name)
 
 
@@ -71,6 +73,20 @@ def test_a_failed_result_an_error_and_a_silent_notebook_each_fail_the_demo(
     assert "1 results ok, 3 failed" in out
     assert "ZeroDivisionError: division by zero" in out
     assert "reported nothing" in out
+
+
+def test_a_notebook_whose_package_is_missing_has_a_row_that_says_so(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(demo.COMMANDS, "not_installed", "make not-installed")
+    write(tmp_path, "01_left.ipynb", "1 / 0", requires="not_installed")
+    write(tmp_path, "02_other.ipynb", "1 / 0", requires="nor_this")
+    assert demo.main() == 0
+    out = capsys.readouterr().out
+    assert "not_installed not installed: `make not-installed`, then `make demo` again" in out
+    assert "`.venv/bin/pip install nor_this`" in out
+    assert "0 results ok, 0 failed, 2 notebooks not run" in out
+    assert "01_left.html" not in out
 
 
 def test_outside_a_notebook_a_report_is_one_printed_line(capsys: pytest.CaptureFixture[str]) -> None:

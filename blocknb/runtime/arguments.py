@@ -191,7 +191,13 @@ def describe_torch(tensor: Any) -> tuple[Kind, int]:
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # sparse and other tensors without one block of memory
-        raise LaunchError(f"the tensor has no memory of its own: {error}") from None
+        dense = str(tensor.layout) == "torch.strided"
+        hint = (
+            "in torch.func and torch.compile, launch it in an operator: @blocknb.torch_op"
+            if dense
+            else "pass x.to_dense()"
+        )
+        raise LaunchError(f"the tensor has no memory of its own: {error}", hint=hint) from None
     if tensor.is_neg():
         message = "the tensor is a view whose elements torch negates on access (its negative bit is set)"
         raise LaunchError(message, hint="pass x.resolve_neg()")

@@ -2,7 +2,7 @@
 
 Importing this package does not import torch; the first use of a name does. `backend` is the backend of torch.compile by its function,
 which needs no entry point: `torch.compile(model, backend=blocknb.torch.backend)`. `kernels` lists the kernels that came of it, and
-`recorded` those that a block of code launches.
+`recorded` those that a block of code launches. `replace_kernel` puts a kernel of yours in place of a generated one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blocknb.torch import nn as nn
     from blocknb.torch.inductor.backend import backend as backend
+    from blocknb.torch.inductor.edited import replace_kernel as replace_kernel
+    from blocknb.torch.inductor.edited import replaced as replaced
+    from blocknb.torch.inductor.edited import restore as restore
     from blocknb.torch.inductor.launched import kernels as kernels
     from blocknb.torch.inductor.launched import recorded as recorded
     from blocknb.torch.nn.replacement import replace as replace
@@ -26,6 +29,9 @@ _ORIGINS = {
     "backend": ("inductor.backend", "backend"),
     "kernels": ("inductor.launched", "kernels"),
     "recorded": ("inductor.launched", "recorded"),
+    "replace_kernel": ("inductor.edited", "replace_kernel"),
+    "replaced": ("inductor.edited", "replaced"),
+    "restore": ("inductor.edited", "restore"),
     "nn": ("nn", ""),
     "replace": ("nn.replacement", "replace"),
     "torch_op": ("ops", "torch_op"),

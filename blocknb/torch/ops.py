@@ -29,7 +29,7 @@ import torch
 from blocknb.runtime.binding import caller
 from blocknb.runtime.launch_context import skipped, this_thread
 from blocknb.torch import ops_dispatch
-from blocknb.torch.ops_mutation import OperatorError, run_checked
+from blocknb.torch.ops_mutation import OperatorError, check_outputs, run_checked
 from blocknb.torch.ops_tracing import trace_kernels
 
 trace_kernels()
@@ -60,6 +60,10 @@ class TorchOp:
 
     def __repr__(self) -> str:
         return f"<torch operator {self.name}{self.schema}>"
+
+    def __reduce__(self) -> str:
+        """By its name, as functions do: copies of a module share the operator."""
+        return self.body.__qualname__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
@@ -139,13 +143,16 @@ class TorchOp:
         if signature in self._checked:
             return self.body(*args)
         found = run_checked(self.name, self.body, self._names, self.mutates, args)
+        check_outputs(self.name, self.body, self.overload, found)
         if len(self._checked) < _MOST_SIGNATURES:
             self._checked.add(signature)
         return found
 
     def fake(self, *args: Any) -> Any:
         with skipped():
-            return self.body(*args)
+            found = self.body(*args)
+        check_outputs(self.name, self.body, self.overload, found)
+        return found
 
     def differentiable(self, *args: Any) -> Any:
         if not _inside.function and torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
@@ -187,7 +194,18 @@ def torch_op(
         raise OperatorError(
             f"{name!r} is no name of an operator", caller(), 'write @blocknb.torch_op("namespace::name")'
         )
-    return lambda body: TorchOp(body, name, mutates, autocast)
+
+    def made(body: Callable[..., Any]) -> TorchOp:
+        if not inspect.isfunction(body):
+            message = (
+                f"the operator {name} is made of a Python function, not of an object of type {type(body).__name__}"
+            )
+            raise OperatorError(
+                message, caller(), "write a function that allocates the outputs and launches the kernel"
+            )
+        return TorchOp(body, name, mutates, autocast)
+
+    return made
 
 
 def launch(function: Callable[..., Any], *args: Any) -> None:
@@ -222,9 +240,7 @@ def _schema(name: str, body: Callable[..., Any], mutates: Sequence[str]) -> str:
         return str(torch.library.infer_schema(body, mutates_args=mutates))
     except Exception as error:  # torch raises several types, also for annotations that it cannot evaluate
         first = str(error).split("\n")[0]
-        hint = (
-            "annotate every parameter and the result, for example x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor"
-        )
+        hint = f"annotate every parameter and the result: def {name.split('::')[1]}(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor"
         raise OperatorError(f"torch derives no schema for the operator {name}: {first}", caller(), hint) from None
 
 
@@ -288,12 +304,13 @@ def _function(
     parameters = [inspect.Parameter(n, kind, default=d) for n, d in op.parameters.items()]
     OperatorFunction.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
+    OperatorFunction._backward_cls.__name__ = f"{OperatorFunction.__name__}Backward"  # torch's errors show it
     return OperatorFunction
 
 
 def _no_gradient(name: str) -> Callable[..., Any]:
     def refuse(saved: Any, *gradients: Any) -> Any:
-        hint = "register one with @op.backward; a gradient has a gradient only if its own operator has one"
+        hint = "register one with @op.backward. For a second derivative, the operators of that rule need one, too"
         raise OperatorError(f"the operator {name} has no gradient", None, hint)
 
     return refuse
@@ -329,9 +346,15 @@ def _by_position(title: str, names: tuple[str, ...], found: Any, count: int) -> 
             message = f"the gradient of {title} names `{unknown[0]}`, which is not a parameter"
             raise OperatorError(message, None, f"its parameters are {', '.join(names)}")
         return tuple([found.get(n) for n in names[:count]])
-    values = found if isinstance(found, tuple) else (found,)
+    if found is None:
+        hint = "end the rule with `return`; `return {}` says that no parameter has a gradient"
+        raise OperatorError(f"the gradient of {title} returns nothing", None, hint)
+    values = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if len(values) > len(names):
-        raise OperatorError(f"the gradient of {title} returns {len(values)} values for {len(names)} parameters")
+        hint = f"its parameters are {', '.join(names)}"
+        raise OperatorError(
+            f"the gradient of {title} returns {len(values)} values for {len(names)} parameters", None, hint
+        )
     return (*values, *(None,) * len(names))[:count]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from blocknb.torch.ops_mutation import tensors_of
 
 #: The largest error against a float64 reference that passes, in units of the largest value of the reference.
 TOLERANCES = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -68,7 +71,7 @@ def _copy(value: Any, dtype: Any = None) -> Any:
 
 def _short(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    return f"{type(error).__name__}: {lines[0].rstrip(',') if lines else ''}"[:300]
 
 
 def _opchecks(op: Any, args: Sequence[Any]) -> list[OpCheck]:
@@ -92,6 +95,7 @@ def _gradient_checks(op: Any, args: Sequence[Any], double: bool) -> list[OpCheck
     wide = [_copy(a, torch.float64) for a in args]
     if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in wide):
         return [OpCheck("gradcheck", False, "no argument requires a gradient: pass x.requires_grad_()")]
+    names = [name for name, tensor in tensors_of(op._names, wide) if tensor.requires_grad]
     found = []
     for name, function in (("gradcheck", torch.autograd.gradcheck), ("gradgradcheck", torch.autograd.gradgradcheck)):
         if name == "gradgradcheck" and not double:
@@ -99,7 +103,9 @@ def _gradient_checks(op: Any, args: Sequence[Any], double: bool) -> list[OpCheck
         try:
             function(op, tuple(wide))
         except Exception as error:
-            found.append(OpCheck(name, False, _short(error), error))
+            # gradcheck counts the inputs that require a gradient.
+            text = re.sub(r"\binput (\d+)", lambda number: f"`{names[int(number[1])]}`", _short(error))
+            found.append(OpCheck(name, False, text, error))
         else:
             found.append(OpCheck(name, True, "in float64"))
     return found

@@ -81,6 +81,18 @@ def run_checked(
     return found
 
 
+def check_outputs(operator: str, body: Callable[..., Any], overload: Any, found: Any) -> None:
+    """Raises OperatorError if what the body returned is not what its annotation says: None instead of tensors, or too few of them."""
+    kinds = [str(output.type) for output in overload._schema.returns]
+    several = len(kinds) != 1 and isinstance(found, (list, tuple))
+    given = list(found) if several else [] if found is None and not kinds else [found]
+    fits = all(isinstance(value, torch.Tensor) for value, kind in zip(given, kinds, strict=False) if kind == "Tensor")
+    if len(given) != len(kinds) or not fits:
+        texts = "nothing" if found is None else ", ".join(type(value).__name__ for value in given)
+        message = f"the operator {operator} returns {texts}, but its annotation says {', '.join(kinds) or 'None'}"
+        raise OperatorError(message, _definition(body), "return what the annotation of the function says")
+
+
 def _stores(operator: str, kernel: str, parameter: str, name: str) -> OperatorError:
     message = (
         f"the operator {operator} declares that it does not change `{name}`, but the kernel {kernel} stores into it "

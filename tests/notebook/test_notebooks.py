@@ -10,7 +10,9 @@ import pytest
 
 from blocknb.notebook.results import RESULT_MIME
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks" / "reference").glob("*.ipynb"))
+STORED = sorted((Path(__file__).parents[2] / "notebooks" / "reference").glob("*.ipynb"))
+#: Those that need torch run in tests/pytorch.
+NOTEBOOKS = [path for path in STORED if not path.stem.startswith("pytorch_")]
 
 
 #: The first lines of cells that show a card.
@@ -23,7 +25,7 @@ def test_the_reference_notebooks_exist():
     assert [path.stem for path in NOTEBOOKS] == ["memory", "tensor_cores", "the_card"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_without_outputs_and_is_valid(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -61,7 +63,7 @@ def test_a_notebook_runs_and_all_its_checks_hold(path, kernel_process, short_mea
     assert cards
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_links_to_other_notebooks_lead_somewhere(path):
     prose = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
     for linked in re.findall(r"\]\(([^)\s]+\.ipynb)\)", prose):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -118,6 +120,43 @@ def test_grad_jacrev_vmap_and_their_compositions_agree_with_torch() -> None:
         lambda f: torch.func.grad(lambda x: torch.func.grad(lambda x: f(x).sum())(x).sum()),
     ):
         torch.testing.assert_close(transform(ours)(x), transform(exact)(x))
+
+
+def test_a_rule_that_returns_nothing_or_too_much_raises_an_error() -> None:
+    for rule, message in (
+        (lambda saved, dy: None, "the gradient of ops_test::ruled returns nothing"),
+        (lambda saved, dy: (dy, dy), "returns 2 values for 1 parameters.*its parameters are x"),
+        (lambda saved, dy: [dy.sum()], None),  # a list is a tuple; torch refuses the shape
+    ):
+
+        @blocknb.torch_op("ops_test::ruled")
+        def ruled(x: Tensor) -> Tensor:
+            return square(x)
+
+        ruled.backward(rule)
+        x = random(3, 2, grad=True)
+        with pytest.raises(
+            OperatorError if message else RuntimeError, match=f"(?s){message or 'ops_test_ruledBackward'}"
+        ):
+            torch.autograd.grad(ruled(x), x, torch.ones(3, 2, device=x.device))
+
+
+def test_a_body_that_returns_nothing_raises_an_error() -> None:
+    @blocknb.torch_op("ops_test::forgetful")
+    def forgetful(x: Tensor) -> Tensor:
+        launch(x, torch.empty_like(x))
+
+    with pytest.raises(OperatorError, match="returns nothing, but its annotation says Tensor"):
+        forgetful(random(3))
+    with pytest.raises(Exception, match="returns nothing, but its annotation says Tensor"):
+        torch.compile(forgetful, backend="eager", fullgraph=True)(random(3))
+    with pytest.raises(OperatorError, match="made of a Python function, not of an object of type Kernel"):
+        blocknb.torch_op("ops_test::kernel")(power_kernel)
+
+
+def test_copies_of_an_operator_are_the_operator() -> None:
+    assert copy.deepcopy({"f": cube})["f"] is cube
+    assert pickle.loads(pickle.dumps(cube)) is cube
 
 
 def test_a_rule_for_vmap_replaces_the_loop_over_the_batch() -> None:
@@ -380,5 +419,6 @@ def test_check_finds_a_wrong_gradient_a_wrong_value_and_a_wrong_declaration() ->
     report = mistaken.check(random(5, grad=True), reference=lambda x: x**3)
     assert [c.name for c in report.checks if not c.passed] == ["gradcheck", "reference"]
     assert "some checks FAILED" in repr(report)
+    assert "with respect to `x`" in repr(report)
     with pytest.raises(Exception, match="Jacobian"):
         report.raise_failures()

@@ -17,6 +17,7 @@ from blocknb.runtime import exporter
 from blocknb.runtime.compile import Compiled
 from blocknb.torch.inductor.eager_operators import EagerOperators, eager_operators
 from blocknb.torch.inductor.graphs import CallSite, GraphFile, Origin, call_site, origin_of
+from blocknb.torch.inductor.kept import KEEP_BYTES, ArgumentKeeper
 from blocknb.torch.inductor.measured import LaunchMeter, MeasuredLaunch, step_times
 from blocknb.trace import Trace
 
@@ -86,6 +87,18 @@ class GeneratedKernel:
         """Block sizes and options, such as "XBLOCK=64, num_warps=4"."""
         sizes = {**self.config.kwargs, "num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
         return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+    def edit(self) -> str | None:
+        """The kernel as the text of a `%%blockkernel` cell; in a notebook it becomes a new cell after the current one, and None returns."""
+        return exporter.call("open_cell", exporter.call("cell_of", self))
+
+    def replace_with(self, kernel: Any, *, grid: Any = None, **constants: Any) -> Any:
+        """Puts a kernel in place of this one: see `blocknb.torch.replace_kernel`."""
+        return exporter.call("replace_kernel", self, kernel, grid=grid, **constants)
+
+    def restore(self) -> None:
+        """Undoes `replace_with`."""
+        exporter.call("restore", self)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {', '.join(self.operators)} ({self.configuration})>"
@@ -244,9 +257,9 @@ def trial() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(merged: bool = False) -> Iterator[LaunchRecord]:
-    """Records the launches of all threads; trials of an autotuner are left out."""
-    record = LaunchRecord(merged)
+def recorded(merged: bool = False, keep_bytes: int = KEEP_BYTES) -> Iterator[LaunchRecord]:
+    """Records the launches of all threads; trials of an autotuner are left out. It keeps at most `keep_bytes` of their arguments."""
+    record = LaunchRecord(merged, meter=LaunchMeter(ArgumentKeeper(keep_bytes)))
     _recording.append(record)
     try:
         yield record

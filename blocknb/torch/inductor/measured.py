@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from blocknb.profile.timing import EventClock, Timing, clock_of, interleaved
 from blocknb.profile.work import Work
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kinds import HOST
+from blocknb.torch.inductor.kept import ArgumentKeeper, KeptArguments
 
 ROUNDS, SECONDS = 20, 0.1  # per kernel
 MOST_SECONDS = 60.0  # of all measurements of one record
@@ -30,7 +31,7 @@ MOST_SECONDS = 60.0  # of all measurements of one record
 @dataclass(frozen=True, eq=False)
 class MeasuredLaunch:
     """A launch that was measured. `arguments` are summaries by name: bytes of tensors, values of numbers. `time` is None if the launch was
-    not repeated; `why` says why."""
+    not repeated; `why` says why. `kept` are the arguments before the launch; without them `why_not_kept` says why."""
 
     compiled: Compiled
     grid: tuple[int, int, int]
@@ -38,6 +39,8 @@ class MeasuredLaunch:
     arguments: dict[str, dict[str, Any]]
     time: Timing | None = None
     why: str = ""
+    kept: KeptArguments | None = None
+    why_not_kept: str = ""
 
     @cached_property
     def work(self) -> Work:
@@ -84,6 +87,7 @@ class TorchClock(EventClock):
 class LaunchMeter:
     """Measures launches, equal ones once: the same code, grid, shapes and numbers. `spent` is in seconds."""
 
+    keeper: ArgumentKeeper = field(default_factory=ArgumentKeeper)
     spent: float = 0.0
     _known: dict[Any, MeasuredLaunch] = field(default_factory=dict)
 
@@ -101,7 +105,9 @@ class LaunchMeter:
         key = id(compiled), grid, repr(arguments)
         if key not in self._known:
             begin = time.perf_counter()
-            self._known[key] = self._measured(compiled, start, grid, values, arguments)
+            measured = self._measured(compiled, start, grid, values, arguments)
+            kept, why = self.keeper.keep(compiled, values)
+            self._known[key] = replace(measured, kept=kept, why_not_kept=why)
             self.spent += time.perf_counter() - begin
         return self._known[key]
 

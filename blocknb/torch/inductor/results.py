@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from blocknb.compat import host
@@ -18,24 +19,28 @@ _LIMITED = ("num_warps", "num_stages", "debug")  # the options of Triton's compi
 
 
 @functools.cache
-def install() -> None:
-    """Makes the private copy of Inductor's autotuner compile and launch with blocknb."""
+def install() -> Callable[..., Any]:
+    """Makes the private copy of Inductor's autotuner compile and launch with blocknb, and returns what compiles a configuration."""
     heuristics: Any = sources.private("triton_heuristics")
 
     class BlocknbResult(heuristics.CompileResult):
         """A compiled configuration, from which Inductor's autotuner makes its launcher."""
 
         autotuner: Any
+        scope: Mapping[str, Any] = MappingProxyType({})  # more names of the launcher
 
         def make_launcher(self) -> Any:
-            return _launcher(self, self.autotuner)
+            return substitute(self) or launcher(self, self.autotuner)
+
+    def made(autotuner: Any, cfg: Any, **more: Any) -> Any:
+        meta = autotuner._create_compile_meta(cfg)
+        result = BlocknbResult(_compile(autotuner, cfg, meta, **more), cfg, meta, autotuner.inductor_meta)
+        result.autotuner = autotuner
+        return result
 
     def precompile_config(self: Any, cfg: Any, **_: Any) -> Any:
-        meta = self._create_compile_meta(cfg)
-        compiled = _compile(self, cfg, meta)
-        launched.compiled(self, cfg, compiled)
-        result = BlocknbResult(compiled, cfg, meta, self.inductor_meta)
-        result.autotuner = self
+        result = made(self, cfg)
+        launched.compiled(self, cfg, result.kernel)
         return result
 
     def precompile_worker(self: Any) -> None:
@@ -51,9 +56,19 @@ def install() -> None:
     heuristics.CachingAutotuner._precompile_config = precompile_config
     heuristics.CachingAutotuner._precompile_worker = precompile_worker
     heuristics.CachingAutotuner.bench = bench
+    return made
 
 
-def _compile(autotuner: Any, cfg: Any, meta: dict[str, Any]) -> Compiled:
+def compiled_result(autotuner: Any, config: Any, **more: Any) -> Any:
+    """A compiled configuration of a kernel, with `more` options of the compiler. Raises KernelError."""
+    return install()(autotuner, config, **more)
+
+
+#: Returns the launcher of a kernel that the user has put in place of a compiled configuration, else None. `edited` sets it.
+substitute: Callable[[Any], Any] = lambda result: None  # noqa: E731
+
+
+def _compile(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) -> Compiled:
     """Compiles one configuration for the device of its graph. Raises KernelError with the name of the kernel."""
     source = host.ASTSource(autotuner.fn, meta["signature"], meta["constants"], meta["configs"][0])
     on_cpu = autotuner.device_props.type == "cpu"
@@ -63,19 +78,19 @@ def _compile(autotuner: Any, cfg: Any, meta: dict[str, Any]) -> Compiled:
     if on_cpu:
         options.pop("num_stages", None)
     try:
-        return host.compile(source, target, options)
+        return host.compile(source, target, {**options, **more})
     except KernelError as error:
         error.generated_kernel = autotuner.inductor_meta.get("kernel_name")  # type: ignore[attr-defined]
         raise
 
 
-def _starter(compiled: Compiled, device: int) -> Callable[..., None]:
+def starter(compiled: Compiled, device: int) -> Callable[..., None]:
     """Returns `start(grid, raws, values)` for the kernel's parameters in their order. On a GPU it runs on torch's current stream."""
     positions = range(len(compiled.parameters))
     if not compiled.target.is_gpu:
-        from blocknb.runtime.host import starter
+        from blocknb.runtime import host as cpu
 
-        return starter(compiled, positions)
+        return cpu.starter(compiled, positions)
     if compiled.code.reports:
         from blocknb.runtime import reports
 
@@ -85,14 +100,21 @@ def _starter(compiled: Compiled, device: int) -> Callable[..., None]:
     return Launcher(compiled, device, positions, "torch")
 
 
-def _launcher(result: Any, autotuner: Any) -> Any:
+def told(error: KernelError, autotuner: Any) -> KernelError:
+    """Adds the origins of its kernel to an error."""
+    origin = origin_of(autotuner)
+    error.generated_kernel = origin.kernel  # type: ignore[attr-defined]
+    return explained(error, {origin.kernel: origin})
+
+
+def launcher(result: Any, autotuner: Any) -> Any:
     """The function by which Inductor launches a configuration: `launcher(*arguments, stream=...)`; it computes the grid itself."""
     compiled, heuristics = result.kernel, sources.private("triton_heuristics")
     fn = compiled.kernel
     names = [name for name, _ in compiled.parameters]
     pointers = [isinstance(kind, Pointer) for _, kind in compiled.parameters]
     _, def_args, _ = result._get_arg_lists(fn.arg_names, heuristics.get_constexprs(fn))
-    start = _starter(compiled, result.compile_meta.get("device") or 0)
+    start = starter(compiled, result.compile_meta.get("device") or 0)
 
     def runner(x: int, y: int, z: int, stream: int, *values: Any) -> None:
         if not (x and y and z):
@@ -101,16 +123,14 @@ def _launcher(result: Any, autotuner: Any) -> Any:
         try:
             launched.launch(autotuner, result.config, compiled, start, (x, y, z), raws, values)
         except KernelError as error:
-            origin = origin_of(autotuner)
-            error.generated_kernel = origin.kernel  # type: ignore[attr-defined]
-            raise explained(error, {origin.kernel: origin}) from None
+            raise told(error, autotuner) from None
 
-    launcher = result._gen_launcher_code(
-        {"runner": runner, "grid_meta": result.config.kwargs},
+    made = result._gen_launcher_code(
+        {"runner": runner, "grid_meta": result.config.kwargs, **result.scope},
         def_args,
         ["grid_0", "grid_1", "grid_2", "stream", *names],
     )
-    launcher.config, launcher.shared = result.config, compiled.metadata.shared
-    launcher.n_regs, launcher.n_spills = compiled.n_regs, compiled.n_spills
-    launcher.cache_hash, launcher.store_cubin = None, False
-    return launcher
+    made.config, made.shared = result.config, compiled.metadata.shared
+    made.n_regs, made.n_spills = compiled.n_regs, compiled.n_spills
+    made.cache_hash, made.store_cubin = None, False
+    return made
