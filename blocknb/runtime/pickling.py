@@ -28,7 +28,7 @@ from blocknb.language.constants import const, constexpr
 
 _KEPT = 256  # received kernels that stay alive
 #: Kernels that were sent or received by value, by their content.
-_known: weakref.WeakValueDictionary[Any, Picklable] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 _alive: collections.deque[Picklable] = collections.deque(maxlen=_KEPT)
 _lock = threading.Lock()
 Path = tuple[str, str, int]  # module, qualified name, and how many wrappers are around the object
