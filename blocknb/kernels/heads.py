@@ -64,8 +64,9 @@ class Heads:
         return tuple((*steps[:2], steps[2] if rows > 1 else self.block) for steps, rows in found)
 
 
-def heads_of(q: Any, k: Any, v: Any) -> Heads:
-    """The sizes of q (batch, heads, queries, head), and k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit."""
+def heads_of(q: Any, k: Any, v: Any, dtypes: tuple[str, ...] = DTYPES) -> Heads:
+    """The sizes of q (batch, heads, queries, head), and k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit, and
+    for another dtype than `dtypes`."""
     shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
     for name, shape in shapes.items():
         if len(shape) != 4:
@@ -82,8 +83,8 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
     if not SHORTEST <= width <= LONGEST:
         raise ValueError(f"a head must have {SHORTEST} to {LONGEST} elements, not {width}")
     found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, dtype_name(q))
-    if found.dtype not in DTYPES:
-        raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(DTYPES)}")
+    if found.dtype not in dtypes:
+        raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(dtypes)}")
     check_arrays(found, q=q, k=k, v=v)
     return found
 

@@ -24,7 +24,7 @@ def matrix(array: Any, name: str, like: Any = None, longest: int = LONGEST) -> t
     if len(shape) != 2 or (like is not None and shape != tuple(like.shape)):
         wanted = "a matrix" if like is None else f"of shape {tuple(like.shape)}"
         raise ValueError(f"{name} must be {wanted}, not of shape {shape}")
-    if shape[1] > 1 and strides(array)[1] != 1:
+    if shape[0] and shape[1] > 1 and strides(array)[1] != 1:
         raise ValueError(f"the rows of {name} must be contiguous; its strides are {strides(array)}")
     if shape[1] > longest:
         raise ValueError(f"{name} has rows of {shape[1]} elements; the limit is {longest}")

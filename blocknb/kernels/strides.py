@@ -19,7 +19,9 @@ def strides(array: Any) -> tuple[int, ...]:
 
 
 def contiguous(array: Any) -> bool:
-    """Whether the array is contiguous in row-major order."""
+    """Whether the array is contiguous in row-major order, as every array without elements is."""
+    if 0 in array.shape:
+        return True
     step = 1
     for size, found in zip(reversed(array.shape), reversed(strides(array)), strict=True):
         if size > 1 and found != step:
