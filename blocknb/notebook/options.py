@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: The modules of options, in the order of the help text.
 MODULES = (
+    "blocknb.notebook.cluster.option_client",
     "blocknb.notebook.option_check",
     "blocknb.notebook.option_baseline",
     "blocknb.notebook.option_without",

@@ -130,3 +130,8 @@ def product(a, b, out):
     (m, k), n = a.shape, b.shape[1]
     strides = [s // x.itemsize for x in (a, b) for s in x.strides]
     product_kernel[blocknb.cdiv(m, 16), blocknb.cdiv(n, 16)](a, b, out, m, n, k, *strides, BLOCK=16)
+
+
+def gram(a, b, out):
+    """Adds the product of the transpose of a block with another block."""
+    product(a.T, b, out)

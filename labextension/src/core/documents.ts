@@ -70,6 +70,7 @@ import {
 } from './schema';
 import { question, verdict } from './course_part';
 import { upgrade } from './upgrade';
+import { workers } from './workers_part';
 
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
 const hash = all(
@@ -263,22 +264,17 @@ const roofline = shaped<Roofline>(
 
 const figures = list(nullable(number(0, 1e30)), 1000);
 const axisValues = list(either(number(), word, flag), 1000);
+const series = shaped<SweepSeries>(
+  { label: word, kind: oneOf('kernel', 'baseline', 'roof'), median: figures, low: figures, high: figures },
+  { device: word },
+);
 const sweep = all(
   shaped<Sweep>(
     {
       axis: word,
       values: axisValues,
       unit: oneOf('GB/s', 'TFLOP/s', 'GFLOP/s', 'ms'),
-      series: list(
-        shaped<SweepSeries>({
-          label: word,
-          kind: oneOf('kernel', 'baseline'),
-          median: figures,
-          low: figures,
-          high: figures,
-        }),
-        100,
-      ),
+      series: list(series, 100),
     },
     {
       cancelled: flag,
@@ -447,6 +443,7 @@ const document = shaped<Document>(
     bench,
     roofline,
     sweep,
+    workers,
     tiles: part,
     timeline: part,
     memory,

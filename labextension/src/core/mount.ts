@@ -203,7 +203,7 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile'
-    ? VIEWS.filter((view) => view.key !== 'compare')
+    ? VIEWS.filter((view) => view.key !== 'compare' && (view.key !== 'workers' || doc.workers))
     : VIEWS.filter((view) => view.empty(doc, store) === null && !OF_A_LAUNCH.includes(view.key));
 }
 

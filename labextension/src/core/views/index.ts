@@ -16,6 +16,7 @@ import { step } from './step';
 import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
+import { workers } from './workers';
 
 /** All views. */
 export const VIEWS: readonly ViewSpec[] = [
@@ -32,6 +33,7 @@ export const VIEWS: readonly ViewSpec[] = [
   sweep,
   bench,
   history,
+  workers,
   knobs,
   compare,
 ];
