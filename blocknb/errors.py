@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -55,6 +56,18 @@ class Loc:
         return f"    {text}\n    {carets}"
 
 
+def keep_lines(file: str, lines: Mapping[int, str], replace: bool = False) -> None:
+    """Makes lines of another process known to `linecache`, by their 1-based numbers. Known lines stay, unless `replace` is true."""
+    have = linecache.getlines(file)
+    new = {n: f"{text}\n" for n, text in lines.items() if replace or n > len(have) or not have[n - 1].strip()}
+    if all(n <= len(have) and have[n - 1].rstrip("\n") == text.rstrip("\n") for n, text in new.items()):
+        return
+    found = [*have, *["\n"] * (max(new) - len(have))]
+    for number, text in new.items():
+        found[number - 1] = text
+    linecache.cache[file] = sum(map(len, found)), None, found, file  # without a time, checkcache() keeps it
+
+
 def display_file(file: str) -> str:
     """The name of a source file in messages: linecache calls a cell `<ipython-input-3-...>`, messages call it `cell 3`."""
     if file.startswith("<ipython-input-"):
@@ -82,7 +95,10 @@ class CompilationInterrupted(KeyboardInterrupt):
 
     def __init__(self, kernel: str, stage: str, trace: Any):
         super().__init__(f"the compilation of {kernel} was interrupted in {stage}")
-        self.stage, self.trace = stage, trace
+        self.kernel, self.stage, self.trace = kernel, stage, trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kernel, self.stage, self.trace)
 
 
 class KernelError(Exception):
@@ -102,6 +118,10 @@ class KernelError(Exception):
         super().__init__(message)
         self.message, self.loc, self.hint = message, loc, hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles all attributes, and the source lines of the report for a process that has no such file or cell."""
+        return _unpickled, (type(self), self.args, vars(self), dict(_quoted(vars(self).values())))
+
     def in_triton(self, phrase: str) -> Self:
         """Adds the words of Triton's message to the report, because tests and searches look for them."""
         self.triton = phrase
@@ -118,6 +138,25 @@ class KernelError(Exception):
     def places(self) -> list[str]:
         """The lines of the report that name places in the source."""
         return _places(self.loc)
+
+
+def _quoted(values: Iterable[Any]) -> Iterator[tuple[tuple[str, int], str]]:
+    """The lines of all locations among the values, by file and number."""
+    for loc in values:
+        while isinstance(loc, Loc):
+            if text := linecache.getline(loc.file, loc.line).rstrip("\n"):
+                yield (loc.file, loc.line), text
+            loc = loc.caller
+
+
+def _unpickled(
+    error_class: type[KernelError], args: tuple[Any, ...], attributes: dict[str, Any], lines: dict[tuple[str, int], str]
+) -> KernelError:
+    for (file, number), text in lines.items():
+        keep_lines(file, {number: text})
+    error = error_class.__new__(error_class, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class CompilationError(KernelError):

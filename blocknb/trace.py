@@ -112,15 +112,27 @@ class Stage:
     @cached_property
     def text(self) -> str:
         """The IR after the pass."""
-        from blocknb.ir.text import print_func
-
-        return print_func(self.after)
+        return _printed(self.after)
 
     @cached_property
     def text_before(self) -> str:
-        from blocknb.ir.text import print_func
+        return _printed(self.before)
 
-        return print_func(self.before)
+
+def _printed(func: Func | PrintedIR) -> str:
+    from blocknb.ir.text import print_func
+
+    return func.text if isinstance(func, PrintedIR) else print_func(func)
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedIR:
+    """The IR of a stage in another process: its text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class UnknownStage(KeyError):
@@ -216,6 +228,22 @@ class Trace:
     from_cache: bool = False
     disassemble: Callable[[bytes], Any] | None = None
     list_code: Callable[[str], str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the IR of the stages as texts. `sass`, `assembly` and `Stage.edit` need the process that compiled."""
+        printed: dict[int, Any] = {}
+        for stage in self.stages:
+            for func in (stage.before, stage.after):
+                printed.setdefault(id(func), PrintedIR(_printed(func)))
+        stages = [
+            replace(stage, before=printed[id(stage.before)], after=printed[id(stage.after)], resume=None)
+            for stage in self.stages
+        ]
+        return {**vars(self), "stages": stages, "disassemble": None, "list_code": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stages = tuple(state["stages"])
+        vars(self).update(state, stages=Stages(lambda: stages))
 
     def __repr__(self) -> str:
         """A few lines: the whole of a trace is far too long to read."""

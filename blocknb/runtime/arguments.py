@@ -126,6 +126,10 @@ def dtype_of(dtype: Any) -> t.DType:
     return _dtype_by_name(str(dtype).removeprefix("torch."))
 
 
+class MisalignedArray(LaunchError):
+    """The address of an array is not a multiple of the size of an element."""
+
+
 @functools.cache
 def _array_kinds(dtype: Any, device: int, readonly: bool = False, library: str = "") -> tuple[int, Kind, Kind]:
     """(a mask of the address bits that must be zero, the Kind of an array not aligned to 16 bytes, the Kind of an aligned one)."""
@@ -138,7 +142,7 @@ def _array(kinds: tuple[int, Kind, Kind], address: int) -> tuple[Kind, int]:
     mask, unaligned, aligned = kinds
     if address & mask:
         message = f"the address of the array is not a multiple of the {mask + 1} bytes of an element"
-        raise LaunchError(message, hint="pass x.copy(), which is aligned")
+        raise MisalignedArray(message, hint="pass x.copy(), which is aligned")
     return (unaligned if address & 15 else aligned), address
 
 

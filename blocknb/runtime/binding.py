@@ -161,6 +161,14 @@ def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> froze
     return frozenset(names[w] if isinstance(w, int) else w for w in wanted or ())
 
 
+def without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of a call without those that are LEFT_OUT."""
+    if all(value is not LEFT_OUT for value in (*args, *kwargs.values())):
+        return args, kwargs
+    given = tuple(value for value in args if value is not LEFT_OUT)
+    return given, {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
+
+
 def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, int, int]:
     """The three sizes of a grid, which is an int, up to three ints, or a function of the bound arguments."""
     if callable(grid):

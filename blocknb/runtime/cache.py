@@ -285,7 +285,7 @@ def environment_parts(tool: Tool | None = None) -> tuple:
     whether CPU code has redzones."""
     ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
     redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`; a launch does not import it
-    return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
+    return ("blocknb", _source_stamp(), "llvmlite", version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
 
 
 #: Packages whose code does not affect compilation. Ready-made kernels enter the key by their text, like every kernel.
@@ -296,7 +296,7 @@ _NO_COMPILER = frozenset(("compat", "eager", "kernels", "notebook", "profile", "
 def _source_stamp() -> str:
     """A digest of the names, sizes and times of blocknb's own files. Any edit of the compiler changes it; no file is read."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return key(_version_of("blocknb"), "\n".join(sorted(_stamps(package, ""))))
+    return key(version_of("blocknb"), "\n".join(sorted(_stamps(package, ""))))
 
 
 def _stamps(folder: str, place: str) -> Iterator[str]:
@@ -311,7 +311,8 @@ def _stamps(folder: str, place: str) -> Iterator[str]:
 
 
 @functools.cache
-def _version_of(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of an installed package, or ""."""
     if version := installed().get(package):
         return version
     from importlib import metadata

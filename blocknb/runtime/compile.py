@@ -92,8 +92,13 @@ class Compiled:
         return self.code.loaded
 
     @property
-    def artifacts(self) -> Mapping[str, Any]:
-        return self.trace.artifacts
+    def artifacts(self) -> Any:
+        """The code and texts by name, as an `Artifacts` of `runtime.artifacts`: another process can `load` it."""
+        return forks.imported("blocknb.runtime.artifacts").Artifacts(self.trace, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module = forks.imported("blocknb.runtime.artifacts")
+        return module.unpickled, (module.Shipped.of(self),)
 
     @property
     def asm(self) -> Mapping[str, Any]:
@@ -274,7 +279,7 @@ def from_disk(request: Request) -> Compiled | None:
     if entry is None:
         return None
     try:
-        return _read(request, entry)
+        return read_entry(request, entry)
     except (AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError):
         cache.shared().drop(request.digest)  # complete, but written by another version
         return None
@@ -291,7 +296,8 @@ def recompiled(compiled: Compiled) -> Compiled:
     return found
 
 
-def _read(request: Request, entry: cache.Entry) -> Compiled:
+def read_entry(request: Request, entry: cache.Entry) -> Compiled:
+    """The kernel of an entry. Raises TypeError, ValueError and others for an entry of another version."""
     files, stored_files = request.files, entry.meta["files"]
     code = record.decode(entry.meta["code"], files)
     _check(code, entry)
@@ -300,8 +306,8 @@ def _read(request: Request, entry: cache.Entry) -> Compiled:
     trace.resources = record.decode(entry.meta["resources"], files)
     if not isinstance(trace.resources, Resources):
         raise TypeError("the entry holds no Resources")
-    for name, blob in entry.blobs.items():
-        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.relocated(blob.decode(), stored_files, files)
+    for name, text in texts(entry.blobs).items():
+        trace.artifacts[name] = text if name in _BINARY else record.relocated(text, stored_files, files)
     if stored_files != list(files):
         trace.disassemble = lambda cubin: _relocated_listing(request.disassemble(cubin), stored_files, files)
     return _compiled(request, code, trace, ())
@@ -328,8 +334,12 @@ def _check(code: Any, entry: cache.Entry) -> None:
 
 def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
     """Stores a kernel on disk, unless it depends on a value that another process cannot recognise."""
-    if request.unknown:
-        return
+    if not request.unknown:
+        cache.shared().put(request.digest, *entry_of(request, code, trace))
+
+
+def entry_of(request: Request, code: KernelCode, trace: Trace) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The metadata and the blobs of an entry."""
     files = request.files
     meta = {
         "files": list(files),
@@ -337,8 +347,12 @@ def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
         "resources": record.encode(trace.resources, files),
         "milliseconds": trace.milliseconds,
     }
-    blobs = {name: data.encode() if isinstance(data, str) else data for name, data in trace.artifacts.items()}
-    cache.shared().put(request.digest, meta, blobs)
+    return meta, {name: data.encode() if isinstance(data, str) else data for name, data in trace.artifacts.items()}
+
+
+def texts(blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    """The artifacts of an entry: binaries as bytes, and the others as texts."""
+    return {name: bytes(blob) if name in _BINARY else blob.decode() for name, blob in blobs.items()}
 
 
 def stored(job: Job, code: KernelCode, trace: Trace) -> Compiled:

@@ -28,7 +28,6 @@ from blocknb.runtime import arguments, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE
 from blocknb.runtime.binding import (
-    LEFT_OUT,
     OPTIONS,
     Binding,
     bind,
@@ -41,11 +40,14 @@ from blocknb.runtime.binding import (
     similar,
     switched_off,
     unspecialized_names,
+    without_left_out,
 )
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
 from blocknb.runtime.measured import MeasuredKernel
+from blocknb.runtime.misaligned import copies_misaligned
+from blocknb.runtime.pickling import Picklable
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
 from blocknb.runtime.request import Request
 from blocknb.target import CLUSTER, Target
@@ -112,7 +114,7 @@ class KernelParam:
         return self.default is not MISSING
 
 
-class Kernel(MeasuredKernel):
+class Kernel(MeasuredKernel, Picklable):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
@@ -254,13 +256,14 @@ class Kernel(MeasuredKernel):
         """Launches by the general path, in the form of `launch`."""
         return self._general(grid, args, kwargs)
 
+    @copies_misaligned
     def _general(
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
         """Launches from arguments, some of which may be LEFT_OUT. The attempts of the Binding `tried` have rejected the call."""
         if this_thread.skips:
             return None  # type: ignore[return-value]
-        args, kwargs = _without_left_out(args, kwargs)
+        args, kwargs = without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted, how = self.interprets(kwargs), interpret_options(kwargs.pop("interpret", None))
             if wanted:
@@ -460,14 +463,6 @@ class Kernel(MeasuredKernel):
         for observer in list(launch_context.observers):
             observer(launch)
         return None
-
-
-def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of a call without those that are LEFT_OUT."""
-    if all(value is not LEFT_OUT for value in (*args, *kwargs.values())):
-        return args, kwargs
-    given = tuple(value for value in args if value is not LEFT_OUT)
-    return given, {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

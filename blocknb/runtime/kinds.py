@@ -41,6 +41,9 @@ class Kind:
     library: str = ""
     constant: tuple[Any, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return interned, (self.type, self.divisibility, self.device, self.readonly, self.library, self.constant)
+
     @property
     def is_pointer(self) -> bool:
         return isinstance(self.type, t.Pointer)
@@ -156,6 +159,21 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value.value if type(value).__name__ == "constexpr" else value
+
+
+def interned(
+    type: Any, divisibility: int, device: int | None, readonly: bool, library: str, constant: tuple[Any, ...]
+) -> Kind:
+    """The Kind with these fields, for `pickle`."""
+    if type is None:
+        return constant_kind(constant[0])
+    if isinstance(type, Tuple):
+        return tuple_kind(type.parts, type.tuple_class)
+    if isinstance(type, t.Descriptor):
+        return descriptor_kind(type, divisibility == 16, device, readonly, library)
+    if isinstance(type, t.Pointer):
+        return pointer_kind(type.element, divisibility == 16, HOST if device is None else device, readonly, library)
+    return multiple_kind(type, divisibility)
 
 
 def unspecialized_kind(kind: Kind) -> Kind:

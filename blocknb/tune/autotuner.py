@@ -17,13 +17,11 @@ import contextlib
 import functools
 import math
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from blocknb import forks
 from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime import machine, parallel_compile
 from blocknb.runtime.binding import caller
@@ -39,37 +37,14 @@ from blocknb.tune.fast_choice import FastChoice, FastChoices
 from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
+from blocknb.tune.searches import REP, WARMUP, Measuring, Searches
 from blocknb.tune.tuning import MEASURED, Trial, Tuning
 from blocknb.tune.wrapper import Wrapper
 
 Hook = Callable[..., Any]
-WARMUP, REP = 25, 100  # milliseconds per configuration
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 #: The name of a dtype. The cache is necessary: str() of a NumPy dtype takes longer than a launch.
 _dtype_name = functools.lru_cache(typed=True)(str)
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """How configurations are timed: `warmup` and `rep` in milliseconds, by replays of a CUDA graph, or by the caller's `do_bench`."""
-
-    warmup: float = WARMUP
-    rep: float = REP
-    use_cuda_graph: bool = False
-    do_bench: Callable[..., Any] | None = None
-
-
-class Searches:
-    """The searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, whether the user
-    was warned of arrays that trials update, and the choices for launches that are repeated."""
-
-    def __init__(self) -> None:
-        self.races: dict[tuple[Any, ...], Race] = {}
-        self.refused: KernelError | None = None
-        self.warned = False
-        self.choices = FastChoices((), ())
-        self.lock = threading.RLock()
-        forks.renewed(self, lock=threading.RLock)
 
 
 class Autotuner(Wrapper):
@@ -117,6 +92,17 @@ class Autotuner(Wrapper):
         self.measuring = Measuring(warmup, rep, use_cuda_graph, do_bench)
         self._searches = Searches()
         self._searches.choices = FastChoices(arg_names, self.keys)
+
+    def pickled_state(self) -> dict[str, Any]:
+        """The attributes that travel to another process: all but running searches."""
+        state = super().pickled_state()
+        del state["_searches"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._searches = Searches()
+        self._searches.choices = FastChoices(self.arg_names, self.keys)
 
     @property
     def configs_timings(self) -> dict[Config, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from blocknb.frontend.source import MISSING, Source
+from blocknb.runtime import pickling
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 
@@ -18,6 +19,21 @@ class Wrapper(KernelInterface):
         for name in ("__name__", "__doc__", "__module__", "__qualname__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by name if another process can import the wrapper, or else with the kernel and all attributes."""
+        if (path := pickling.path_of(self)) is not None:
+            return pickling.find, path
+        return object.__new__, (type(self),), self.pickled_state()
+
+    def pickled_state(self) -> dict[str, Any]:
+        """The attributes that travel to another process."""
+        return {name: value for name, value in vars(self).items() if name != "kernel"}
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
 
     @cached_property
     def kernel(self) -> Kernel:

@@ -307,7 +307,7 @@ def test_another_version_of_blocknb_llvmlite_or_ptxas_is_another_key(monkeypatch
     keys = {key(environment_parts()), key(environment_parts(tool)), key(environment_parts(newer))}
     monkeypatch.setattr(module, "_source_stamp", lambda: "edited")
     keys.add(key(environment_parts(tool)))
-    monkeypatch.setattr(module, "_version_of", lambda package: "0.51.0")
+    monkeypatch.setattr(module, "version_of", lambda package: "0.51.0")
     keys.add(key(environment_parts(tool)))
     assert len(keys) == 5
 

@@ -76,9 +76,7 @@ def test_another_version_compiles_again_and_keeps_the_old_entries(store, monkeyp
             other.setattr(cache, "_source_stamp", lambda: "edited")
         else:
             cache._source_stamp.cache_clear()
-            other.setattr(
-                cache, "_version_of", lambda name, real=cache._version_of: "99" if name == what else real(name)
-            )
+            other.setattr(cache, "version_of", lambda name, real=cache.version_of: "99" if name == what else real(name))
         assert not launched(store)
         assert launched(store)
     cache._source_stamp.cache_clear()
