@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from blocknb import errors as errors
     from blocknb import language as language
     from blocknb import testing as testing
-    from blocknb.compat.loading import load as load
-
     from blocknb.arrays.mapping import map_blocks as map_blocks
     from blocknb.arrays.mapping import map_overlap as map_overlap
     from blocknb.arrays.reducing import contraction as contraction
     from blocknb.arrays.reducing import reduction as reduction
+    from blocknb.compat.loading import load as load
 
     # isort: off
     from blocknb.errors import (

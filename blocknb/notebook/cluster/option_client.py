@@ -7,6 +7,7 @@ that a card shows their stages. With `--sweep`, one worker of each kind of devic
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from blocknb.notebook.options import Found, Option, unquoted
 
 
 @dataclass(eq=False)
-class ClusterCell:
+class ClusterCell(AbstractContextManager["ClusterCell"]):
     """A cell with `--client`: as a context manager, it observes the workers. `rows` are their launches by the kernel of the notebook."""
 
     client: Any
@@ -66,6 +67,7 @@ def run(cell: ClusterCell, shell: Any, text: str) -> None:
 def after(cell: ClusterCell, record: Any, shell: Any, found: Found) -> None:
     from blocknb.notebook.cluster import workers
 
+    found.cluster = cell.client
     if rows := cell.rows.get(record.kernel):
         part = workers.part(cell.client, rows)
         found.parts["workers"] = part

@@ -19,15 +19,21 @@ from blocknb.notebook import numbers, plot_data, sweep, sweep_answer
 from blocknb.notebook.check_compare import to_numpy
 from blocknb.notebook.observe import Observation, apart
 from blocknb.notebook.progress import Progress
+from blocknb.notebook.roofline import ERROR
 from blocknb.notebook.sweep import Series, Sweep
 from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep, assigned
 from blocknb.profile import ceilings, machines
 from blocknb.profile.replay import Replay
 from blocknb.profile.roof import bounds
+from blocknb.runtime import memory
 from blocknb.runtime.binding import OPTIONS
 from blocknb.runtime.kinds import HOST
 
 ROOF = "roof"
+ABOVE = (
+    "the kernel is above the roof. Part of the data may stay in a cache, or the ceilings were measured on a busy machine "
+    "(`blocknb bench ceilings` on that machine measures them again)"
+)
 
 
 @dataclass
@@ -71,10 +77,15 @@ def task_of_launch(record: Any, names: Sequence[str], values: Sequence[Any]) -> 
     if given is None:
         raise LaunchError("an array of the launch no longer exists")
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
-    arguments = {name: to_numpy(value) if hasattr(value, "shape") else value for name, value in given.items()}
-    return SweepTask(
-        record.kernel, list(names), list(values), made.snapshot.grid.given(), {**options, **arguments}
-    )
+    arguments = {name: _portable(value) for name, value in given.items()}
+    return SweepTask(record.kernel, list(names), list(values), made.snapshot.grid.given(), {**options, **arguments})
+
+
+def _portable(value: Any) -> Any:
+    """An argument of a launch without memory of a GPU, which the worker may lack."""
+    if hasattr(value, "detach"):
+        return value.detach().cpu()
+    return to_numpy(value) if memory.owner_and_view(value) is not None else value
 
 
 def task_of_expression(record: Any, names: Sequence[str], values: Sequence[Any], launch: Any, check: Any) -> SweepTask:
@@ -83,9 +94,7 @@ def task_of_expression(record: Any, names: Sequence[str], values: Sequence[Any],
     wanted = launch.names | (check.names if check is not None else set())
     kept = {name: space[name] for name in sorted(wanted) if name in space}
     text = "" if check is None else check.text
-    return SweepTask(
-        record.kernel, list(names), list(values), expression=launch.text, check=text, space=kept
-    )
+    return SweepTask(record.kernel, list(names), list(values), expression=launch.text, check=text, space=kept)
 
 
 def on_each_kind(client: Any, task: SweepTask) -> Sweep:
@@ -118,7 +127,8 @@ def measure(packed: bytes) -> RemoteSweep:
     number, name = machines.own_device()
     roofs: dict[str, float | None] = {}
     limits = ceilings.ceilings(number)
-    launches = _Expression(task) if task.expression else _launched(task, number)
+    arrays = {name: _on_device(value, number) for name, value in task.arguments.items()}  # alive to the end
+    launches = _Expression(task) if task.expression else _launched(task, arrays)
 
     def replays(point: Any) -> Sequence[Replay]:
         made = launches(point)
@@ -137,23 +147,23 @@ def measure(packed: bytes) -> RemoteSweep:
     return RemoteSweep(found, [roofs.get(repr(point)) for point in points])
 
 
-def _launched(task: SweepTask, number: int) -> ConstantSweep:
+def _launched(task: SweepTask, arguments: Mapping[str, Any]) -> ConstantSweep:
     """The launch of the task on this device, as a record of a cell."""
-    given = {name: _on_device(value, number) for name, value in task.arguments.items()}
     observation = Observation()
     observation.start()
     try:
-        task.kernel.launch(task.grid, **given)
+        task.kernel.launch(task.grid, **arguments)
     finally:
         observation.stop()
-    made = ConstantSweep(observation.records[task.kernel], task.names)
-    made.arrays = given  # type: ignore[attr-defined]  # the record has weak references to them
-    return made
+    return ConstantSweep(observation.records[task.kernel], task.names)
 
 
 def _on_device(value: Any, number: int) -> Any:
-    if number == HOST or not hasattr(value, "shape") or not hasattr(value, "dtype") or not value.shape:
+    """An argument of `_portable` in the memory of a device."""
+    if number == HOST or memory.owner_and_view(value) is None:
         return value
+    if hasattr(value, "detach"):
+        return value.to(f"cuda:{number}")
     import cupy
 
     with cupy.cuda.Device(number):
@@ -206,6 +216,7 @@ def combined(task: SweepTask, results: Mapping[str, RemoteSweep], notes: Iterabl
             if any(median is not None for median in series.median):
                 found.series.append(series)
     sweep.fit_unit(found)
+    notes = [*notes, *(f"{name}: {ABOVE}" for name, table in tables.items() if table.above)]
     found.notes = [*notes, *(f"{name}: {note}" for name, one in results.items() for note in one.found.notes)]
     found.runs = min((one.runs for one in sweeps), default=0)
     found.device = next(iter(results)) if len(results) == 1 else f"{len(results)} kinds of devices"
@@ -225,8 +236,9 @@ class _Table:
         keys = [repr(point if made.second else point[0]) for point in made.points]
         columns = plot_data.times(made.part)[made.series.index(kernel)] if kernel else ([], [], [])
         rows = zip(keys, *columns, strict=False)
-        self.times = {key: times for key, *times in rows if None not in times}
+        self.times = {key: [ms for ms in times if ms is not None] for key, *times in rows if None not in times}
         self.roofs = {key: [ms] * 3 for key, ms in zip(keys, one.roofs, strict=True) if ms is not None}
+        self.above = any(self.times[key][0] * ERROR < ms[0] for key, ms in self.roofs.items() if key in self.times)
         scale = 1e-3 if made.unit == "GFLOP/s" else 1.0
         self.amounts = {key: a * scale for key, a in zip(keys, made.amounts, strict=False) if a is not None}
 

@@ -34,7 +34,7 @@ class WorkerLaunches:
     kernel: Kernel
     kinds: Mapping[str, Any]
     options: Mapping[str, Any]
-    target: str
+    target: Target
     grid: tuple[int, int, int]
     arguments: Mapping[str, dict[str, Any]]
     milliseconds: list[float]
@@ -95,7 +95,7 @@ def end(token: str) -> WorkerReport | None:
             kernel,
             dict(one.compiled.kinds),
             dict(one.compiled.options),
-            str(one.compiled.target),
+            one.compiled.target,
             one.grid,
             one.arguments,
             one.milliseconds,
@@ -128,7 +128,9 @@ def collect(client: Any, token: str) -> dict[Kernel, list[Row]]:
     The observers have already seen launches of workers that are threads of this process."""
     found: dict[Kernel, list[Row]] = {}
     for address, report in sorted(stop(client, token).items()):
-        for launched in report.launches if report is not None else ():
+        if report is None:
+            continue
+        for launched in report.launches:
             kernel = local_kernel(launched.kernel)
             found.setdefault(kernel, []).append(row(address, report.device, launched))
             if report.process != own_process():
@@ -150,7 +152,7 @@ def local_kernel(received: Kernel) -> Kernel:
 
 def _local_launches(kernel: Kernel, launched: WorkerLaunches) -> Iterator[Launch]:
     """The launches of a worker as Launches of this process, whose code is compiled here for the target of the worker."""
-    compiled = compiler.compile(kernel.source, launched.kinds, launched.options, Target.parse(launched.target))
+    compiled = compiler.compile(kernel.source, launched.kinds, launched.options, launched.target)
     compiled.kernel = kernel
     kernel.latest = compiled
     for milliseconds in launched.milliseconds:
@@ -196,6 +198,8 @@ def facts(part: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = [("workers", f"{launches} on {numbers.plural(len(rows), 'worker')}")]
     for one in rows:
         compiled = "from the cache" if one["compile_ms"] is None else f"compiled in {numbers.time(one['compile_ms'])}"
-        text = f"{one['launches']} × {numbers.time(one['ms'])}, {numbers.size(one['bytes'])}, {compiled}, {one['device']}"
+        text = (
+            f"{one['launches']} × {numbers.time(one['ms'])}, {numbers.size(one['bytes'])}, {compiled}, {one['device']}"
+        )
         found.append((f"  {one['worker']}", text))
     return found + ([("dashboard", part["dashboard"])] if part["dashboard"] else [])
