@@ -37,8 +37,8 @@ from blocknb.tune.fast_choice import FastChoice, FastChoices
 from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
-from blocknb.tune.searches import REP, WARMUP, Measuring, Searches
-from blocknb.tune.tuning import MEASURED, Trial, Tuning
+from blocknb.tune.searches import REP, WARMUP, Measuring, Searches, SharedTrials
+from blocknb.tune.tuning import Tuning
 from blocknb.tune.wrapper import Wrapper
 
 Hook = Callable[..., Any]
@@ -52,7 +52,8 @@ class Autotuner(Wrapper):
 
     After a launch, `best_config` is the configuration that it used, and `cache` maps tuning keys to the best configurations. Clear `cache`
     to tune again, unless the choice is on disk. `configs_timings`, `bench_time` (seconds) and `tuning` describe the last tuning; `tuning`
-    is a table of all trials. Libraries subclass this class, so names and the order of arguments are those of Triton.
+    is a table of all trials. `tunings` has those of a cluster, by kind of device. Libraries subclass this class, so names and the order
+    of arguments are those of Triton.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Autotuner(Wrapper):
         use_cuda_graph: bool = False,
         do_bench: Callable[..., Any] | None = None,
         cache_results: bool | None = None,
+        client: Any = None,
     ):
         super().__init__(fn, arg_names)
         self.configs = list(configs) or [Config({})]
@@ -82,7 +84,8 @@ class Autotuner(Wrapper):
         self.best_config: Config | None = None
         self.tuning: Tuning | None = None
         self.nargs: dict[str, Any] = {}
-        self.cache_results = cache_results
+        self.cache_results, self.client = cache_results, client
+        self.tunings: dict[str, Tuning] = {}
         self.arrays = ArrayState(reset_to_zero, restore_value)
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
         self.pre_hook: Hook = pre_hook or self.arrays.prepare
@@ -94,8 +97,8 @@ class Autotuner(Wrapper):
         self._searches.choices = FastChoices(arg_names, self.keys)
 
     def pickled_state(self) -> dict[str, Any]:
-        """The attributes that travel to another process: all but running searches."""
-        state = super().pickled_state()
+        """The attributes that travel to another process: all but running searches and the client of a cluster."""
+        state = {**super().pickled_state(), "client": None}
         del state["_searches"]
         return state
 
@@ -245,16 +248,38 @@ class Autotuner(Wrapper):
                 found = self.cache.get(key) or self._tune(key, args, kwargs)
         return found
 
-    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
-        configs, place = self.prune_configs(kwargs), None
-        if store.wanted(self.cache_results, not self._measured_by_others):
-            by = (*key, self.measuring.use_cuda_graph)
-            place = store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
-        named = self._named_key(key)
-        if place is not None and (found := place.read()) is not None:
+    def tune(self, *args: Any, grid: Any, client: Any = None, **kwargs: Any) -> Tuning:
+        """Chooses the configuration for the launch `kernel[grid](*args, **kwargs)`, and does not launch. Returns the Tuning.
+
+        With the `client` of a Dask cluster, the workers measure (see `blocknb.tune.cluster`). `tunings` then has one Tuning for each kind
+        of device of the cluster. The Tuning of this machine's kind is the choice for launches here.
+        """
+        self.nargs, kwargs = dict(zip(self.arg_names, args, strict=False)), {**kwargs, "grid": grid}
+        with self._searches.lock:
+            before, self.client = self.client, client or self.client
+            try:
+                self._tune(self.tuning_key(args, kwargs), args, kwargs, look=self.client is None)
+            finally:
+                self.client = before
+        assert self.tuning is not None
+        return self.tuning
+
+    def store_place(
+        self, key: tuple[Any, ...], configs: Sequence[Config], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> store.StorePlace | None:
+        """The entry of the disk cache for a tuning on this machine; None if the choice is not kept."""
+        if not store.wanted(self.cache_results, not self._measured_by_others):
+            return None
+        by = (*key, self.measuring.use_cuda_graph)
+        return store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
+
+    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], look: bool = True) -> Config:
+        configs = self.prune_configs(kwargs)
+        place, named = self.store_place(key, configs, args, kwargs), self._named_key(key)
+        if look and place is not None and (found := place.read()) is not None:
             tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)
         else:
-            tuning = Tuning(self.__name__, named, *self._measured(key, named, configs, args, kwargs))
+            tuning = self._measured(key, named, configs, args, kwargs)
             self.pre_hook({**self._named(args), **kwargs, **_best_of(tuning).all_kwargs()}, reset_only=True)
             if place is not None:
                 place.write(tuning)
@@ -284,46 +309,34 @@ class Autotuner(Wrapper):
         configs: Sequence[Config],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> tuple[tuple[Trial, ...], Config, float]:
-        """The trials of all configurations, the best configuration, and the seconds that the measurement took.
-
-        A CPU has no warps and stages, so configurations that differ only in these share one measurement there. After an interrupt,
-        `tuning` has the trials so far, and the next call for this key continues.
-        """
+    ) -> Tuning:
+        """Measures all configurations. After an interrupt, `tuning` has the trials so far, and the next call for this key continues."""
         alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
-        same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
-        tried: dict[Any, Config] = {}
-        for config in configs:
-            tried.setdefault(same[config], config)
+        shared = SharedTrials(self.__name__, named, configs, alike)
         race = self._searches.races.setdefault(key, Race(self.__name__))
-
-        def trials() -> tuple[Trial, ...]:
-            found = []
-            for config in configs:
-                trial = race.trial(tried[same[config]])
-                if config is not tried[same[config]] and trial.status == MEASURED:
-                    trial = replace(trial, reason="one measurement for all num_warps and num_stages: a CPU has neither")
-                found.append(replace(trial, config=config))
-            return tuple(found)
-
         try:
             with unobserved(), stopwatch(race):
-                self._race(race, list(tried.values()), args, kwargs)
+                if self.client is None:
+                    self.race_here(race, shared.tried, args, kwargs)
+                else:
+                    from blocknb.tune import cluster
+
+                    self.tunings = cluster.tuned(self, race, shared, args, kwargs, key)
         except KeyboardInterrupt:
-            self._publish(Tuning(self.__name__, named, trials(), None, race.seconds))
+            self._publish(replace(shared.tuning(race), best=None))
             raise
         except BaseException:
             del self._searches.races[key]
             raise
         del self._searches.races[key]
-        finished = [trial for trial in trials() if trial.status == MEASURED]
-        if not finished:
+        tuning = shared.tuning(race)
+        if tuning.best is None:
             assert race.failure is not None
-            self._publish(Tuning(self.__name__, named, trials(), None, race.seconds))
+            self._publish(tuning)
             raise race.failure
-        return trials(), min(finished, key=lambda trial: trial.median).config, race.seconds
+        return tuning
 
-    def _race(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def race_here(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compiles and measures the configurations without a result: in turns with blocknb's clock, one by one with any other."""
         made = self._compile_ahead(configs, args, kwargs)
         for config, answer in made.items():
@@ -451,6 +464,7 @@ def autotune(
     use_cuda_graph: bool = False,
     do_bench: Callable[..., Any] | None = None,
     cache_results: bool | None = None,
+    client: Any = None,
 ) -> Callable[[Kernel | Wrapper], Autotuner]:
     """Decorates a kernel, or heuristics around a kernel: a launch uses the fastest of `configs`.
 
@@ -471,6 +485,7 @@ def autotune(
     False tunes again in each process. By default the choice is kept unless there is a `do_bench`. Set the environment variable
     BLOCKNB_CACHE_AUTOTUNING (or TRITON_CACHE_AUTOTUNING) to 0 to turn this default off, or to 1 to keep every choice. Choices among
     configurations with hooks are never kept. BLOCKNB_PRINT_AUTOTUNING=1 (or TRITON_PRINT_AUTOTUNING) prints `tuning` after each choice.
+    With the `client` of a Dask cluster, its workers measure (`Autotuner.tune`).
     """
 
     def decorate(fn: Kernel | Wrapper) -> Autotuner:
@@ -479,7 +494,7 @@ def autotune(
             raise AutotunerError(message, hint="put @blocknb.kernel below it")
         return Autotuner(
             fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook, prune_configs_by, warmup, rep,
-            use_cuda_graph, do_bench, cache_results,
+            use_cuda_graph, do_bench, cache_results, client,
         )  # fmt: skip
 
     return decorate

@@ -85,10 +85,31 @@ class Race:
     out: dict[Config, tuple[str, str]] = field(default_factory=dict)
     failure: KernelError | None = None
     seconds: float = 0.0
+    final: bool = True
+    #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
+    seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
+    #: The races on a cluster, by kind of device.
+    kinds: dict[str, Race] = field(default_factory=dict)
+    #: Trials of an earlier tuning, which a worker has on its disk.
+    known: dict[Config, Trial] = field(default_factory=dict)
+
+    @property
+    def from_disk(self) -> bool:
+        return bool(self.known)
+
+    def take(self, other: Race) -> None:
+        """Makes the results those of another race."""
+        self.values, self.answers, self.out, self.known = other.values, other.answers, other.out, other.known
+        self.failure = other.failure
+
+    @staticmethod
+    def refusal(error: KernelError) -> tuple[str, str]:
+        """The status and the reason of a configuration that cannot run."""
+        return LEFT_OUT, f"{error.title}: {error.message}".split("\n")[0]
 
     def refuse(self, config: Config, error: KernelError) -> None:
         """Leaves a configuration out that cannot run."""
-        self.out[config] = LEFT_OUT, f"{error.title}: {error.message}".split("\n")[0]
+        self.out[config] = self.refusal(error)
         self.failure = error
         if not isinstance(error, EXPECTED):
             message = f"autotuning {self.kernel} leaves out {as_keywords(config)}: {self.out[config][1]}"
@@ -139,6 +160,8 @@ class Race:
 
     def trial(self, config: Config) -> Trial:
         """What is known of a configuration."""
+        if config in self.known:
+            return self.known[config]
         values = self.values.get(config, [])
         status, reason = self.out.get(config, (MEASURED if values or config in self.answers else NOT_MEASURED, ""))
         times = np.quantile(values, QUANTILES).tolist() if values else self.answers.get(config, NO_TIMES)
@@ -170,9 +193,14 @@ class Judge:
         running = [name for name, entrant in self.entrants.items() if entrant.config not in self.race.out]
         known = {name: [*self.before[name], *times[name]] for name in running}
         rounds = min(map(len, known.values()), default=0)
-        for name, ratio in hopeless(known).items():
+        least, stopped = self.race.seen()
+        if stopped:
+            return []
+        for name, ratio in hopeless(known, least).items():
             self._stop(known, name, f"{ratio:.3g} times the best after {rounds} rounds")
         if not self.final and now >= self.end and rounds >= LEAST_ROUNDS:
+            if not self.race.final:
+                return []
             self.final, self.end = True, now + self.seconds
             for name in sorted(known, key=lambda name: statistics.median(known[name]))[FINALISTS:]:
                 self._stop(
@@ -190,23 +218,25 @@ class Judge:
         del known[name]
 
 
-def hopeless(times: Mapping[K, Sequence[float]]) -> dict[K, float]:
-    """Which of these (milliseconds by round) cannot win any more, with their medians as multiples of the best."""
+def hopeless(times: Mapping[K, Sequence[float]], least: float = math.inf) -> dict[K, float]:
+    """Which of these (milliseconds by round) cannot win any more, with their medians as multiples of the best.
+
+    `least` is the median of one that another device has measured; it competes with the same time in each round.
+    """
     rounds = min(map(len, times.values()), default=0)
     limits = [limit for limit in LIMITS if rounds >= limit[0]]
     if not limits:
         return {}
     medians = {name: statistics.median(values) for name, values in times.items()}
     best = min(medians, key=medians.__getitem__)
+    rivals, fastest = (times[best], medians[best]) if medians[best] <= least else ([least] * rounds, least)
 
     def lost(values: Sequence[float], factor: float, more: float) -> bool:
-        slower = sum(v > max(factor * b, b + more) for v, b in zip(values, times[best], strict=False))
+        slower = sum(v > max(factor * b, b + more) for v, b in zip(values, rivals, strict=False))
         return slower >= rounds - rounds // SPOILT
 
     return {
-        n: medians[n] / (medians[best] or math.inf)
-        for n, v in times.items()
-        if any(lost(v, *limit) for _, *limit in limits)
+        n: medians[n] / (fastest or math.inf) for n, v in times.items() if any(lost(v, *limit) for _, *limit in limits)
     }
 
 

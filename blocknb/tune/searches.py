@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
+from blocknb.tune.config import Config
 from blocknb.tune.fast_choice import FastChoices
 from blocknb.tune.race import Race
+from blocknb.tune.tuning import MEASURED, Trial, Tuning
 
 WARMUP, REP = 25, 100  # milliseconds per configuration
 
@@ -23,6 +25,42 @@ class Measuring:
     rep: float = REP
     use_cuda_graph: bool = False
     do_bench: Callable[..., Any] | None = None
+
+
+class SharedTrials:
+    """The trials of all configurations, some of which share a measurement.
+
+    A CPU has no warps and stages, so configurations that differ only in these are `alike` there. `tried` are those to measure.
+    """
+
+    def __init__(self, kernel: str, named: Mapping[str, Any], configs: Sequence[Config], alike: bool):
+        self.kernel, self.named, self.configs = kernel, named, list(configs)
+        self._same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
+        self._tried: dict[Any, Config] = {}
+        for config in configs:
+            self._tried.setdefault(self._same[config], config)
+
+    @property
+    def tried(self) -> list[Config]:
+        return list(self._tried.values())
+
+    def trials(self, race: Race) -> tuple[Trial, ...]:
+        """The trial of each configuration in a race."""
+        found = []
+        for config in self.configs:
+            tried = self._tried[self._same[config]]
+            trial = race.trial(tried)
+            if config is not tried and trial.status == MEASURED:
+                trial = replace(trial, reason="one measurement for all num_warps and num_stages: a CPU has neither")
+            found.append(replace(trial, config=config))
+        return tuple(found)
+
+    def tuning(self, race: Race) -> Tuning:
+        """The Tuning of a race. Its `best` is None if no configuration could run."""
+        trials = self.trials(race)
+        finished = [trial for trial in trials if trial.status == MEASURED]
+        best = min(finished, key=lambda trial: trial.median).config if finished else None
+        return Tuning(self.kernel, self.named, trials, best, race.seconds, from_disk=race.from_disk)
 
 
 class Searches:

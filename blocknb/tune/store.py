@@ -141,6 +141,26 @@ def _heuristics(kernel: Kernel) -> list[Any]:
     return [sorted(values.items(), key=lambda item: item[0]) for values in vars(kernel).get("heuristics", ())]
 
 
+def device_kind(gpu: int | None) -> str:
+    """The kind of a device, within which times are comparable: the model of a GPU, or the CPU with its number of threads."""
+    from blocknb.target import Target
+
+    if gpu is None:
+        count = host.thread_count()
+        return f"{Target.parse('cpu')}, {count} thread{'s' * (count > 1)}"
+    import cupy
+
+    model = cupy.cuda.runtime.getDeviceProperties(gpu)["name"].decode()
+    return f"{model} (GPU)" if "GPU" not in model else model
+
+
+def unique_name(gpu: int) -> str:
+    """What identifies one GPU among all machines."""
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceProperties(gpu)["uuid"].hex()
+
+
 def _machine(gpu: int | None) -> list[Any]:
     """The machine that times depend on: the GPU with driver and ptxas, or the CPU with its number of threads; and blocknb's version."""
     from blocknb.target import Target

@@ -1,0 +1,300 @@
+"""Tuning on a Dask cluster: sends configurations to the workers, and gathers their times by kind of device.
+
+Dask moves the data and runs the tasks; this module decides which worker measures what. Each worker measures a few configurations at a
+time, as on one device (`race`). Times of different models are never compared: each kind of device measures all configurations, and
+gets a choice of its own. Workers of one kind share the work, and tell each other the best median, which stops slower configurations.
+At the end, one worker of each kind runs the fastest configurations in turns.
+
+If a worker dies, another one measures its configurations. An interrupt keeps all results, and the next search continues.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import queue
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from blocknb.runtime import parallel_compile
+from blocknb.tune import measuring_worker, store
+from blocknb.tune.config import Config
+from blocknb.tune.measuring_worker import Measurement, Opened, Parcel
+from blocknb.tune.pruning import AutotunerError
+from blocknb.tune.race import FINALISTS, Race
+from blocknb.tune.searches import SharedTrials
+from blocknb.tune.tuning import MEASURED, Tuning, as_keywords
+
+MOST = 16  # configurations of a task: a killed worker loses at most so many
+SHARE = 4  # tasks per worker, so that fast and slow workers end together
+LOOKS = 0.5  # seconds between two looks at the list of workers
+TOLD = 0.97  # workers hear of a better median if it is better by so much
+PATIENCE = 60.0  # seconds without any worker before the search fails
+
+
+def tuned(
+    tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
+) -> dict[str, Tuning]:
+    """Tunes on the cluster of `tuner.client`. Returns a Tuning by kind of device.
+
+    The results for the kind that a launch of these arguments runs on go into `race`. If the cluster has no such device, a warning names
+    the kind that takes its place. Raises AutotunerError without workers or cloudpickle, and the errors of launches.
+    """
+    try:
+        import cloudpickle
+    except ImportError:
+        raise AutotunerError("tuning on a cluster needs cloudpickle", hint='pip install "blocknb[dask]"') from None
+
+    data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}, key))
+    search = ClusterSearch(tuner.client, tuner.__name__, shared, Parcel(data), race.kinds)
+    here = store.device_kind(store.gpu_of(tuner.arg_names, args, kwargs))
+    begin = time.perf_counter()
+    try:
+        search.run()
+    finally:
+        for one in race.kinds.values():
+            one.seconds += time.perf_counter() - begin
+        if race.kinds:
+            chosen = here if here in race.kinds else max(race.kinds, key=lambda kind: len(race.kinds[kind].values))
+            race.take(race.kinds[chosen])
+    if chosen != here:
+        warnings.warn(
+            f"the cluster has no {here}; launches here use the choice of {chosen}", RuntimeWarning, stacklevel=2
+        )
+    found = {kind: shared.tuning(one) for kind, one in race.kinds.items() if kind in search.kinds}
+    search.keep({kind: tuning for kind, tuning in found.items() if tuning.best is not None and not tuning.from_disk})
+    return found
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of the cluster, with the task that it runs."""
+
+    address: str
+    opened: Opened | None = None
+    future: Any = None
+    numbers: tuple[int, ...] = ()
+    final: bool = False
+    measures: bool = False
+
+
+@dataclass(eq=False)
+class DeviceSearch:
+    """The search on one kind of device. `pending` are the numbers that no worker has measured, `final` those of the last comparison."""
+
+    kind: str
+    race: Race
+    pending: collections.deque[int] = field(default_factory=collections.deque)
+    final: tuple[int, ...] | None = None
+    seen: float = field(default_factory=time.monotonic)
+
+    def best(self) -> tuple[float, Config | None]:
+        """The least median in milliseconds, with its configuration."""
+        found = [
+            (trial.median, trial.config) for trial in map(self.race.trial, self._configs()) if trial.status == MEASURED
+        ]
+        return min(found, key=lambda pair: pair[0], default=(math.inf, None))
+
+    def _configs(self) -> list[Config]:
+        return [*self.race.values, *self.race.answers]
+
+
+class ClusterSearch:
+    """One search. `races` holds what earlier searches have measured, by kind of device, and is continued."""
+
+    def __init__(self, client: Any, kernel: str, shared: SharedTrials, parcel: Parcel, races: dict[str, Race]):
+        self.client, self.kernel, self.configs, self.parcel = client, kernel, shared.configs, parcel
+        first = {id(config) for config in shared.tried}
+        self.tried = [number for number, config in enumerate(self.configs) if id(config) in first]
+        self.name, self.races = uuid.uuid4().hex, races
+        self.members: dict[str, Member] = {}
+        self.kinds: dict[str, DeviceSearch] = {}
+        self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.sent: Any = None
+        self.looked, self.without = -math.inf, time.monotonic()
+        self.step: Callable[[str], None] = lambda text: None
+
+    def run(self) -> None:
+        """Measures all configurations on every kind of device. Raises AutotunerError without workers, and the errors of launches."""
+        try:
+            self._send()
+            while any(member.opened is None for member in self._look()) or not self.members:
+                self._finish_one()
+            total = sum(len(one.pending) for one in self.kinds.values())
+            label = f"{self.kernel}: tuning on {len(self.members)} workers"
+            with parallel_compile.shows(total, label) as self.step:
+                while self._assign():
+                    self._finish_one()
+                    self._look()
+        except BaseException:
+            self.client.cancel([member.future for member in self.members.values() if member.future is not None])
+            self._tell(measuring_worker.stop, self.name)
+            raise
+
+    def keep(self, tunings: Mapping[str, Tuning]) -> None:
+        """Writes the choices into the disk caches of the workers, and closes the search there."""
+        tasks = [
+            self.client.submit(
+                measuring_worker.keep, self.name, self.sent, tunings[m.opened.kind], workers=[m.address], pure=False
+            )
+            for m in self.members.values()
+            if m.opened is not None and m.opened.kind in tunings
+        ]
+        self.client.gather(tasks, errors="skip")
+        self._tell(measuring_worker.stop, self.name)
+
+    # ---- workers
+
+    def _send(self) -> None:
+        """Puts the parcel on the workers, from which each takes it once."""
+        self.sent = self.client.scatter(self.parcel, broadcast=True, hash=False)
+
+    def _look(self) -> list[Member]:
+        """Looks from time to time which workers there are. The configurations of one that is gone become pending."""
+        now = time.monotonic()
+        if now - self.looked >= LOOKS:
+            self.looked, there = now, set(self.client.nthreads())
+            for address in [address for address in self.members if address not in there]:
+                self._lose(self.members.pop(address))
+            for address in there - self.members.keys():
+                self.members[address] = member = Member(address)
+                self._submit(member, measuring_worker.open_search)
+            self._check(now)
+        return list(self.members.values())
+
+    def _check(self, now: float) -> None:
+        """Waits some time for workers to return, and then gives up a kind of device, or the search."""
+        if self.members:
+            self.without = now
+        elif now - self.without > PATIENCE:
+            raise AutotunerError(f"no worker is left to tune {self.kernel}", hint="start workers, and tune again")
+        for search in self.kinds.values():
+            if any(m.opened is not None and m.opened.kind == search.kind for m in self.members.values()):
+                search.seen = now
+            elif search.pending and now - search.seen > PATIENCE:
+                text = f"no {search.kind} is left: {len(search.pending)} configurations of {self.kernel} are not measured there"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                search.pending.clear()
+
+    def _lose(self, member: Member) -> None:
+        if member.opened is not None:
+            search = self.kinds[member.opened.kind]
+            if member.final:
+                search.final = None
+            else:
+                search.pending.extendleft(reversed(member.numbers))
+            if member.measures:  # another worker of the device takes over
+                twins = (m for m in self.members.values() if m.opened and m.opened.device == member.opened.device)
+                if (twin := next(twins, None)) is not None:
+                    twin.measures = True
+        if member.future is not None:
+            self.client.cancel([member.future])
+        member.future, member.numbers = None, ()
+
+    def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
+        uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
+        member.future = self.client.submit(
+            task, self.name, self.sent, *args, workers=[member.address], resources=uses, pure=False, retries=0
+        )
+        member.future.add_done_callback(lambda future: self.done.put((member, future)))
+
+    def _tell(self, function: Callable[..., None], *args: Any) -> None:
+        """Calls a function on all workers, next to their tasks, and waits for none."""
+        if addresses := list(self.members):
+            self.client.loop.add_callback(self.client.run, function, *args, workers=addresses, on_error="ignore")
+
+    # ---- work
+
+    def _assign(self) -> bool:
+        """Gives work to idle workers. Returns whether anything is left to do."""
+        for member in self.members.values():
+            if member.future is None and member.opened is not None and member.measures:
+                search = self.kinds[member.opened.kind]
+                numbers, final = self._next(search)
+                if numbers:
+                    member.numbers, member.final = numbers, final
+                    self._submit(member, measuring_worker.measure, numbers, search.best()[0], final)
+        busy = any(member.future is not None for member in self.members.values())
+        return busy or any(search.pending for search in self.kinds.values()) or not self.members
+
+    def _next(self, search: DeviceSearch) -> tuple[tuple[int, ...], bool]:
+        """The numbers that the next idle worker of a kind measures, and whether they are the final."""
+        team = [m for m in self.members.values() if m.opened and m.opened.kind == search.kind and m.measures]
+        if search.pending:
+            size = min(MOST, max(1, math.ceil(len(search.pending) / (SHARE * len(team)))))
+            return tuple(search.pending.popleft() for _ in range(min(size, len(search.pending)))), False
+        if search.final is not None or search.race.known or any(m.numbers for m in team):
+            return (), False
+        trials = [search.race.trial(self.configs[number]) for number in self.tried]
+        fastest = sorted((t.median, n) for t, n in zip(trials, self.tried, strict=True) if t.status == MEASURED)
+        search.final = tuple(number for _, number in fastest[:FINALISTS])
+        return (search.final, True) if len(search.final) > 1 else ((), False)
+
+    def _finish_one(self) -> None:
+        """Waits for a task, at most until the next look at the workers, and takes its result."""
+        try:
+            member, future = self.done.get(timeout=LOOKS)
+        except queue.Empty:
+            return
+        if member.future is not future:  # of a worker that was gone
+            return
+        member.future = None
+        if future.status != "finished":
+            self._failed(member, future)
+            return
+        result = future.result()
+        if isinstance(result, Opened):
+            self._open(member, result)
+        else:
+            self._take(member, result)
+
+    def _failed(self, member: Member, future: Any) -> None:
+        """A task that ended without a result: the launch failed, or the worker died and took the parcel with it."""
+        error = future.exception() if future.status == "error" else None
+        if error is not None and not type(error).__module__.startswith("distributed"):
+            raise error
+        self.members.pop(member.address, None)
+        self._lose(member)
+        self._send()
+
+    def _open(self, member: Member, opened: Opened) -> None:
+        devices = {m.opened.device for m in self.members.values() if m.opened is not None and m.measures}
+        member.opened, member.measures = opened, opened.device not in devices
+        if opened.kind in self.kinds:
+            return
+        race = self.races.setdefault(opened.kind, Race(self.kernel))
+        if opened.known is not None:
+            trials = zip(self.configs, opened.known.trials, strict=True)
+            race.known = {config: replace(trial, config=config) for config, trial in trials}
+        done = {*race.values, *race.answers, *race.out, *race.known}
+        pending = collections.deque(number for number in self.tried if self.configs[number] not in done)
+        self.kinds[opened.kind] = DeviceSearch(opened.kind, race, pending)
+
+    def _take(self, member: Member, measured: Sequence[Measurement]) -> None:
+        assert member.opened is not None
+        search = self.kinds[member.opened.kind]
+        before = search.best()[0]
+        for one in measured:
+            self._record(search.race, one)
+        member.numbers, member.final, was_final = (), False, member.final
+        least, config = search.best()
+        if least < before * TOLD:
+            self._tell(measuring_worker.tell, self.name, least)
+        best = f", best {as_keywords(config)} ({least:.4g} ms)" if config is not None else ""
+        for _ in () if was_final else measured:
+            self.step(f"{len(self.members)} workers{best}")
+
+    def _record(self, race: Race, one: Measurement) -> None:
+        config = self.configs[one.number]
+        if one.error is not None:
+            race.refuse(config, one.error)
+        elif one.out is not None:
+            race.out[config] = one.out
+        if one.values:
+            race.values[config] = list(one.values)
+        if one.answer is not None:
+            race.answers[config] = one.answer

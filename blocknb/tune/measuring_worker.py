@@ -1,0 +1,157 @@
+"""The worker's side of tuning on a cluster: opens a search once per worker, and measures the configurations that the client sends.
+
+A search arrives as one `Parcel` per worker. It holds the tuner with its kernel, the configurations and the arguments of the launch. Later
+tasks send numbers of configurations. One measurement runs at a time in a process, also if several clients tune.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.tune import store
+from blocknb.tune.config import Config
+from blocknb.tune.race import Race
+from blocknb.tune.tuning import Tuning
+
+_OPEN = 16  # searches that a worker keeps
+_searches: collections.OrderedDict[tuple[str, str], WorkerSearch] = collections.OrderedDict()
+_lock = threading.Lock()
+_measuring = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A search in pickled form: (tuner, configurations, args, kwargs, the tuning key)."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a worker says about its device: `kind` is the model, `device` is unique, `resources` are those that the worker declares.
+
+    `known` is the tuning that its disk cache holds for this kind of device, or None.
+    """
+
+    kind: str
+    device: str
+    resources: tuple[str, ...]
+    known: Tuning | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result for one configuration: the milliseconds of its rounds or the answer of a `do_bench`, or why it is out."""
+
+    number: int
+    values: tuple[float, ...] = ()
+    answer: Any = None
+    out: tuple[str, str] | None = None
+    error: KernelError | None = None
+
+
+@dataclass
+class WorkerRace(Race):
+    """A race among some configurations on one worker. The client reports the refused ones."""
+
+    errors: dict[Config, KernelError] = field(default_factory=dict)
+
+    def refuse(self, config: Config, error: KernelError) -> None:
+        self.out[config] = self.refusal(error)
+        self.failure = self.errors[config] = error
+
+
+class WorkerSearch:
+    """A search on one worker. `bound` is the least median of all workers in milliseconds; `stopped` ends the measurement."""
+
+    def __init__(self, parcel: Parcel):
+        import cloudpickle
+
+        self.tuner, self.configs, self.args, self.kwargs, self.key = cloudpickle.loads(parcel.data)
+        self.bound, self.stopped = math.inf, False
+
+    @property
+    def gpu(self) -> int | None:
+        return store.gpu_of(self.tuner.arg_names, self.args, self.kwargs)
+
+    def place(self, configs: Sequence[Config]) -> store.StorePlace | None:
+        """The entry of the disk cache for this kind of device."""
+        return self.tuner.store_place(self.key, configs, self.args, self.kwargs)
+
+    def known(self) -> Tuning | None:
+        place = self.place(self.configs)
+        found = None if place is None else place.read()
+        return found and Tuning(self.tuner.__name__, {}, tuple(found[0]), found[1], from_disk=True)
+
+    def measured(self, numbers: Sequence[int], final: bool) -> list[Measurement]:
+        """Races some configurations. Nothing is returned after a stop."""
+        # In the final, all run here; a time of another device must not exclude them.
+        race = WorkerRace(
+            self.tuner.__name__, final=final, seen=lambda: (math.inf if final else self.bound, self.stopped)
+        )
+        with _measuring:
+            self.tuner.race_here(race, [self.configs[number] for number in numbers], self.args, self.kwargs)
+        return [] if self.stopped else [self._measurement(race, number) for number in numbers]
+
+    def _measurement(self, race: WorkerRace, number: int) -> Measurement:
+        config = self.configs[number]
+        values = tuple(race.values.get(config, ()))
+        return Measurement(number, values, race.answers.get(config), race.out.get(config), race.errors.get(config))
+
+
+def _search(name: str, parcel: Parcel) -> WorkerSearch:
+    """The search of this worker. Workers that are threads of one process have one each."""
+    from distributed import get_worker
+
+    key = name, get_worker().address
+    with _lock:
+        if key not in _searches:
+            _searches[key] = WorkerSearch(parcel)
+            while len(_searches) > _OPEN:
+                _searches.popitem(last=False)
+        return _searches[key]
+
+
+def open_search(name: str, parcel: Parcel) -> Opened:
+    """Opens a search on this worker, and says what it runs on."""
+    from distributed import get_worker
+
+    worker, search = get_worker(), _search(name, parcel)
+    gpu = search.gpu
+    device = worker.address if gpu is None else store.unique_name(gpu)
+    resources = tuple(getattr(worker.state, "total_resources", {}))
+    return Opened(store.device_kind(gpu), device, resources, search.known())
+
+
+def measure(name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, final: bool) -> list[Measurement]:
+    """Measures configurations of an open search. Raises the errors of a launch, other than those that refuse one configuration."""
+    search = _search(name, parcel)
+    search.bound = min(search.bound, bound)
+    return search.measured(numbers, final)
+
+
+def tell(name: str, bound: float) -> None:
+    """Tells the searches of this process the least median, which stops slower configurations."""
+    for (found, _), search in list(_searches.items()):
+        if found == name:
+            search.bound = min(search.bound, bound)
+
+
+def stop(name: str) -> None:
+    """Ends a search in this process, and frees its arguments. Measurements that run end after their round."""
+    with _lock:
+        for key in [key for key in _searches if key[0] == name]:
+            _searches.pop(key).stopped = True
+
+
+def keep(name: str, parcel: Parcel, tuning: Tuning) -> None:
+    """Writes a finished tuning into the disk cache of this worker."""
+    search = _search(name, parcel)
+    if (place := search.place([trial.config for trial in tuning.trials])) is not None:
+        place.write(tuning)
