@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from blocknb import errors as errors
     from blocknb import language as language
     from blocknb import testing as testing
+    from blocknb.arrays.mapping import map_blocks as map_blocks
+    from blocknb.arrays.mapping import map_overlap as map_overlap
+    from blocknb.arrays.reducing import contraction as contraction
+    from blocknb.arrays.reducing import reduction as reduction
     from blocknb.compat.loading import load as load
 
     # isort: off
@@ -98,6 +102,10 @@ _ORIGINS = {
     "export_html": ("notebook.export", "export_html"),
     "compare": ("notebook.side_by_side", "compare"),
     "torch_op": ("torch.ops", "torch_op"),
+    "map_blocks": ("arrays.mapping", "map_blocks"),
+    "map_overlap": ("arrays.mapping", "map_overlap"),
+    "reduction": ("arrays.reducing", "reduction"),
+    "contraction": ("arrays.reducing", "contraction"),
     "stop_launches": ("runtime.interrupts", "stop_launches"),
     **{name: ("errors", name) for name in _ERRORS},
 }

@@ -35,7 +35,7 @@ ROWS = (
     ("passes", "eager"),
     ("codegen", "footprint"),
     ("runtime", "blocknb"),
-    ("kernels",),
+    ("kernels", "arrays"),
     ("profile", "testing"),
     ("bench",),
     ("fuzz",),

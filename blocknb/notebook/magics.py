@@ -14,7 +14,7 @@ import ast
 import inspect
 import re
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +216,9 @@ class BlockMagics(Magics):
         more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
         before = frozenset(map(id, self._kernels()))
         stack = ExitStack()
+        for value in more.values():
+            if isinstance(value, AbstractContextManager):  # an option that surrounds the cell
+                stack.enter_context(value)
         counted = stack.enter_context(interpreted(options.interpret))
         session = CellSession(
             target=options.target,

@@ -15,7 +15,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from blocknb.errors import KernelError
+from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook.expressions import Expression
 from blocknb.notebook.options import Found, Option, unquoted
 
@@ -96,6 +96,12 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
     def settings(point: Any) -> dict[str, Any]:
         return dict(zip(names, point if len(names) > 1 else (point,), strict=True))
 
+    points = [*itertools.product(*(one.values for one in axes))] if len(axes) > 1 else list(axes[0].values)
+    if found.cluster is not None:
+        made = _on_cluster(found, record, names, points, launch if swept else None, shell)
+        found.facts.append(("sweep", made.answer))
+        found.parts["sweep"] = made.part
+        return
     with apart(record.kernel):
         source: ConstantSweep | LaunchSweep
         more: dict[str, Any] = {}
@@ -107,11 +113,10 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
             except KernelError as error:
                 raise UsageError(f"--sweep: {error.message}" + (f"; {error.hint}" if error.hint else "")) from None
             more["ahead"] = source.compile_ahead
-        values = [*itertools.product(*(one.values for one in axes))] if len(axes) > 1 else axes[0].values
         made = sweep.run(
             record.kernel.__name__,
             names[0] if len(names) == 1 else (names[0], names[1]),
-            values,
+            points,
             source,
             lambda point: {e.text: e.on_copies() for e in found.expressions},
             setting=lambda point: assigned(shell.user_ns, settings(point)),
@@ -121,6 +126,25 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
         sweep_answer.answer(made, source if isinstance(source, ConstantSweep) else None)
         found.facts.append(("sweep", made.answer))
     found.parts["sweep"] = made.part
+
+
+def _on_cluster(
+    found: Found, record: Any, names: list[str], points: list[Any], launch: Expression | None, shell: Any
+) -> Any:
+    """The sweep of one worker for each kind of device."""
+    from blocknb.notebook.cluster import remote_sweep as remote
+
+    try:
+        if launch is None:
+            task = remote.task_of_launch(record, names, points)
+        else:
+            check = Expression(found.checked, shell, "--check") if found.checked else None
+            task = remote.task_of_expression(record, names, points, launch, check)
+        made = remote.on_each_kind(found.cluster, task)
+    except LaunchError as error:
+        raise UsageError(f"--sweep: {error.message}" + (f"; {error.hint}" if error.hint else "")) from None
+    made.notes += ["Baselines were not measured on the cluster."] if found.expressions else []
+    return made
 
 
 OPTION = Option(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: The modules of options, in the order of the help text.
 MODULES = (
+    "blocknb.notebook.cluster.option_client",
     "blocknb.notebook.option_check",
     "blocknb.notebook.option_baseline",
     "blocknb.notebook.option_without",
@@ -37,11 +38,12 @@ class Found:
 
     `facts` are lines for the card's head, `parts` go into its document, and `ok` is whether the result was right, by the expression
     `checked`; `check` evaluates it again. `baselines` and `variants` are measured together with the kernel, by label. `launch` is the
-    cell's launch expression, and `expressions` are its baselines.
+    cell's launch expression, and `expressions` are its baselines. `cluster` is the Dask client of `--client`.
     """
 
     launch: str = ""
     expressions: Sequence[Any] = ()
+    cluster: Any = None
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
@@ -60,9 +62,9 @@ def _as_given(value: Any, shell: Any) -> Any:
 class Option:
     """One option. `settings` are arguments for argparse; `complete(word)` lists completions of the value.
 
-    `complete` is None for an expression, which the shell completes itself. `after(value, record, shell, found)` adds to `found`; an
-    exception becomes the cell's error. `run(value, shell, cell)` gets the text of the cell after its body, while launches are still
-    observed; it returns what to display without a card, or None.
+    `complete` is None for an expression, which the shell completes itself. If `prepare` returns a context manager, the cell runs inside
+    it. `after(value, record, shell, found)` adds to `found`; an exception becomes the cell's error. `run(value, shell, cell)` gets the
+    text of the cell after its body, while launches are still observed; it returns what to display without a card, or None.
     """
 
     name: str

@@ -43,13 +43,16 @@ Setting = Callable[[Any], contextlib.AbstractContextManager[Any]]
 
 @dataclass
 class Series:
-    """One line of a sweep: median, low and high for each point, None if there is none."""
+    """One line of a sweep: median, low and high for each point, None if there is none.
+
+    `kind` is "kernel", "baseline", or "roof" (the ceiling of a device). `device` is set if the lines belong to several devices."""
 
     label: str
     kind: str
     median: list[float | None] = field(default_factory=list)
     low: list[float | None] = field(default_factory=list)
     high: list[float | None] = field(default_factory=list)
+    device: str = ""
 
     def add(self, numbers: tuple[float, float, float] | None) -> None:
         for column, number in zip((self.median, self.low, self.high), numbers or (None,) * 3, strict=True):
@@ -99,6 +102,7 @@ class Sweep(Measurements):
             "device": self.device,
             "series": [
                 {"label": s.label, "kind": s.kind}
+                | ({"device": s.device} if s.device else {})
                 | {name: rounded(getattr(s, name)) for name in ("median", "low", "high")}
                 for s in self.series
             ],
@@ -132,7 +136,7 @@ class Sweep(Measurements):
                 if self.unit != "ms":
                     row |= {"rate": series["median"][i], "rate_low": series["low"][i], "rate_high": series["high"][i]}
                     row["unit"] = self.unit
-                found.append({**row, "device": self.device})
+                found.append({**row, "device": series.get("device", self.device)})
         return found
 
     def text(self) -> str:
@@ -339,10 +343,10 @@ def _fill(found: Sweep, values: Sequence[Any], points: Sequence[_Point]) -> None
         found.amounts.append(None if point is None else _amount(found.unit, point.work))
         for series in found.series:
             series.add(None if point is None else _numbers(found.unit, point, series.label))
-    _fit_unit(found)
+    fit_unit(found)
 
 
-def _fit_unit(found: Sweep) -> None:
+def fit_unit(found: Sweep) -> None:
     """Converts rates below 1 TFLOP/s to GFLOP/s."""
     if found.unit == "TFLOP/s" and max((v or 0 for s in found.series for v in s.median), default=1) < 1:
         found.unit = "GFLOP/s"

@@ -11,15 +11,20 @@ from blocknb.profile.work import Work
 
 def nearest(work: Work, milliseconds: float, compiled: Any, limits: Ceilings) -> tuple[str | None, float | None]:
     """The ceiling that bounds this work first, and the percentage of it that a time reaches."""
-    bounds: dict[str, float] = {}  # milliseconds that each ceiling needs
-    if work.unique_bytes and (memory := limits.memory_ms(sum(work.read.values()), sum(work.written.values()))):
-        bounds["memory"] = memory
-    if work.flops and (unit := limits.get(arithmetic(compiled))):
-        bounds[unit.name] = work.flops / unit.value / 1e9
-    if not bounds:
+    if not (found := bounds(work, compiled, limits)):
         return None, None
-    name = max(bounds, key=lambda n: bounds[n])
-    return name, round(100 * bounds[name] / milliseconds, 1)
+    name = max(found, key=lambda n: found[n])
+    return name, round(100 * found[name] / milliseconds, 1)
+
+
+def bounds(work: Work, compiled: Any, limits: Ceilings) -> dict[str, float]:
+    """The least milliseconds that each ceiling allows for this work. Empty if the work or the ceilings are unknown."""
+    found: dict[str, float] = {}
+    if work.unique_bytes and (memory := limits.memory_ms(sum(work.read.values()), sum(work.written.values()))):
+        found["memory"] = memory
+    if work.flops and (unit := limits.get(arithmetic(compiled))):
+        found[unit.name] = work.flops / unit.value / 1e9
+    return found
 
 
 def arithmetic(compiled: Any) -> str:

@@ -71,6 +71,7 @@ import {
 import { question, verdict } from './course_part';
 import { torchPart } from './torch_part';
 import { upgrade } from './upgrade';
+import { workers } from './workers_part';
 
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
 const hash = all(
@@ -264,22 +265,17 @@ const roofline = shaped<Roofline>(
 
 const figures = list(nullable(number(0, 1e30)), 1000);
 const axisValues = list(either(number(), word, flag), 1000);
+const series = shaped<SweepSeries>(
+  { label: word, kind: oneOf('kernel', 'baseline', 'roof'), median: figures, low: figures, high: figures },
+  { device: word },
+);
 const sweep = all(
   shaped<Sweep>(
     {
       axis: word,
       values: axisValues,
       unit: oneOf('GB/s', 'TFLOP/s', 'GFLOP/s', 'ms'),
-      series: list(
-        shaped<SweepSeries>({
-          label: word,
-          kind: oneOf('kernel', 'baseline'),
-          median: figures,
-          low: figures,
-          high: figures,
-        }),
-        100,
-      ),
+      series: list(series, 100),
     },
     {
       cancelled: flag,
@@ -448,6 +444,7 @@ const document = shaped<Document>(
     bench,
     roofline,
     sweep,
+    workers,
     tiles: part,
     timeline: part,
     memory,

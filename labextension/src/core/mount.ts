@@ -204,7 +204,10 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile'
-    ? VIEWS.filter((view) => view.key !== 'compare' && !OF_A_MODEL.includes(view.key))
+    ? VIEWS.filter(
+        (view) =>
+          view.key !== 'compare' && !OF_A_MODEL.includes(view.key) && (view.key !== 'workers' || doc.workers),
+      )
     : VIEWS.filter((view) => view.empty(doc, store) === null && !OF_A_LAUNCH.includes(view.key));
 }
 

@@ -9,10 +9,12 @@
 import type { Question, Verdict } from './course_part';
 import type { Memory } from './memory_part';
 import type { TorchPart } from './torch_part';
+import type { Workers } from './workers_part';
 
 export type * from './course_part';
 export type * from './memory_part';
 export type * from './torch_part';
+export type * from './workers_part';
 
 /** The newest schema that this code reads. */
 export const SCHEMA = 4;
@@ -243,10 +245,13 @@ export interface Roofline {
 /** One series of a sweep, with a number per value, or null if it was not measured. */
 export interface SweepSeries {
   label: string;
-  kind: 'kernel' | 'baseline';
+  /** "roof": the ceiling of a device. */
+  kind: 'kernel' | 'baseline' | 'roof';
   median: (number | null)[];
   low: (number | null)[];
   high: (number | null)[];
+  /** The device of this line, if the lines belong to several ones. */
+  device?: string;
 }
 
 /** A value of an axis. */
@@ -474,6 +479,7 @@ export interface Document {
   bench?: Bench;
   roofline?: Roofline;
   sweep?: Sweep;
+  workers?: Workers;
   tiles?: TilesPart;
   timeline?: TimelinePart;
   memory?: Memory;

@@ -150,7 +150,7 @@ export function sweepRecords(part: Sweep): Cell[][] {
       s.kind,
       ...times[j].map((column) => column[i] ?? null),
       ...(rated ? [s.median[i], s.low[i], s.high[i], part.unit] : []),
-      part.device ?? '',
+      s.device ?? part.device ?? '',
     ]),
   );
   return [[...head, ...(rated ? ['rate', 'rate_low', 'rate_high', 'unit'] : []), 'device'], ...rows];

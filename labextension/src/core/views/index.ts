@@ -20,6 +20,7 @@ import { step } from './step';
 import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
+import { workers } from './workers';
 
 /** All views. */
 export const VIEWS: readonly ViewSpec[] = [
@@ -36,6 +37,7 @@ export const VIEWS: readonly ViewSpec[] = [
   sweep,
   bench,
   history,
+  workers,
   knobs,
   compare,
   torchKernels,

@@ -323,6 +323,7 @@ function figures(part: Sweep, shown: PlottedSweep): HTMLElement {
   const better = TIMES.includes(shown.unit) ? Math.min : Math.max;
   const rows = points(part).map((point, i) => {
     const row = shown.series
+      .filter((s) => s.kind !== 'roof')
       .map((s) => s.median[i])
       .filter((v): v is number => v !== null && v !== undefined);
     const best = better(...row);
@@ -330,7 +331,7 @@ function figures(part: Sweep, shown: PlottedSweep): HTMLElement {
       ...point,
       ...shown.series.map((s) => {
         const v = s.median[i];
-        const star = v === best && shown.series.length > 1 ? ' ◂ best' : '';
+        const star = v === best && s.kind !== 'roof' && shown.series.length > 1 ? ' ◂ best' : '';
         return v === null || v === undefined
           ? ''
           : `${digits(v)} (${digits(s.low[i] ?? v)} to ${digits(s.high[i] ?? v)})${star}`;

@@ -1,0 +1,117 @@
+"""A device with streams that run on a simulated clock, for tests of streaming.
+
+Each operation starts when its stream and, for copies, the engine of its direction are free, and all events that the stream waits for have
+happened. It takes one unit of time per element. Effects on memory happen at once, and a stale read is found by the log: `overlapping`
+tells whether a copy ran while a kernel did, and `read_before_written` names kernels that began before the copies of their arrays ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Operation:
+    """Something that ran on the device: "in", "out", "zero" or "kernel", with the arrays it used and its span of time."""
+
+    kind: str
+    stream: str
+    arrays: list[int]
+    begin: float
+    end: float
+
+
+@dataclass(eq=False)
+class PretendStream:
+    name: str
+    end: float = 0.0
+
+
+@dataclass(eq=False)
+class PretendDevice:
+    """A StreamingDevice. `peak` is the largest number of bytes that arrays of the device had at once."""
+
+    log: list[Operation] = field(default_factory=list)
+    held: int = 0
+    peak: int = 0
+    streams: list[PretendStream] = field(default_factory=list)
+    engines: dict[str, float] = field(default_factory=dict)
+    staged: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    local: threading.local = field(default_factory=threading.local)
+
+    def stream(self) -> PretendStream:
+        self.streams.append(PretendStream(f"stream {len(self.streams)}"))
+        return self.streams[-1]
+
+    @contextlib.contextmanager
+    def active(self, stream: PretendStream):
+        self.local.stream = stream
+        yield
+        self.local.stream = None
+
+    def record(self, stream: PretendStream) -> float:
+        return stream.end
+
+    def wait(self, stream: PretendStream, event: float) -> None:
+        stream.end = max(stream.end, event)
+
+    def synchronize(self, stream: PretendStream) -> None:
+        pass
+
+    def milliseconds(self, first: float, second: float) -> float:
+        return second - first
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.staged += 1
+        return np.empty(shape, dtype)
+
+    def is_pinned(self, block: np.ndarray) -> bool:
+        return False
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: PretendStream) -> np.ndarray:
+        array = np.full(shape, 77, dtype)
+        with self.lock:
+            self.held += array.nbytes
+            self.peak = max(self.peak, self.held)
+        weakref.finalize(array, self.free, array.nbytes)
+        return array
+
+    def free(self, count: int) -> None:
+        with self.lock:
+            self.held -= count
+
+    def run(self, kind: str, stream: PretendStream, arrays: list[Any], cost: float) -> None:
+        with self.lock:
+            begin = max(stream.end, self.engines.get(kind, 0.0))
+            stream.end = self.engines[kind] = begin + cost
+            self.log.append(Operation(kind, stream.name, [id(array) for array in arrays], begin, stream.end))
+
+    def fill_zero(self, array: np.ndarray, stream: PretendStream) -> None:
+        array[...] = 0
+        self.run("zero", stream, [array], 0)
+
+    def copy_in(self, host: np.ndarray, array: np.ndarray, stream: PretendStream) -> None:
+        np.copyto(array, host)
+        self.run("in", stream, [array], host.size)
+
+    def copy_out(self, array: np.ndarray, host: np.ndarray, stream: PretendStream) -> None:
+        np.copyto(host, array)
+        self.run("out", stream, [array], host.size)
+
+    def kernel(self, *arrays: np.ndarray) -> None:
+        """What a wrapper launches: it takes as long as the copy of its first array."""
+        self.run("kernel", self.local.stream, list(arrays), arrays[0].size)
+
+    def of(self, kind: str) -> list[Operation]:
+        return [one for one in self.log if one.kind == kind]
+
+    @property
+    def finish(self) -> float:
+        return max(one.end for one in self.log)

@@ -1,0 +1,151 @@
+"""Blocks stream through a device: the order of copies, launches and events, overlap, and the bound on memory. The device is simulated."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from pretend_device import PretendDevice
+
+from blocknb.arrays import in_flight
+from blocknb.arrays.streaming import Streamer
+from blocknb.errors import LaunchError
+
+N = 100  # elements of a block
+F8 = np.dtype(np.float64)
+
+
+def doubling(device: PretendDevice):
+    def wrapper(x, out):
+        np.multiply(x, 2, out=out)
+        device.kernel(x, out)
+
+    return wrapper
+
+
+def adding(device: PretendDevice):
+    def wrapper(x, y, out):
+        out += x * y
+        device.kernel(x, y, out)
+
+    return wrapper
+
+
+def test_a_block_is_copied_computed_and_copied_back_in_this_order() -> None:
+    device = PretendDevice()
+    x = np.arange(N, dtype=F8)
+    found = Streamer(device, None).run(doubling(device), [x], (N,), F8)
+    assert np.array_equal(found, 2 * x)
+    first, kernel, last = device.log
+    assert [first.kind, kernel.kind, last.kind] == ["in", "kernel", "out"]
+    assert first.end <= kernel.begin and kernel.end <= last.begin
+    assert first.stream == last.stream != kernel.stream
+    assert device.held == 0
+
+
+def test_two_threads_use_two_lanes_so_that_copies_overlap_kernels() -> None:
+    device = PretendDevice()
+    streamer, double, together = Streamer(device, None), doubling(device), threading.Barrier(2)
+
+    def wrapper(x, out):
+        together.wait(10)  # both tasks are in flight
+        double(x, out)
+
+    def task(k: int) -> np.ndarray:
+        return streamer.run(wrapper, [np.full(N, k, F8)], (N,), F8)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(task, range(8)))
+    assert [block[0] for block in found] == [2.0 * k for k in range(8)]
+    assert len({one.stream for one in device.of("kernel")}) == 2
+    assert device.finish < 0.8 * sum(one.end - one.begin for one in device.log)
+
+
+def test_a_block_whose_bytes_do_not_fit_waits_for_another_one() -> None:
+    device, limit = PretendDevice(), 2 * N * F8.itemsize
+    streamer, wrapper, inside, most = Streamer(device, limit), doubling(device), [], []
+
+    def counted(x, out):
+        inside.append(1)
+        most.append(len(inside))
+        wrapper(x, out)
+        inside.pop()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: streamer.run(counted, [np.full(N, k, F8)], (N,), F8), range(12)))
+    assert device.peak == limit
+    assert max(most) == 1
+
+
+def test_a_block_that_never_fits_is_an_error() -> None:
+    device = PretendDevice()
+    with pytest.raises(LaunchError, match="smaller chunks"):
+        Streamer(device, 100).run(doubling(device), [np.zeros(N)], (N,), F8)
+    assert not device.log
+
+
+def test_a_sum_copies_the_next_blocks_while_a_kernel_runs() -> None:
+    device, rng = PretendDevice(), np.random.default_rng(0)
+    terms = [tuple(rng.random((2, N))) for _ in range(6)]
+    found = Streamer(device, None).accumulate(adding(device), terms, (N,), F8)
+    expected = np.zeros(N)
+    for x, y in terms:
+        expected += x * y
+    assert np.array_equal(found, expected)
+    kernels, copies = device.of("kernel"), device.of("in")
+    for k, kernel in enumerate(kernels):
+        assert kernel.begin >= copies[2 * k + 1].end, "a kernel began before the copies of its blocks ended"
+    assert all(copies[2 * k + 2].begin < kernels[k].end for k in range(5)), "no copy overlaps a kernel"
+    assert device.of("out")[0].begin >= kernels[-1].end
+
+
+def test_a_sum_holds_two_terms_and_its_result() -> None:
+    device, size = PretendDevice(), N * F8.itemsize
+    terms = [(np.ones(N), np.ones(N)) for _ in range(10)]
+    Streamer(device, 5 * size).accumulate(adding(device), terms, (N,), F8)
+    assert device.peak == 5 * size
+    kernels, copies = device.of("kernel"), device.of("in")
+    for k in range(2, 10):
+        assert copies[2 * k].begin >= kernels[k - 2].end, "a buffer was used again while a kernel read it"
+    with pytest.raises(LaunchError, match="more than the limit"):
+        Streamer(device, 5 * size - 1).accumulate(adding(device), terms, (N,), F8)
+
+
+def test_a_sum_without_terms_is_zero() -> None:
+    assert not Streamer(PretendDevice(), None).accumulate(len, [], (3,), F8).any()
+
+
+def test_an_error_of_a_wrapper_frees_the_memory_and_the_lane() -> None:
+    device = PretendDevice()
+    streamer = Streamer(device, 2 * N * F8.itemsize, lanes=1)
+
+    def fails(x, out):
+        raise LaunchError("no such grid")
+
+    for _ in range(3):
+        with pytest.raises(LaunchError, match="no such grid"):
+            streamer.run(fails, [np.zeros(N)], (N,), F8)
+    assert streamer.memory.used == 0
+    assert np.array_equal(streamer.run(doubling(device), [np.ones(N)], (N,), F8), np.full(N, 2.0))
+
+
+def test_a_block_that_is_not_contiguous_is_staged_once() -> None:
+    device, x = PretendDevice(), np.arange(2 * N, dtype=F8)
+    device.is_pinned = lambda block: True  # type: ignore[method-assign]
+    streamer = Streamer(device, None)
+    assert np.array_equal(streamer.run(doubling(device), [x[::2]], (N,), F8), 2 * x[::2])
+    assert device.staged == 2  # the block and the result
+    streamer.run(doubling(device), [x[:N]], (N,), F8)
+    assert device.staged == 3  # the result
+
+
+def test_the_figures_show_bytes_and_times_of_copies_and_kernels() -> None:
+    device = PretendDevice()
+    in_flight.reset_totals()
+    Streamer(device, None).run(doubling(device), [np.ones(N)], (N,), F8)
+    found = in_flight.totals()
+    assert (found.blocks, found.bytes_in, found.bytes_out) == (1, 8 * N, 8 * N)
+    assert (found.copy_ms, found.compute_ms) == (2 * N, N)
+    assert found.busy_ms > 0
