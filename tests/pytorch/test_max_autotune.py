@@ -87,7 +87,7 @@ def test_candidates_may_be_timed_in_another_process(timings):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "function, values",
+    ("function", "values"),
     [
         (lambda c, a, b: torch.addmm(c, a, b), (BIAS, A, B)),
         (lambda a, b: torch.bmm(a, b), (A.reshape(2, 32, 32), B.expand(2, 32, 48).contiguous())),
