@@ -25,7 +25,7 @@ from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import autotuning, fusion_graph, origins, sources
+from blocknb.torch.inductor import autotuning, fusion_graph, origins, results, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -103,6 +103,13 @@ def install() -> None:
     common.init_backend_registration()
 
 
+def run_job(job: Callable[[], Any]) -> Any:
+    """Runs a benchmark of a candidate in Inductor's process for benchmarks, with our hooks. Raises FailedCandidate."""
+    install()
+    results.install()
+    return autotuning.losing(job)()
+
+
 def _modules() -> list[Any]:
     return [questions, *(m for n, m in list(sys.modules.items()) if n.startswith("torch._inductor.") and m)]
 
@@ -159,5 +166,5 @@ def given(options: dict[str, Any]) -> Iterator[None]:
         stack.enter_context(mock.patch.dict(common.device_codegens, ours))
         stack.enter_context(config.patch(settings))
         stack.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
-        stack.enter_context(autotuning.given())
+        stack.enter_context(autotuning.given(run_job))
         yield

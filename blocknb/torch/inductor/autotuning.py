@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dynamo.device_interface import CpuInterface
 from torch._inductor.autotune_process import TuningProcess
 from torch._inductor.select_algorithm import TritonTemplateCaller
 
@@ -54,11 +55,16 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+_put = TuningProcess.put
+
+
 class FailedCandidate(RuntimeError):
     """A candidate that blocknb could not compile or launch. Inductor leaves candidates with a RuntimeError out."""
 
 
-def _losing(inherited: Callable[..., Any]) -> Callable[..., Any]:
+def losing(inherited: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a FailedCandidate in place of our errors."""
+
     @functools.wraps(inherited)
     def tried(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -67,21 +73,6 @@ def _losing(inherited: Callable[..., Any]) -> Callable[..., Any]:
             raise FailedCandidate(f"{type(error).__name__}: {error}") from error
 
     return tried
-
-
-def run(job: Callable[[], Any]) -> Any:
-    """Runs a benchmark in Inductor's process for benchmarks, where the import of this module has installed our hooks."""
-    from blocknb.torch.inductor.backend import _ready
-
-    _ready()
-    return _losing(job)()
-
-
-def _put(process: Any, job: Any, *args: Any, **kwargs: Any) -> Any:
-    return _inherited_put(process, functools.partial(run, job) if job is not None else None, *args, **kwargs)
-
-
-_inherited_put = TuningProcess.put
 
 
 @contextlib.contextmanager
@@ -101,12 +92,18 @@ def _errors_of_triton() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def given() -> Iterator[None]:
-    """Inside, failed candidates lose, also in Inductor's process for benchmarks."""
+def given(run: Callable[..., Any]) -> Iterator[None]:
+    """Inside, failed candidates lose. `run(job)` runs a benchmark in Inductor's other process."""
+
+    def put(process: Any, job: Any, *args: Any, **kwargs: Any) -> Any:
+        return _put(process, job and functools.partial(run, job), *args, **kwargs)
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(_errors_of_triton())
-        stack.enter_context(mock.patch.object(TuningProcess, "put", _put))
+        stack.enter_context(mock.patch.object(TuningProcess, "put", put))
+        # Where Inductor times two kernels against the fused one, it enters the device, which torch does not define for the CPU.
+        stack.enter_context(mock.patch.object(CpuInterface, "device", contextlib.nullcontext))
         for name in ("benchmark", "precompile"):
-            losing = _losing(getattr(TritonTemplateCaller, name))
-            stack.enter_context(mock.patch.object(TritonTemplateCaller, name, losing))
+            failing = losing(getattr(TritonTemplateCaller, name))
+            stack.enter_context(mock.patch.object(TritonTemplateCaller, name, failing))
         yield

@@ -15,7 +15,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "fx_wrapper": (False,),
     "cpu_backend": ("triton",),
     "cuda_backend": ("triton",),
-    "emulate_precision_casts": (False,),
     "triton.cooperative_reductions": (False,),
     "triton.force_cooperative_reductions": (False,),
     "triton.enable_pdl": (False,),
@@ -66,6 +65,11 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
 
     ended = break_after(graph)
     settings, fallback = _settings(mode, options)
+    if settings.get("emulate_precision_casts") and any(getattr(value, "is_cuda", False) for value in inputs):
+        raise LaunchError(
+            'backend="blocknb" cannot honour the option emulate_precision_casts=True on a GPU: its code has fused multiply-adds',
+            hint="leave the option out, or run the graph on the CPU",
+        )
 
     def inner(graph: Any, example: Any, **kwargs: Any) -> Any:
         try:
