@@ -164,7 +164,8 @@ def _box(
         operators[n].width = len(operators[n].label) * CHARACTER + NODE_PADDING
     rows = _wrapped(_ordered(_ranked(own, inner), inner), lambda n: operators[n].width, NODE_GAP, WIDEST_BOX)
     widths = [sum(operators[n].width for n in row) + NODE_GAP * (len(row) - 1) for row in rows]
-    box.width = max([*widths, len(box.label) * CHARACTER]) + 2 * BOX_PADDING
+    head_width = (len(box.label) + len(", 100 %")) * CHARACTER if box.label else 0.0
+    box.width = max([*widths, head_width]) + 2 * BOX_PADDING
     y = float(BOX_PADDING + head)
     for row, width in zip(rows, widths, strict=True):
         x = (box.width - width) / 2

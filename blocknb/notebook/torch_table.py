@@ -6,6 +6,7 @@ rest. The colours are the notebook's own. Where there are none, they follow the 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from html import escape
@@ -236,7 +237,9 @@ def named(file: str) -> str:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     known = shell.compile.format_code_name(file) if shell is not None else None
-    return str(known[1]) if known else file.rsplit("/", 1)[-1]
+    if known:
+        return str(known[1])
+    return "cell" if re.search(r"/ipykernel_\d+/\d+\.py$", file) else file.rsplit("/", 1)[-1]  # of another process
 
 
 # ---- the folds of the kernels ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.torch.inductor import fusion_graph, origins, sources
-from blocknb.torch.inductor.fusion_graph import FusionGraph
+from blocknb.torch.inductor.fusion_graph import FusionGraph, GraphOperator
 from blocknb.torch.inductor.graph_breaks import GraphBreak
 
 
@@ -49,6 +49,12 @@ class CallSite:
 
     file: GraphFile
     group: int
+
+    @property
+    def members(self) -> list[GraphOperator]:
+        """The operators of the group."""
+        graph = self.file.graph
+        return [graph.operators[i] for i in graph.groups[self.group].operators] if self.group >= 0 else []
 
 
 #: The graphs that this process has loaded, by path.
