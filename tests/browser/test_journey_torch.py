@@ -12,6 +12,9 @@ pytest.importorskip("torch", reason="make test-torch runs this with PyTorch")
 pytestmark = pytest.mark.full
 
 
+TITLES = ["Kernels", "Graph", "Reasons", "Trend"]
+
+
 @pytest.fixture(scope="module")
 def model(lab, shared_page):
     """The notebook, after the cell with `%%torchkernels` has run."""
@@ -27,9 +30,21 @@ def table(model, page):
     return page_of(model, 1)
 
 
+class ModelPage(Card):
+    """The page of a compiled model. It comes before the cards of kernels inside of it."""
+
+    @property
+    def panel(self):
+        return self("[role=tabpanel]:not([hidden]) >> nth=0")
+
+    @property
+    def state(self):
+        return self(".bnb-state >> nth=0").attribute("data-state") or ""
+
+
 def page_of(notebook, cell):
     notebook.show(cell)
-    found = Card(notebook.page, f"{notebook.cell(cell).selector} >> .bnb-card[aria-label*='generated kernels']")
+    found = ModelPage(notebook.page, f"{notebook.cell(cell).selector} >> .bnb-card[aria-label*='generated kernels']")
     found.wait()
     return found
 
@@ -40,7 +55,7 @@ def names(table):
 
 def test_a_row_opens_the_card_of_its_kernel_with_machine_code(table, screenshots):
     table.until_state("live")
-    assert table.titles == ["Kernels", "Graph", "Reasons", "Trend"]
+    assert table.titles == TITLES
     softmax = next(i for i, name in enumerate(names(table)) if "softmax" in name)
     toggle = table(".bnb-kernel-name")[softmax]
     toggle.click()
@@ -50,7 +65,7 @@ def test_a_row_opens_the_card_of_its_kernel_with_machine_code(table, screenshots
     eventually(lambda: card.listing("Machine code").code, lambda text: ".target sm_90a" in text)
     code = card.listing("Machine code")
     code.line(code.find("ld.global")).hover()
-    source = card.listing("Source")
+    source = card.listing("Source of the kernel")
     eventually(lambda: source.lit, bool)
     assert "tl.load" in source.code.split("\n")[source.lit[0] - 1]
     card.open("Passes")(".cm-line:has-text('program_id') >> nth=0").wait()
@@ -101,7 +116,7 @@ def test_axe_finds_nothing_in_any_view(table, page, screenshots, theme):
     page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[theme])
     found = {}
     try:
-        for title in table.titles:
+        for title in TITLES:
             table.open(title)
             table.screenshot(screenshots / f"torch-{title.lower()}-{theme}.png")
             if problems := problems_of(table):
@@ -140,4 +155,4 @@ def test_a_saved_notebook_opens_the_cards_that_were_opened(model, lab, page):
     table(".bnb-kernel-name")[1].click()
     table(".bnb-kernel-card .bnb-card").wait()
     table(".bnb-kernel-name")[0].click()
-    table(".bnb-kernel-card .bnb-empty").until_text("does not contain this card")
+    table(".bnb-kernel-card .bnb-empty >> nth=0").until_text("does not contain this card")
