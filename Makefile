@@ -75,6 +75,7 @@ test-python: install
 
 test-torch: install $(VENV)/.torch-cpu
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
+	$(BIN)/python -m pytest -q --full tests/browser/test_journey_torch.py
 
 # torch's build for the CPU where pip finds it, else PyPI's. Triton lies in a folder of its own, for tests with and without it.
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt requirements/torch.txt | $(DEPS)
