@@ -24,7 +24,7 @@ from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import origins, sources
+from blocknb.torch.inductor import fragments, origins, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -61,6 +61,8 @@ class MarkedScheduling(TritonScheduling):
         name = super().define_kernel(src_code, node_schedule, kernel)
         described = {"kernel": name, **origins.of_nodes(node_schedule)}
         V.graph.wrapper_code.header.writeline(f"{origins.COMMENT}{json.dumps(described)}")
+        fragment = {"kernel": name, **fragments.of_kernel(node_schedule, kernel)}
+        V.graph.wrapper_code.header.writeline(f"{fragments.COMMENT}{json.dumps(fragment)}")
         return name
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.torch.inductor import origins, sources
+from blocknb.torch.inductor import fragments, origins, sources
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def run_file(key: str, path: str, text: str) -> types.ModuleType:
     for name, origin in known.items():
         if (autotuner := getattr(module, name, None)) is not None:
             _of[autotuner] = origin
+    fragments.remember(text, module)
     return module
 
 

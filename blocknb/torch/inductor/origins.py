@@ -21,7 +21,12 @@ def of_nodes(schedule: Any) -> dict[str, list]:
     for node in sorted(found, key=lambda n: place.get(n, -1)):
         operator = node.meta.get("original_aten") or node.target
         operators.setdefault(str(getattr(operator, "_overloadpacket", operator)))
-        if frames := _FRAME.findall(node.meta.get("stack_trace") or node.meta.get("fwd_nn_module_stack_trace") or ""):
-            file, line, text = frames[-1]
-            lines.setdefault((file, int(line), text))
+        if line := line_of(node):
+            lines.setdefault(line)
     return {"operators": list(operators), "lines": sorted(map(list, lines))}
+
+
+def line_of(node: Any) -> tuple[str, int, str] | None:
+    """(file, line, text) of the user's program that called a node of the graph; None if it is unknown."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or node.meta.get("fwd_nn_module_stack_trace") or "")
+    return (frames[-1][0], int(frames[-1][1]), frames[-1][2]) if frames else None
