@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 pytest.importorskip("torch.library", reason="torch is not installed; `make test-torch` runs this")
@@ -9,6 +11,15 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 import torch
 from small_gpt import SmallGPT, curve, train
 from torch_device import DEVICE
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The products are small: more threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_twenty_steps_follow_eager_and_the_loss_falls() -> None:
