@@ -272,12 +272,17 @@ def _function(
         ]
         return saved_type(*by_name, tuple([by_place.get(i) for i in range(ctx.counts[1])]), needs)
 
+    def eager(args: tuple[Any, ...]) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            return _inside_function(overload, args)
+        return op.run(*args) if _ordinary(args) else overload(*args)  # without the dispatcher, as without a gradient
+
     class OperatorFunction(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(*args: Any) -> Any:
-            return overload(*args) if torch.compiler.is_compiling() else _inside_function(overload, args)
+            return overload(*args) if torch.compiler.is_compiling() else eager(args)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -325,8 +330,6 @@ _inside = _Inside()
 
 
 def _inside_function(overload: Any, args: tuple[Any, ...]) -> Any:
-    if not torch._C._are_functorch_transforms_active():
-        return overload(*args)
     before, _inside.function = _inside.function, True
     try:
         return overload(*args)
