@@ -29,6 +29,7 @@ import torch
 from blocknb.runtime.binding import caller
 from blocknb.runtime.launch_context import skipped, this_thread
 from blocknb.torch import ops_dispatch
+from blocknb.torch.ops_forward import ForwardRule, forward_function, kept
 from blocknb.torch.ops_mutation import OperatorError, check_outputs, run_checked
 from blocknb.torch.ops_tracing import trace_kernels
 
@@ -54,6 +55,9 @@ class TorchOp:
         self._names = tuple(self.parameters)
         self._checked: set[Any] = set()
         self._function: Any = None  # of the gradient
+        self._rule: tuple[Any, ...] = (None, None, ())  # the gradient as `backward` got it
+        self._forward_rule: Callable[..., Any] | None = None
+        self._forward: Any = None  # the Function with forward mode, made at its first use
         self._vmap: Callable[..., Any] | None = None
         self.overload = ops_dispatch.define(name, self.schema, self).overload
         self._without_gradient = _function(self, _no_gradient(name), (), ())
@@ -94,6 +98,14 @@ class TorchOp:
             )
             raise OperatorError(message, caller(), "return a new tensor instead")
         self._function = _function(self, rule, save, tuple(undifferentiable))
+        self._rule, self._forward = (rule, save, tuple(undifferentiable)), None
+        return rule
+
+    def jvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Registers forward mode: `rule(saved, *tangents)` takes one tangent per parameter, None where there is none, and returns the
+        derivative of each output. `saved` has all arguments and outputs, as in `backward`. Without a rule, forward mode is derived from a
+        gradient whose operations have gradients themselves, at the cost of two backward passes."""
+        self._forward_rule, self._forward = rule, None
         return rule
 
     def vmap(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,11 +174,21 @@ class TorchOp:
     def _differentiable(self, *args: Any) -> Any:
         """The result with a gradient, or with one that raises OperatorError when it is asked for."""
         if not self.mutates:
+            if torch.autograd.forward_ad._current_level >= 0:
+                return self._with_forward_mode().apply(*args)
             return (self._function or self._without_gradient).apply(*args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             message = f"the operator {self.name} changes `{self.mutates[0]}` and has no gradient, but an argument requires one"
             raise OperatorError(message, caller(), "call it under torch.no_grad(), or pass x.detach()")
         return self.overload(*args)
+
+    def _with_forward_mode(self) -> Any:
+        if self._forward is None:
+            rule, save, undifferentiable = self._rule
+            base = _function(self, rule or _no_gradient(self.name), None, undifferentiable)
+            forward = ForwardRule(self, self._forward_rule, rule, save, undifferentiable, _by_position)
+            self._forward = forward_function(base, self._names, base.saved_of, forward)
+        return self._forward
 
     def batched(self, info: Any, in_dims: Any, *args: Any) -> Any:
         if self._vmap is not None:
@@ -259,29 +281,29 @@ def _function(
         message = f"save= names `{unknown[0]}`, which is not a parameter of {op.name}"
         raise OperatorError(message, caller(), f"its parameters are {', '.join(names)}; outputs have numbers")
 
+    def saved_of(ctx: Any, needs: Any) -> Any:
+        by_place = dict(zip(ctx.places, ctx.saved_tensors, strict=True))
+        by_name = [
+            ctx.constants[n] if n in ctx.constants else by_place.get(n, defaults[i]) for i, n in enumerate(names)
+        ]
+        return saved_type(*by_name, tuple([by_place.get(i) for i in range(ctx.counts[1])]), needs)
+
+    def eager(args: tuple[Any, ...]) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            return _inside_function(overload, args)
+        return op.run(*args) if _ordinary(args) else overload(*args)  # without the dispatcher, as without a gradient
+
     class OperatorFunction(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(*args: Any) -> Any:
-            return overload(*args) if torch.compiler.is_compiling() else _inside_function(overload, args)
+            return overload(*args) if torch.compiler.is_compiling() else eager(args)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             outputs = output if isinstance(output, tuple) else (output,)
-            tensors: list[Any] = []
-            places: list[str | int] = []
-            constants: dict[str, Any] = {}
-            for name, value in zip(names, inputs, strict=False):
-                if not isinstance(value, torch.Tensor):
-                    constants[name] = value
-                elif save is None or name in save:
-                    tensors.append(value)
-                    places.append(name)
-            for number, value in enumerate(outputs):
-                if save is None or number in save:
-                    tensors.append(value)
-                    places.append(number)
+            tensors, places, constants = kept(names, inputs, outputs, save)
             ctx.save_for_backward(*tensors)
             ctx.places, ctx.constants, ctx.counts = places, constants, (len(inputs), len(outputs))
             if undifferentiable:
@@ -289,20 +311,15 @@ def _function(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            kept = dict(zip(ctx.places, ctx.saved_tensors, strict=True))
-            given, count = ctx.counts
-            by_name = [
-                ctx.constants[n] if n in ctx.constants else kept.get(n, defaults[i]) for i, n in enumerate(names)
-            ]
             needs = {n for n, wanted in zip(names, ctx.needs_input_grad, strict=False) if wanted}
-            saved = saved_type(*by_name, tuple([kept.get(i) for i in range(count)]), needs)
             wanted = [g for i, g in enumerate(gradients) if i not in undifferentiable]
-            return _by_position(title, names, rule(saved, *wanted), given)
+            return _by_position(title, names, rule(saved_of(ctx, needs), *wanted), ctx.counts[0])
 
     # Where no gradient is wanted, Dynamo counts the parameters to tell whether `forward` takes a context.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(n, kind, default=d) for n, d in op.parameters.items()]
     OperatorFunction.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    OperatorFunction.saved_of = staticmethod(saved_of)  # type: ignore[attr-defined]
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
     OperatorFunction._backward_cls.__name__ = f"{OperatorFunction.__name__}Backward"  # torch's errors show it
     return OperatorFunction
@@ -330,8 +347,6 @@ _inside = _Inside()
 
 
 def _inside_function(overload: Any, args: tuple[Any, ...]) -> Any:
-    if not torch._C._are_functorch_transforms_active():
-        return overload(*args)
     before, _inside.function = _inside.function, True
     try:
         return overload(*args)

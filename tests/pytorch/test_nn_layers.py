@@ -247,6 +247,15 @@ def test_many_instances_of_a_layer_share_one_compilation() -> None:
     assert counter.frame_count == 1
 
 
+def test_a_compiled_layer_norm_has_the_bits_of_the_eager_one() -> None:
+    x, weight, bias = (random(*shape, dtype=torch.bfloat16) for shape in ((33, 65), (65,), (65,)))
+    compiled = torch.compile(nn.layer_norm, fullgraph=True, backend="aot_eager")
+    for found, right in zip(
+        results(compiled, [x, weight, bias], [x]), results(nn.layer_norm, [x, weight, bias], [x]), strict=True
+    ):
+        assert torch.equal(found, right)
+
+
 def test_vmap_and_func_grad_work_through_a_layer() -> None:
     x, weight = random(3, 4, 6).detach(), random(6).detach()
     torch.testing.assert_close(torch.vmap(lambda x: nn.rms_norm(x, weight, 1e-6))(x), F.rms_norm(x, (6,), weight, 1e-6))

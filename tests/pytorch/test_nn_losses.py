@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -144,6 +145,24 @@ def test_autocast_casts_as_for_a_linear_layer_and_gradients_keep_the_dtypes_of_p
     assert {g.dtype for g in torch.autograd.grad(loss, (x, weight, bias))} == {torch.float32}
     with pytest.raises(ValueError, match="`weight` is torch.float32, and `x` is torch.bfloat16: use torch.autocast"):
         nn.linear_cross_entropy(x.bfloat16(), weight, target)
+
+
+def test_at_most_one_block_of_logits_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_losses, "_block", lambda rows: 64)
+    inherited, alive, most = linear_losses._logits, [], []
+
+    def logits(*args: Any) -> Tensor:
+        most.append(sum(r() is not None for r in alive))
+        found = inherited(*args)
+        assert found.shape[1] <= 64
+        alive.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(linear_losses, "_logits", logits)
+    x, weight = random(8, 4, dtype=torch.float32), random(300, 4, dtype=torch.float32)
+    nn.linear_cross_entropy(x, weight, classes(8, 300)).backward()
+    assert most == [0] * 10  # five blocks forward, five backward
+    assert not any(r() is not None for r in alive)
 
 
 def test_a_frozen_weight_gets_no_gradient_and_costs_none(block: int) -> None:

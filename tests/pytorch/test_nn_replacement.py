@@ -57,6 +57,31 @@ class ToyBlock(torch.nn.Module):
         return self.wide(self.mlp(x).view(-1, 2, x.shape[-1]))
 
 
+class MixedModel(torch.nn.Module):
+    """Modules of torch that `replace` knows, and some that it leaves alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.sparse = torch.nn.Embedding(9, 8, padding_idx=0), torch.nn.Embedding(9, 8, sparse=True)
+        self.norm, self.linear = torch.nn.GroupNorm(2, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids) + self.sparse(ids)
+        return self.linear(self.norm(x.transpose(1, 2)).transpose(1, 2))
+
+
+def test_embeddings_and_group_norms_are_replaced_and_plain_linear_layers_are_not_mentioned() -> None:
+    model, ids = MixedModel(), torch.tensor([[0, 3, 8], [1, 1, 0]])
+    before, tied = model(ids), model.embed.weight
+    with replace(model, ids) as changes:
+        assert [r.path for r in changes.replaced] == ["embed", "norm"]
+        assert all(r.difference is not None and r.difference < 1e-5 for r in changes.replaced)
+        assert changes.skipped == {"sparse": "it has max_norm, scale_grad_by_freq or sparse gradients"}
+        assert model.embed.weight is tied and model.embed.padding_idx == 0
+        torch.testing.assert_close(model(ids), before)
+    assert type(model.embed) is torch.nn.Embedding
+
+
 PATHS = ["norms.0", "norms.1", "norms.2", "mlp"]
 
 

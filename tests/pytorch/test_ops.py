@@ -327,12 +327,6 @@ def test_a_gradient_that_is_missing_is_an_error_and_never_zero() -> None:
         fill(x, torch.zeros(4))
 
 
-def test_forward_mode_without_a_rule_is_an_error_and_not_a_lost_tangent() -> None:
-    x = random(3)
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        torch.func.jvp(cube, (x,), (torch.ones(3),))
-
-
 def test_a_gradient_with_a_wrong_name_or_count_is_one_clear_error() -> None:
     @blocknb.torch_op("ops_test::wrong")
     def wrong(x: Tensor) -> Tensor:

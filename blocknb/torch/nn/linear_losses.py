@@ -45,6 +45,7 @@ def _linear_cross_entropy(
         for begin in range(0, weight.shape[0], step):
             logits = _logits(x, weight, bias, begin, begin + step)
             block_of_classes(logits, target, largest, total, chosen, begin)
+            del logits  # before the next block exists
     logsumexp = largest + total.log()
     return torch.where(target == ignore_index, 0.0, logsumexp - chosen), logsumexp
 
@@ -70,6 +71,7 @@ def _linear_cross_entropy_backward(
                 torch.mm(gradients.t(), x, out=dweight[part])
             if needs_bias and bias is not None:
                 dbias[part] = gradients.sum(0, dtype=sums_dtype(x))
+            del gradients
     return dx.to(x.dtype), dweight, dbias
 
 

@@ -18,6 +18,7 @@ import torch
 from blocknb.torch.nn.activations import ACTIVATIONS, GatedMLP
 from blocknb.torch.nn.losses import CrossEntropyLoss
 from blocknb.torch.nn.norms import LayerNorm, RMSNorm
+from blocknb.torch.nn.replacement_makers import MORE_MAKERS
 
 #: The largest difference that passes, relative to the largest value of the original's output, by the output's dtype.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -76,7 +77,8 @@ class Replacements:
 def replace(
     model: Any, *inputs: Any, only: Sequence[str] | None = None, tolerance: float | None = None, **keywords: Any
 ) -> Replacements:
-    """Replaces norms, gated MLPs and losses below a model by layers of blocknb, and returns the Replacements.
+    """Replaces norms, gated MLPs, embeddings, experts, PEFT's adapters and losses below a model by layers of blocknb, and returns the
+    Replacements.
 
     With `inputs` and `keywords`, `model(*inputs, **keywords)` runs once without gradients, and each replacement is compared with its
     original on the tensors that arrive there. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
@@ -89,6 +91,8 @@ def replace(
         if not path or maker is None or (only is not None and type(module).__name__ not in only):
             continue
         made = maker(module)
+        if made is None:
+            continue
         if isinstance(made, str):
             found.skipped[path] = made
         elif not _has_hooks(module):
@@ -209,14 +213,18 @@ def _cross_entropy(module: Any) -> Any:
     return CrossEntropyLoss(ignore_index=module.ignore_index, reduction=module.reduction)
 
 
+#: Prefixes of class names in Hugging Face's transformers, by the rounding of their norms.
+FAMILIES = ("Llama", "Mistral", "Ministral", "Qwen2", "Qwen3")
+GEMMA = ("Gemma", "Gemma2", "Gemma3")
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "LayerNorm": _layer_norm,
     "RMSNorm": _torch_rms_norm,
     **dict.fromkeys(
-        ("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm"),
+        [f"{name}RMSNorm" for name in (*FAMILIES, "Mixtral", "Phi3", "Qwen2Moe", "Qwen3Moe")],
         _hugging_face_norm("llama"),
     ),
-    **dict.fromkeys(("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"), _hugging_face_norm("gemma")),
-    **dict.fromkeys(("LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "GemmaMLP", "Gemma2MLP", "Gemma3MLP"), _mlp),
+    **dict.fromkeys([f"{name}RMSNorm" for name in GEMMA], _hugging_face_norm("gemma")),
+    **dict.fromkeys([f"{name}MLP" for name in (*FAMILIES, *GEMMA, "Qwen2Moe", "Qwen3Moe")], _mlp),
     "CrossEntropyLoss": _cross_entropy,
+    **MORE_MAKERS,
 }
