@@ -160,6 +160,7 @@ _PROVIDERS = {
     "cell_of": "torch.inductor.edited",
     "replace_kernel": "torch.inductor.edited",
     "restore": "torch.inductor.edited",
+    "drift_of": "torch.inductor.drift",
     "open_cell": "notebook.new_cell",
 }
 

@@ -25,7 +25,7 @@ from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import fusion_graph, origins, sources
+from blocknb.torch.inductor import fragments, fusion_graph, origins, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -67,6 +67,8 @@ class MarkedScheduling(TritonScheduling):
         group = fusion_graph.group_of(scheduler, node_schedule)
         described = {"kernel": name, "group": group, **origins.of_nodes(node_schedule)}
         header.writeline(f"{origins.COMMENT}{json.dumps(described)}")
+        fragment = {"kernel": name, **fragments.of_kernel(node_schedule, kernel)}
+        header.writeline(f"{fragments.COMMENT}{json.dumps(fragment)}")
         return name
 
 

@@ -33,14 +33,14 @@ def key_of(autotuner: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _generated(autotuner: Any) -> Any:
+def generated_autotuner(autotuner: Any) -> Any:
     """The autotuner of the generated kernel, also of one that stands in its place."""
     return getattr(autotuner, "replaces", autotuner)
 
 
 def cell_of(generated: launched.GeneratedKernel) -> str:
     """The kernel as the text of a `%%blockkernel` cell, which runs as it stands."""
-    autotuner = _generated(generated.autotuner)
+    autotuner = generated_autotuner(generated.autotuner)
     origin = graphs.origin_of(autotuner)
     key, name = key_of(autotuner), short_name(origin.kernel)
     with _lock:
@@ -111,7 +111,7 @@ def replace_kernel(
             f"a kernel takes the place of a generated one, not an object of type {type(kernel).__name__}",
             hint="put @blocknb.kernel before the function; an autotuner cannot take the place of a kernel",
         )
-    autotuner = _generated(generated.autotuner)
+    autotuner = generated_autotuner(generated.autotuner)
     _check_parameters(kernel, autotuner, _original(generated, autotuner)[0], constants)
     made = KernelReplacement(key_of(autotuner), generated.name, kernel, constants, grid)
     _check_results(made, autotuner, generated)
@@ -128,7 +128,7 @@ def replace_kernel(
 
 def restore(key: str | launched.GeneratedKernel) -> None:
     """Puts a generated kernel back in its place; nothing happens if none was replaced."""
-    name = key if isinstance(key, str) else key_of(_generated(key.autotuner))
+    name = key if isinstance(key, str) else key_of(generated_autotuner(key.autotuner))
     with _lock:
         if _replaced.pop(name, None) is None:
             return
@@ -142,7 +142,7 @@ def restore(key: str | launched.GeneratedKernel) -> None:
 
 def _alive(key: str) -> Iterator[Any]:
     """The autotuners of a generated kernel in this process."""
-    known = {id(_generated(k.autotuner)): _generated(k.autotuner) for k in launched.kernels()}
+    known = {id(generated_autotuner(k.autotuner)): generated_autotuner(k.autotuner) for k in launched.kernels()}
     return (autotuner for autotuner in known.values() if key_of(autotuner) == key)
 
 
@@ -271,7 +271,7 @@ def _check_results(made: KernelReplacement, autotuner: Any, generated: launched.
     kept = launch.kept
     with launched.trial():
         found = compared.difference(
-            runner(autotuner, old, launch.grid),
+            runner(old, launch.grid, autotuner),
             runner_of(new, launch.grid),
             in_float64(autotuner, config, launch.grid),
             sorted(old.stored),
@@ -312,7 +312,7 @@ def runner_of(result: Any, grid: tuple[int, int, int]) -> compared.Run:
     return run
 
 
-def runner(autotuner: Any, compiled: Any, grid: tuple[int, int, int]) -> compared.Run:
+def runner(compiled: Any, grid: tuple[int, int, int], autotuner: Any) -> compared.Run:
     """A function that launches a generated kernel on arguments by name."""
     start = results.starter(compiled, autotuner.triton_meta.get("device") or 0)
 
@@ -333,4 +333,4 @@ def in_float64(autotuner: Any, config: Any, grid: tuple[int, int, int]) -> compa
         compiled = results.compiled_result(other, config).kernel
     except KernelError:
         return None
-    return runner(other, compiled, grid)
+    return runner(compiled, grid, other)

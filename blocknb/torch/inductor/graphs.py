@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.torch.inductor import fusion_graph, origins, sources
+from blocknb.torch.inductor import fragments, fusion_graph, origins, sources
 from blocknb.torch.inductor.fusion_graph import FusionGraph
 from blocknb.torch.inductor.graph_breaks import GraphBreak
 
@@ -147,6 +147,7 @@ def run_file(key: str, path: str, text: str) -> types.ModuleType:
     for name, origin in known.items():
         if (autotuner := getattr(module, name, None)) is not None:
             _of[autotuner] = origin
+    fragments.remember(text, module)
     return module
 
 

@@ -180,6 +180,10 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
         found: dict[str, Any] = exporter.call("torch_kernels_bundle", self)
         return found
 
+    def drift(self) -> Any:
+        """The numerical drift of each output: the error of the fused kernel against float64, and that of single operators."""
+        return exporter.call("drift_of", self)
+
     def save(self, path: str | Path) -> Path:
         """Writes the table to one HTML file that needs no network and no kernel, and returns its path."""
         return Path(exporter.call("save_torch_kernels", self, path))
