@@ -77,6 +77,7 @@ test-python: install
 # CUDA libraries, which are gigabytes.
 test-torch: install $(VENV)/.torch-cpu
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
+	$(BIN)/python -m pytest -q --full tests/browser/test_journey_torch.py
 
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install -q --require-hashes --no-deps -r $<

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from blocknb.torch.inductor.fusion_graph import EXTERNAL, KERNEL, FusionGraph
+from blocknb.torch.inductor.fusion_graph import EXTERNAL, KERNEL, OperatorGraph
 
 NODE_HEIGHT, CHARACTER, NODE_PADDING = 20, 6.4, 14  # CSS pixels; the width of a character of the labels
 NODE_GAP, ROW_GAP = 10, 14
@@ -86,7 +86,7 @@ def call_label(call: str) -> str:
     return f"{shown} {number}"
 
 
-def placed(graph: FusionGraph) -> FusionPicture:
+def placed(graph: OperatorGraph) -> FusionPicture:
     """Places a graph."""
     operators = [
         PlacedOperator(g, i, label_of(graph.operators[i].operator))
@@ -119,7 +119,7 @@ def placed(graph: FusionGraph) -> FusionPicture:
 # ---- data flow ---------------------------------------------------------------------------------------------------------------
 
 
-def _flows(graph: FusionGraph, operators: Sequence[PlacedOperator]) -> list[tuple[int, int]]:
+def _flows(graph: OperatorGraph, operators: Sequence[PlacedOperator]) -> list[tuple[int, int]]:
     """The edges between placed operators, by index. Operators without a place are passed through."""
     at = {(one.group, one.operator): n for n, one in enumerate(operators)}
     groups: dict[int, list[int]] = defaultdict(list)
@@ -151,7 +151,7 @@ def _flows(graph: FusionGraph, operators: Sequence[PlacedOperator]) -> list[tupl
 
 
 def _box(
-    graph: FusionGraph, g: int, own: Sequence[int], operators: list[PlacedOperator], inner: Sequence[tuple[int, int]]
+    graph: OperatorGraph, g: int, own: Sequence[int], operators: list[PlacedOperator], inner: Sequence[tuple[int, int]]
 ) -> PlacedGroup:
     """Places the operators of a group relative to its box, and returns the box with its size."""
     group = graph.groups[g]
@@ -164,7 +164,8 @@ def _box(
         operators[n].width = len(operators[n].label) * CHARACTER + NODE_PADDING
     rows = _wrapped(_ordered(_ranked(own, inner), inner), lambda n: operators[n].width, NODE_GAP, WIDEST_BOX)
     widths = [sum(operators[n].width for n in row) + NODE_GAP * (len(row) - 1) for row in rows]
-    box.width = max([*widths, len(box.label) * CHARACTER]) + 2 * BOX_PADDING
+    head_width = (len(box.label) + len(", 100 %")) * CHARACTER if box.label else 0.0
+    box.width = max([*widths, head_width]) + 2 * BOX_PADDING
     y = float(BOX_PADDING + head)
     for row, width in zip(rows, widths, strict=True):
         x = (box.width - width) / 2
@@ -282,27 +283,7 @@ def _place_layers(
     lanes: Mapping[Item, _Lane],
 ) -> None:
     """Sets the places of boxes and lanes: each near the middle of what it is connected with, without overlaps."""
-    rank = {g: r for r, layer in enumerate(layers) for g, lane in layer.items if lane < 0}
-    near: dict[Item, list[Item]] = defaultdict(list)
-    for a, b in _steps(sorted(edge for edge in between if edge[0] < edge[1]), rank, lanes):
-        near[a].append(b)
-        near[b].append(a)
-    width = lambda item: boxes[item[0]].width if item[1] < 0 else LANE  # noqa: E731
-    middle: dict[Item, float] = {}
-    for layer in layers:
-        total = sum(width(item) + BOX_GAP for item in layer.items) - BOX_GAP
-        x = -total / 2
-        for item in layer.items:
-            middle[item] = x + width(item) / 2
-            x += width(item) + BOX_GAP
-    for sweep in range(SWEEPS):
-        for layer in layers if sweep % 2 == 0 else reversed(layers):
-            wanted = [
-                sum(middle[other] for other in near[item]) / len(near[item]) if near[item] else middle[item]
-                for item in layer.items
-            ]
-            widths = [width(item) for item in layer.items]
-            middle |= dict(zip(layer.items, _apart(wanted, widths), strict=True))
+    middle = _middles(layers, between, boxes, lanes)
     y = 0.0
     for layer in layers:
         layer.y, layer.height = y, max((boxes[g].height for g, lane in layer.items if lane < 0), default=0.0)
@@ -313,6 +294,35 @@ def _place_layers(
             else:
                 lanes[item].x = middle[item]
         y += layer.height + LAYER_GAP
+
+
+def _middles(
+    layers: Sequence[_Layer],
+    between: set[tuple[int, int]],
+    boxes: Mapping[int, PlacedGroup],
+    lanes: Mapping[Item, _Lane],
+) -> dict[Item, float]:
+    """The middles of boxes and lanes: at first side by side, then moved to the mean of what they are connected with."""
+    rank = {g: r for r, layer in enumerate(layers) for g, lane in layer.items if lane < 0}
+    near: dict[Item, list[Item]] = defaultdict(list)
+    for a, b in _steps(sorted(edge for edge in between if edge[0] < edge[1]), rank, lanes):
+        near[a].append(b)
+        near[b].append(a)
+    widths = {item: boxes[item[0]].width if item[1] < 0 else LANE for layer in layers for item in layer.items}
+    middle: dict[Item, float] = {}
+    for layer in layers:
+        middle |= dict(
+            zip(layer.items, _apart([0.0] * len(layer.items), [widths[i] for i in layer.items]), strict=True)
+        )
+    for sweep in range(SWEEPS):
+        for layer in layers if sweep % 2 == 0 else reversed(layers):
+            wanted = [_mean([middle[other] for other in near[item]] or [middle[item]]) for item in layer.items]
+            middle |= dict(zip(layer.items, _apart(wanted, [widths[i] for i in layer.items]), strict=True))
+    return middle
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _apart(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from blocknb.notebook import fusion_layout
+from blocknb.notebook import fusion_layout, program_lines
 from blocknb.notebook.fusion_layout import NODE_HEIGHT, FusionPicture, PlacedOperator
-from blocknb.torch.inductor.fusion_graph import EXTERNAL, FusionGraph
+from blocknb.torch.inductor.fusion_graph import EXTERNAL, OperatorGraph
 
 MOST_REASONS = 60  # of a page
 
@@ -44,7 +44,7 @@ def _shares(kernels: Any) -> dict[tuple[str, int], float]:
     return found
 
 
-def svg(graph: FusionGraph, shares: dict[int, float]) -> str:
+def svg(graph: OperatorGraph, shares: dict[int, float]) -> str:
     """The picture of a graph. A kernel's box is the darker, the larger its share of the time."""
     picture = fusion_layout.placed(graph)
     size = f'width="{picture.width:.0f}" height="{picture.height:.0f}" viewBox="0 0 {picture.width:.0f} {picture.height:.0f}"'
@@ -58,7 +58,7 @@ def svg(graph: FusionGraph, shares: dict[int, float]) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _node(graph: FusionGraph, one: PlacedOperator) -> str:
+def _node(graph: OperatorGraph, one: PlacedOperator) -> str:
     operator = graph.operators[one.operator]
     dash = ' stroke-dasharray="4 2"' if graph.groups[one.group].kind == EXTERNAL else ""
     where = f'x="{one.x:.0f}" y="{one.y:.0f}" width="{one.width:.0f}" height="{NODE_HEIGHT}"'
@@ -68,7 +68,7 @@ def _node(graph: FusionGraph, one: PlacedOperator) -> str:
     return f"<g><title>{escape(f'{operator.operator} {operator.result}')}</title>{rect}{text}</g>"
 
 
-def _box(graph: FusionGraph, picture: FusionPicture, n: int, shares: dict[int, float]) -> str:
+def _box(graph: OperatorGraph, picture: FusionPicture, n: int, shares: dict[int, float]) -> str:
     box = picture.groups[n]
     if not box.label:
         return ""
@@ -104,6 +104,4 @@ def _unfused(kernels: Any) -> list[str]:
 
 
 def _where(line: tuple[str, int, str] | None) -> str:
-    from blocknb.notebook.torch_table import named
-
-    return f" at <code>{escape(named(line[0]))}:{line[1]}</code>" if line else ""
+    return f" at <code>{escape(program_lines.named(line[0]))}:{line[1]}</code>" if line else ""

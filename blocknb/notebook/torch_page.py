@@ -12,12 +12,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import extension, failed_compile, fusion_layout, live, live_pages, numbers, torch_table
+from blocknb.notebook import (
+    extension,
+    failed_compile,
+    fusion_layout,
+    live,
+    live_pages,
+    numbers,
+    program_lines,
+    torch_table,
+)
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.document import MIME, SCHEMA, hash_of
 from blocknb.notebook.live import LiveCard
-from blocknb.torch.inductor.fusion_graph import FusionGraph
+from blocknb.torch.inductor.fusion_graph import OperatorGraph
 
 LIMIT, HTML_LIMIT = 600_000, 250_000  # bytes of the whole output, and of its static page
 GRAPHS_LIMIT = 200_000  # bytes of the graphs
@@ -193,7 +202,7 @@ def _line(line: tuple[str, int, str] | None) -> list[str] | None:
     if line is None:
         return None
     file, number, text = line
-    return [f"{torch_table.named(file)}:{number}", file, text.strip()[:200]]
+    return [f"{program_lines.named(file)}:{number}", file, text.strip()[:200]]
 
 
 def _graphs(files: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -209,7 +218,7 @@ def _graphs(files: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _graph(graph: FusionGraph, rows: Mapping[int, int]) -> dict[str, Any]:
+def _graph(graph: OperatorGraph, rows: Mapping[int, int]) -> dict[str, Any]:
     picture = fusion_layout.placed(graph)
     shown = {group.group: n for n, group in enumerate(picture.groups)}
     return {
@@ -243,12 +252,12 @@ def _graph(graph: FusionGraph, rows: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-def _first_line(graph: FusionGraph, group: int) -> list[str] | None:
+def _first_line(graph: OperatorGraph, group: int) -> list[str] | None:
     lines = [graph.operators[i].line for i in graph.groups[group].operators]
     return _line(next((line for line in lines if line is not None), None))
 
 
-def _input(graph: FusionGraph, index: int) -> str:
+def _input(graph: OperatorGraph, index: int) -> str:
     """An operand as text: "mul_3: float32[8, 64]"."""
     one = graph.operators[index]
     return f"{one.name}: {one.result}" if one.result else one.name

@@ -6,14 +6,13 @@ rest. The colours are the notebook's own. Where there are none, they follow the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from blocknb.errors import LaunchError
-from blocknb.notebook import html, numbers, torch_graph
+from blocknb.notebook import html, numbers, program_lines, torch_graph
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.runtime.kinds import HOST
@@ -23,6 +22,7 @@ LIMIT = 600_000  # bytes of the whole output
 ROWS_LIMIT = 250_000  # bytes of the rows
 LARGEST_KERNEL, SMALLEST_KERNEL = 40_000, 9_000  # bytes of the fold of a kernel
 MOST_LINES = 8  # of the user's program in a row
+SHOWN_OPERATORS = 6  # of an eager step
 
 _STYLE = """
 & td,& th{padding-right:.9em}
@@ -116,35 +116,31 @@ def about(kernels: Any) -> list[str]:
 
 def step_rows(kernels: Any) -> list[dict[str, Any]]:
     """The compiled and the eager step next to each other: `time` of the whole step, number of launches, and bytes; None is unknown."""
-    graphs = [file.graph for file in kernels.graphs]
-    external = sum(group.kind == EXTERNAL for graph in graphs for group in graph.groups)
     launched = [k for k in kernels if k.launch is not None]
-    moved = [k.bytes * k.launches if k.bytes is not None else None for k in launched]
-    moved += [graph.external_bytes() for graph in graphs]
+    if not launched:
+        return []
+    steps = {label: time.entry for label, time in (kernels.steps or {}).items()}
+    rows = [{"label": "compiled", "time": steps.get("compiled"), **_compiled_step(kernels.graphs, launched)}]
+    if (eager := kernels.eager) is not None:
+        named = [f"{count} × {name}" for name, count in list(eager.counts.items())[:SHOWN_OPERATORS]]
+        what = ", ".join([*named, *(["…"] if len(eager.counts) > SHOWN_OPERATORS else [])])
+        row = {"launches": eager.launches, "what": what, "bytes": eager.bytes}
+        rows.append({"label": "eager", "time": steps.get("eager"), **row})
+    return rows
+
+
+def _compiled_step(files: Any, launched: list[Any]) -> dict[str, Any]:
+    """The number of launches and the bytes of a compiled step, with its external calls."""
+    external = sum(group.kind == EXTERNAL for file in files for group in file.graph.groups)
     generated = sum(k.launches for k in launched)
-    steps = kernels.steps or {}
-    rows = [
-        {
-            "label": "compiled",
-            "time": steps["compiled"].entry if "compiled" in steps else None,
-            "launches": generated + external,
-            "what": f"{numbers.plural(generated, 'launch') if generated == 1 else f'{generated} launches'} of generated kernels, "
-            f"{numbers.plural(external, 'external call')}",
-            "bytes": None if None in moved else sum(size or 0 for size in moved),
-        }
-    ]
-    if kernels.eager is not None:
-        named = [f"{count} × {name}" for name, count in list(kernels.eager.counts.items())[:6]]
-        rows.append(
-            {
-                "label": "eager",
-                "time": steps["eager"].entry if "eager" in steps else None,
-                "launches": kernels.eager.launches,
-                "what": ", ".join([*named, *(["…"] if len(kernels.eager.counts) > 6 else [])]),
-                "bytes": kernels.eager.bytes,
-            }
-        )
-    return rows if launched else []
+    moved = [None if k.bytes is None else k.bytes * k.launches for k in launched]
+    moved += [file.graph.external_bytes() for file in files]
+    launches = "1 launch" if generated == 1 else f"{generated} launches"
+    return {
+        "launches": generated + external,
+        "what": f"{launches} of generated kernels, {numbers.plural(external, 'external call')}",
+        "bytes": None if None in moved else sum(size or 0 for size in moved),
+    }
 
 
 def _head(kernels: Any) -> str:
@@ -224,19 +220,11 @@ def _share(share: float | None) -> str:
 def _lines(lines: Sequence[tuple[str, int, str]]) -> str:
     found = []
     for file, line, text in lines[:MOST_LINES]:
-        where = f"{named(file)}:{line}"
+        where = f"{program_lines.named(file)}:{line}"
         found.append(f'<small title="{escape(file)}">{escape(where)}</small><code>{escape(text.strip()[:200])}</code>')
     if len(lines) > MOST_LINES:
         found.append(f"<small>and {len(lines) - MOST_LINES} more</small>")
     return "".join(found)
-
-
-def named(file: str) -> str:
-    """ "In[3]" for the code of a cell, as in IPython's tracebacks; the name of another file without its folders."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    known = shell.compile.format_code_name(file) if shell is not None else None
-    return str(known[1]) if known else file.rsplit("/", 1)[-1]
 
 
 # ---- the folds of the kernels ----------------------------------------------------------------------------------------------

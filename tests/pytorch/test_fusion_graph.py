@@ -121,6 +121,17 @@ def test_equal_kernels_of_one_graph_have_groups_of_their_own():
     assert first.sites[0].group != second.sites[0].group
 
 
+def test_equal_kernels_of_two_graphs_have_the_lines_of_their_launches():
+    def broken(x):
+        y = x.exp() + 3
+        torch._dynamo.graph_break()
+        return y.exp() + 3
+
+    found = blocknb.torch.kernels(torch.compile(broken, backend=blocknb.torch.backend), torch.ones(77))
+    assert [[text for _, _, text in kernel.lines] for kernel in found] == [["y = x.exp() + 3"], ["return y.exp() + 3"]]
+    assert [site.file for kernel in found for site in kernel.sites] == list(found.graphs)
+
+
 def test_eager_operators_are_counted_without_views():
     x = torch.ones(8, 4)
     counted = eager_operators(lambda: (x.t().exp() + x.view(4, 8)).sum())

@@ -1,7 +1,7 @@
 """The graph of a fusion: the operators of one graph of Inductor, the kernels and external calls that they became, and why not fewer.
 
 While Inductor generates a graph's file, `described` collects the FX nodes after AOTAutograd and the groups of Inductor's scheduler. They
-stay in the file as a comment, so a graph from Inductor's cache has them, too. `FusionGraph` is what the comment says.
+stay in the file as a comment, so a graph from Inductor's cache has them, too. `OperatorGraph` is what the comment says.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unfused:
 
 
 @dataclass(frozen=True)
-class FusionGraph:
+class OperatorGraph:
     """One compiled graph: `name` is "forward", "backward" or "inference"."""
 
     name: str
@@ -65,7 +65,7 @@ class FusionGraph:
     unfused: tuple[Unfused, ...]
 
     @classmethod
-    def parsed(cls, told: Mapping[str, Any], calls: Mapping[int, str]) -> FusionGraph:
+    def parsed(cls, told: Mapping[str, Any], calls: Mapping[int, str]) -> OperatorGraph:
         """The graph of a comment. `calls` are the names of the kernels by group."""
         lines = [(file, number, text) for file, number, text in told["lines"]]
         made = tuple(

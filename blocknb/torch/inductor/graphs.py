@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.torch.inductor import fragments, fusion_graph, origins, sources
-from blocknb.torch.inductor.fusion_graph import FusionGraph
+from blocknb.torch.inductor.fusion_graph import GraphOperator, OperatorGraph
 from blocknb.torch.inductor.graph_breaks import GraphBreak
 
 
@@ -38,7 +38,7 @@ class GraphFile:
     break that ends the graph, if one does."""
 
     path: str
-    graph: FusionGraph
+    graph: OperatorGraph
     groups: dict[int, int]
     graph_break: GraphBreak | None
 
@@ -49,6 +49,12 @@ class CallSite:
 
     file: GraphFile
     group: int
+
+    @property
+    def members(self) -> list[GraphOperator]:
+        """The operators of the group."""
+        graph = self.file.graph
+        return [graph.operators[i] for i in graph.groups[self.group].operators] if self.group >= 0 else []
 
 
 #: The graphs that this process has loaded, by path.
@@ -132,7 +138,7 @@ def _graph_file(text: str, path: str) -> GraphFile | None:
         for i, line in enumerate(lines)
         for found in (groups[kernel],)
     }
-    return GraphFile(path, FusionGraph.parsed(graph[0], names), by_line, _breaks[-1])
+    return GraphFile(path, OperatorGraph.parsed(graph[0], names), by_line, _breaks[-1])
 
 
 def run_file(key: str, path: str, text: str) -> types.ModuleType:

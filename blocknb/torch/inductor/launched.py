@@ -64,13 +64,15 @@ class GeneratedKernel:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The ATen operators that the kernel fuses."""
-        return self.origin.operators
+        """The ATen operators that the kernel fuses, where it was launched."""
+        found = [one.original for site in self.sites for one in site.members if one.original]
+        return tuple(dict.fromkeys(found)) or self.origin.operators
 
     @property
     def lines(self) -> tuple[tuple[str, int, str], ...]:
-        """(file, line, text) of the user's program."""
-        return self.origin.lines
+        """(file, line, text) of the user's program, where the kernel was launched. Graphs with equal kernels share their code."""
+        found = {one.line for site in self.sites for one in site.members if one.line is not None}
+        return tuple(sorted(found)) or self.origin.lines
 
     @property
     def trace(self) -> Trace:

@@ -19,6 +19,7 @@ import { outsideThePage, whenNear } from './near';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { veiled, whyEmpty } from './verdict';
+import { TORCH_VIEWS } from './torch';
 import { VIEWS } from './views';
 import type { Mounted, ViewSpec } from './views/spec';
 
@@ -204,12 +205,9 @@ function paintNotice(notice: HTMLElement, store: Store): void {
 function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile'
-    ? VIEWS.filter((view) => view.key !== 'compare' && !OF_A_MODEL.includes(view.key))
+    ? VIEWS.filter((view) => view.key !== 'compare' && !TORCH_VIEWS.includes(view))
     : VIEWS.filter((view) => view.empty(doc, store) === null && !OF_A_LAUNCH.includes(view.key));
 }
-
-/** Views of a compiled model, which a single kernel does not have. */
-const OF_A_MODEL: readonly string[] = ['kernels', 'fusion', 'reasons', 'trend'];
 
 /** Views that a live kernel fills for one launch, which a comparison or a benchmark does not have. */
 const OF_A_LAUNCH: readonly string[] = ['launch', 'step', 'footprint'];

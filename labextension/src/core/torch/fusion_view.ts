@@ -9,7 +9,7 @@ import { button, h, svg } from '../dom';
 import { saveButtons } from '../plot/export';
 import { explore } from '../plot/frame';
 import { digits, time } from '../plot/numbers';
-import type { TorchGraph, TorchGroup } from '../schema';
+import type { ProgramLine, TorchGraph, TorchGroup } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from '../views/spec';
 import { programLines } from './kernels_view';
@@ -281,7 +281,7 @@ class FusionView implements Mounted {
       });
       found.push(h('ul.bnb-fusion-reasons', {}, ...items));
     }
-    found.push(operatorTable(graph, i));
+    found.push(...programLines(linesOf(graph, i)), operatorTable(graph, i));
     return found;
   }
 
@@ -353,6 +353,15 @@ function inRows(graph: TorchGraph, boxes: readonly SVGGElement[]): SVGGElement[]
   return rows.map(({ row }) => row);
 }
 
+/** The lines of the operators in a box, each once. */
+function linesOf(graph: TorchGraph, i: number): ProgramLine[] {
+  const lines = graph.nodes.flatMap(([box, operator]) => {
+    const line = graph.operators[operator][4];
+    return box === i && line ? [[line[0], line] as const] : [];
+  });
+  return [...new Map(lines).values()];
+}
+
 function operatorTable(graph: TorchGraph, i: number): HTMLElement {
   const rows = graph.nodes
     .filter(([box]) => box === i)
@@ -364,7 +373,7 @@ function operatorTable(graph: TorchGraph, i: number): HTMLElement {
         {},
         h('th', { scope: 'row' }, name, made),
         h('td', {}, result),
-        h('td', {}, ...(line ? programLines([line]) : [])),
+        h('td', { title: line?.[2] }, line?.[0]),
       );
     });
   const head = ['operator', 'result', 'line'].map((text) => h('th', { scope: 'col' }, text));

@@ -11,10 +11,7 @@ import { launch } from './launch';
 import { passes } from './passes';
 import { resources } from './resources';
 import { roofline } from './roofline';
-import { torchKernels } from '../torch/kernels_view';
-import { fusion } from '../torch/fusion_view';
-import { reasons } from '../torch/reasons_view';
-import { trend } from '../torch/trend_view';
+import { TORCH_VIEWS } from '../torch';
 import type { ViewSpec } from './spec';
 import { step } from './step';
 import { sweep } from './sweep';
@@ -38,8 +35,5 @@ export const VIEWS: readonly ViewSpec[] = [
   history,
   knobs,
   compare,
-  torchKernels,
-  fusion,
-  reasons,
-  trend,
+  ...TORCH_VIEWS,
 ];
