@@ -231,7 +231,7 @@ class Autotuner(Wrapper):
     # ---- choosing ----
 
     def tuning_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of the arguments that `key` names, then the dtypes of all arrays."""
+        """The values of the arguments that `key` names, the dtypes of all arrays, and the device if it is not the machine's first GPU."""
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
@@ -242,6 +242,7 @@ class Autotuner(Wrapper):
         return (
             *values,
             *(_dtype_name(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
+            *store.other_device(self.arg_names, args, kwargs),
         )
 
     def _best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
@@ -319,7 +320,7 @@ class Autotuner(Wrapper):
                 else:
                     from blocknb.tune import cluster
 
-                    self.cluster.tunings = cluster.tuned(self, race, shared, args, kwargs, key)
+                    self.cluster.tunings = cluster.tuned(self, race, shared, args, kwargs)
         except KeyboardInterrupt:
             self._publish(replace(shared.tuning(race), best=None))
             raise

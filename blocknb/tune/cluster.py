@@ -38,7 +38,7 @@ PATIENCE = 300.0  # seconds without any worker before the search fails; a cluste
 
 
 def tuned(
-    tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
+    tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Tuning]:
     """Tunes on the cluster of the tuner. Returns a Tuning by kind of device.
 
@@ -50,7 +50,7 @@ def tuned(
     except ImportError:
         raise AutotunerError("tuning on a cluster needs cloudpickle", hint='pip install "blocknb[dask]"') from None
 
-    data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}, key))
+    data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}))
     search = ClusterSearch(tuner.cluster.client, tuner.__name__, shared, data, race.kinds)
     here = store.device_kind(store.gpu_of(tuner.arg_names, args, kwargs))
     begin = time.perf_counter()
