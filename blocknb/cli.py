@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
 
@@ -26,15 +27,23 @@ def bench(options: argparse.Namespace) -> int:
     (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `zoo`."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
+    from blocknb.bench.visible_gpu import select
 
     if options.list:
         print(listing())
         return 0
+    try:
+        options.device = select(options.device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
     return run(options.names, BenchOptions(**chosen), options.json)
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
+    from blocknb.bench.visible_gpu import device
+
     def listed(kind: Callable[[str], object]) -> Callable[[str], tuple]:
         return lambda text: tuple(kind(part) for part in text.split(",") if part)
 
@@ -60,7 +69,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="name", help="the benchmarks to run (all)")
     add("--list", action="store_true", help="list the benchmarks, and measure nothing")
     add("--json", default="", metavar="FILE", help="also write the results to this file")
-    add("--device", choices=("cpu", "gpu"), default="", help="where kernels run (the GPU if there is one)")
+    add("--device", type=device, default="", help="where kernels run: cpu, gpu, or the number of a GPU (the first GPU)")
     add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
     add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")
     add_list("--shapes", shape, "MxN,...", "shapes instead of the benchmark's own: 4096x1024,2^26")
