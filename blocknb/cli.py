@@ -31,7 +31,7 @@ def bench(options: argparse.Namespace) -> int:
         print(listing())
         return 0
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
-    return run(options.names, BenchOptions(**chosen), options.json)
+    return run(options.names, BenchOptions(**chosen), options.json, options.client)
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
@@ -60,6 +60,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="name", help="the benchmarks to run (all)")
     add("--list", action="store_true", help="list the benchmarks, and measure nothing")
     add("--json", default="", metavar="FILE", help="also write the results to this file")
+    add("--client", default="", metavar="ADDRESS", help="measure on each kind of device of this Dask cluster")
     add("--device", choices=("cpu", "gpu"), default="", help="where kernels run (the GPU if there is one)")
     add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
     add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")
