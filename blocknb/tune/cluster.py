@@ -11,6 +11,7 @@ If a worker dies, another one measures its configurations. An interrupt keeps al
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import queue
 import time
@@ -32,7 +33,7 @@ from blocknb.tune.tuning import MEASURED, Tuning, as_keywords
 MOST = 16  # configurations of a task: a killed worker loses at most so many
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 LOOKS = 0.5  # seconds between two looks at the list of workers
-TOLD = 0.97  # workers hear of a better median if it is better by so much
+TOLD = 0.9  # workers hear of a better median if it is better by so much
 PATIENCE = 60.0  # seconds without any worker before the search fails
 
 
@@ -54,19 +55,22 @@ def tuned(
     here = store.device_kind(store.gpu_of(tuner.arg_names, args, kwargs))
     begin = time.perf_counter()
     try:
-        search.run()
+        try:
+            search.run()
+        finally:
+            for one in race.kinds.values():
+                one.seconds += time.perf_counter() - begin
+            if race.kinds:
+                chosen = here if here in race.kinds else max(race.kinds, key=lambda kind: len(race.kinds[kind].values))
+                race.take(race.kinds[chosen])
+        found = {kind: shared.tuning(race.kinds[kind]) for kind in search.kinds}
+        search.keep({kind: one for kind, one in found.items() if one.best is not None and not one.from_disk})
     finally:
-        for one in race.kinds.values():
-            one.seconds += time.perf_counter() - begin
-        if race.kinds:
-            chosen = here if here in race.kinds else max(race.kinds, key=lambda kind: len(race.kinds[kind].values))
-            race.take(race.kinds[chosen])
+        search.close()
     if chosen != here:
         warnings.warn(
             f"the cluster has no {here}; launches here use the choice of {chosen}", RuntimeWarning, stacklevel=2
         )
-    found = {kind: shared.tuning(one) for kind, one in race.kinds.items() if kind in search.kinds}
-    search.keep({kind: tuning for kind, tuning in found.items() if tuning.best is not None and not tuning.from_disk})
     return found
 
 
@@ -92,15 +96,17 @@ class DeviceSearch:
     final: tuple[int, ...] | None = None
     seen: float = field(default_factory=time.monotonic)
 
-    def best(self) -> tuple[float, Config | None]:
-        """The least median in milliseconds, with its configuration."""
-        found = [
-            (trial.median, trial.config) for trial in map(self.race.trial, self._configs()) if trial.status == MEASURED
-        ]
-        return min(found, key=lambda pair: pair[0], default=(math.inf, None))
+    def __post_init__(self) -> None:
+        #: The least median in milliseconds with its configuration.
+        self.best: tuple[float, Config | None] = math.inf, None
+        for config in [*self.race.values, *self.race.answers]:
+            self.learn(config)
 
-    def _configs(self) -> list[Config]:
-        return [*self.race.values, *self.race.answers]
+    def learn(self, config: Config) -> None:
+        """Compares a new trial with the best one."""
+        trial = self.race.trial(config)
+        if trial.status == MEASURED and trial.median < self.best[0]:
+            self.best = trial.median, config
 
 
 class ClusterSearch:
@@ -120,38 +126,39 @@ class ClusterSearch:
 
     def run(self) -> None:
         """Measures all configurations on every kind of device. Raises AutotunerError without workers, and the errors of launches."""
-        try:
-            self._send()
-            while any(member.opened is None for member in self._look()) or not self.members:
+        while any(member.opened is None for member in self._look()) or not self.members:
+            self._finish_one()
+        total = sum(len(one.pending) for one in self.kinds.values())
+        with parallel_compile.shows(total, f"{self.kernel}: tuning on {len(self.members)} workers") as self.step:
+            while self._assign():
                 self._finish_one()
-            total = sum(len(one.pending) for one in self.kinds.values())
-            label = f"{self.kernel}: tuning on {len(self.members)} workers"
-            with parallel_compile.shows(total, label) as self.step:
-                while self._assign():
-                    self._finish_one()
-                    self._look()
-        except BaseException:
-            self.client.cancel([member.future for member in self.members.values() if member.future is not None])
-            self._tell(measuring_worker.stop, self.name)
-            raise
+                self._look()
 
     def keep(self, tunings: Mapping[str, Tuning]) -> None:
-        """Writes the choices into the disk caches of the workers, and closes the search there."""
+        """Writes each choice once into every cache folder of the workers."""
+        folders = {(m.opened.folder, m.opened.kind): m for m in self.members.values() if m.opened is not None}
         tasks = [
             self.client.submit(
-                measuring_worker.keep, self.name, self.sent, tunings[m.opened.kind], workers=[m.address], pure=False
+                measuring_worker.keep, self.name, self.sent, tunings[kind], workers=[member.address], pure=False
             )
-            for m in self.members.values()
-            if m.opened is not None and m.opened.kind in tunings
+            for (folder, kind), member in folders.items()
+            if folder and kind in tunings
         ]
         self.client.gather(tasks, errors="skip")
+
+    def close(self) -> None:
+        """Frees the arguments of the search on the workers, and ends what still runs."""
+        self.client.cancel([member.future for member in self.members.values() if member.future is not None])
         self._tell(measuring_worker.stop, self.name)
 
     # ---- workers
 
-    def _send(self) -> None:
-        """Puts the parcel on the workers, from which each takes it once."""
-        self.sent = self.client.scatter(self.parcel, broadcast=True, hash=False)
+    def _sent(self) -> bool:
+        """Puts the parcel on the workers, from which each takes it once. Returns whether it is there."""
+        if self.sent is None:
+            with contextlib.suppress(OSError):  # all workers die meanwhile; the next attempt follows the next look
+                self.sent = self.client.scatter(self.parcel, broadcast=True, hash=False, timeout=5)
+        return self.sent is not None
 
     def _look(self) -> list[Member]:
         """Looks from time to time which workers there are. The configurations of one that is gone become pending."""
@@ -160,10 +167,11 @@ class ClusterSearch:
             self.looked, there = now, set(self.client.nthreads())
             for address in [address for address in self.members if address not in there]:
                 self._lose(self.members.pop(address))
-            for address in there - self.members.keys():
-                self.members[address] = member = Member(address)
-                self._submit(member, measuring_worker.open_search)
+            self.members.update({address: Member(address) for address in there - self.members.keys()})
             self._check(now)
+            for member in self.members.values():
+                if member.opened is None and member.future is None:
+                    self._submit(member, measuring_worker.open_search)
         return list(self.members.values())
 
     def _check(self, now: float) -> None:
@@ -196,6 +204,8 @@ class ClusterSearch:
         member.future, member.numbers = None, ()
 
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
+        if not self._sent():
+            return
         uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
         member.future = self.client.submit(
             task, self.name, self.sent, *args, workers=[member.address], resources=uses, pure=False, retries=0
@@ -204,8 +214,14 @@ class ClusterSearch:
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
         """Calls a function on all workers, next to their tasks, and waits for none."""
-        if addresses := list(self.members):
-            self.client.loop.add_callback(self.client.run, function, *args, workers=addresses, on_error="ignore")
+        addresses = list(self.members)
+
+        async def call() -> None:
+            with contextlib.suppress(OSError):  # the client may close meanwhile, and then nobody waits for the workers
+                await self.client.run(function, *args, workers=addresses, on_error="ignore")
+
+        if addresses:
+            self.client.loop.add_callback(call)
 
     # ---- work
 
@@ -214,10 +230,9 @@ class ClusterSearch:
         for member in self.members.values():
             if member.future is None and member.opened is not None and member.measures:
                 search = self.kinds[member.opened.kind]
-                numbers, final = self._next(search)
-                if numbers:
-                    member.numbers, member.final = numbers, final
-                    self._submit(member, measuring_worker.measure, numbers, search.best()[0], final)
+                if self._sent() and (work := self._next(search))[0]:
+                    member.numbers, member.final = work
+                    self._submit(member, measuring_worker.measure, work[0], search.best[0], work[1])
         busy = any(member.future is not None for member in self.members.values())
         return busy or any(search.pending for search in self.kinds.values()) or not self.members
 
@@ -259,7 +274,7 @@ class ClusterSearch:
             raise error
         self.members.pop(member.address, None)
         self._lose(member)
-        self._send()
+        self.sent = None
 
     def _open(self, member: Member, opened: Opened) -> None:
         devices = {m.opened.device for m in self.members.values() if m.opened is not None and m.measures}
@@ -277,11 +292,12 @@ class ClusterSearch:
     def _take(self, member: Member, measured: Sequence[Measurement]) -> None:
         assert member.opened is not None
         search = self.kinds[member.opened.kind]
-        before = search.best()[0]
+        before = search.best[0]
         for one in measured:
             self._record(search.race, one)
+            search.learn(self.configs[one.number])
         member.numbers, member.final, was_final = (), False, member.final
-        least, config = search.best()
+        least, config = search.best
         if least < before * TOLD:
             self._tell(measuring_worker.tell, self.name, least)
         best = f", best {as_keywords(config)} ({least:.4g} ms)" if config is not None else ""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import collections
 import math
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.errors import KernelError
+from blocknb.runtime import cache
 from blocknb.tune import store
 from blocknb.tune.config import Config
 from blocknb.tune.race import Race
@@ -36,13 +38,15 @@ class Parcel:
 class Opened:
     """What a worker says about its device: `kind` is the model, `device` is unique, `resources` are those that the worker declares.
 
-    `known` is the tuning that its disk cache holds for this kind of device, or None.
+    `known` is the tuning that its disk cache holds for this kind of device, or None. `folder` names that cache, or is "" if choices are
+    not kept.
     """
 
     kind: str
     device: str
     resources: tuple[str, ...]
     known: Tuning | None
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,6 @@ class WorkerSearch:
         """The entry of the disk cache for this kind of device."""
         return self.tuner.store_place(self.key, configs, self.args, self.kwargs)
 
-    def known(self) -> Tuning | None:
-        place = self.place(self.configs)
-        found = None if place is None else place.read()
-        return found and Tuning(self.tuner.__name__, {}, tuple(found[0]), found[1], from_disk=True)
-
     def measured(self, numbers: Sequence[int], final: bool) -> list[Measurement]:
         """Races some configurations. Nothing is returned after a stop."""
         # In the final, all run here; a time of another device must not exclude them.
@@ -123,10 +122,16 @@ def open_search(name: str, parcel: Parcel) -> Opened:
     from distributed import get_worker
 
     worker, search = get_worker(), _search(name, parcel)
-    gpu = search.gpu
-    device = worker.address if gpu is None else store.unique_name(gpu)
-    resources = tuple(getattr(worker.state, "total_resources", {}))
-    return Opened(store.device_kind(gpu), device, resources, search.known())
+    gpu, place = search.gpu, search.place(search.configs)
+    found = None if place is None else place.read()
+    known = found and Tuning(search.tuner.__name__, {}, tuple(found[0]), found[1], from_disk=True)
+    return Opened(
+        store.device_kind(gpu),
+        worker.address if gpu is None else store.unique_name(gpu),
+        tuple(getattr(worker.state, "total_resources", {})),
+        known,
+        f"{socket.gethostname()}:{cache.shared().root}" if place is not None else "",
+    )
 
 
 def measure(name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, final: bool) -> list[Measurement]:

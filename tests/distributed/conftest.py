@@ -38,7 +38,7 @@ def cluster(cluster_cache: Path) -> Iterator[Any]:
 def started(workers: int = 2, **options: Any) -> Any:
     """A LocalCluster without a dashboard."""
     return distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, dashboard_address=None, **{"processes": True, "memory_limit": 0, **options}
+        n_workers=workers, threads_per_worker=1, dashboard_address=":0", **{"processes": True, "memory_limit": 0, **options}
     )  # fmt: skip
 
 

@@ -132,21 +132,20 @@ def test_a_kernel_of_a_file_that_is_no_module_travels(client, tmp_path) -> None:
 
 
 def test_a_worker_makes_a_kernel_once_and_again_after_a_change(client) -> None:
-    space: dict[str, Any] = {"factory": factory}
     kernel, worker = factory(2.0), [next(iter(client.scheduler_info()["workers"]))]
     first, second = (client.submit(launched, kernel, X, pure=False, workers=worker).result()[1] for _ in range(2))
     assert first == second
     kernel.source.closure["offset"].cell_contents = 7.0
     out, third, *_ = client.submit(launched, kernel, X, pure=False, workers=worker).result()
     np.testing.assert_array_equal(out, X + 7)
-    assert third != first and space
+    assert third != first
 
 
 def test_workers_share_a_cache_and_the_key_is_that_of_the_client(client, cluster_cache, monkeypatch) -> None:
     kernel = factory(11.0)
     first, second = client.scheduler_info()["workers"]
-    assert client.submit(launched, kernel, X, workers=[first]).result()[3] is False
-    assert client.submit(launched, kernel, X, workers=[second]).result()[3] is True
+    assert client.submit(launched, kernel, X, pure=False, workers=[first]).result()[3] is False
+    assert client.submit(launched, kernel, X, pure=False, workers=[second]).result()[3] is True
     monkeypatch.setattr(cache, "shared", lambda: cache.Cache(cluster_cache))
     assert launched(kernel, X)[3] is True
 
@@ -196,7 +195,7 @@ def test_artifacts_are_loaded_instead_of_compiled_and_refused_for_other_versions
     sent = kernel.compile(X, X.copy(), X.size, target="cpu").artifacts
     worker = [next(iter(client.scheduler_info()["workers"]))]
     assert client.submit(lambda a: sorted(a.load().artifacts), sent, workers=worker).result() == sorted(sent)
-    assert client.submit(launched, kernel, X, workers=worker).result()[3] is True
+    assert client.submit(launched, kernel, X, pure=False, workers=worker).result()[3] is True
     monkeypatch.setattr(cache, "version_of", lambda name: "0.1")
     with pytest.raises(ArtifactsError) as caught:
         client.submit(lambda a: a.load(), kernel.compile(X, X.copy(), X.size, target="cpu").artifacts).result()
