@@ -31,7 +31,11 @@ def bench(options: argparse.Namespace) -> int:
         print(listing())
         return 0
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
-    return run(options.names, BenchOptions(**chosen), options.json, options.client)
+    if options.client:
+        from blocknb.bench import cluster
+
+        return cluster.run(options.names, BenchOptions(**chosen), options.json, options.client)
+    return run(options.names, BenchOptions(**chosen), options.json)
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
-Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. There are two pairs, and each task takes one: while
+Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of two pairs serves one task at a time: while
 the kernels of a task run, the other task copies. So a worker needs two threads per GPU. `accumulate` also overlaps within a task, because
 it copies the next blocks while a kernel uses the last ones.
 

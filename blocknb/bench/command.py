@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from blocknb.bench.rows import Row, show
 from blocknb.bench.suite.runner import BenchOptions
@@ -151,16 +150,11 @@ def listing() -> str:
     )
 
 
-def run(wanted: Sequence[str], options: BenchOptions, path: str = "", client: Any = "") -> int:
+def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     """Runs the named benchmarks or groups, or all benchmarks but the zoo without names. Returns an exit status.
 
-    The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON. With a Dask client or
-    the address of a scheduler, one worker of each kind of device runs them.
+    The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
-    if client:
-        from blocknb.bench import cluster
-
-        return cluster.run(wanted, options, path, client)
     if not (chosen := known_names(wanted)) or not writable(path):
         return 2
     status, found = measured(jobs(chosen, options))

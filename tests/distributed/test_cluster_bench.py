@@ -12,7 +12,6 @@ from blocknb.bench import cluster, command
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.cli import main
 
-
 ROWS = [{"limit": "memory", "rate": 3.0}]
 
 
