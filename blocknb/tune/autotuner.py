@@ -37,7 +37,7 @@ from blocknb.tune.fast_choice import FastChoice, FastChoices
 from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
-from blocknb.tune.searches import REP, WARMUP, Measuring, Searches, SharedTrials
+from blocknb.tune.searches import REP, WARMUP, Measuring, OnCluster, Searches, SharedTrials
 from blocknb.tune.tuning import Tuning
 from blocknb.tune.wrapper import Wrapper
 
@@ -84,8 +84,7 @@ class Autotuner(Wrapper):
         self.best_config: Config | None = None
         self.tuning: Tuning | None = None
         self.nargs: dict[str, Any] = {}
-        self.cache_results, self.client = cache_results, client
-        self.tunings: dict[str, Tuning] = {}
+        self.cache_results, self.cluster = cache_results, OnCluster(client)
         self.arrays = ArrayState(reset_to_zero, restore_value)
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
         self.pre_hook: Hook = pre_hook or self.arrays.prepare
@@ -98,7 +97,7 @@ class Autotuner(Wrapper):
 
     def pickled_state(self) -> dict[str, Any]:
         """The attributes that travel to another process: all but running searches and the client of a cluster."""
-        state = {**super().pickled_state(), "client": None}
+        state = {**super().pickled_state(), "cluster": OnCluster(None)}
         del state["_searches"]
         return state
 
@@ -111,6 +110,11 @@ class Autotuner(Wrapper):
     def configs_timings(self) -> dict[Config, Any]:
         """The times of the last tuning in milliseconds, by configuration, as in Triton."""
         return {} if self.tuning is None else self.tuning.timings
+
+    @property
+    def tunings(self) -> dict[str, Tuning]:
+        """The tables of the last tuning on a cluster, by kind of device."""
+        return self.cluster.tunings
 
     @property
     def bench_time(self) -> float:
@@ -245,7 +249,7 @@ class Autotuner(Wrapper):
         found = self.cache.get(key)
         if found is None:
             with self._searches.lock:
-                found = self.cache.get(key) or self._tune(key, args, kwargs)
+                found = self.cache.get(key) or _best_of(self._tune(key, args, kwargs))
         return found
 
     def tune(self, *args: Any, grid: Any, client: Any = None, **kwargs: Any) -> Tuning:
@@ -255,14 +259,8 @@ class Autotuner(Wrapper):
         of device of the cluster. The Tuning of this machine's kind is the choice for launches here.
         """
         self.nargs, kwargs = dict(zip(self.arg_names, args, strict=False)), {**kwargs, "grid": grid}
-        with self._searches.lock:
-            before, self.client = self.client, client or self.client
-            try:
-                self._tune(self.tuning_key(args, kwargs), args, kwargs, look=self.client is None)
-            finally:
-                self.client = before
-        assert self.tuning is not None
-        return self.tuning
+        with self._searches.lock, self.cluster.using(client):
+            return self._tune(self.tuning_key(args, kwargs), args, kwargs, look=self.cluster.client is None)
 
     def store_place(
         self, key: tuple[Any, ...], configs: Sequence[Config], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -273,7 +271,7 @@ class Autotuner(Wrapper):
         by = (*key, self.measuring.use_cuda_graph)
         return store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
 
-    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], look: bool = True) -> Config:
+    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], look: bool = True) -> Tuning:
         configs = self.prune_configs(kwargs)
         place, named = self.store_place(key, configs, args, kwargs), self._named_key(key)
         if look and place is not None and (found := place.read()) is not None:
@@ -285,7 +283,7 @@ class Autotuner(Wrapper):
                 place.write(tuning)
         self._publish(tuning)
         self.cache[key] = _best_of(tuning)
-        return self.cache[key]
+        return tuning
 
     def _publish(self, tuning: Tuning) -> None:
         """Makes a tuning the newest one, also for the kernel's card, and prints it if the environment requests that."""
@@ -316,12 +314,12 @@ class Autotuner(Wrapper):
         race = self._searches.races.setdefault(key, Race(self.__name__))
         try:
             with unobserved(), stopwatch(race):
-                if self.client is None:
+                if self.cluster.client is None:
                     self.race_here(race, shared.tried, args, kwargs)
                 else:
                     from blocknb.tune import cluster
 
-                    self.tunings = cluster.tuned(self, race, shared, args, kwargs, key)
+                    self.cluster.tunings = cluster.tuned(self, race, shared, args, kwargs, key)
         except KeyboardInterrupt:
             self._publish(replace(shared.tuning(race), best=None))
             raise

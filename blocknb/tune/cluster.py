@@ -34,13 +34,13 @@ MOST = 16  # configurations of a task: a killed worker loses at most so many
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
-PATIENCE = 60.0  # seconds without any worker before the search fails
+PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
 def tuned(
     tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
 ) -> dict[str, Tuning]:
-    """Tunes on the cluster of `tuner.client`. Returns a Tuning by kind of device.
+    """Tunes on the cluster of the tuner. Returns a Tuning by kind of device.
 
     The results for the kind that a launch of these arguments runs on go into `race`. If the cluster has no such device, a warning names
     the kind that takes its place. Raises AutotunerError without workers or cloudpickle, and the errors of launches.
@@ -51,7 +51,7 @@ def tuned(
         raise AutotunerError("tuning on a cluster needs cloudpickle", hint='pip install "blocknb[dask]"') from None
 
     data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}, key))
-    search = ClusterSearch(tuner.client, tuner.__name__, shared, Parcel(data), race.kinds)
+    search = ClusterSearch(tuner.cluster.client, tuner.__name__, shared, data, race.kinds)
     here = store.device_kind(store.gpu_of(tuner.arg_names, args, kwargs))
     begin = time.perf_counter()
     try:
@@ -112,8 +112,8 @@ class DeviceSearch:
 class ClusterSearch:
     """One search. `races` holds what earlier searches have measured, by kind of device, and is continued."""
 
-    def __init__(self, client: Any, kernel: str, shared: SharedTrials, parcel: Parcel, races: dict[str, Race]):
-        self.client, self.kernel, self.configs, self.parcel = client, kernel, shared.configs, parcel
+    def __init__(self, client: Any, kernel: str, shared: SharedTrials, data: bytes, races: dict[str, Race]):
+        self.client, self.kernel, self.configs, self.data = client, kernel, shared.configs, data
         first = {id(config) for config in shared.tried}
         self.tried = [number for number, config in enumerate(self.configs) if id(config) in first]
         self.name, self.races = uuid.uuid4().hex, races
@@ -152,13 +152,6 @@ class ClusterSearch:
         self._tell(measuring_worker.stop, self.name)
 
     # ---- workers
-
-    def _sent(self) -> bool:
-        """Puts the parcel on the workers, from which each takes it once. Returns whether it is there."""
-        if self.sent is None:
-            with contextlib.suppress(OSError):  # all workers die meanwhile; the next attempt follows the next look
-                self.sent = self.client.scatter(self.parcel, broadcast=True, hash=False, timeout=5)
-        return self.sent is not None
 
     def _look(self) -> list[Member]:
         """Looks from time to time which workers there are. The configurations of one that is gone become pending."""
@@ -204,8 +197,10 @@ class ClusterSearch:
         member.future, member.numbers = None, ()
 
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
-        if not self._sent():
-            return
+        if (
+            self.sent is None
+        ):  # the scheduler has the parcel, and brings it to each worker once, also after all have died
+            self.sent = self.client.submit(Parcel, self.data, key=f"tuning-{uuid.uuid4().hex}")
         uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
         member.future = self.client.submit(
             task, self.name, self.sent, *args, workers=[member.address], resources=uses, pure=False, retries=0
@@ -230,7 +225,7 @@ class ClusterSearch:
         for member in self.members.values():
             if member.future is None and member.opened is not None and member.measures:
                 search = self.kinds[member.opened.kind]
-                if self._sent() and (work := self._next(search))[0]:
+                if (work := self._next(search))[0]:
                     member.numbers, member.final = work
                     self._submit(member, measuring_worker.measure, work[0], search.best[0], work[1])
         busy = any(member.future is not None for member in self.members.values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb import forks
@@ -25,6 +26,23 @@ class Measuring:
     rep: float = REP
     use_cuda_graph: bool = False
     do_bench: Callable[..., Any] | None = None
+
+
+@dataclass
+class OnCluster:
+    """The client of a Dask cluster or None, and the tables of the last tuning there, by kind of device."""
+
+    client: Any
+    tunings: dict[str, Tuning] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def using(self, client: Any) -> Iterator[None]:
+        """Uses another client for some time, unless it is None."""
+        before, self.client = self.client, client or self.client
+        try:
+            yield
+        finally:
+            self.client = before
 
 
 class SharedTrials:

@@ -1,18 +1,21 @@
-"""A cluster for the tests of this folder: two worker processes of one thread on this machine, with a cache of kernels of their own."""
+"""A cluster for the tests of this folder: two worker processes of one thread on this machine, with a cache of kernels of their own.
+
+The folder is left out where distributed is not installed: pip install "blocknb[dask]".
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-distributed = pytest.importorskip("distributed", reason="needs dask and distributed: pip install 'blocknb[dask]'")
-
 HERE = Path(__file__).parent
+collect_ignore_glob = [] if find_spec("distributed") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
@@ -23,27 +26,21 @@ def cluster_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(cluster_cache: Path) -> Iterator[Any]:
-    """A LocalCluster of two processes. Tests that kill workers start their own."""
-    before = {name: os.environ.get(name) for name in ("BLOCKNB_CACHE_DIR", "PYTHONPATH")}
-    os.environ["BLOCKNB_CACHE_DIR"] = str(cluster_cache)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, sys.path)])
-    try:
+    """A LocalCluster of two processes. It restarts workers that a test kills."""
+    from local_cluster import started
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLOCKNB_CACHE_DIR", str(cluster_cache))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *filter(None, sys.path)]))
         with started() as made:
             yield made
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-def started(workers: int = 2, **options: Any) -> Any:
-    """A LocalCluster without a dashboard."""
-    return distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, dashboard_address=":0", **{"processes": True, "memory_limit": 0, **options}
-    )  # fmt: skip
 
 
 @pytest.fixture
 def client(cluster: Any) -> Iterator[Any]:
     """A client of the shared cluster."""
-    with distributed.Client(cluster) as made:
+    from distributed import Client
+
+    with Client(cluster) as made:
+        made.wait_for_workers(2, timeout=120)  # a test may have killed one
         yield made

@@ -15,13 +15,14 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
-from conftest import started
 from fake_tuner import fake_tuner, measured
+from local_cluster import started
 
 import blocknb
 import blocknb.language as tl
 from blocknb.runtime import parallel_compile
-from blocknb.tune import Config, cluster, store
+from blocknb.tune import Config, store
+from blocknb.tune import cluster as cluster_tuning
 from blocknb.tune.pruning import AutotunerError
 from blocknb.tune.race import FINALISTS, Race, hopeless
 from blocknb.tune.tuning import MEASURED, Tuning
@@ -88,7 +89,7 @@ def test_kernels_are_tuned_for_real_and_the_choice_is_on_the_workers_disk(client
         return (blocknb.cdiv(meta["n"], meta["BLOCK"]),)
 
     x, out = np.zeros(5000, np.float32), np.zeros(5000, np.float32)
-    plus_one.client = client
+    plus_one.cluster.client = client
     with pytest.warns(RuntimeWarning, match="leaves out BLOCK=100: type mismatch"):
         plus_one[grid](x, out, 5000)
     assert (out == 1).all()
@@ -117,43 +118,44 @@ def test_an_interrupt_keeps_the_results_and_the_next_search_continues(client, tm
     assert all(measured(log)[block] == before[block] for block in done if abs(block - 21) > FINALISTS)
 
 
-def kill_one(client: Any) -> bool:
-    """Kills the process of a random worker. Its nanny starts another. Returns whether there was a worker."""
-    pids = [pid for pid in client.run(os.getpid, on_error="ignore").values() if isinstance(pid, int)]
-    if pids:
-        os.kill(random.choice(pids), signal.SIGKILL)
-    return bool(pids)
+def kill_one(cluster: Any) -> None:
+    """Kills the process of a random worker. Its nanny starts another."""
+    os.kill(random.choice([nanny.pid for nanny in cluster.workers.values() if nanny.pid]), signal.SIGKILL)
 
 
-def test_after_the_death_of_a_worker_another_measures_its_configurations(client, tmp_path, monkeypatch) -> None:
+def test_after_the_death_of_a_worker_another_measures_its_configurations(
+    cluster, client, tmp_path, monkeypatch
+) -> None:
     log = tmp_path / "log"
     tuner = fake_tuner(60, log)
-    with shown(monkeypatch, 12, lambda: kill_one(client)) as texts:
+    with shown(monkeypatch, 12, lambda: kill_one(cluster)) as texts:
         check(tune(tuner, client), 60)
     assert len(texts) == 61, "a configuration whose worker died counts once"
-    assert sum(measured(log).values()) <= 60 + FINALISTS + cluster.MOST
-    client.wait_for_workers(2, timeout=60)
+    assert sum(measured(log).values()) <= 60 + FINALISTS + cluster_tuning.MOST
 
 
 @pytest.mark.full
 def test_twenty_deaths_lose_and_repeat_no_configuration(tmp_path, monkeypatch) -> None:
     """One search, in which a random worker dies twenty times."""
     log, random_numbers = tmp_path / "log", random.Random(0)
-    tuner = fake_tuner(1500, log, pause=0.1)
+    tuner = fake_tuner(1500, log, pause=0.2)
     with started(3) as made, distributed.Client(made) as client:
         deaths, ended = [], threading.Event()
 
         def kill() -> None:
-            while len(deaths) < 20 and not ended.wait(random_numbers.uniform(0.5, 3)):
-                if kill_one(client):
+            while len(deaths) < 20 and not ended.wait(random_numbers.uniform(0.5, 2)):
+                if len(client.nthreads()) > 1:
+                    kill_one(made)
                     deaths.append(time.monotonic())
 
         killer = threading.Thread(target=kill)
         killer.start()
-        with shown(monkeypatch) as texts:
-            tuning = tune(tuner, client)
-        ended.set()
-        killer.join()
+        try:
+            with shown(monkeypatch) as texts:
+                tuning = tune(tuner, client)
+        finally:
+            ended.set()
+            killer.join()
     assert len(deaths) == 20
     check(tuning, 1500)
     assert len(texts) == 1501
@@ -209,8 +211,8 @@ def test_another_kind_than_that_of_the_launch_is_named_in_a_warning(tmp_path, mo
 
 
 def test_without_workers_the_search_fails_after_some_time(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cluster, "PATIENCE", 0.2)
-    monkeypatch.setattr(cluster, "LOOKS", 0.05)
+    monkeypatch.setattr(cluster_tuning, "PATIENCE", 0.2)
+    monkeypatch.setattr(cluster_tuning, "LOOKS", 0.05)
     with started(0, processes=False) as made, distributed.Client(made) as client:
         with pytest.raises(AutotunerError, match="no worker is left to tune nothing"):
             tune(fake_tuner(5, tmp_path / "log"), client)

@@ -48,7 +48,10 @@ def scaled(x, out, n, BLOCK: tl.constexpr = 64):
 
 def launched(kernel: Any, x: np.ndarray, grid: int = 5, **more: Any) -> tuple[np.ndarray, int, str, bool]:
     """What a launch makes, on a worker: the output, and about the kernel: its number, its options, and whether a cache had the code."""
-    out = np.zeros_like(x)
+    x, out = (
+        x.copy(),
+        np.zeros_like(x),
+    )  # Dask may place an array at any address, for which the kernel would be compiled again
     compiled = kernel[(grid,)](x, out, x.size, **more)
     return out, kernel.number, str(kernel.options["num_warps"]), compiled.trace.from_cache
 

@@ -1,0 +1,13 @@
+"""Starts clusters on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import distributed
+
+
+def started(workers: int = 2, **options: Any) -> distributed.LocalCluster:
+    """A LocalCluster of workers of one thread, in processes unless `processes=False`."""
+    given = {"processes": True, "memory_limit": 0, "dashboard_address": ":0", **options}
+    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, **given)
